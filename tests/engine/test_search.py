@@ -26,9 +26,11 @@ from translume.decoding import (
     PromptedState,
     PromptedStep,
     RepetitionPenalty,
+    Sampling,
     SearchError,
     Spellings,
     TextPrefix,
+    Truncation,
     search,
 )
 from translume.engine import Choice, Engine
@@ -130,6 +132,26 @@ def kernel_search(engine, state, words, steps=1 << 30):
     return [whole.hypotheses(number) for number in numbers]
 
 
+@st.composite
+def samplings(draw):
+    """Sampling with all truncations, of which none or some are on."""
+    return Sampling(
+        keys=torch.tensor(draw(st.lists(st.integers(0, 2**63 - 1), min_size=5, max_size=5))),
+        width=(width := draw(st.integers(1, 4))),
+        nbest=draw(st.integers(1, width)),
+        seed=draw(st.integers(-9, 2**64)),
+        temperature=draw(st.sampled_from([1.0, 1.0, 0.3, 1.7])),
+        truncation=Truncation(
+            top_k=draw(st.sampled_from([0, 0, 1, 5, 300, 600])),
+            top_p=draw(st.sampled_from([1.0, 1.0, 0.9, 0.3])),
+            min_p=draw(st.sampled_from([0.0, 0.0, 0.1])),
+            epsilon=draw(st.sampled_from([0.0, 0.0, 3e-3])),
+            eta=draw(st.sampled_from([0.0, 0.0, 3e-3])),
+        ),
+        length_penalty=draw(penalties),
+    )
+
+
 limits_of_five = st.lists(st.integers(1, 71), min_size=5, max_size=5)
 
 
@@ -166,8 +188,8 @@ def test_ties_are_ordered_as_in_the_decoding_loop(
     assert kernel_search(engine, engine.start(source, mask), words) == wanted
 
 
-@settings(max_examples=30)
-@given(strategy=strategies(), limits=limits_of_five, seed=st.integers(0, 999), rules=rule_lists())
+@settings(max_examples=40)
+@given(strategy=strategies() | samplings(), limits=limits_of_five, seed=st.integers(0, 999), rules=rule_lists())
 def test_every_rule_has_the_same_effect_as_in_the_decoding_loop(
     large_vocabulary, sources, strategy, limits, seed, rules
 ):

@@ -205,7 +205,7 @@ class Sampling:
         places = torch.arange(self.width, device=beam.total.device)
         keys = self.keys.to(places.device)[beam.sentences, None]
         chances = uniforms(self.seed, keys, places, beam.tokens.size(2)).view(size * before, -1)  # [N, K / before]
-        ids, possible = self._draw(belief, bias, chances)
+        ids, possible = self.draw(belief, bias, chances)
         log_probs, ranks = token_log_probs(belief, ids, bias)
         origin = (places if before > 1 else torch.zeros_like(places)).expand(size, -1)
         total = beam.total.gather(1, origin) + ranks.view(size, -1)
@@ -220,8 +220,8 @@ class Sampling:
     def done(self, status: BeamStatus) -> Tensor:
         return status.ended >= self.width
 
-    def _draw(self, belief: NextToken, bias: Bias | None, chances: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ids [N, count], one for each of `chances`, and which rows [N] had a token to draw."""
+    def draw(self, belief: NextToken, bias: Bias | None, chances: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ids [N, count], one for each of the uniforms `chances`, and which rows [N] had a token to draw."""
         if self.truncation.nothing:
             blocked = None if bias is None else belief.topk(1, bias).ranks_by[:, 0].isneginf()
             if bias is None or blocked is None or not bool(blocked.any()):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
-from translume.decoding import CompleteSearch, Rule, Strategy
+from translume.decoding import CompleteSearch, Rule, Sampling, Strategy
 from translume.engine.layers import choose_layers
 from translume.engine.logits import LogitRefiner, summarize_logits
 from translume.engine.native_layers import cache_heads, native_layers
@@ -133,7 +133,7 @@ class Engine:
         rules: Sequence[Rule],
         running: CompleteSearch | None = None,
     ) -> tuple[NativeSearch, Sequence[int]] | None:
-        """See `CompleteSearcher`. Supports greedy and plain beam search if the kernels compute layers and logits."""
+        """See `CompleteSearcher`. Supports greedy and beam search and sampling if the kernels compute all of a step."""
         state.check()
         model = SearchModel.of(self.decoder, self.head, self.model.decoder.embedding, self.refiner)
         if model is None or not model.fits(state, prompts, limits):
@@ -148,7 +148,8 @@ class Engine:
         if prompts.size(1) > 1:
             state = replace(state, cache=state.cache.copy(1, 0))
             state = self.read(prompts[:, :-1], state)[1]
-        return search, search.enter(state, prompts[:, -1], limits, forced)
+        keys = strategy.keys if isinstance(strategy, Sampling) else None
+        return search, search.enter(state, prompts[:, -1], limits, forced, keys)
 
     def rows_are_independent(self) -> bool:
         """Return whether every part guarantees that results are the same, bit for bit, alone and in a batch."""

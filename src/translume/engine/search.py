@@ -4,6 +4,7 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from translume.decoding import (
     Hypothesis,
     LengthPenalty,
     Rule,
+    Sampling,
     ScoreTerms,
     Strategy,
 )
@@ -25,6 +27,7 @@ from translume.engine.logits import LogitRefiner
 from translume.engine.native_layers import NativeLayers, addresses, cache_struct, field_place, structures
 from translume.engine.packing import NativeLinear, PackedLinear
 from translume.engine.rules import KernelRules
+from translume.engine.sampling import KernelSampling, SamplingSettings
 from translume.engine.state import EngineState
 from translume.kernels import loading
 from translume.kernels.loading import address
@@ -41,7 +44,7 @@ class KernelSearchSettings:
 
     candidates: how many candidates of a sentence are ranked.  patience: finished hypotheses that end a sentence; 0: end
         when no live hypothesis can improve on them.
-    rules: as the kernels read them.
+    rules: as the kernels read them.  sampling: None for other strategies.
     """
 
     width: int
@@ -50,6 +53,7 @@ class KernelSearchSettings:
     patience: float
     penalty: LengthPenalty
     rules: KernelRules
+    sampling: SamplingSettings | None = None
 
     @classmethod
     def of(cls, strategy: Strategy, rules: Sequence[Rule], eos: int, size: int) -> "KernelSearchSettings | None":
@@ -59,6 +63,8 @@ class KernelSearchSettings:
         elif type(strategy) is BeamSearch and strategy.width > 1:
             candidates = 2 * strategy.width
             patience = strategy.patience * strategy.width if strategy.stop == "first" else 0.0
+        elif type(strategy) is Sampling:
+            candidates, patience = strategy.width, float(strategy.width)
         else:
             return None
         kernel_rules = KernelRules.of(rules, eos, size)
@@ -71,6 +77,7 @@ class KernelSearchSettings:
             patience=patience,
             penalty=strategy.length_penalty,
             rules=kernel_rules,
+            sampling=SamplingSettings.of(strategy) if isinstance(strategy, Sampling) else None,
         )
 
 
@@ -129,6 +136,11 @@ class NativeSearch:
         self._entries: list[_Entry] = []
         self._count = 0  # sentences that have entered
         self._refinement = None if model.refiner is None else model.refiner.inputs(torch.empty(0, model.table.size(1)))
+        self._sampling: KernelSampling | None = None
+        self._draws: dict[str, Tensor] = {}
+        if settings.sampling is not None:
+            self._sampling = KernelSampling(settings.sampling, settings.rules.struct.repetition, model.head.outputs)
+            self._draws = self._sampling.buffers()
         self._kept: dict[str, Tensor | None] = {
             "table": model.table,
             "positions": model.positions,
@@ -143,6 +155,7 @@ class NativeSearch:
             block=BLOCK,
             eos=eos,
             rules=settings.rules.address,
+            **self._sampling_fields(),
             beam=settings.width,
             candidates=settings.candidates,
             nbest=settings.nbest,
@@ -154,18 +167,27 @@ class NativeSearch:
         self._buffers: dict[str, Tensor] = {"live": torch.empty(0, dtype=torch.long)}
         self._longest = 0  # positions for which the workspace has room
 
+    def _sampling_fields(self) -> dict[str, Any]:
+        """Return the fields of `search_settings` for sampling."""
+        if self._sampling is None:
+            return {}
+        return {"sampling": ctypes.addressof(self._sampling.struct), "draw": self._sampling.draw}
+
     @property
     def live(self) -> int:
         return int(self._search.step.sentences)
 
     @torch.inference_mode()
-    def enter(self, state: EngineState, last: Tensor, limits: Tensor, forced: Tensor) -> Sequence[int]:
+    def enter(
+        self, state: EngineState, last: Tensor, limits: Tensor, forced: Tensor, keys: Tensor | None = None
+    ) -> Sequence[int]:
         """Add sentences that `SearchModel.fits`; return their numbers.
 
         state: after the prompts without their last tokens `last` [B]. Its cache has one hypothesis per sentence.
-        forced: [B], whether a target begins with the text of the rules.
+        forced: [B], whether a target begins with the text of the rules.  keys: [B], those of `Sampling`.
         """
-        entry = _Entry(self.settings, state, last, limits.long(), forced, self._count)
+        own = {"limit": limits.long(), "forced": forced, **({} if keys is None else {"key": keys})}
+        entry = _Entry(self.settings, state, last, own, self._count)
         self._count += entry.count
         self._entries.append(entry)
         self._make_room(self.live + entry.count, state.position + entry.longest + 1, entry.cache.cross.size(3))
@@ -202,6 +224,9 @@ class NativeSearch:
         step = loading.StepInput(None, self.live, 1)
         buffers = {name: address(tensor) for name, tensor in self._buffers.items()}
         self._search = loading.SearchState(step=step, group=group, **buffers)
+        if self._sampling is not None:
+            for name, tensor in self._draws.items():
+                setattr(self._search if name == "scores" else self._search.choices, name, address(tensor))
 
     @torch.inference_mode()
     def run(self, steps: int) -> Sequence[int]:
@@ -264,12 +289,14 @@ class _Entry:
         settings: KernelSearchSettings,
         state: EngineState,
         last: Tensor,
-        limits: Tensor,
-        forced: Tensor,
+        own: dict[str, Tensor],
         number: int,
     ) -> None:
-        """last: [B], the last token of each prompt. The state has read those before it.  forced: see `enter`."""
-        self._settings = settings
+        """last: [B], the last token of each prompt. The state has read those before it.
+
+        own: [B] each, fields of the structures, `limit` among them.
+        """
+        self._settings, limits = settings, own["limit"]
         self.count, self.longest = limits.numel(), int(limits.max())
         self.numbers, self.here = range(number, number + self.count), set(range(self.count))
         self.cache = state.cache.copy(settings.width, state.position)
@@ -307,8 +334,7 @@ class _Entry:
                 "position": state.position,
                 "beam": 1,
                 "begin": state.position,
-                "limit": limits,
-                "forced": forced,
+                **own,
                 **{name: addresses(tensor) for name, tensor in self._memory.items()},
             },
         )

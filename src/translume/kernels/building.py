@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 SOURCES: Final = (
-    "vectors.h", "linear.h", "stack.h", "attention.h", "logits.h", "rules.h",
+    "vectors.h", "linear.h", "stack.h", "attention.h", "logits.h", "rules.h", "sampling.h",
     "linear.c", "layers.c", "logits.c", "search.c",
 )  # fmt: skip
 """The C files of this package."""

@@ -139,6 +139,39 @@ class Rules(ctypes.Structure):
     )
 
 
+class Sampling(ctypes.Structure):
+    """`sampling` of sampling.h."""
+
+    _fields_ = (
+        ("seed", ctypes.c_uint64),
+        ("top_k", ctypes.c_int64),
+        *((name, ctypes.c_double) for name in ("temperature", "top_p", "log_min_p", "log_epsilon", "log_eta")),
+    )
+
+
+class RowOfLogits(ctypes.Structure):
+    """`row_of_logits` of sampling.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("logits", "scores", "maxima", "sum", "peak", "log_sum")),
+        ("chance", ctypes.c_double),
+    )
+
+
+class Choices(ctypes.Structure):
+    """`choices` of sampling.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weights", "blocks", "kept")),
+        ("count", ctypes.c_int64),
+        *((name, ctypes.c_double) for name in ("total", "error", "unsure")),
+    )
+
+
+DrawFunction = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.POINTER(RowOfLogits))
+"""A draw by torch; see `search_settings` of search.c."""
+
+
 class SearchSettingsStruct(ctypes.Structure):
     """`search_settings` of search.c."""
 
@@ -146,7 +179,8 @@ class SearchSettingsStruct(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("stack", "head", "refinement", "table", "positions")),
         *((name, ctypes.c_float) for name in ("scale", "unshifted_limit")),
         *((name, ctypes.c_int64) for name in ("vocabulary", "block", "eos")),
-        ("rules", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("rules", "sampling")),
+        ("draw", DrawFunction),
         *((name, ctypes.c_int64) for name in ("beam", "candidates", "nbest")),
         ("patience", ctypes.c_float),
         ("divisors", ctypes.c_void_p),
@@ -158,7 +192,7 @@ class Sentence(ctypes.Structure):
 
     _fields_ = (
         ("lane", Lane),
-        *((name, ctypes.c_int64) for name in ("begin", "limit", "state", "forced")),
+        *((name, ctypes.c_int64) for name in ("begin", "limit", "state", "key", "forced")),
         *((name, ctypes.c_void_p) for name in ("limit_divisor", "ancestors", "spare")),
         *((name, ctypes.c_void_p) for name in ("read_tokens", "read_log_probs", "phrase_states", "totals")),
         ("finished", ctypes.c_int64),
@@ -173,11 +207,10 @@ class SearchState(ctypes.Structure):
         ("step", StepInput),
         ("live", ctypes.c_void_p),
         ("group", ctypes.c_int64),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("ranked", "own_tokens", "banned", "x", "logits", "maxima", "sums", "peaks", "log_sums")
-        ),
-        *((name, ctypes.c_void_p) for name in ("first", "workspace")),
+        *((name, ctypes.c_void_p) for name in ("ranked", "scores")),
+        ("choices", Choices),
+        *((name, ctypes.c_void_p) for name in ("own_tokens", "banned", "x", "logits", "maxima", "sums", "peaks")),
+        *((name, ctypes.c_void_p) for name in ("log_sums", "first", "workspace")),
     )
 
 

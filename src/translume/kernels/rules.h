@@ -32,6 +32,8 @@ typedef struct {
     int64_t length;
     int64_t *banned, banned_count;   /* tokens that would repeat an n-gram */
     int32_t state;                   /* of the automaton of banned phrases */
+    int64_t limit;                   /* its maximum length */
+    int64_t forced;                  /* whether it begins with the forced text */
 } hypothesis;
 
 INLINE int reads_tokens(const rules *rules, int64_t length) {
@@ -90,11 +92,33 @@ static float rule_bias(const rules *rules, const hypothesis *text, int64_t token
 /* Return whether the text that a target must begin with is not yet complete, and where its choices begin and end. */
 static int forced_choices(const rules *rules, const hypothesis *text, int64_t *begin, int64_t *end) {
     int64_t bytes = 0;
-    if (text->length >= rules->forced_bytes) return 0; /* every token spells at least one byte */
+    if (!text->forced || text->length >= rules->forced_bytes) return 0; /* every token spells at least one byte */
     for (int64_t k = 0; k < text->length; k++) bytes += rules->forced_lengths[text->tokens[k]];
     if (bytes >= rules->forced_bytes) return 0;
     *begin = rules->choices_begins[bytes], *end = rules->choices_begins[bytes + 1];
     return 1;
+}
+
+/* Copy the logits of all tokens and add what the rules add. */
+static void apply_rules(const rules *rules, const hypothesis *text, const float *logits, int64_t size, float *scores) {
+    int64_t choice, end;
+    if (forced_choices(rules, text, &choice, &end)) {
+        for (int64_t token = 0; token < size; token++) scores[token] = -INFINITY;
+        for (; choice < end; choice++)
+            if (text->length + 1 + rules->choices_left[choice] <= text->limit)
+                scores[rules->choices[choice]] = logits[rules->choices[choice]] +
+                                                 rule_bias(rules, text, rules->choices[choice]);
+        return;
+    }
+    memcpy(scores, logits, size * sizeof *scores);
+    for (const uint8_t *next = rules->forbidden; (next = memchr(next, 1, rules->forbidden + size - next)); next++)
+        scores[next - rules->forbidden] = -INFINITY;
+    if (text->length < rules->min_length) scores[rules->eos] = -INFINITY;
+    for (int64_t k = 0; k < text->banned_count; k++) scores[text->banned[k]] = -INFINITY;
+    for (int64_t k = 0; rules->repetition != 0 && k < text->length; k++)
+        if (!contains(text->tokens, k, text->tokens[k])) scores[text->tokens[k]] += rules->repetition;
+    for (int64_t token = 0; rules->phrase_states && token < size; token++)
+        if (scores[token] != -INFINITY) scores[token] = logits[token] + rule_bias(rules, text, token);
 }
 
 #endif

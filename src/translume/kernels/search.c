@@ -6,6 +6,7 @@
 
 #include "logits.h"
 #include "rules.h"
+#include "sampling.h"
 #include "stack.h"
 
 /* The model and the settings of a search; K hypotheses per sentence, V tokens. */
@@ -17,6 +18,8 @@ typedef struct {
     float scale, unshifted_limit;
     int64_t vocabulary, block, eos;
     const rules *rules;
+    const sampling *sampling;          /* NULL: no sampling */
+    int64_t (*draw)(const row_of_logits *); /* of sampling by torch; returns the token plus 1, or 0 if it fails */
     int64_t beam, candidates, nbest;   /* K; candidates ranked; finished hypotheses kept */
     float patience;                    /* finished hypotheses that end a sentence; 0: end when none can improve */
     const float *divisors;             /* [largest limit + 2], divisors of the length penalty by length */
@@ -34,6 +37,7 @@ typedef struct {
     lane lane;                 /* first, so that the lanes of a step are sentences; `position`: of the next token */
     int64_t begin;             /* position of the first token that the search reads; a prompt stands before it */
     int64_t limit, state;      /* maximum length of a hypothesis */
+    int64_t key;               /* for the random numbers of sampling */
     int64_t forced;            /* whether the target begins with the forced text of the rules */
     const float *limit_divisor; /* the length penalty's divisor at the limit */
     int64_t *ancestors, *spare; /* lane.ancestors is one of them; each allocated for [K, begin + limit + 1] */
@@ -56,6 +60,8 @@ typedef struct {
     const lane **live;
     int64_t group;                     /* n */
     candidate *ranked;                 /* [candidates], of one sentence at a time, best first */
+    float *scores;                     /* [V], for sampling: logits of one row with what the rules add */
+    choices choices;                   /* of this row */
     int64_t *own_tokens, *banned;      /* [largest limit + 1], of the hypothesis whose next token is chosen: rules.h */
     float *x, *logits, *maxima, *sums, *peaks, *log_sums; /* [N, D], [n, V], [n, blocks], [n] */
     int64_t *first;                    /* [n] */
@@ -106,7 +112,8 @@ static void copy_tokens(const search_settings *settings, const sentence *sentenc
 /* Return live hypothesis `number` of a sentence as the rules read it. */
 static hypothesis hypothesis_of(const search_settings *settings, const search_state *search, const sentence *sentence,
                                 int64_t number) {
-    hypothesis text = {search->own_tokens, live_length(sentence), search->banned, 0, 0};
+    hypothesis text = {search->own_tokens, live_length(sentence), search->banned, 0, 0, sentence->limit,
+                       sentence->forced};
     if (reads_tokens(settings->rules, text.length)) {
         copy_tokens(settings, sentence, sentence->ancestors + number * (sentence->lane.position + 1),
                     search->own_tokens);
@@ -145,9 +152,9 @@ static void rank_continuations(const search_settings *settings, const search_sta
         if (total != -INFINITY && (*count < settings->candidates || total >= ranked[*count - 1].total)) \
             insert_candidate(ranked, count, settings->candidates, (candidate){total, logit, token, parent}); \
     } while (0)
-    if (sentence->forced && forced_choices(settings->rules, &text, &choice, &end_of_choices)) {
+    if (forced_choices(settings->rules, &text, &choice, &end_of_choices)) {
         for (; choice < end_of_choices; choice++)
-            if (text.length + 1 + settings->rules->choices_left[choice] <= sentence->limit)
+            if (text.length + 1 + settings->rules->choices_left[choice] <= text.limit)
                 ADD(settings->rules->choices[choice]);
         return;
     }
@@ -165,6 +172,37 @@ static void rank_continuations(const search_settings *settings, const search_sta
     }
 #undef ADD
 #undef TOTAL
+}
+
+/* Draw a token for each of the K samples of a sentence, whose logits begin at `row`, as candidates in order of samples;
+   the total of a sample without a possible token is -INFINITY. Before the first token all samples share a row. Returns
+   whether torch could make the draws that are left to it. */
+static int draw_samples(const search_settings *settings, search_state *search, const sentence *sentence, int64_t row) {
+    int64_t size = settings->vocabulary, block = settings->block, blocks = (size + block - 1) / block, possible = 0;
+    hypothesis text = {0};
+    row_of_logits from = {.scores = search->scores};
+    for (int64_t sample = 0; sample < settings->beam; sample++) {
+        int64_t parent = sentence->lane.beam > 1 ? sample : 0, own = row + parent, token;
+        candidate *drawn = search->ranked + sample;
+        *drawn = (candidate){-INFINITY, 0, 0, parent};
+        if (sentence->totals[parent] == -INFINITY) continue;
+        if (!sample || parent) {
+            from = (row_of_logits){search->logits + own * size, search->scores, search->maxima + own * blocks,
+                                   search->sums + own, search->peaks + own, search->log_sums + own, 0};
+            text = hypothesis_of(settings, search, sentence, parent);
+            apply_rules(settings->rules, &text, from.logits, size, search->scores);
+            possible = find_choices(settings->sampling, &from, size, block, &search->choices);
+        }
+        if (!possible) continue;
+        from.chance = uniform(settings->sampling->seed, sentence->key, sample, text.length);
+        token = draw_token(&search->choices, size, block, from.chance);
+        if (token == UNCERTAIN) token = settings->draw(&from) - 1;
+        if (token < 0) return 0;
+        float added = rule_bias(settings->rules, &text, token);
+        drawn->token = token;
+        drawn->total = sentence->totals[parent] + (((from.logits[token] - *from.peak) - *from.log_sum) + added);
+    }
+    return 1;
 }
 
 /* Store a finished hypothesis of a sentence. ancestors: those of its parent. last: its last token. log_prob: of the
@@ -236,30 +274,33 @@ static int are_finite(const search_state *search, int64_t row, int64_t rows) {
 }
 
 /* Extend the hypotheses of a sentence, whose logits begin at `row`. Its state says whether it continues. */
-static void advance_sentence(const search_settings *settings, const search_state *search, sentence *sentence,
-                             int64_t row) {
+static void advance_sentence(const search_settings *settings, search_state *search, sentence *sentence, int64_t row) {
     int64_t beam = sentence->lane.beam, length = live_length(sentence) + 1, end = sentence->lane.position + 1, count = 0,
             going = 0;
     const int64_t *ancestors = sentence->ancestors;
     candidate *ranked = search->ranked;
-    if (!are_finite(search, row, beam)) {
+    float best = -INFINITY;
+    if (!are_finite(search, row, beam) || (settings->sampling && !draw_samples(settings, search, sentence, row))) {
         sentence->state = FAILED;
         return;
     }
-    for (int64_t k = 0; k < beam; k++)
+    if (settings->sampling) count = settings->beam;
+    for (int64_t k = 0; k < beam && !settings->sampling; k++)
         if (sentence->totals[k] != -INFINITY)
             rank_continuations(settings, search, sentence, row + k, k, sentence->totals[k], &count);
 #define LOG_PROB(next) log_prob_with(settings, search, sentence, row + (next).parent, (next).parent, (next).token)
     for (int64_t k = 0; k < count; k++) {
-        if (ranked[k].token != settings->eos) {
+        if (ranked[k].token != settings->eos || ranked[k].total == -INFINITY) {
             if (going < settings->beam) ranked[going++] = ranked[k];
         } else if (k < settings->beam)
             add_finished(settings, sentence, ancestors + ranked[k].parent * end, ranked[k], LOG_PROB(ranked[k]), 0);
     }
     if (sentence->limit == length)
         for (int64_t k = 0; k < going; k++)
-            add_finished(settings, sentence, ancestors + ranked[k].parent * end, ranked[k], LOG_PROB(ranked[k]), 1);
-    if (is_done(settings, sentence, going ? ranked[0].total : -INFINITY, length)) {
+            if (ranked[k].total != -INFINITY)
+                add_finished(settings, sentence, ancestors + ranked[k].parent * end, ranked[k], LOG_PROB(ranked[k]), 1);
+    for (int64_t k = 0; k < going; k++) best = ranked[k].total > best ? ranked[k].total : best;
+    if (is_done(settings, sentence, best, length)) {
         sentence->state = sentence->finished ? DONE : FAILED;
         return;
     }
@@ -267,8 +308,9 @@ static void advance_sentence(const search_settings *settings, const search_state
         candidate next = k < going ? ranked[k] : (candidate){-INFINITY, 0, 0, 0};
         int64_t index = length * settings->beam + k;
         sentence->read_tokens[index] = next.token, sentence->totals[k] = next.total;
-        if (k < going) sentence->read_log_probs[index] = LOG_PROB(next);
-        if (k < going && sentence->phrase_states)
+        int lives = next.total != -INFINITY;
+        if (lives) sentence->read_log_probs[index] = LOG_PROB(next);
+        if (lives && sentence->phrase_states)
             sentence->phrase_states[index] = phrase_state_with(settings, search, sentence, ancestors + next.parent * end,
                                                                next.parent, next.token);
         if (settings->beam == 1) continue;
