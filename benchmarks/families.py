@@ -278,9 +278,7 @@ def measure(family: str, folder: Path, lines: list[str], texts: int) -> Row:
         texts=f"{equal}/{texts}",
         ids_transformers=peers[0],
         ids_sentencepiece=peers[1] if len(peers) > 1 else "-",
-        exported=float("nan")
-        if family == "m2m-100"  # its tokenizer is refused
-        else translume.export(folder / "ours", "huggingface", folder / "out").difference,
+        exported=translume.export(folder / "ours", "huggingface", folder / "out").difference,
         ctranslate2=translume.export(folder / "ours", "ctranslate2", folder / "ct2").difference,
         engine_fp32=tests[0],
         engine_int8=tests[1],

@@ -188,7 +188,12 @@ def round_trip(tmp_path, tokenizer, theirs, reads):
         [*reads.encode(text), reads.specials.eos] for text in LINES
     ]
     translume.import_model(tmp_path / "back", tmp_path / "third")
-    assert load(tmp_path / "third").checkpoint.source_tokenizer.digest == reads.digest
+    third = load(tmp_path / "third").checkpoint.source_tokenizer
+    if reads.vocabulary.sentences is None:
+        assert third.digest == reads.digest
+    else:  # the digest depends on the order of the normaliser's rules
+        assert third.vocabulary.sentences == reads.vocabulary.sentences
+        assert (third.pieces(), third.specials, third.languages) == (reads.pieces(), reads.specials, reads.languages)
 
 
 @pytest.mark.parametrize(
@@ -227,8 +232,7 @@ def test_an_imported_model_reads_and_writes_the_same_tokens(opus, tmp_path, name
     )
     found = ours.translate(text, max_length=15, length_penalty=0.0, max_length_ratio=99.0, split="never", **direction)
     assert [2, first, *found.hypotheses[0].ids] == written[0].tolist()[: 2 + len(found.hypotheses[0].ids)]
-    if name != "m2m100":
-        round_trip(tmp_path, tokenizer, theirs, reads)
+    round_trip(tmp_path, tokenizer, theirs, reads)
 
 
 @pytest.mark.parametrize(
@@ -245,3 +249,17 @@ def test_other_tokenizers_are_refused_by_name(tmp_path, architecture, name, know
     with pytest.raises(SettingsError) as error:
         family.tokenizers(tmp_path, config)
     assert str(error.value) == f"{tmp_path}: tokenizer_class: found '{name}', expected {known}"
+
+
+def test_tags_after_the_text_are_refused(opus, tmp_path):
+    """`legacy_behaviour` of NLLB puts the tag of the language after the text."""
+    nllb_tokenizer(opus, tmp_path).save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "legacy_behaviour": True}))
+    family = family_named(PLACE, {"architectures": ["M2M100ForConditionalGeneration"]})
+    config = family.read_config(PLACE, {**SHAPE, "pad_token_id": 1, "eos_token_id": 2})
+    with pytest.raises(SettingsError) as error:
+        family.tokenizers(tmp_path, config)
+    assert str(error.value) == (
+        f"{tmp_path}: legacy_behaviour: found true, expected false: the tag of the language begins a text"
+    )

@@ -119,3 +119,12 @@ def test_label_smoothing_follows_the_named_definition(over):
     torch.testing.assert_close(wanted.sum(-1), torch.ones(14, dtype=torch.float64))
     loss = -(wanted * model.head.next_token(hidden, None).log_probs()).sum()
     torch.testing.assert_close(model.loss(*data, options).objective, loss)
+
+
+BART = SpecialIds(pad=1, bos=2, eos=2, unk=3)
+
+
+@pytest.mark.parametrize(("specials", "left_out"), [(SPECIALS, {0, 1, 3}), (BART, {1, 3})])
+def test_smoothing_over_text_keeps_a_begin_mark_that_is_the_end_mark(specials, left_out):
+    options = loss_options(TrainingSettings(label_smoothing=0.1, label_smoothing_over="text"), V, specials)
+    assert {id_ for id_, used in enumerate(options.smoothed.tolist()) if not used} == left_out

@@ -267,7 +267,7 @@ def _floor(checkpoint: Checkpoint, specials: SpecialIds, size: int) -> float | N
     if not checkpoint.model.head.exact_smoothing:
         return None
     if training.label_smoothing_over == "text":
-        size -= len({each for each in (specials.pad, specials.bos, specials.unk) if each is not None})
+        size -= len(specials.outside_targets)
     elif training.label_smoothing_over == "others":
         size -= 1
     return training.label_smoothing / size

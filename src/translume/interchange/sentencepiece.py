@@ -1,4 +1,4 @@
-"""Read a SentencePiece model from its .spm file, a protocol buffer. Unsupported options are refused by name."""
+"""Read and write SentencePiece models, .spm files: protocol buffers. Unsupported options are refused by name."""
 
 import re
 import struct
@@ -16,6 +16,8 @@ SPACE = "▁"
 KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 NORMAL, SYMBOL = 1, 4
 """Types of pieces that segment text; unknown, control and unused pieces never do."""
+SPECIAL = (("<unk>", 2), ("<s>", 3), ("</s>", 3))
+"""The first pieces of a written model, whose ids are SentencePiece's defaults, and their types."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -57,6 +59,36 @@ def read_sentencepiece(path: Path, reserved: re.Pattern[str] | None = None) -> S
 def read_pieces(path: Path) -> tuple[str, ...]:
     """Return all pieces of a model in order of ids, as the file has them. Raises DataError for a damaged file."""
     return tuple(piece for piece, _, _ in _read(path).pieces)
+
+
+def write_sentencepiece(model: SentencePieces) -> bytes:
+    """Return the content of a file from which `read_sentencepiece` reads this model."""
+    given = [*((piece, 0.0, kind) for piece, kind in SPECIAL)]
+    given += [(piece.replace(" ", SPACE), score, NORMAL) for piece, score in model.scores.items()]
+    pieces = [
+        _written(1, piece.encode()) + _tag(2, _FIXED32) + struct.pack("<f", score) + _tag(3, _VARINT) + _number(kind)
+        for piece, score, kind in given
+    ]
+    trainer = _tag(3, _VARINT) + _number(2 if model.merges else 1)
+    normalizer = _written(2, write_charsmap(model.rules))
+    return b"".join([*(_written(1, piece) for piece in pieces), _written(2, trainer), _written(3, normalizer)])
+
+
+def _written(field: int, content: bytes) -> bytes:
+    return _tag(field, _BYTES) + _number(len(content)) + content
+
+
+def _tag(field: int, kind: int) -> bytes:
+    return _number(field << 3 | kind)
+
+
+def _number(value: int) -> bytes:
+    """Return a number of at least 0 in groups of seven bits, the lowest first."""
+    groups = bytearray()
+    while value > 127:
+        groups.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*groups, value])
 
 
 def _read(path: Path) -> "_File":
@@ -216,7 +248,7 @@ def _double_array(values: Mapping[bytes, int]) -> list[int]:
     nodes = _shared_nodes(values)
     units, used = [0] * 256, {0}
     bases: dict[int, int] = {}
-    taken: set[int] = set()
+    taken = {0}  # SentencePiece refuses a root that is its own child by byte 0
     waiting = [(0, len(nodes) - 1)]
     while waiting:
         place, number = waiting.pop()

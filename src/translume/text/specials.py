@@ -14,3 +14,8 @@ class SpecialIds:
     bos: int
     eos: int
     unk: int | None
+
+    @property
+    def outside_targets(self) -> frozenset[int]:
+        """The ids that no target holds. In BART the begin mark is the end mark too, which every target holds."""
+        return frozenset(each for each in (self.pad, self.bos, self.unk) if each is not None) - {self.eos}

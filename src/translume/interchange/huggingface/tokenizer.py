@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
@@ -13,10 +14,11 @@ from pydantic import ValidationError
 from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from translume.checkpoint import Checkpoint
 from translume.config import TokenizerSettings
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
 from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
-from translume.interchange.sentencepiece import SPACE, read_sentencepiece
+from translume.interchange.sentencepiece import SPACE, read_sentencepiece, write_sentencepiece
 from translume.text import SpecialIds, Tokenizer, Vocabulary
 from translume.text.segmentation import UNSPACED, segment_pattern
 from translume.text.vocabulary import BOS, language_tag
@@ -35,6 +37,8 @@ _KINDS: dict[str, Literal["bpe", "unigram"]] = {"BPE": "bpe", "Unigram": "unigra
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 SOURCE, TARGET, BPE = "source.spm", "target.spm", "sentencepiece.bpe.model"
 UNKNOWN = "<unk>"
+M2M100_LANGUAGES = "transformers.models.m2m_100.tokenization_m2m_100:FAIRSEQ_LANGUAGE_CODES"
+"""Where transformers keeps the lists of languages of M2M-100's tokenizers, by name."""
 
 
 def library_tokenizer(tokenizer: Tokenizer) -> LibraryTokenizer:
@@ -258,7 +262,7 @@ def read_m2m100_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
     for each in (path, vocabulary):
         if not each.is_file():
             raise ModelFolderError(f"{each}: no such file, expected one as M2M100Tokenizer saves it")
-    languages: list[str] = resolve_name("transformers.models.m2m_100.tokenization_m2m_100:FAIRSEQ_LANGUAGE_CODES")[
+    languages: list[str] = resolve_name(M2M100_LANGUAGES)[
         read_json(folder / TOKENIZER_CONFIG).get("language_codes", "m2m100")
     ]
     pieces = [*_pieces(vocabulary), *map(language_tag, languages)]
@@ -272,6 +276,36 @@ def read_m2m100_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
     return _sentencepiece_tokenizer(
         path, vocabulary, config, pieces, {code: first + place for place, code in enumerate(languages)}
     )
+
+
+def m2m100_tokenizer(checkpoint: Checkpoint) -> Any:
+    """Return the M2M100Tokenizer of a model that was imported with one; None for another model.
+
+    Raises SettingsError if M2M100Tokenizer does not have the languages of the model.
+    """
+    from transformers import M2M100Tokenizer
+
+    vocabulary = checkpoint.source_tokenizer.vocabulary
+    if vocabulary.sentences is None or not vocabulary.languages:
+        return None
+    lists: Mapping[str, list[str]] = resolve_name(M2M100_LANGUAGES)
+    name = next((name for name, codes in lists.items() if codes == list(vocabulary.languages)), None)
+    if name is None:
+        raise SettingsError(
+            f"languages: found {', '.join(vocabulary.languages)}, expected those of M2M100Tokenizer for huggingface"
+        )
+    first = min(vocabulary.languages.values())
+    ids = {piece.replace(" ", SPACE): id_ for id_, piece in enumerate(vocabulary.pieces[:first])}
+    with TemporaryDirectory() as written:
+        folder = Path(written)
+        (folder / VOCABULARY).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+        (folder / BPE).write_bytes(write_sentencepiece(vocabulary.sentences))
+        return M2M100Tokenizer(
+            str(folder / VOCABULARY),
+            str(folder / BPE),
+            language_codes=name,
+            model_max_length=checkpoint.config.model.max_positions,
+        )
 
 
 def sentencepiece_settings(size: int) -> TokenizerSettings:

@@ -6,11 +6,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
 from translume.errors import SettingsError
 from translume.interchange.huggingface.config import ForeignConfig
 from translume.interchange.huggingface.families.bart_layout import BartLayout
 from translume.interchange.huggingface.tokenizer import (
+    m2m100_tokenizer,
     read_m2m100_tokenizer,
     read_tokenizer,
     refuse_tokenizers,
@@ -48,6 +50,9 @@ class M2M100(BartLayout):
             tokenizer = read_m2m100_tokenizer(folder, config)
             return tokenizer, tokenizer
         return read_tokenizer(folder, config, "[a-z]{3}_[A-Z][a-z]{3}")
+
+    def written_tokenizer(self, checkpoint: Checkpoint) -> Any:
+        return m2m100_tokenizer(checkpoint)
 
     def describes(self, settings: ModelSettings) -> bool:
         return settings.positions == "fairseq"
