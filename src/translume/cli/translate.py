@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from translume.cli.group import interrupt_hint
 from translume.cli.length_limit import LimitCount
 from translume.cli.options import (
     FILE,
+    FOLDER,
     MODEL,
     Compute,
     changed,
@@ -27,8 +29,8 @@ from translume.cli.options import (
     set_option,
     workers_option,
 )
-from translume.cli.terminal import ProgressBar, warn
-from translume.errors import SettingsError
+from translume.cli.terminal import ProgressBar, note, warn
+from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from translume.config import DecodingSettings
@@ -55,6 +57,15 @@ Constraints = Iterable[Iterable[str]] | None
     help="Words and phrases that each target must contain: one line for each input line, separated by tabs.",
 )
 @click.option("--out", type=FILE, help="File to write instead of standard output, once it is complete.")
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="PATTERN",
+    help="Files to translate, such as 'corpus/*.zst', each to a file in --output. Files that are there are skipped.",
+)
+@click.option("--output", type=FOLDER, help="Folder for the translations of --input.")
+@click.option("--column", help="Column of the sources in each --input: a name, or a number from 0; a key of JSONL.")
 @json_option
 @set_option
 @ensemble_options
@@ -68,6 +79,9 @@ def command(
     average: "Average | None",
     workers: int | None,
     out: Path | None,
+    inputs: tuple[str, ...],
+    output: Path | None,
+    column: str | None,
     as_json: bool,
     overrides: tuple[str, ...],
     compute: Compute,
@@ -82,14 +96,26 @@ def command(
 
     With --nbest, every output line has three fields separated by tabs: the number of the input line, the score, the
     translation.
+
+    With --input and --output, many files are translated with one process on each core. An output is written when it is
+    complete, so the same command continues after an interruption. A line that cannot be translated is reported and
+    becomes an empty line.
     """
     from translume.data import read_lines
     from translume.data.evaluation_files import read_sources
     from translume.translator.planning import splits_sentences
 
+    if inputs or output or column:
+        given = (("FILE", file != "-"), ("--out", out), ("--json", as_json), ("--constraints-per-line", constraints))
+        _check_bulk(inputs, output, [option for option, value in given if value])
     check_output(file, out)
     translator = load_ensemble(model, others, average, compute)
     settings = changed(translator.config, overrides, "decoding").decoding
+    if output is not None:
+        if settings.nbest > 1:
+            raise SettingsError("--nbest: found with --input, expected one translation for each line")
+        _translate_files(model, translator, settings, inputs, output, column, workers)
+        return
     if is_document(file):
         lines_only = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}
         for option in (option for option, given in lines_only.items() if given):
@@ -128,6 +154,75 @@ def command(
         count.report()
     if out is not None:
         write_result("".join(printed).encode(), out)
+
+
+def _check_bulk(inputs: tuple[str, ...], output: Path | None, others: list[str]) -> None:
+    """Raise SettingsError for options that do not go together with --input, --output and --column."""
+    if not inputs or output is None:
+        raise SettingsError("--input, --output: found one of them, expected both; --column is for them")
+    for option in others:
+        raise SettingsError(f"{option}: found with --input, expected only --input and --output")
+
+
+def _translate_files(
+    model: Path,
+    translator: "Translator",
+    settings: "DecodingSettings",
+    inputs: tuple[str, ...],
+    output: Path,
+    column: str | None,
+    workers: int | None,
+) -> None:
+    """Translate the files of --input that have no output yet. Exits with 1 if a file or a line failed."""
+    import torch
+
+    from translume.data import count_lines
+    from translume.data.evaluation_files import read_column, read_sources
+    from translume.translator.bulk import Failure, shards_of, translate_shard
+
+    shards = shards_of(inputs, output)
+    missing = [shard for shard in shards if not shard.target.exists()]
+    if len(missing) < len(shards):
+        note(f"{output}: {len(shards) - len(missing)} of {len(shards)} files are there already")
+    device = next(translator.checkpoint.model.parameters()).device
+    if workers is None and device.type == "cpu" and len(translator.models) == 1:
+        workers = torch.get_num_threads() if missing else 1
+    failed, sizes = 0, dict[str, int]()
+    for shard in missing:
+        try:
+            sizes[shard.source] = count_lines(shard.source)
+        except DataError as error:
+            failed += 1
+            warn(f"warning: {error}; the other files are translated")
+    hint = "Interrupted; the same command continues with the files that are missing."
+    with (
+        ProgressBar("translating", unit="lines", total=sum(sizes.values())) as bar,
+        interrupt_hint(hint),
+        _translating(model, translator, workers) as translate,
+    ):
+        for shard in (each for each in missing if each.source in sizes):
+            if column is None:
+                lines = read_sources(shard.source, translator.config.data)
+            else:
+                lines = read_column(shard.source, column)
+            begun, done = time.monotonic(), bar.done
+            try:
+                for each in translate_shard(shard, lines, lambda part: translate(part, settings, None)):
+                    bar.advance()
+                    if isinstance(each, Failure):
+                        failed += 1
+                        warn(f"warning: {shard.source}:{each.line}: {each.reason}; its translation is empty")
+                    else:
+                        for warning in _warnings(each):
+                            warn(f"{shard.source}:{bar.done - done}: {warning}")
+            except DataError as error:
+                failed += 1
+                warn(f"warning: {error}; the other files are translated")
+                continue
+            count, seconds = bar.done - done, time.monotonic() - begun
+            note(f"{shard.target}: {count:,} lines, {count / max(seconds, 1e-9):,.0f} lines/s")
+    if failed:
+        click.get_current_context().exit(1)
 
 
 def _for_sentences(settings: "DecodingSettings", *, aligned: bool) -> "DecodingSettings":

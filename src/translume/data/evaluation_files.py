@@ -8,8 +8,8 @@ from pathlib import Path
 from translume.config.data import DataSettings
 from translume.data.lines import display_name, read_lines, refuse_one_input
 from translume.data.pairs import read_pairs, source_columns, unequal_lengths
-from translume.data.tables import KINDS, Template, read_columns, suffix_of
-from translume.errors import DataError
+from translume.data.tables import KINDS, Template, read_columns, suffix_of, table_kind
+from translume.errors import DataError, SettingsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,18 @@ def read_sources(file: str, data: DataSettings) -> Iterator[str]:
         " ".join((texts[0] if template is None else template.fill(dict(zip(columns, texts, strict=True)))).splitlines())
         for _, texts in rows
     )
+
+
+def read_column(file: str, column: str) -> Iterator[str]:
+    """Yield the texts in one column of a TSV, CSV or JSONL file; line ends in a text become spaces.
+
+    column: a name, or for TSV and CSV a number from 0.  Raises SettingsError for another kind of file.
+    """
+    if suffix_of(file) not in KINDS:
+        raise SettingsError(f"--column: {file} is no table, expected a file named {', '.join(KINDS)}")
+    numbered = column.isdecimal() and table_kind(file) != "json"
+    for _, (text,) in read_columns(file, (int(column) if numbered else column,)):
+        yield " ".join(text.splitlines())
 
 
 def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> EvaluationSet:
