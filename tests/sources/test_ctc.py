@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.sources.conftest import frames_of
 
-from translume.checkpoint import load_checkpoint
 from translume.config import Config
 from translume.errors import SettingsError
 from translume.model.ctc import Ctc
 from translume.model.layout import Layout
 from translume.training import train
+from translume.translator import Translator
 
 BLANK = 1
 
@@ -45,14 +46,32 @@ def test_a_target_that_does_not_fit_its_source_adds_nothing() -> None:
     assert Ctc(5, 4).loss(torch.randn(2, 5), layout, target, target > 0).item() == 0
 
 
-def test_the_weight_is_the_share_of_the_objective(make: Callable[..., Config], tmp_path: Path) -> None:
-    config = make(training={"updates": 2, "ctc_weight": 0.25})
-    list(train(config, tmp_path / "model"))
-    model = load_checkpoint(tmp_path / "model").model
-    assert model.ctc is not None
-    assert model.ctc.output.weight.shape == (len(load_checkpoint(tmp_path / "model").target_tokenizer), 16)
-
-
-def test_ctc_is_refused_for_text(make: Callable[..., Config]) -> None:
+def test_ctc_and_classes_are_refused(make: Callable[..., Config]) -> None:
+    with pytest.raises(SettingsError, match=r"data.source: found 'features', must be 'text' for a classifier"):
+        make(data={"task": "classification"}, model={"head": {"kind": "classify"}})
     with pytest.raises(SettingsError, match=r"training.ctc_weight: found 0.3, must be 0 for text to text with data"):
         make(data={"source": "text"}, training={"ctc_weight": 0.3})
+
+
+def test_hypotheses_are_ranked_by_attention_and_ctc(make: Callable[..., Config], tmp_path: Path) -> None:
+    list(train(make(training={"updates": 9, "ctc_weight": 0.25}), tmp_path / "model"))
+    translator = Translator.load(tmp_path / "model")
+    source = frames_of("abc", 5)
+    usual = {each.ids: each for each in translator.translate(source, beam=3, nbest=3, split="never").hypotheses}
+    found = translator.translate(source, beam=3, nbest=2, ctc_weight=0.75).hypotheses
+    assert len(found) == 2
+    assert found[0].score >= found[1].score
+    model = translator.checkpoint.model
+    assert model.ctc is not None
+    assert model.ctc.output.weight.shape == (len(translator.checkpoint.target_tokenizer), 16)
+    frames = torch.from_numpy(source)[None]
+    memory, mask = model.encoder.front(frames, torch.ones(frames.shape[:2], dtype=torch.bool))
+    log_probs = model.ctc.log_probs(model.encoder(memory, mask)).detach()[0]
+    bos, eos = (getattr(translator.checkpoint.target_tokenizer.specials, name) for name in ("bos", "eos"))
+    for each in found:
+        labels = torch.tensor([id_ for id_ in each.ids if id_ != eos])
+        loss = torch.nn.functional.ctc_loss(
+            log_probs, labels, torch.tensor(len(log_probs)), torch.tensor(len(labels)), blank=bos, reduction="sum"
+        )
+        assert each.log_prob == pytest.approx(usual[each.ids].log_prob, abs=1e-4)
+        assert each.score == pytest.approx(0.25 * each.log_prob + 0.75 * max(-loss.item(), -1e4), abs=1e-3)

@@ -250,6 +250,7 @@ decoding_options = _group(
         _number("--epsilon", float, "Least probability sampled: decoding.epsilon."),
         _number("--eta", float, "Least probability, by entropy: decoding.eta."),
         _text("--utility", "none, chrf or bleu, for minimum Bayes risk: decoding.utility."),
+        _number("--ctc-weight", float, "Weight of CTC in ranking: decoding.ctc_weight."),
     ],
 )
 """Options named like settings of [decoding], added to `overrides`."""

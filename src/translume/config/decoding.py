@@ -113,6 +113,8 @@ class DecodingSettings(Settings):
     """ε of η-sampling: as `epsilon`, with the threshold min(ε, √ε · e^−entropy) (Hewitt et al. 2022)."""
     utility: Literal["none", "chrf", "bleu"] = "none"
     """Rank the hypotheses by mean sentence chrF or BLEU against all of them (minimum Bayes risk)."""
+    ctc_weight: float = Field(default=0.0, ge=0.0, le=1.0)
+    """λ: rank the hypotheses by (1 − λ) · log p + λ · log p of CTC, for a model with `training.ctc_weight`; 0: by p."""
     calibrated: bool = False
     """Rank by probabilities at the temperature that `translume evaluate --fit-temperature` stored with the model."""
     unsmooth: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -186,6 +188,7 @@ class DecodingOptions(TypedDict, total=False):
     epsilon: float
     eta: float
     utility: Literal["none", "chrf", "bleu"]
+    ctc_weight: float
     calibrated: bool
     unsmooth: float
 

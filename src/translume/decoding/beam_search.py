@@ -31,6 +31,7 @@ class BeamSearch:
             "beam",
             "nbest",
             "utility",
+            "ctc_weight",
             "length_penalty",
             "length_penalty_form",
             "coverage_penalty",

@@ -162,7 +162,7 @@ _RULES_OF_TEXT = {"too_long": "drop", "identical": False, "source_script": ""}
 def _check_frames(data: "DataSettings", model: "ModelSettings", task: Task, place: str) -> None:
     """Raise SettingsError for settings that need sources of text, where the sources are frames."""
     kind = data.source.kind
-    if task.reads == "documents":
+    if task.reads == "documents" or task.predicts != "tokens":
         raise SettingsError(f"{place}: data.source: found '{kind}', must be 'text' for a {task.model}")
     if model.head.kind in READ_SOURCES:
         raise SettingsError(

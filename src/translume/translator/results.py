@@ -45,10 +45,11 @@ class TextHypothesis:
 
     tokens: readable pieces; ids: their numbers. The end mark is the last one if `finished_by` is "eos".
     log_prob: nats, the sum of `token_log_probs`, which has one entry for each of `tokens`.
-    score: used for ranking: log_prob with the penalties of [decoding], or its mean utility for `decoding.utility`.
+    score: used for ranking: log_prob with the penalties of [decoding], or its mean utility for `decoding.utility`,
+    or the sum with CTC for `decoding.ctc_weight`.
     If a text was translated in several pieces, tokens has those of all pieces with their end marks, and log_prob and
     score are sums.
-    terms: the terms of `score`; None if it is a mean utility or a sum over pieces.
+    terms: the terms of `score`; None if it is a mean utility, a sum with CTC or a sum over pieces.
     alignment: if `decoding.alignment` is set and the text was translated in one piece.
     """
 

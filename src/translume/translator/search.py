@@ -66,10 +66,10 @@ _UNWRITABLE = "the target's vocabulary cannot write it"
 class SearchPlan:
     """[decoding] with what follows from it for a search.
 
-    decoding: the settings of the search; `nbest` is the beam width if a utility reranks.
+    decoding: the settings of the search; `nbest` is the beam width if a utility or CTC reranks.
     width: hypotheses kept for a sentence without constraints.
     needs_attention: whether the search needs the attention of each step.
-    reranked: whether the best hypothesis is chosen by a utility and not by the search's score.
+    reranked: whether the best hypothesis is chosen by a utility or with CTC and not by the search's score.
     """
 
     decoding: DecodingSettings
@@ -82,7 +82,7 @@ class SearchPlan:
     def of(cls, settings: DecodingSettings) -> Self:
         """Derive them from [decoding]."""
         strategy = strategy_from(settings)
-        reranked = settings.utility != "none" and strategy.width > 1
+        reranked = (settings.utility != "none" or settings.ctc_weight > 0) and strategy.width > 1
         return cls(
             decoding=settings.model_copy(update={"nbest": strategy.width}) if reranked else settings,
             nbest=settings.nbest,
@@ -94,7 +94,9 @@ class SearchPlan:
     def rank(self, found: Sequence[Hypothesis], tokenizer: Tokenizer) -> list[TextHypothesis]:
         """The hypotheses of a piece as text, best first.  tokenizer: of the target."""
         texts = [TextHypothesis.of(each, tokenizer) for each in found]
-        return minimum_bayes_risk(texts, self.decoding.utility, self.nbest) if self.reranked else texts
+        if not self.reranked or self.decoding.utility == "none":
+            return texts
+        return minimum_bayes_risk(texts, self.decoding.utility, self.nbest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

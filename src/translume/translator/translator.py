@@ -34,6 +34,7 @@ from translume.translator.classifier import Classifier
 from translume.translator.cohort import Cohort
 from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
 from translume.translator.constraints import Terminology, check_rules, refuse_constraints
+from translume.translator.ctc_ranking import rank_by_ctc
 from translume.translator.engines import (
     ComputeOptions,
     DeferredEngine,
@@ -328,6 +329,13 @@ class Translator:
             raise SettingsError(
                 f"decoding.alignment: found true, must be false with data.source = '{self.config.data.source.kind}'"
             )
+        if settings.ctc_weight and (self.checkpoint.model.ctc is None or len(self.models) > 1):
+            raise SettingsError(
+                f"decoding.ctc_weight: found {settings.ctc_weight}, must be 0 "
+                + ("for an ensemble" if len(self.models) > 1 else "for a model without training.ctc_weight")
+            )
+        if settings.ctc_weight and settings.utility != "none":
+            raise SettingsError(f"decoding.utility: found '{settings.utility}' with ctc_weight, expected one of them")
         check_rules(self.checkpoint.target_tokenizer, settings)
         if settings.calibrated and len(self.models) > 1:
             raise SettingsError(
@@ -434,8 +442,11 @@ class Translator:
             except SearchError as error:
                 line = pieces[batch[error.sentence]][0].line
                 raise LineError(line, f"token {error.token}: {error.reason}") from None
-            for index, hypotheses in zip(batch, results, strict=True):
-                found[index] = search.rank(hypotheses, self.checkpoint.target_tokenizer)
+            ranked = [search.rank(hypotheses, self.checkpoint.target_tokenizer) for hypotheses in results]
+            if settings.ctc_weight and search.reranked:
+                ranked = rank_by_ctc(self.checkpoint, searched, ranked, settings.ctc_weight, search.nbest)
+            for index, hypotheses in zip(batch, ranked, strict=True):
+                found[index] = hypotheses
                 progress.complete(index, found[index])
         return build_translations(self.checkpoint, plans, list(zip(found, warnings, strict=True)), settings)
 
