@@ -1,6 +1,7 @@
 """The whole demo with few updates: training, evaluation, inspection, and a second run."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ pytest.importorskip("babel", reason="the demo's extra is not installed")
 
 from translume.cli import main
 from translume.cli.demo import bars, share
-from translume.demo import TokenBelief, beliefs, demo_config
+from translume.demo import TokenBelief, beliefs, demo_config, make_corpus
 
 
 @pytest.fixture(scope="module")
@@ -21,17 +22,19 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
 
 def run(folder: Path) -> Result:
     words = ["demo", "--out", str(folder), "--pairs", "200", "--updates", "2", "--threads", "1", "--languages", "en-de"]
-    return CliRunner().invoke(main, words, prog_name="translume", catch_exceptions=False)
+    with pytest.MonkeyPatch.context() as patch:  # translating 1,000 test pairs takes seconds
+        patch.setattr("translume.demo.make_corpus", partial(make_corpus, held_out=70))
+        return CliRunner().invoke(main, words, prog_name="translume", catch_exceptions=False)
 
 
 def test_the_demo_prints_metrics_translations_and_next_steps(demo: tuple[Path, Result]) -> None:
     folder, result = demo
     assert result.exit_code == 0, result.stderr
-    assert "On 1,000 test pairs that were not in training:\nexact match 0.0 %\n  exact match|" in result.stdout
+    assert "On 70 test pairs that were not in training:\nexact match 0.0 %\n  exact match|" in result.stdout
     assert "5 sentences it was not trained on:" in result.stdout
     assert "The predicted distribution at each token of one of them" in result.stdout
     assert f"  translume evaluate {folder} {folder}-corpus/test.en {folder}-corpus/test.de\n" in result.stdout
-    assert "200 pairs for training, 1,000 for validation, 1,000 for test" in result.stderr
+    assert "200 pairs for training, 70 for validation, 70 for test" in result.stderr
     assert (folder.parent / "demo-corpus" / "demo.toml").exists()
 
 

@@ -210,30 +210,40 @@ def test_nothing_is_compiled_with_translume_native_0(make, monkeypatch):
         loading.load_once.cache_clear()
 
 
-def test_a_compiled_library_is_reused_except_from_a_folder_that_others_can_write_to(tmp_path, monkeypatch):
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """Return the commands that compile kernels into an empty cache. They do not optimise, which takes seconds."""
+    calls, run = [], subprocess.run
+
+    def recorded(command, **how):
+        calls.append(command)
+        return run(["-O0" if word == "-O2" else word for word in command], **how)
+
     monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
-    calls = []
-    run = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda command, **how: calls.append(command) or run(command, **how))
+    monkeypatch.setattr(subprocess, "run", recorded)
+    return calls
+
+
+def test_a_compiled_library_is_reused_except_from_a_folder_that_others_can_write_to(tmp_path, compiled):
     folder = tmp_path / "native"
     for expected in (1, 0):
         loading.load_once.cache_clear()
-        calls.clear()
+        compiled.clear()
         loading.kernels()
-        assert sum("-shared" in command for command in calls) == expected
+        assert sum("-shared" in command for command in compiled) == expected
         assert [stat.S_IMODE(each.stat().st_mode) & 0o022 for each in folder.iterdir()] == [0]
     os.chmod(folder, 0o777)
     loading.load_once.cache_clear()
     loading.temporary_folder.cache_clear()
-    calls.clear()
+    compiled.clear()
     loading.kernels()
     loading.load_once.cache_clear()
-    assert sum("-shared" in command for command in calls) == 1
+    assert sum("-shared" in command for command in compiled) == 1
     assert len(list(folder.iterdir())) == 1
 
 
-def test_a_truncated_library_is_compiled_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path))
+@pytest.mark.usefixtures("compiled")
+def test_a_truncated_library_is_compiled_again(tmp_path):
     loading.load_once.cache_clear()
     loading.kernels()
     (path,) = (tmp_path / "native").iterdir()
