@@ -22,14 +22,14 @@ print(faults() - before)
 """
 
 
-def page_faults(ask):
-    done = subprocess.run([sys.executable, "-c", FAULTS.format(ask=ask)], capture_output=True, text=True, check=True)
+def page_faults(warm_python, ask):
+    done = subprocess.run([warm_python, "-c", FAULTS.format(ask=ask)], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
 
 @linux
-def test_freed_blocks_are_reused_without_page_faults():
-    assert page_faults("assert keep_freed_memory()") * 20 < page_faults("")
+def test_freed_blocks_are_reused_without_page_faults(warm_python):
+    assert page_faults(warm_python, "assert keep_freed_memory()") * 20 < page_faults(warm_python, "")
 
 
 @linux
