@@ -207,7 +207,7 @@ def _engine_report(model: Path) -> dict[str, Any]:
         "dtypes": {},
     }
     for dtype in CANDIDATES:
-        engine, probed = build_engine(network, dtype), Engine(network, Choice(dtype)).choice
+        engine, probed = build_engine(network, dtype), Engine(network, Choice(dtype, measured=True)).choice
         report["dtypes"][dtype] = {
             "packed": {shape: engine.choice.kinds[shape] for shape in probed.kinds},
             "microseconds": probed.microseconds,

@@ -1,4 +1,4 @@
-"""Choose by timing whether the kernels or torch compute a decoder's layers."""
+"""Choose whether the kernels or torch compute a decoder's layers."""
 
 import copy
 from collections.abc import Callable
@@ -47,6 +47,8 @@ def choose_layers(decoder: Decoder, choice: Choice) -> Layers:
         shape = f"decoder {Shape.of(decoder)}"
     except NativeError:
         return TorchLayers(decoder, choice)
+    if shape not in choice.kinds and choice.prefers_kernels(next(iter(decoder.stack)).feed_forward.inner.weight):
+        choice.kinds[shape] = "native"
     if shape not in choice.kinds:
         few = _first_layers(decoder)
         native = native_layers(few, choice.dtype)

@@ -256,7 +256,8 @@ class NativeInt8Linear(NativeLinear):
         kernels = self._kernels
         if not kernels.int8:
             raise NativeError(f"the kernels have no int8 products with {kernels.instructions}")
-        scales = weight.abs().amax(1).clamp_min_(TINY) / INT8_MAX
+        least, largest = weight.aminmax(dim=1)
+        scales = torch.maximum(largest, -least).clamp_min_(TINY) / INT8_MAX
         rounded = (weight / scales[:, None]).round_().clamp_(-INT8_MAX, INT8_MAX)
         stored = rounded.add_(kernels.offset).to(torch.uint8 if kernels.offset else torch.int8)
         groups = stored.view(-1, panel, weight.size(1) // kernels.group, kernels.group)

@@ -1,6 +1,8 @@
-"""Choose the fastest packing for each shape by timing, and cache the choice so that the next run computes the same.
+"""Choose a packing for each shape, and cache the choice so that the next run computes the same.
 
-The cache is engine.json in the user's cache folder, by dtype and machine.
+The kernels are chosen without measuring, unless several threads, which only torch's products use, make those much
+faster. Without kernels each shape is measured. The cache is engine.json in the user's cache folder, by dtype and
+machine.
 """
 
 import json
@@ -22,12 +24,14 @@ from translume.kernels.cpu import cache_folder, cpu_name, instruction_limits
 ROWS = (1, 64, 320)
 """Numbers of rows that a packing is timed with; the choice is by the sum of times relative to the first candidate's."""
 ROUNDS = 6
-SECONDS = 0.2
+SECONDS = 0.03
 """No further round is measured after so many seconds for an alternative and a number of rows."""
 PROBED_OUTPUTS = 1 << 13
 """Outputs of a layer that are timed. Those of a large vocabulary would take minutes, and memory for each packing."""
 INDEPENDENCE_BONUS = 1.2
 """How much slower than another packing one with independent rows may be and still be preferred."""
+THREADS_BONUS = 2.0
+"""How much faster torch's products on several threads must be to be preferred to the kernels, which search, too."""
 RULE = 3
 """Version of the rule by which the probe chooses; a new version ignores the cached choices of older ones."""
 
@@ -40,6 +44,9 @@ CANDIDATES: dict[Dtype, tuple[str, ...]] = {
 }
 """The packings that may be chosen for a dtype."""
 
+NATIVE: dict[Dtype, str] = {"fp32": "native", "bf16": "native", "int8": "int8-native"}
+"""The packing of the kernels for a dtype."""
+
 LAYER_BACKENDS = ("torch", "native")
 """How the layers of a decoder may be computed; chosen for shapes named "decoder …"."""
 
@@ -50,15 +57,52 @@ class Choice:
 
     dtype: one of CANDIDATES.  kinds: the packing by shape "K×N"; a shape that is present is not probed.
     microseconds: what the probe measured, by shape and kind.
+    measured: whether to measure where the kernels are preferred, too.
+    kernels: whether the kernels are preferred; None until decided.
     """
 
     dtype: Dtype = "fp32"
     kinds: dict[str, str] = field(default_factory=dict)
     microseconds: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)
+    measured: bool = False
+    kernels: bool | None = None
+
+    def prefers_kernels(self, weight: Tensor) -> bool:
+        """Return whether to use the kernels without measuring every shape. Decided once, by one weight [N, K].
+
+        On one thread they are preferred wherever they have the dtype. Several threads, which only torch uses, must make
+        its product of this weight THREADS_BONUS times as fast as that of the kernels.
+        """
+        if self.measured:
+            return False
+        if self.kernels is None:
+            found = loading.load_once()
+            self.kernels = not isinstance(found, str) and (self.dtype != "int8" or found.int8)
+            if self.kernels and torch.get_num_threads() > 1:
+                self.kernels = self._wins_on_one_thread(weight)
+        return self.kernels
+
+    def _wins_on_one_thread(self, weight: Tensor) -> bool:
+        packed = [packed_as(kind, weight, None) for kind in CANDIDATES[self.dtype]]
+        candidates = [each for each in packed if each is not None]
+        times = measure(
+            lambda rows: [partial(each, torch.ones(rows, weight.size(1))) for each in candidates], repeats=1
+        )
+        ours = [row for each, row in zip(candidates, times, strict=True) if each.kind == NATIVE[self.dtype]]
+        others = [row for each, row in zip(candidates, times, strict=True) if "native" not in each.kind]
+        if not ours:
+            return False
+        shares = [time / min(row[number] for row in others) for number, time in enumerate(ours[0])]
+        return sum(shares) <= THREADS_BONUS * len(ROWS)
 
     def pack(self, weight: Tensor, bias: Tensor | None) -> PackedLinear:
         """Pack the weight [N, K] as chosen for its shape; probe the shape if there is no choice yet."""
         shape = f"{weight.size(1)}×{weight.size(0)}"
+        if shape not in self.kinds and self.prefers_kernels(weight):
+            preferred = packed_as(NATIVE[self.dtype], weight, bias)
+            if preferred is not None:
+                self.kinds[shape] = preferred.kind
+                return preferred
         if shape not in self.kinds:
             few = weight.size(0) <= PROBED_OUTPUTS
             best = self._probe(shape, weight[:PROBED_OUTPUTS], None if bias is None else bias[:PROBED_OUTPUTS])
