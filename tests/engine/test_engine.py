@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from translume.decoding import BeamSearch, Greedy, MinimumLength, search
 from translume.engine import Choice, Engine, EngineError, build_engine, self_test
 from translume.model import StaleStateError
+from translume.translator.engines import refuse_unsound
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -105,9 +106,16 @@ def test_the_self_test_rejects_an_engine_of_other_weights(make):
     model, other = make(), make()
     with torch.no_grad():
         next(iter(other.decoder.stack)).feed_forward.outer.weight.mul_(-1)
-    findings = self_test(Engine(other, Choice()), model)
+    engine = Engine(other, Choice())
+    findings = self_test(engine, model)
     assert not findings.agrees
     assert findings.difference > 1e-3
+    with pytest.raises(EngineError) as caught:
+        refuse_unsound(engine, model)
+    assert str(caught.value) == (
+        "engine: found log-probabilities in fp32 that differ from the plain model's by"
+        f" {findings.difference:.2g} nats, expected at most 0.001; --engine plain works"
+    )
 
 
 def test_unsupported_dtypes_and_devices_are_refused_by_name(make):

@@ -13,6 +13,7 @@ from translume.engine import packing, probe
 from translume.engine.packing import KINDS, TOLERANCES, packed_as
 from translume.engine.probe import CANDIDATES, Choice, load_choice, save_choice
 from translume.kernels.cpu import cache_folder, temporary_folder
+from translume.kernels.loading import has_kernels
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -83,10 +84,10 @@ def test_the_int8_probe_chooses_an_independent_packing_if_there_is_one(monkeypat
 
     monkeypatch.setitem(CANDIDATES, "int8", ("fp32", "int8"))
     monkeypatch.setitem(KINDS, "int8", Fast)
-    assert Choice("int8").pack(torch.randn(257, 131), None).kind in ("fp32", "int8")
+    assert Choice("int8", measured=True).pack(torch.randn(257, 131), None).kind in ("fp32", "int8")
     monkeypatch.setitem(CANDIDATES, "int8", ("fp32", "int8", "int8-onednn"))
     monkeypatch.setitem(KINDS, "int8-onednn", Independent)
-    assert Choice("int8").pack(torch.randn(257, 131), None).kind == "int8-onednn"
+    assert Choice("int8", measured=True).pack(torch.randn(257, 131), None).kind == "int8-onednn"
 
 
 @every_kind
@@ -111,13 +112,13 @@ def test_an_inaccurate_or_missing_kernel_is_not_used(monkeypatch):
         monkeypatch.setitem(KINDS, "int8", kind)
         assert packed_as("int8", torch.randn(13, 7), None) is None
     monkeypatch.setitem(CANDIDATES, "int8", ("fp32", "int8"))
-    choice = Choice("int8")
+    choice = Choice("int8", measured=True)
     assert choice.pack(torch.randn(13, 7), None).kind == "fp32"
     assert choice.kinds == {"7×13": "fp32"}
 
 
 def test_a_shape_is_probed_once():
-    first = Choice("int8")
+    first = Choice("int8", measured=True)
     kinds = [first.pack(torch.randn(257, 131), None).kind for _ in range(3)]
     assert kinds == [first.kinds["131×257"]] * 3
     assert set(first.microseconds["131×257"]) <= set(CANDIDATES["int8"])
@@ -140,11 +141,27 @@ def test_a_weight_packed_in_parts_is_the_same(monkeypatch, kind):
     assert torch.equal(packed_as(kind, weight, bias)(rows), whole(rows))
 
 
+@pytest.mark.skipif(not has_kernels(), reason="no kernels")
+def test_on_one_thread_the_kernels_are_chosen_without_measuring(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    choice = Choice("fp32")
+    assert choice.pack(torch.randn(67, 13), None).kind == "native"
+    assert (choice.kinds, choice.microseconds) == ({"13×67": "native"}, {})
+
+
+@pytest.mark.skipif(not has_kernels(), reason="no kernels")
+@pytest.mark.parametrize(("share", "preferred"), [(1.9, True), (2.1, False)])
+def test_on_several_threads_torch_must_be_twice_as_fast_as_the_kernels(monkeypatch, share, preferred):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(probe, "measure", lambda calls, repeats: [(5.0, 5.0, 5.0), (share * 5, share * 5, share * 5)])
+    assert Choice("fp32").prefers_kernels(torch.randn(67, 13)) == preferred
+
+
 def test_a_large_vocabulary_is_probed_on_a_part_of_its_outputs(monkeypatch):
     monkeypatch.setattr(probe, "PROBED_OUTPUTS", 31)
     seen = []
     monkeypatch.setattr(probe, "packed_as", lambda kind, weight, bias: seen.append(len(weight)))
-    choice = Choice("fp32")
+    choice = Choice("fp32", measured=True)
     packed = choice.pack(torch.randn(67, 8), torch.zeros(67))
     assert seen == [31, 31, 67]
     assert packed.outputs == 67

@@ -122,6 +122,8 @@ class SearchModel:
         begun = state.position or state.width > 1 or state.slots is not None
         if begun or not limits.numel() or limits.numel() != state.sentences or int(limits.min()) < 1:
             return False
+        if self.head.outputs > self.table.size(0):  # tokens that it generates are read
+            return False
         if prompts.size(0) != limits.numel() or int(prompts.min()) < 0 or int(prompts.max()) >= self.table.size(0):
             return False
         return self.positions is None or prompts.size(1) - 1 + int(limits.max()) <= self.positions.size(0)

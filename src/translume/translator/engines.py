@@ -10,6 +10,7 @@ import torch
 
 from translume.checkpoint import refuse_threads
 from translume.engine import Engine, EngineError, build_engine, self_test
+from translume.engine.selftest import TOLERANCES
 from translume.errors import SettingsError
 from translume.model import Transformer
 
@@ -95,6 +96,16 @@ def build_sound_engine(model: Transformer, dtype: Literal["fp32", "bf16"]) -> En
     return engine if self_test(engine, model, alone=False).agrees else None
 
 
+def refuse_unsound(engine: Engine, model: Transformer) -> None:
+    """Raise EngineError if an engine fails its self-test against the plain model."""
+    findings = self_test(engine, model, alone=False)
+    if not findings.agrees:
+        raise EngineError(
+            f"engine: found log-probabilities in {engine.dtype} that differ from the plain model's by"
+            f" {findings.difference:.2g} nats, expected at most {TOLERANCES[engine.dtype]:g}; --engine plain works"
+        )
+
+
 def with_engine(read: Callable[[ModelDtype], C], options: ComputeOptions) -> tuple[C, Engine | DeferredEngine | None]:
     """A checkpoint and the engine that searches in place of its model, if there is one.
 
@@ -108,7 +119,9 @@ def with_engine(read: Callable[[ModelDtype], C], options: ComputeOptions) -> tup
     # An engine packs the weights of an fp32 model, whatever the dtype it packs them in.
     if options.engine == "fast" or options.dtype == "int8":
         checkpoint = read("fp32")
-        return checkpoint, build_engine(checkpoint.model, "fp32" if options.dtype == "auto" else options.dtype)
+        required = build_engine(checkpoint.model, "fp32" if options.dtype == "auto" else options.dtype)
+        refuse_unsound(required, checkpoint.model)
+        return checkpoint, required
     if options.dtype == "bf16":
         checkpoint = read("fp32")
         engine = build_sound_engine(checkpoint.model, "bf16")
