@@ -8,20 +8,18 @@ FROM python:3.12-slim AS build
 ENV PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu \
     PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1
+# Compiles the engine's kernels into the package; the final image needs no compiler.
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
 RUN python -m venv /opt/translume
 WORKDIR /source
-COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY pyproject.toml hatch_build.py requirements.lock README.md LICENSE ./
 # Install the dependencies first, so that their layer stays cached when only Translume changes.
 RUN mkdir -p src/translume && touch src/translume/__init__.py \
-    && /opt/translume/bin/pip install --constraint requirements.lock '.[serve]'
+    && TRANSLUME_NATIVE=0 /opt/translume/bin/pip install --constraint requirements.lock '.[serve]'
 COPY src ./src
 RUN /opt/translume/bin/pip install --no-deps --force-reinstall .
 
 FROM python:3.12-slim
-# The engine compiles its C kernels for the host's processor at the first start.
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends gcc libc6-dev \
-    && rm -rf /var/lib/apt/lists/*
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin translume \
     && install --directory --owner=translume --mode=0700 /data
 COPY --from=build /opt/translume /opt/translume
