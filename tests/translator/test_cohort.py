@@ -111,8 +111,9 @@ class Sent:
         self.frames.append((values["id"], values["type"], values.get("values", {})))
 
 
-def test_a_request_that_begins_later_is_answered_when_its_line_is_done(translator):
+def test_a_request_that_begins_later_is_answered_when_its_line_is_done(translator, monkeypatch):
     """A line that was cancelled is not answered."""
+    monkeypatch.setattr("translume.serving.workers.sharing.PAUSE", 0)
     sent = Sent()
     settings = encode_settings(translator.config.decoding.model_copy(update={"strategy": "greedy"}))
     first, second = (

@@ -46,6 +46,7 @@ class Cohort(Generic[Key]):
     def __init__(self, translator: "Translator", settings: DecodingSettings) -> None:
         self._translator, self._settings, self._how = translator, settings, SearchPlan.of(settings)
         self._stepper = translator.models.stepper(attentive=self._how.needs_attention)
+        self._searches = isinstance(self._stepper, CompleteSearcher)
         self._search: CompleteSearch | None = None
         self._pieces: dict[int, tuple[_Entered[Key], int]] = {}  # by their numbers in the search: a line, a place there
         self._apart: dict[Key, tuple[Line, ProgressCallback | None]] = {}  # not in the search
@@ -62,14 +63,12 @@ class Cohort(Generic[Key]):
         on_progress: called with the part of the translation that is final; see `ProgressReporter`.
         """
         entered = []
-        for key, line in lines.items():
+        for (key, line), plan in zip(lines.items(), self._plans(list(lines.values())), strict=True):
             callback = on_progress.get(key)
-            try:
-                plan = self._translator.plans([line], self._settings)[0]
-            except LineError as error:
-                self._done[key] = error
+            if isinstance(plan, LineError):
+                self._done[key] = plan
                 continue
-            if not isinstance(self._stepper, CompleteSearcher) or any(piece.constraints for piece in plan.pieces):
+            if not self._searches or any(piece.constraints for piece in plan.pieces):
                 self._apart[key] = line, callback
                 continue
             tokenizer = self._translator.checkpoint.target_tokenizer
@@ -81,6 +80,13 @@ class Cohort(Generic[Key]):
             self._apart |= {line.key: (line.plan.line, on_progress.get(line.key)) for line, _ in places}
         for each in entered:
             self._complete(each)
+
+    def _plans(self, lines: list[Line]) -> list[LinePlan | LineError]:
+        """The plan of each line, or the reason why there is none."""
+        try:
+            return [*self._translator.plans(lines, self._settings)]
+        except LineError as error:
+            return [error] if len(lines) == 1 else [found for line in lines for found in self._plans([line])]
 
     def _begin(self, places: list[tuple[_Entered[Key], int]]) -> bool:
         """Let pieces enter the search; return False if it does not support them."""

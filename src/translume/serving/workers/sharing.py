@@ -1,5 +1,6 @@
 """Requests to translate whose lines share one search in a worker process."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -9,6 +10,9 @@ from translume.serving.workers.messages import encode_error
 from translume.translator import Translation, Translator
 from translume.translator.cohort import Cohort
 from translume.translator.messages import TRANSLATIONS, decode_lines, decode_settings, encode
+
+PAUSE = 3
+"""Times as long as entering has taken, no more lines enter: few at a time would cost more than their search."""
 
 Key = tuple[int, int]
 """The number of a request and the place of a line there."""
@@ -23,6 +27,7 @@ def translate_shared(
     Every request is ended, with an error if one is raised.
     """
     sharing = {first.number: first}
+    again = 0.0  # when more may enter
     left: dict[int, set[int]] = {}  # places of lines that are not done, of each request
     try:
         cohort = Cohort[Key](translator(), decode_settings(first.values["settings"]))
@@ -32,7 +37,9 @@ def translate_shared(
                 sharing[request.number] = request
                 left[request.number] = set(range(len(request.values["lines"])))
             if entering:
+                begun = time.monotonic()
                 _enter(cohort, entering)
+                again = time.monotonic() + PAUSE * (time.monotonic() - begun)
             done = cohort.run(partial(_unneeded, sharing.values()))
             for request in list(sharing.values()):
                 own = {place: result for (number, place), result in done.items() if number == request.number}
@@ -41,7 +48,7 @@ def translate_shared(
                 if request.cancelled.is_set() or not left[request.number]:
                     request.end()
                     del sharing[request.number]
-            entering = more() if sharing else ()
+            entering = more() if sharing and time.monotonic() >= again else ()
     except BaseException as error:  # the parent waits for all of them
         for request in sharing.values():
             request.end(error, encode_error)

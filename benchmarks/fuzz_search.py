@@ -1,0 +1,160 @@
+"""Compare searches in the compiled kernels with the decoding loop in Python.
+
+Each case is a random model, an engine of it in which the kernels compute everything, a strategy with a length penalty,
+rules, prompts, and sentences that enter the running search one group after another, some of which are removed. Each
+hypothesis must equal that of the decoding loop for its sentence alone: tokens, scores and log-probabilities, bit for
+bit.
+
+    python benchmarks/fuzz_search.py [COUNT] [--seed 0]
+"""
+
+import argparse
+import os
+import random
+import sys
+import time
+from typing import Any
+
+import torch
+
+from translume.checkpoint import build_model
+from translume.config import ModelSettings, SoftmaxSettings
+from translume.decoding import (
+    BeamSearch,
+    CompleteSearch,
+    ForbidTokens,
+    Greedy,
+    Hypothesis,
+    LengthPenalty,
+    MinimumLength,
+    NoRepeatNgram,
+    PromptedState,
+    PromptedStep,
+    RepetitionPenalty,
+    Rule,
+    SearchError,
+    Strategy,
+    search,
+)
+from translume.engine import Choice, Engine
+from translume.engine.native_layers import Shape
+from translume.engine.packing import packed_as
+from translume.kernels.loading import kernels
+
+SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
+POSITIONS, SOURCE_SIZE = 97, 17
+SEARCHES = 12
+"""Searches with one model; building a model takes longer than a search."""
+
+
+def engine_of(draw: random.Random) -> Engine:
+    """Return an engine of a random model. Many tokens have equal weights, so that ties occur."""
+    heads, size = draw.choice([1, 2]), draw.choice([29, 131, 523])
+    settings = ModelSettings(
+        width=32 * heads, attention_heads=heads, feed_forward=48, encoder_layers=1, decoder_layers=draw.choice([1, 2]),
+        dropout=0.0, max_positions=POSITIONS, head=SoftmaxSettings(tie="none"), norm=draw.choice(["pre", "post"]),
+        activation=draw.choice(["relu", "swiglu"]), positions=draw.choice(["sinusoidal", "learned"]),
+        decoder_mixing=draw.choice(["attention", "attention", "ssru"]),
+    )  # fmt: skip
+    torch.manual_seed(draw.randrange(1 << 30))
+    model = build_model(settings, SOURCE_SIZE, size).eval()
+    with torch.no_grad():
+        model.head.weight.mul_(draw.choice([0.3, 3.0]))
+        half = size // 2
+        model.head.weight[half : 2 * half - 3] = model.head.weight[3:half].clone()
+        model.head.bias[2] += draw.choice([0.0, 1.0, 3.0])
+    dtype = draw.choice(["fp32", "fp32", "int8"]) if kernels().int8 else "fp32"
+    engine = Engine(model, Choice(dtype, {f"decoder {Shape.of(model.decoder)}": "native"}))
+    engine.head = packed_as("int8-native" if dtype == "int8" else "native", model.head.weight, model.head.bias)
+    projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
+    engine.key_values = [packed_as("native", each.weight, each.bias) for each in projections]
+    return engine
+
+
+def strategy_of(draw: random.Random) -> Strategy:
+    penalty = LengthPenalty(form=draw.choice(["power", "gnmt"]), exponent=draw.choice([0.0, 0.6, 1.0, -0.5]))
+    width = draw.randint(1, 5)
+    if width == 1:
+        return Greedy(length_penalty=penalty)
+    nbest, stop = draw.randint(1, width), draw.choice(["optimal", "first"])
+    patience = draw.choice([0.3, 1.0, 2.5]) if stop == "first" else 1.0
+    return BeamSearch(width=width, nbest=nbest, length_penalty=penalty, stop=stop, patience=patience)
+
+
+def rules_of(draw: random.Random, size: int) -> list[Rule]:
+    found: list[Rule] = [
+        ForbidTokens(tuple(draw.sample(range(3, size), 2))),
+        MinimumLength(draw.randint(1, 9)),
+        NoRepeatNgram(draw.randint(1, 3)),
+        RepetitionPenalty(draw.choice([1.2, 2.0])),
+    ]
+    return draw.sample(found, draw.randint(0, len(found)))
+
+
+def failed(draw: random.Random, engine: Engine) -> list[str]:
+    """Return the faults of one search."""
+    model = engine.model
+    count, size = draw.randint(1, 7), model.head.weight.size(0)
+    strategy, rules, prompt = strategy_of(draw), rules_of(draw, size), draw.randint(0, 4)
+    lengths = [draw.randint(1, 23) for _ in range(count)]
+    source = torch.randint(3, SOURCE_SIZE, (count, max(lengths)))
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    limits = torch.tensor([draw.randint(1, 60) for _ in range(count)])
+    prompts = torch.cat([torch.ones(count, 1, dtype=torch.long), torch.randint(3, size, (count, prompt))], 1)
+    words: dict[str, Any] = {"eos": 2, "strategy": strategy, "rules": rules}
+    running: CompleteSearch | None = None
+    found: dict[int, list[Hypothesis] | None] = {}
+    gone: set[int] = set()
+
+    def run(steps: int) -> None:
+        assert running is not None
+        found.update({number: running.hypotheses(number) for number in running.run(steps)})
+
+    first = 0
+    while first < count:
+        some = slice(first, first + draw.randint(1, 3))
+        state = engine.start(source[some], mask[some])
+        begun = engine.complete_search(state, prompts=prompts[some], limits=limits[some], running=running, **words)
+        if begun is None:
+            return [f"not supported: {words}"]
+        running, first = begun[0], some.stop
+        run(draw.choice([0, 1, 1, 5, 30]))
+        if draw.random() < 0.2 and (number := draw.randrange(min(first, count))) not in gone | found.keys():
+            running.remove(number)
+            gone.add(number)
+    assert running is not None
+    while running.live:
+        run(draw.choice([1, 8, 99]))
+    faults = [] if found.keys() | gone == set(range(count)) else ["a sentence was not given back"]
+    for number, hypotheses in found.items():
+        one = slice(number, number + 1)
+        state = PromptedState(engine.start(source[one, : lengths[number]], mask[one, : lengths[number]]), prompts[one])
+        try:
+            wanted = search(PromptedStep(engine.step), state, bos=1, limits=limits[one], **words)[0]
+        except SearchError:
+            wanted = None
+        if hypotheses != wanted:
+            faults.append(f"sentence {number} of {count}: {words}, prompt {prompt}, limits {limits.tolist()}")
+    return faults
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", nargs="?", type=int, default=12 if SHORT else 1000, help="number of searches")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    faults, begun = 0, time.monotonic()
+    for number in range(options.count):
+        draw = random.Random(f"{options.seed} {number // SEARCHES}")
+        if number % SEARCHES == 0:
+            engine = engine_of(draw)
+        torch.manual_seed(options.seed + number)
+        for fault in failed(random.Random(f"{options.seed} {number} search"), engine):
+            faults += 1
+            print(f"search {number}: {fault}", flush=True)
+    print(f"{options.count:,} searches, {faults:,} faults, {time.monotonic() - begun:.0f} s")
+    sys.exit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()
