@@ -11,10 +11,11 @@ from tokenizers import models, pre_tokenizers, trainers
 
 import translume
 from translume.checkpoint import build_model
-from translume.config import ModelSettings
+from translume.config import Config, ModelSettings
 from translume.engine import build_engine, self_test
 from translume.errors import SettingsError
 from translume.interchange.huggingface.families import family_for, family_named
+from translume.training import Validated
 from translume.translator import load
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
@@ -196,6 +197,28 @@ def round_trip(tmp_path, tokenizer, theirs, reads):
         assert (third.pieces(), third.specials, third.languages) == (reads.pieces(), reads.specials, reads.languages)
 
 
+def fine_tuned(tmp_path, direction):
+    """Train the imported model on a few lines; the last loss must be less than the first."""
+    (tmp_path / "lines").write_text("".join(f"{line}\n" for line in LINES[-3:]), encoding="utf-8")
+    lines = str(tmp_path / "lines")
+    config = Config.build(
+        {
+            "data": {
+                "train_source": lines, "train_target": lines, "valid_source": lines, "valid_target": lines,
+                "source_language": direction.get("from_", ""), "target_language": direction.get("to", ""),
+            },
+            "training": {
+                "updates": 4, "validate_every": 1, "warmup_updates": 1, "learning_rate": 1e-3, "label_smoothing": 0.1,
+                "label_smoothing_over": "text",
+            },
+        }
+    )  # fmt: skip
+    events = [*translume.train(config, tmp_path / "tuned", source=tmp_path / "out")]
+    losses = [event.nll for event in events if isinstance(event, Validated)]
+    assert losses[-1] < losses[0]
+    assert load(tmp_path / "tuned").translate(LINES[-1], max_length=5, **direction).text is not None
+
+
 @pytest.mark.parametrize(
     ("name", "architecture", "extra", "direction"),
     [
@@ -233,6 +256,8 @@ def test_an_imported_model_reads_and_writes_the_same_tokens(opus, tmp_path, name
     found = ours.translate(text, max_length=15, length_penalty=0.0, max_length_ratio=99.0, split="never", **direction)
     assert [2, first, *found.hypotheses[0].ids] == written[0].tolist()[: 2 + len(found.hypotheses[0].ids)]
     round_trip(tmp_path, tokenizer, theirs, reads)
+    if name in ("bart", "nllb"):
+        fine_tuned(tmp_path, direction)
 
 
 @pytest.mark.parametrize(

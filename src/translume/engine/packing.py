@@ -209,7 +209,7 @@ class NativeLinear(PackedLinear):
         packed, scales = self._pack_rows(weight[:PART_ROWS], panel)
         panels = -(-self.outputs // panel)
         if len(packed) == panels:
-            return packed, scales
+            return packed.contiguous(), scales
         whole = packed.new_empty(panels, *packed.shape[1:])
         all_scales = None if scales is None else scales.new_empty(panels * panel)
         for first in range(0, self.outputs, PART_ROWS):
@@ -226,8 +226,8 @@ class NativeLinear(PackedLinear):
         return self._pack(padded, panel)
 
     def _pack(self, weight: Tensor, panel: int) -> tuple[Tensor, Tensor | None]:
-        """Return the weight [panels·panel, K] in the layout of the kernel, and its scales."""
-        return weight.view(-1, panel, weight.size(1)).transpose(1, 2).contiguous(), None
+        """Return the weight [panels·panel, K] in the layout of the kernel, perhaps not contiguous, and its scales."""
+        return weight.view(-1, panel, weight.size(1)).transpose(1, 2), None
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.inputs).contiguous()

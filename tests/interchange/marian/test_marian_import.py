@@ -9,15 +9,16 @@ import torch
 from click.testing import CliRunner
 
 import translume
-from translume.checkpoint import build_model, load_checkpoint
+from translume.checkpoint import build_model, load_checkpoint, save_model
 from translume.cli import main
-from translume.config import ModelSettings
+from translume.config import Config, ModelSettings
 from translume.errors import DataError, ModelFolderError, SettingsError
 from translume.interchange.marian.binary import read_binary
 from translume.interchange.marian.npz import read_npz
 from translume.interchange.marian.options import decoding_values, read_architecture
 from translume.interchange.marian.reader import find_files, read_marian
 from translume.interchange.marian.weights import fill
+from translume.training import Validated
 
 pytest.importorskip("yaml", reason="pyyaml is not installed (extra: export)")
 sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed (extra: export)")
@@ -122,6 +123,27 @@ def test_a_spm_vocabulary_has_the_ids_of_sentencepiece(marian, tmp_path):
     for line in (*LINES, "  naïve ﬁne\u00a0x 我", ""):
         assert found.source_tokenizer.encode(line) == peer.encode(line)
     assert find_files(model).vocabularies == (path, path)
+
+
+@pytest.mark.parametrize("variant", ["post", "pre-ssru"])
+def test_an_import_is_fine_tuned_and_inspected(marian, tmp_path, variant):
+    sizes = [marian.write_spm(tmp_path / "joint.spm", LINES)] * 2
+    model = marian.write_npz(tmp_path / "model.npz", variant, dim_vocabs=sizes)
+    save_model(tmp_path / "out", read_marian(model, [tmp_path / "joint.spm"] * 2).checkpoint)
+    (tmp_path / "lines").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    lines = str(tmp_path / "lines")
+    config = Config.build(
+        {
+            "data": {"train_source": lines, "train_target": lines, "valid_source": lines, "valid_target": lines},
+            "training": {"updates": 4, "validate_every": 1, "warmup_updates": 1, "learning_rate": 1e-3},
+        }
+    )
+    events = [*translume.train(config, tmp_path / "tuned", source=tmp_path / "out")]
+    losses = [event.nll for event in events if isinstance(event, Validated)]
+    assert losses[-1] < losses[0]
+    tuned = translume.load(tmp_path / "tuned", engine="plain")
+    found = translume.trace(tuned, LINES[0], LINES[1])
+    assert found.log_p == pytest.approx(tuned.score(LINES[0], LINES[1]).log_prob, abs=1e-3)
 
 
 def test_the_begin_mark_is_never_predicted_and_its_vector_is_zero(marian, tmp_path):
