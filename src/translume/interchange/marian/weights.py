@@ -15,11 +15,11 @@ from translume.model import Transformer
 Array = NDArray[np.float32]
 
 TABLES = ("encoder.embedding.table.weight", "decoder.embedding.table.weight", "head.weight")
-"""Our tables of tokens, which have a row more than Marian's: that of our begin mark."""
+"""Our tables of tokens. They have one row more than Marian's, for our begin mark."""
 IMPOSSIBLE = -100.0
 """The logit bias of our begin mark: its probability is 0 in fp32, and label smoothing in fine-tuning stays small."""
 _UNUSED = ("special:", "QuantMultA", "decoder_c", "lsh_output")
-"""Parts of names that are no weights of the graph that we compute."""
+"""Parts of the names of arrays that the graph does not need."""
 
 
 @dataclass(frozen=True, slots=True)
