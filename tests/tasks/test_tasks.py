@@ -44,7 +44,7 @@ class Copier:
         return self.checkpoint.config
 
 
-def share_of_pairs(model, corpus, network, device):
+def share_of_pairs(model, corpus, network, device, group):
     return lambda stop: TaskMetrics(values={"pairs": float(corpus.pairs)})
 
 
