@@ -79,15 +79,17 @@ def rule_lists(draw):
 
 
 @st.composite
-def strategies(draw):
+def strategies(draw, covered=False):
     width, penalty = draw(st.integers(1, 5)), draw(penalties)
+    coverage = Coverage(weight=draw(st.sampled_from([0.2, 3.0]))) if covered and draw(st.booleans()) else None
     if width == 1:
-        return Greedy(length_penalty=penalty)
+        return Greedy(length_penalty=penalty, coverage=coverage)
     stop = draw(st.sampled_from(["optimal", "first"]))
     return BeamSearch(
         width=width,
         nbest=draw(st.integers(1, width)),
         length_penalty=penalty,
+        coverage=coverage,
         stop=stop,
         patience=draw(st.sampled_from([0.3, 1.0, 2.5])) if stop == "first" else 1.0,
     )
@@ -188,19 +190,26 @@ def test_ties_are_ordered_as_in_the_decoding_loop(
     assert kernel_search(engine, engine.start(source, mask), words) == wanted
 
 
-@settings(max_examples=40)
-@given(strategy=strategies() | samplings(), limits=limits_of_five, seed=st.integers(0, 999), rules=rule_lists())
+@settings(max_examples=25)
+@given(
+    strategy=strategies(covered=True) | samplings(),
+    limits=limits_of_five,
+    seed=st.integers(0, 999),
+    rules=rule_lists(),
+    short=st.booleans(),
+)
 def test_every_rule_has_the_same_effect_as_in_the_decoding_loop(
-    large_vocabulary, sources, strategy, limits, seed, rules
+    large_vocabulary, sources, strategy, limits, seed, rules, short
 ):
     model, engine = large_vocabulary
     engine = kernels_only(model, engine, "fp32")
+    start = engine.start if strategy.coverage is None else engine.start_with_attention
     words = search_options(strategy, limits, rules)
-    source, mask = sources(*LENGTHS, seed=seed)
-    whole = complete_search(engine, engine.start(source, mask), **words)
-    found = [None] if whole is None else kernel_search(engine, engine.start(source, mask), words, 9)
+    source, mask = sources(*((5, 2, 9, 3, 7) if short else LENGTHS), seed=seed)
+    whole = complete_search(engine, start(source, mask), **words)
+    found = [None] if whole is None else kernel_search(engine, start(source, mask), words, 9)
     try:
-        assert found == search(engine.step, engine.start(source, mask), **words)
+        assert found == search(engine.step, start(source, mask), **words)
     except SearchError:  # a prefix is too long, or nothing is allowed
         assert None in found
 
@@ -280,6 +289,18 @@ def test_a_sentence_that_enters_a_running_search_has_the_same_result(
                               prompts[number : number + 1])  # fmt: skip
         assert search(PromptedStep(engine.step), state, **options) == [each]
     assert {*found, removed} == set(range(5))
+
+
+def test_the_engine_reports_the_attention_of_the_plain_model(large_vocabulary, sources):
+    model, engine = large_vocabulary
+    engine = kernels_only(model, engine, "fp32")
+    source, mask = sources(5, 3)
+    prefix = torch.tensor([[1, 7, 9], [1, 4, 4]])
+    wanted = model.step(prefix, model.start_with_attention(source, mask))[1]
+    found = engine.step(prefix, engine.start_with_attention(source, mask))[1]
+    torch.testing.assert_close(found.attention[:, :5], wanted.attention, atol=1e-5, rtol=1e-4)
+    rows = torch.tensor([0, 0, 1, 1])
+    assert found.select(rows).attention.equal(found.attention[rows])
 
 
 def test_unsupported_searches_are_left_to_the_decoding_loop(large_vocabulary, sources):

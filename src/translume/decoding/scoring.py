@@ -65,5 +65,6 @@ class Coverage:
 
     def score(self, attended: Tensor) -> Tensor:
         """Return the penalties [N] for sums of attention [N, S]; padding must hold 1."""
-        # A sum that underflowed to 0 must not make a score −inf.
-        return self.weight * attended.clamp(torch.finfo(attended.dtype).tiny, 1.0).log().sum(-1)
+        # A sum that underflowed to 0 must not make a score −inf. In fp64, rounding errors do not depend on the order.
+        clamped = attended.clamp(torch.finfo(attended.dtype).tiny, 1.0).double()
+        return (self.weight * clamped.log().sum(-1)).to(attended.dtype)

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from translume.belief import Logits, NextToken
 from translume.decoding import CompleteSearch, Rule, Sampling, Strategy
 from translume.engine.layers import choose_layers
 from translume.engine.logits import LogitRefiner, summarize_logits
-from translume.engine.native_layers import cache_heads, native_layers
+from translume.engine.native_layers import NativeLayers, cache_heads, native_layers
 from translume.engine.packing import LANES
 from translume.engine.probe import CANDIDATES, Choice, Dtype, load_choice, save_choice
 from translume.engine.rules import forced_sentences
@@ -113,6 +114,20 @@ class Engine:
         cache = KVCache(past, cross, layout.bias(memory.dtype), indirect=self.decoder.indirect_slots)
         return EngineState(cache, position=0, context=head.begin(source, mask, memory))
 
+    @property
+    def reports_attention(self) -> bool:
+        """Whether `start_with_attention` is supported: if the kernels compute layers that read a source."""
+        return isinstance(self.decoder, NativeLayers) and self.decoder.shape.crosses
+
+    def start_with_attention(self, source: Tensor, mask: Tensor) -> EngineState:
+        """As `start`, but this state and its successors have `EngineState.attention`; see `reports_attention`."""
+        if not self.reports_attention:
+            raise ValueError("the engine reports no attention for these layers, only the plain model does")
+        state = self.start(source, mask)
+        # The cache may have more padding than the mask.
+        more = state.cache.cross.size(3) - mask.size(1)
+        return replace(state, attention=functional.pad((~mask).float(), (0, more), value=1.0))
+
     @torch.inference_mode()
     def step(self, prefix: Tensor, state: EngineState) -> tuple[NextToken, EngineState]:
         """Return the distribution of the token after prefix [N, t]. Reads only tokens that are not in the state."""
@@ -141,6 +156,8 @@ class Engine:
         settings = KernelSearchSettings.of(strategy, rules, eos, model.head.outputs)
         forced = forced_sentences(rules, limits)
         if settings is None or forced is None:
+            return None
+        if settings.coverage and (state.attention is None or prompts.size(1) > 1):
             return None
         search = NativeSearch(model, settings, eos) if running is None else running
         if not isinstance(search, NativeSearch) or search.settings != settings:
@@ -171,7 +188,7 @@ class Engine:
         hidden = x.view(-1, step.count, x.size(-1))
         if rows is not None:
             hidden = hidden.index_select(0, rows)
-        return hidden, step.state.advance(step.count, step.ancestors)
+        return hidden, step.state.advance(step.count, step.ancestors, step.attention)
 
     def _next_token(self, logits: Tensor, hidden: Tensor) -> Logits:
         """Return the distribution for logits [N, V], computed from hidden states [N, D]."""
@@ -215,7 +232,10 @@ def _prepare_step(ids: Tensor, state: EngineState) -> StepInput:
     if state.width > 1:
         own = torch.arange(state.width, device=ids.device)[None, :, None].expand(state.sentences, -1, 1)
         ancestors = own if ancestors is None else torch.cat([ancestors, own], 2)
-    return StepInput(state, count, ancestors)
+    attention = None
+    if state.attention is not None:
+        attention = torch.zeros(state.sentences * state.width, state.cache.cross.size(3))
+    return StepInput(state, count, ancestors, attention)
 
 
 def _cache_rows(state: EngineState) -> Tensor | None:

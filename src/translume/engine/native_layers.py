@@ -207,7 +207,8 @@ class NativeLayers:
             },
         )
         pointers = addresses(lanes)
-        struct = loading.StepInput(pointers.data_ptr(), state.sentences, step.count)
+        attention, source = step.attention, state.cache.cross.size(3)
+        struct = loading.StepInput(pointers.data_ptr(), state.sentences, step.count, address(attention), source)
         longest = max(step.end, state.cache.cross.size(3))
         memory = self.workspace(x.size(0), longest, state.width * step.count)
         self._kernels.library.translume_step(self.address, ctypes.addressof(struct), x.data_ptr(), memory.data_ptr())

@@ -44,7 +44,7 @@ class KernelSearchSettings:
 
     candidates: how many candidates of a sentence are ranked.  patience: finished hypotheses that end a sentence; 0: end
         when no live hypothesis can improve on them.
-    rules: as the kernels read them.  sampling: None for other strategies.
+    rules: as the kernels read them.  sampling: None for other strategies.  coverage: weight of the coverage penalty.
     """
 
     width: int
@@ -54,6 +54,7 @@ class KernelSearchSettings:
     penalty: LengthPenalty
     rules: KernelRules
     sampling: SamplingSettings | None = None
+    coverage: float = 0.0
 
     @classmethod
     def of(cls, strategy: Strategy, rules: Sequence[Rule], eos: int, size: int) -> "KernelSearchSettings | None":
@@ -68,7 +69,7 @@ class KernelSearchSettings:
         else:
             return None
         kernel_rules = KernelRules.of(rules, eos, size)
-        if strategy.coverage is not None or candidates > size or kernel_rules is None:
+        if candidates > size or kernel_rules is None:
             return None
         return cls(
             width=strategy.width,
@@ -78,6 +79,7 @@ class KernelSearchSettings:
             penalty=strategy.length_penalty,
             rules=kernel_rules,
             sampling=SamplingSettings.of(strategy) if isinstance(strategy, Sampling) else None,
+            coverage=0.0 if strategy.coverage is None else strategy.coverage.weight,
         )
 
 
@@ -158,6 +160,7 @@ class NativeSearch:
             eos=eos,
             rules=settings.rules.address,
             **self._sampling_fields(),
+            coverage=settings.coverage,
             beam=settings.width,
             candidates=settings.candidates,
             nbest=settings.nbest,
@@ -216,6 +219,7 @@ class NativeSearch:
             "ranked": torch.empty(self.settings.candidates, 3, dtype=torch.long),  # two floats, token, parent
             "own_tokens": torch.empty(self._longest + 1, dtype=torch.long),
             "banned": torch.empty(self._longest, dtype=torch.long),
+            **({"attention": torch.empty(rows, self._longest)} if self.settings.coverage else {}),
             "x": torch.empty(rows, self._model.table.size(1)),
             "logits": torch.empty(group, size),
             "maxima": torch.empty(group, -(-size // BLOCK)),
@@ -223,8 +227,8 @@ class NativeSearch:
             "first": torch.empty(group, dtype=torch.long),
             "workspace": self._model.layers.workspace(rows, self._longest, width),
         }
-        step = loading.StepInput(None, self.live, 1)
         buffers = {name: address(tensor) for name, tensor in self._buffers.items()}
+        step = loading.StepInput(None, self.live, 1, buffers.pop("attention", None), self._longest)
         self._search = loading.SearchState(step=step, group=group, **buffers)
         if self._sampling is not None:
             for name, tensor in self._draws.items():
@@ -319,13 +323,18 @@ class _Entry:
             "tokens": torch.empty(count, nbest * longest, dtype=torch.long),
             "log_probs": torch.empty(count, nbest * longest),
             "finished_totals": torch.empty(count, nbest),
+            "coverage": torch.zeros(count, nbest),
         }
+        if settings.coverage and state.attention is not None:
+            self._memory["attended"] = state.attention.repeat(1, width)
+            self._memory["spare_attended"] = torch.empty_like(self._memory["attended"])
         if settings.rules.has_phrases:
             self._memory["phrase_states"] = torch.zeros(count, (longest + 1) * width, dtype=torch.int32)
         self._memory["read_tokens"][:, 0], self._memory["read_log_probs"][:, 0] = last, 0.0
         # NumPy reads a few numbers faster than torch.
         self._results = [
-            self._memory[name].numpy() for name in ("lengths", "best", "finished_totals", "tokens", "log_probs")
+            self._memory[name].numpy()
+            for name in ("lengths", "best", "finished_totals", "coverage", "tokens", "log_probs")
         ]
         self.sentences = structures(
             loading.Sentence,
@@ -362,25 +371,26 @@ class _Entry:
         if place in self._failed:
             return None
         limit = self._limits[place]
-        lengths, scores, totals, tokens, sums = (column[place] for column in self._results)
+        *numbers, tokens, sums = (column[place] for column in self._results)
         return [
-            self._hypothesis(length, score, total, tokens[rank * limit :], sums[rank * limit :])
-            for rank, (length, score, total) in enumerate(
-                zip(lengths.tolist(), scores.tolist(), totals.tolist(), strict=True)
-            )
+            self._hypothesis(length, scores, tokens[rank * limit :], sums[rank * limit :])
+            for rank, (length, *scores) in enumerate(zip(*(each.tolist() for each in numbers), strict=True))
             if length
         ]
 
     def _hypothesis(
-        self, length: int, score: float, total: float, tokens: NDArray[np.int64], sums: NDArray[np.float32]
+        self, length: int, scores: Sequence[float], tokens: NDArray[np.int64], sums: NDArray[np.float32]
     ) -> Hypothesis:
-        """Build a finished hypothesis.  length: negative if ended by the limit.  sums: cumulative."""
-        count = abs(length)
+        """Build a finished hypothesis.
+
+        length: negative if ended by the limit.  scores: score, total and coverage.  sums: cumulative.
+        """
+        (score, total, coverage), count = scores, abs(length)
         return Hypothesis(
             tokens=tuple(tokens[:count].tolist()),
             log_prob=float(sums[count - 1]),
             log_probs=(float(sums[0]), *np.subtract(sums[1:count], sums[: count - 1]).tolist()),
             score=score,
-            terms=ScoreTerms(total=total, divisor=self._settings.penalty.divisor(float(count))),
+            terms=ScoreTerms(total=total, divisor=self._settings.penalty.divisor(float(count)), coverage=coverage),
             finished_by="length" if length < 0 else "eos",
         )

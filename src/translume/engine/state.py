@@ -115,6 +115,7 @@ class EngineState:
     ancestors: [B, width, position], the hypothesis that each one reads at each position, in order of slots unless these
         are indirect; None with one hypothesis per sentence.
     context: the head's own state, in order of rows, or None.
+    attention: see `AttentionState`.
     """
 
     cache: KVCache
@@ -124,6 +125,7 @@ class EngineState:
     ancestors: Tensor | None = None
     context: Selectable | None = None
     generation: int = 0
+    attention: Tensor | None = None
 
     @property
     def sentences(self) -> int:
@@ -135,11 +137,12 @@ class EngineState:
         if self.generation != self.cache.generation:
             raise StaleStateError("this engine state was used already; only the newest state may be used")
 
-    def advance(self, count: int, ancestors: Tensor | None) -> "EngineState":
-        """Return the state after `count` more tokens were written, with the given ancestors."""
+    def advance(self, count: int, ancestors: Tensor | None, attention: Tensor | None = None) -> "EngineState":
+        """Return the state after `count` more tokens were written, with the given ancestors and attention."""
         position, generation = self.position + count, self.cache.mark_changed()
         # dataclasses.replace would be too slow here, since this runs in every step.
-        return EngineState(self.cache, position, self.width, self.slots, ancestors, self.context, generation)
+        kept = (self.width, self.slots, ancestors, self.context, generation, attention)
+        return EngineState(self.cache, position, *kept)
 
     @torch.inference_mode()
     def select(self, rows: Tensor) -> "EngineState":
@@ -148,6 +151,11 @@ class EngineState:
         Reordering hypotheses copies nothing; removing sentences copies at most as much data as was removed. If rows are
         not groups of equal size per sentence, a new cache is made.
         """
+        found = self._select(rows)
+        return found if self.attention is None else replace(found, attention=self.attention.index_select(0, rows))
+
+    def _select(self, rows: Tensor) -> "EngineState":
+        """See `select`; without attention."""
         self.check()
         rows = rows.long()  # the kernels read slots and ancestors as int64
         context = None if self.context is None else self.context.select(rows)
@@ -201,11 +209,13 @@ class StepInput:
     """The tokens of a step: rows [B·K·t] of a state.
 
     count: tokens per hypothesis, t.  ancestors: [B, K, position + t], the state's and those of the new tokens.
+    attention: [B·K, S], to be filled with that of the last tokens, or None.
     """
 
     state: EngineState
     count: int = 1
     ancestors: Tensor | None = None
+    attention: Tensor | None = None
 
     @property
     def end(self) -> int:

@@ -191,10 +191,18 @@ static void ssru_cells(const stack *model, const step_input *step, int64_t layer
     }
 }
 
+/* Add the weights of a head to the attention of a token, [source]; the first head sets it. */
+static void add_attention(float *attention, int64_t source, const float *weights, const int64_t *offsets, int64_t count,
+                          int64_t head, int64_t heads, int64_t head_size) {
+    if (!head) memset(attention, 0, source * sizeof *attention);
+    for (int64_t k = 0; k < count; k++) attention[offsets[k] / head_size] += weights[k] / (float)heads;
+}
+
 /* Compute the attention of queries [N, D] over the memory. Result: work.mixed. */
 static void cross_attention(const stack *model, const step_input *step, int64_t layer_index, const float *queries,
                             workspace work) {
     int64_t width = model->width, heads = model->heads, head_size = width / heads, row = 0;
+    float *attention = layer_index == model->layers - 1 ? step->attention : NULL; /* of the next sentence */
     for (int64_t sentence = 0; sentence < step->sentences; sentence++) {
         const lane *lane = step->lanes[sentence];
         const key_value_cache *cache = lane->cache;
@@ -209,11 +217,17 @@ static void cross_attention(const stack *model, const step_input *step, int64_t 
                                lane->slot * cache->cross_sentence);
         for (int64_t head = 0; head < heads; head++) {
             from.values = address_of(fp16, from.keys, cache->cross_layer);
-            for (row = first; row < last; row++)
+            for (row = first; row < last; row++) {
                 attend(queries + row * width + head * head_size, from, work.offsets, count, work.scores,
                        work.mixed + row * width + head * head_size);
+                int64_t hypothesis = row - (last - lane->beam);
+                if (attention && hypothesis >= 0)
+                    add_attention(attention + hypothesis * step->attention_width, cache->source, work.scores,
+                                  work.offsets, count, head, heads, head_size);
+            }
             from.keys = address_of(fp16, from.keys, cache->cross_head);
         }
+        if (attention) attention += lane->beam * step->attention_width;
     }
 }
 

@@ -111,7 +111,12 @@ class Lane(ctypes.Structure):
 class StepInput(ctypes.Structure):
     """`step_input` of stack.h."""
 
-    _fields_ = (("lanes", ctypes.c_void_p), ("sentences", ctypes.c_int64), ("count", ctypes.c_int64))
+    _fields_ = (
+        ("lanes", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("sentences", "count")),
+        ("attention", ctypes.c_void_p),
+        ("attention_width", ctypes.c_int64),
+    )
 
 
 class Refinement(ctypes.Structure):
@@ -181,6 +186,7 @@ class SearchSettingsStruct(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("vocabulary", "block", "eos")),
         *((name, ctypes.c_void_p) for name in ("rules", "sampling")),
         ("draw", DrawFunction),
+        ("coverage", ctypes.c_double),
         *((name, ctypes.c_int64) for name in ("beam", "candidates", "nbest")),
         ("patience", ctypes.c_float),
         ("divisors", ctypes.c_void_p),
@@ -195,8 +201,12 @@ class Sentence(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("begin", "limit", "state", "key", "forced")),
         *((name, ctypes.c_void_p) for name in ("limit_divisor", "ancestors", "spare")),
         *((name, ctypes.c_void_p) for name in ("read_tokens", "read_log_probs", "phrase_states", "totals")),
+        *((name, ctypes.c_void_p) for name in ("attended", "spare_attended")),
         ("finished", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("best", "lengths", "tokens", "log_probs", "finished_totals")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("best", "lengths", "tokens", "log_probs", "finished_totals", "coverage")
+        ),
     )
 
 

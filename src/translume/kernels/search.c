@@ -1,8 +1,10 @@
-/* Greedy and beam search of sentences that enter and leave independently of each other.
+/* Greedy search, beam search and sampling of sentences that enter and leave independently of each other.
 
    The result equals that of the decoding loop in Python, bit for bit, with the same order of summation, ties and
    finished hypotheses. Tokens and log-probabilities of hypotheses are never moved: like keys and values, they are
    looked up through `ancestors`. */
+
+#include <float.h>
 
 #include "logits.h"
 #include "rules.h"
@@ -20,6 +22,7 @@ typedef struct {
     const rules *rules;
     const sampling *sampling;          /* NULL: no sampling */
     int64_t (*draw)(const row_of_logits *); /* of sampling by torch; returns the token plus 1, or 0 if it fails */
+    double coverage;                   /* weight of the coverage penalty; 0: none */
     int64_t beam, candidates, nbest;   /* K; candidates ranked; finished hypotheses kept */
     float patience;                    /* finished hypotheses that end a sentence; 0: end when none can improve */
     const float *divisors;             /* [largest limit + 2], divisors of the length penalty by length */
@@ -46,12 +49,14 @@ typedef struct {
     int32_t *phrase_states;    /* [limit + 1, K], of the automaton of banned phrases after that token; NULL: none */
     float *totals;             /* [K], log-probabilities of live hypotheses with what the rules added; -INFINITY: no
                                   hypothesis */
+    float *attended, *spare_attended; /* [K, S], sums of attention to the source, 1 at padding; NULL without coverage */
     int64_t finished;          /* number of finished hypotheses */
     float *best;               /* [nbest], scores of finished hypotheses, best first */
     int64_t *lengths;          /* [nbest], 0: none; negative: ended by the length limit */
     int64_t *tokens;           /* [nbest, limit] */
     float *log_probs;          /* [nbest, limit], cumulative, without what the rules added */
     float *finished_totals;    /* [nbest], log-probabilities with it */
+    float *coverage;           /* [nbest], the coverage penalty in their scores */
 } sentence;
 
 /* The live sentences of a search and its buffers. n: rows whose logits are computed at a time, at least K. */
@@ -205,13 +210,35 @@ static int draw_samples(const search_settings *settings, search_state *search, c
     return 1;
 }
 
+/* Return the coverage penalty of a hypothesis: beta times the sum of log(min(attended, 1)). */
+static float coverage_of(const search_settings *settings, const sentence *sentence, int64_t number) {
+    int64_t source = sentence->lane.cache->source;
+    const float *attended = sentence->attended + number * source;
+    double sum = 0;
+    if (!settings->coverage) return 0;
+    for (int64_t k = 0; k < source; k++) {
+        float share = attended[k] < FLT_MIN ? FLT_MIN : attended[k];
+        if (share < 1) sum += log((double)share);
+    }
+    return (float)(settings->coverage * sum);
+}
+
+/* Add the attention of the last step, [rows, attention_width], to that of the hypotheses of a sentence. */
+static void add_attended(const search_state *search, const sentence *sentence, const float *attention) {
+    int64_t source = sentence->lane.cache->source;
+    for (int64_t k = 0; k < sentence->lane.beam; k++, attention += search->step.attention_width)
+        for (int64_t place = 0; place < source; place++) sentence->attended[k * source + place] += attention[place];
+}
+
 /* Store a finished hypothesis of a sentence. ancestors: those of its parent. last: its last token. log_prob: of the
    hypothesis. limited: whether the length limit ended it. */
 static void add_finished(const search_settings *settings, sentence *sentence, const int64_t *ancestors, candidate last,
                          float log_prob, int limited) {
     int64_t length = live_length(sentence) + 1, limit = sentence->limit, place = settings->nbest,
         *lengths = sentence->lengths;
-    float score = last.total / settings->divisors[length], *best = sentence->best, *totals = sentence->finished_totals;
+    float covered = coverage_of(settings, sentence, last.parent), *coverage = sentence->coverage;
+    float score = last.total / settings->divisors[length] + covered, *best = sentence->best,
+        *totals = sentence->finished_totals;
     sentence->finished++;
     /* a score may be -INFINITY */
     while (place > 0 && (!lengths[place - 1] || score > best[place - 1])) place--;
@@ -220,10 +247,11 @@ static void add_finished(const search_settings *settings, sentence *sentence, co
     float *log_probs = sentence->log_probs + place * limit;
     memmove(best + place + 1, best + place, moved * sizeof *best);
     memmove(totals + place + 1, totals + place, moved * sizeof *totals);
+    memmove(coverage + place + 1, coverage + place, moved * sizeof *coverage);
     memmove(lengths + place + 1, lengths + place, moved * sizeof *lengths);
     memmove(tokens + limit, tokens, moved * limit * sizeof *tokens);
     memmove(log_probs + limit, log_probs, moved * limit * sizeof *log_probs);
-    best[place] = score, totals[place] = last.total, lengths[place] = limited ? -length : length;
+    best[place] = score, totals[place] = last.total, coverage[place] = covered, lengths[place] = limited ? -length : length;
     for (int64_t k = 1; k < length; k++) {
         int64_t index = read_index(settings, sentence, ancestors, k);
         tokens[k - 1] = sentence->read_tokens[index], log_probs[k - 1] = sentence->read_log_probs[index];
@@ -314,6 +342,11 @@ static void advance_sentence(const search_settings *settings, search_state *sear
             sentence->phrase_states[index] = phrase_state_with(settings, search, sentence, ancestors + next.parent * end,
                                                                next.parent, next.token);
         if (settings->beam == 1) continue;
+        if (settings->coverage) {
+            int64_t source = sentence->lane.cache->source;
+            memcpy(sentence->spare_attended + k * source, sentence->attended + next.parent * source,
+                   source * sizeof *sentence->attended);
+        }
         int64_t *path = sentence->spare + k * (end + 1);
         memcpy(path, ancestors + next.parent * end, end * sizeof *path);
         path[end] = k;
@@ -322,6 +355,8 @@ static void advance_sentence(const search_settings *settings, search_state *sear
     if (settings->beam > 1) {
         sentence->ancestors = sentence->spare, sentence->spare = (int64_t *)ancestors;
         sentence->lane.ancestors = sentence->ancestors;
+        float *attended = sentence->attended;
+        sentence->attended = sentence->spare_attended, sentence->spare_attended = attended;
     }
     sentence->lane.beam = settings->beam, sentence->lane.position++;
 }
@@ -357,6 +392,8 @@ int64_t translume_search(const search_settings *settings, search_state *search, 
             for (int64_t number = first; number < last; number++) {
                 sentence *sentence = live_sentence(search, number);
                 int64_t own = sentence->lane.beam;
+                if (settings->coverage)
+                    add_attended(search, sentence, search->step.attention + (begin + row) * search->step.attention_width);
                 advance_sentence(settings, search, sentence, row);
                 if (sentence->state == LIVE) search->live[left++] = &sentence->lane;
                 row += own;

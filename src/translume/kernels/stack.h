@@ -52,6 +52,9 @@ typedef struct {
 typedef struct {
     const lane *const *lanes;
     int64_t sentences, count;
+    float *attention;          /* [B K, attention_width], filled with the attention of the last tokens to the source, the
+                                  mean over the heads of the last layer; NULL: none */
+    int64_t attention_width;   /* at least the longest source */
 } step_input;
 
 int64_t translume_workspace(const stack *model, int64_t rows, int64_t longest, int64_t rows_per_sentence);

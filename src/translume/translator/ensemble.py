@@ -39,9 +39,13 @@ class Member:
     def stepper(self, *, attentive: bool) -> Stepper:
         """The engine, or the plain model where there is none or it cannot return the attention that is needed."""
         engine = self.built_engine() if self.steps is None else self.steps
-        if engine is not None and (not attentive or isinstance(engine, AttentionStepper)):
+        if engine is not None and (not attentive or _reports_attention(engine)):
             return engine
         return self.checkpoint.model
+
+
+def _reports_attention(stepper: Stepper) -> bool:
+    return stepper.reports_attention if isinstance(stepper, Engine) else isinstance(stepper, AttentionStepper)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
