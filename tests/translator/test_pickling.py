@@ -14,6 +14,7 @@ from translume.checkpoint import save_model
 from translume.decoding import SearchError
 from translume.processes import UnexpectedChildError
 from translume.serving.api.errors import RequestError
+from translume.training.group import GroupError
 from translume.translator import Translator
 from translume.translator.planning import Line, LineError
 
@@ -25,6 +26,7 @@ ERRORS = [
     RequestError(429, "too many requests", code="busy", field="text", retry_after=3),
     translume.SettingsError("decoding.beam: found 0"),
     UnexpectedChildError("ValueError", "line 3"),
+    GroupError("process 1 died", speaks=False),
 ]
 
 
