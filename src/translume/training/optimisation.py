@@ -18,7 +18,7 @@ from translume.training.data_parallel import ReplicaPool, Share, replica_count, 
 from translume.training.group import Group
 from translume.training.precision import Precision
 
-_KEPT_FP32 = ("head.", "encoder.embedding.")
+_KEPT_FP32 = ("head.", "encoder.embedding.mean", "encoder.embedding.deviation")
 """Beginnings of the names of buffers that stay fp32: tables of a head, mean and deviation of frames."""
 
 
