@@ -3,8 +3,11 @@
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from translume.engine.packing import LANES, NativeInt8Linear, NativeLinear, scaled_queries
@@ -194,13 +197,13 @@ class NativeLayers:
         state = step.state
         # The kernels read this memory, so it must live until the call has returned.
         ancestors = None if step.ancestors is None else step.ancestors.contiguous()
-        cache = cache_struct(state.cache)
+        view = cache_struct(state.cache)
         lanes = structures(
             loading.Lane,
             state.sentences,
             {
-                "cache": ctypes.addressof(cache),
-                "slot": torch.arange(state.sentences) if state.slots is None else state.slots,
+                "cache": ctypes.addressof(view),
+                "slot": np.arange(state.sentences) if state.slots is None else state.slots.numpy(),
                 "position": state.position,
                 "beam": state.width,
                 "ancestors": 0 if ancestors is None else addresses(ancestors),
@@ -208,7 +211,7 @@ class NativeLayers:
         )
         pointers = addresses(lanes)
         attention, source = step.attention, state.cache.cross.size(3)
-        struct = loading.StepInput(pointers.data_ptr(), state.sentences, step.count, address(attention), source)
+        struct = loading.StepInput(pointers.ctypes.data, state.sentences, step.count, address(attention), source)
         longest = max(step.end, state.cache.cross.size(3))
         memory = self.workspace(x.size(0), longest, state.width * step.count)
         self._kernels.library.translume_step(self.address, ctypes.addressof(struct), x.data_ptr(), memory.data_ptr())
@@ -229,26 +232,27 @@ def cache_struct(cache: KVCache) -> loading.KeyValueCache:
     )
 
 
-def structures(kind: type[ctypes.Structure], count: int, fields: Mapping[str, Tensor | int]) -> Tensor:
+def structures(kind: type[ctypes.Structure], count: int, fields: Mapping[str, NDArray[np.int64] | int]) -> Tensor:
     """Return `count` structures [count, fields], whose fields are int64 or addresses. Other fields are 0.
 
     kind: may begin with a lane, whose fields count as its own.  fields: the value of each structure [count], or of all.
     """
-    made = torch.zeros(count, ctypes.sizeof(kind) // 8, dtype=torch.long)
+    made = np.zeros((count, ctypes.sizeof(kind) // 8), np.int64)  # NumPy writes a few numbers faster than torch
     for name, values in fields.items():
         made[:, field_place(kind, name)] = values
-    return made
+    return torch.from_numpy(made)
 
 
+@cache
 def field_place(kind: type[ctypes.Structure], name: str) -> int:
     """Return the column of a field in `structures`."""
     return int(getattr(kind if hasattr(kind, name) else loading.Lane, name).offset) // 8
 
 
-def addresses(tensor: Tensor) -> Tensor:
+def addresses(tensor: Tensor) -> NDArray[np.int64]:
     """Return the address [B] of each row of a contiguous tensor [B, …]."""
-    first, size = tensor.data_ptr(), tensor.stride(0) * tensor.element_size()
-    return torch.arange(first, first + tensor.size(0) * size, size) if size else torch.full((tensor.size(0),), first)
+    size = tensor.stride(0) * tensor.element_size()
+    return tensor.data_ptr() + size * np.arange(tensor.size(0))
 
 
 def _head_size(attention: SelfAttention | CrossAttention) -> int:

@@ -196,7 +196,7 @@ class NativeSearch:
         self._count += entry.count
         self._entries.append(entry)
         self._make_room(self.live + entry.count, state.position + entry.longest + 1, entry.cache.cross.size(3))
-        self._buffers["live"][self.live : self.live + entry.count] = addresses(entry.sentences)
+        self._buffers["live"].numpy()[self.live : self.live + entry.count] = addresses(entry.sentences)
         self._search.step.sentences += entry.count
         return entry.numbers
 
@@ -341,11 +341,11 @@ class _Entry:
             count,
             {
                 "cache": ctypes.addressof(self._cache_struct),
-                "slot": torch.arange(count),
+                "slot": np.arange(count),
                 "position": state.position,
                 "beam": 1,
                 "begin": state.position,
-                **own,
+                **{name: values.numpy() for name, values in own.items()},
                 **{name: addresses(tensor) for name, tensor in self._memory.items()},
             },
         )
