@@ -54,7 +54,7 @@ def test_entropy_and_divergence_match_their_definitions_for_any_chunk_size(head,
 def test_a_confidence_penalty_subtracts_the_entropy_from_the_loss():
     model, data = build().double().eval(), sentences()
     plain, with_penalties = model.loss(*data), model.loss(*data, LossOptions(confidence_penalty=0.3))
-    hidden, _, _ = model._teacher_forced(*data[:3], data[4])
+    hidden, *_ = model._teacher_forced(*data[:3], data[4])
     log_probs = model.head.next_token(hidden, None).log_probs()
     wanted = plain.objective + 0.3 * (log_probs.exp() * log_probs).sum()
     torch.testing.assert_close(with_penalties.objective, wanted)
@@ -75,7 +75,7 @@ def test_each_of_two_passes_reads_its_own_memory():
     torch.manual_seed(3)
     found = model.loss(*data, LossOptions(r_drop=5.0))
     torch.manual_seed(3)
-    hidden, layout, context = model._teacher_forced(source, mask, target, mask)
+    hidden, layout, context, *_ = model._teacher_forced(source, mask, target, mask)
     p, q = model.head.next_token(hidden, context).log_probs().chunk(2)
     nll = -torch.cat([p, q]).gather(1, layout.pack(labels)[:, None]).sum() / 2
     apart = F.kl_div(q, p, log_target=True, reduction="sum") + F.kl_div(p, q, log_target=True, reduction="sum")
@@ -88,7 +88,7 @@ def test_r_drop_adds_the_divergence_of_two_passes():
     torch.manual_seed(3)
     found = model.loss(*data, LossOptions(r_drop=5.0))
     torch.manual_seed(3)
-    hidden, layout, _ = model._teacher_forced(source, mask, target, mask)
+    hidden, layout, *_ = model._teacher_forced(source, mask, target, mask)
     log_probs = model.head.next_token(hidden, None).log_probs()
     p, q = log_probs.chunk(2)
     nll = -log_probs.gather(1, layout.pack(labels)[:, None]).sum() / 2
@@ -106,7 +106,7 @@ def test_label_smoothing_follows_the_named_definition(over):
     """The target distribution of each definition, written out."""
     epsilon, model, data = 0.2, build().double().eval(), sentences()
     options = loss_options(TrainingSettings(label_smoothing=epsilon, label_smoothing_over=over), V, SPECIALS)
-    hidden, layout, _ = model._teacher_forced(*data[:3], data[4])
+    hidden, layout, *_ = model._teacher_forced(*data[:3], data[4])
     labels = layout.pack(data[3])
     spread = torch.full((14, V), epsilon / V, dtype=torch.float64)
     kept = 1 - epsilon

@@ -80,7 +80,7 @@ def test_the_student_gets_the_gradients_of_the_divergence_and_the_teacher_none(k
     if kind == "classify":
         own = student.belief(source, mask)
     else:
-        hidden, _, context = student._teacher_forced(source, mask, target, target_mask)
+        hidden, _, context, *_ = student._teacher_forced(source, mask, target, target_mask)
         own = student.head.next_token(hidden, context)
     truth = torch.autograd.grad(F.kl_div(own.log_probs(), wanted, log_target=True, reduction="sum"), parameters)
     for found, each in zip(parameters, truth, strict=True):

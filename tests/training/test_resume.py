@@ -114,6 +114,8 @@ def test_run_killed_during_a_commit_ends_like_an_uninterrupted_one(
 def test_a_signal_saves_and_the_same_call_resumes(
     toy: Make, whole: dict[str, dict[str, Any]], tmp_path: Path, number: signal.Signals
 ) -> None:
+    # `nohup` ignores SIGHUP, and a run then does too.
+    original = signal.signal(number, signal.default_int_handler)
     before = signal.getsignal(number)
     events = []
     for event in train(toy(), tmp_path):
@@ -125,6 +127,7 @@ def test_a_signal_saves_and_the_same_call_resumes(
         Interrupted(update=7, signal=number.name, folder=tmp_path),
     ]
     assert signal.getsignal(number) is before
+    signal.signal(number, original)
     resumed = [event for event in train(toy(), tmp_path) if isinstance(event, Resumed)]
     assert resumed == [Resumed(update=7, updates=17, folder=tmp_path)]
     assert content(tmp_path) == whole["best"]

@@ -243,7 +243,7 @@ def test_translume_short_reduces_updates(toy: Make, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("TRANSLUME_SHORT", "1")
     *_, last = train(toy(updates=1000, save_every=1000, validate_every=1000), tmp_path)
     assert isinstance(last, Finished)
-    assert last.update == 20
+    assert last.update == 5
 
 
 def test_a_validation_pair_wider_than_a_batch_is_validated(toy: Make, toy_files: Path, tmp_path: Path) -> None:
