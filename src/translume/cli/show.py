@@ -208,8 +208,9 @@ def _engine_report(model: Path) -> dict[str, Any]:
     }
     for dtype in CANDIDATES:
         engine, probed = build_engine(network, dtype), Engine(network, Choice(dtype, measured=True)).choice
+        chosen = engine.choice.kinds  # without the products of layers that the kernels compute as a whole
         report["dtypes"][dtype] = {
-            "packed": {shape: engine.choice.kinds[shape] for shape in probed.kinds},
+            "packed": {shape: chosen[shape] for shape in probed.kinds if shape in chosen},
             "microseconds": probed.microseconds,
             **self_test(engine, network).to_dict(),
         }
