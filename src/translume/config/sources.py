@@ -1,5 +1,6 @@
 """[data.source]: what the encoder reads, text or frames of numbers; one class for each kind."""
 
+from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -25,7 +26,7 @@ class TextSettings(SourceKind):
     kind: Literal["text"] = "text"
 
 
-class FrameSettings(SourceKind):
+class FrameSettings(SourceKind, ABC):
     """Settings common to sources of frames: arrays [L, F] of L frames with F numbers each."""
 
     convolutions: int = Field(default=2, ge=0, le=6)
@@ -44,9 +45,9 @@ class FrameSettings(SourceKind):
     """Maximum share by which a source is made faster or slower in training, by interpolating between its frames."""
 
     @property
+    @abstractmethod
     def size(self) -> int:
         """Number of values F in a frame."""
-        raise NotImplementedError
 
     def positions_of(self, frames: int) -> int:
         """Return the number of positions that the encoder makes of so many frames."""
