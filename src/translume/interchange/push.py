@@ -1,7 +1,6 @@
 """Upload a model to the Hugging Face Hub, with its model card."""
 
 import re
-import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -76,12 +75,11 @@ def push(
         raise SettingsError(f"format: found {format!r}{nearest(format, get_args(Format))}")
     target = _repository(repository)
     folder = model_folder(model)
-    around = Path(tempfile.mkdtemp(prefix="translume-push-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="translume-push-", ignore_cleanup_errors=True) as temporary:
         files, notes = _committed_files(folder)
         card = _card(folder, target)
         if format != "translume":
-            made = around / "export"
+            made = Path(temporary) / "export"
             card = _card_of_export(card, format, export(folder, format, made))
             files = {path.relative_to(made).as_posix(): path for path in made.rglob("*") if path.is_file()}
         files[CARD] = card.encode()
@@ -97,8 +95,6 @@ def push(
             return found
         with progress_bars(progress), hub_errors(target), _upload_errors(target):
             commit = _upload(target, files, private)
-    finally:
-        shutil.rmtree(around, ignore_errors=True)
     return replace(found, commit=commit)
 
 
