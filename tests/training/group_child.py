@@ -23,7 +23,7 @@ def error_of(config: Config, folder: Path) -> list[Any]:
         for _ in train(config, folder):
             pass
     except TrainingError as error:
-        return [str(error), isinstance(error, GroupError) and error.speaks]
+        return [str(error), isinstance(error, GroupError) and error.reports]
     return []
 
 

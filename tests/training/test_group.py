@@ -125,9 +125,9 @@ def test_a_rank_without_the_data_is_named(found: list[dict[str, Any]]) -> None:
 
 
 def test_nan_on_one_rank_stops_all(found: list[dict[str, Any]]) -> None:
-    (message, speaks), (other, speaks_too) = (each["nan"] for each in found)
+    (message, reports), (other, reports_too) = (each["nan"] for each in found)
     assert message.startswith("rank 1: update 1: the loss is nan on ")
-    assert (message, speaks, speaks_too) == (other, True, False)
+    assert (message, reports, reports_too) == (other, True, False)
 
 
 def test_a_rank_that_died_is_named_with_what_is_saved(found: list[dict[str, Any]]) -> None:

@@ -26,7 +26,7 @@ ERRORS = [
     RequestError(429, "too many requests", code="busy", field="text", retry_after=3),
     translume.SettingsError("decoding.beam: found 0"),
     UnexpectedChildError("ValueError", "line 3"),
-    GroupError("process 1 died", speaks=False),
+    GroupError("process 1 died", reports=False),
 ]
 
 

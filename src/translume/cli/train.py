@@ -65,7 +65,7 @@ def command(
             else:
                 _train(settings, folder, source, compute, resume, as_json=as_json, reports=group.leads)
     except GroupError as error:
-        if error.speaks:
+        if error.reports:
             raise
         click.get_current_context().exit(1)
 

@@ -27,11 +27,11 @@ ANSWER_SECONDS = 3.0
 
 
 class GroupError(TrainingError):
-    """An error of any process of a group, raised in all of them.  speaks: whether this process should report it."""
+    """An error of any process of a group, raised in all of them.  reports: whether this process prints it."""
 
-    def __init__(self, message: str, *, speaks: bool) -> None:
+    def __init__(self, message: str, *, reports: bool) -> None:
         super().__init__(message)
-        self.speaks = speaks
+        self.reports = reports
 
 
 class Group:
@@ -121,7 +121,7 @@ class Group:
         failed = [rank for rank, text in enumerate(found) if text]
         if failed:
             text = found[failed[0]]
-            raise GroupError(text if len(set(found)) == 1 else f"rank {failed[0]}: {text}", speaks=self.leads)
+            raise GroupError(text if len(set(found)) == 1 else f"rank {failed[0]}: {text}", reports=self.leads)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -179,12 +179,12 @@ class Group:
                 time.sleep(0.05)
         except RuntimeError:  # the store was in rank 0, or with the agent of its machine
             dead = dead or [0]
-        speaks = self.rank == min(set(range(self.size)) - set(dead), default=self.rank)
+        reports = self.rank == min(set(range(self.size)) - set(dead), default=self.rank)
         if not dead:
-            return GroupError(f"{self.doing}: the processes lost their connection: {_line(error)}", speaks=speaks)
+            return GroupError(f"{self.doing}: the processes lost their connection: {_line(error)}", reports=reports)
         names = " and ".join(f"rank {rank}" for rank in dead)
         return GroupError(
-            f"{names} of {self.size} processes died; {self.doing}; the same command resumes the run", speaks=speaks
+            f"{names} of {self.size} processes died; {self.doing}; the same command resumes the run", reports=reports
         )
 
 
@@ -212,9 +212,9 @@ def joined() -> Iterator[Group]:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         if "EADDRINUSE" in str(error) or "address already in use" in str(error):
             raise GroupError(
-                f"{place}: the port is in use; choose another with torchrun --master-port", speaks=True
+                f"{place}: the port is in use; choose another with torchrun --master-port", reports=True
             ) from None
-        raise GroupError(f"{place}: rank {rank} cannot join {size} processes: {_line(error)}", speaks=True) from None
+        raise GroupError(f"{place}: rank {rank} cannot join {size} processes: {_line(error)}", reports=True) from None
     try:
         yield Group(rank, size, local)
     finally:
