@@ -125,29 +125,29 @@ class TranslatorProxy(_CheckingProxy):
         unneeded: Callable[[], Collection[int]] = tuple,
     ) -> Iterator[tuple[int, Translation | TranslumeError]]:
         """Yield what `Translator.translate_each` yields."""
-        on_progress, told = on_progress or {}, set[int]()
+        on_progress, cancelled = on_progress or {}, set[int]()
         values = {"lines": encode_lines(lines), "settings": encode_settings(settings), "watched": list(on_progress)}
         with self._pool.lease() as worker:
             call = worker.request("translate", {"model": self._key, **values})
 
-            def tell() -> None:
+            def cancel_unneeded() -> None:
                 for place in unneeded():
-                    if place not in told:
-                        told.add(place)
+                    if place not in cancelled:
+                        cancelled.add(place)
                         call.cancel_part(place)
-                if len(told) == len(lines):
+                if len(cancelled) == len(lines):
                     raise RequestError(499, "the request was cancelled")
 
-            for message in call.responses(HANG_TIMEOUT_SECONDS, tell):
-                said = message.values
-                if "prefix" in said:
-                    on_progress[said["place"]](said["prefix"])
-                elif "error" in said:
-                    error = decode_error(said["error"])
+            for message in call.responses(HANG_TIMEOUT_SECONDS, cancel_unneeded):
+                found = message.values
+                if "prefix" in found:
+                    on_progress[found["place"]](found["prefix"])
+                elif "error" in found:
+                    error = decode_error(found["error"])
                     assert isinstance(error, TranslumeError)
-                    yield said["place"], error
+                    yield found["place"], error
                 else:
-                    yield from zip(said["places"], TRANSLATIONS.validate_json(message.body), strict=True)
+                    yield from zip(found["places"], TRANSLATIONS.validate_json(message.body), strict=True)
 
     def score_all(
         self, pairs: Iterable[tuple[str, str]], *, to: str | None = None, from_: str | None = None
