@@ -308,6 +308,21 @@ def test_items_of_a_failed_batch_are_retried_alone(error: BaseException, caplog:
     assert "secret" not in caplog.text
 
 
+def test_cancelled_items_of_a_failed_batch_are_not_queued_again() -> None:
+    work, waiting = Doubling(), list[int]()
+    with scheduler() as made:
+        first, second = made.submit(work, [1, -3], 60)
+        assert work.begun.wait(10)
+        for each in (first, second):
+            each.cancel()
+            each.add_done_callback(lambda _: waiting.append(made.waiting))
+        work.open.set()
+        for each in (first, second):
+            with pytest.raises(RequestError, match=r"^the request was cancelled$"):
+                each.result(10)
+    assert waiting == [0, 0]
+
+
 def test_an_item_that_fails_twice_does_not_fail_the_others() -> None:
     work = Failing(errors=[RuntimeError(), RuntimeError()])
     work.open.set()

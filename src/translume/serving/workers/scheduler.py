@@ -395,6 +395,9 @@ class Scheduler:
             for item, result in _results(work, batch):
                 _resolve(item, result)
         except BaseException as error:  # the thread must go on
+            for item in batch:
+                if item.future.abandoned and not item.future.done():
+                    _fail(item, _cancelled())  # no client waits for it, so it is not tried again
             left = [item for item in batch if not item.future.done()]
             if left and self._retry(left, error):
                 return
