@@ -3,6 +3,7 @@
 import http.client
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -157,16 +158,19 @@ def test_early_errors_have_an_http_status_and_later_ones_an_event(live: Any) -> 
     )
 
 
-def test_a_client_that_disconnects_during_a_stream_cancels_its_work(live: Any) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
-    body = json.dumps({"text": ["a b c\nd e f\n" * 5] * 4})
-    connection.request("POST", "/v1/translate/stream", body, {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    assert answer.read(6) == b"event:"
-    connection.close()
-    answer.close()
-    assert live.post("/v1/translate", text="a").status == 200
+def test_a_client_that_disconnects_during_a_stream_cancels_its_work(start: Any, translator: Translator) -> None:
+    """The search is held at its first prefix, so only the disconnection can empty the queue."""
+    stepwise = Stepwise(translator)
+    live = start(Served.of("en-de", stepwise), batch_tokens=20)
+    with reading(live, text=["a b c\nd e f\n" * 5] * 4) as values:
+        next(values)
+        assert live.server.scheduler.waiting > 0
+    deadline = time.monotonic() + 20
+    while live.server.scheduler.waiting and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert live.server.scheduler.waiting == 0
+    stepwise.steps.release(99)
+    assert live.post("/v1/translate", text="a").status == 200
 
 
 def test_an_empty_list_is_done_immediately(live: Any) -> None:

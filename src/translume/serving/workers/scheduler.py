@@ -164,8 +164,10 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Number of items in the queue."""
-        return self._count
+        """Number of items in the queue, without cancelled ones."""
+        with self._changed:
+            self._remove_cancelled()
+            return self._count
 
     @property
     def closing(self) -> bool:
