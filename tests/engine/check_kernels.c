@@ -21,6 +21,9 @@ static void check_vectors(void) {
     for (float first = -100; first < 88 - LANES / 4.0f; first += 0.37f) {
         float x[LANES], y[LANES];
         for (int lane = 0; lane < LANES; lane++) x[lane] = first + lane * 0.25f;
+        store(y, gelu_tanh(load(x)));
+        for (int lane = 0; lane < LANES; lane++)
+            expect("gelu", y[lane], x[lane] / 2 * (1 + tanh(0.79788456 * (x[lane] + 0.044715 * pow(x[lane], 3)))), 2e-6);
         store(y, exp_lanes(load(x)));
         for (int lane = 0; lane < LANES; lane++)
             expect("exp", y[lane], x[lane] < -87 ? 0 : exp(x[lane]), 3e-7 * exp(x[lane]));
@@ -119,6 +122,28 @@ static void check_attention(int64_t head_size, int64_t count) {
     }
 }
 
+/* Compare rotations and biases of distances with scalar loops. */
+static void check_positions(int64_t head_size) {
+    float rotation[2 * 64], projected[4 * 64], before[4 * 64], bias[2 * 5 + 1], scores[40];
+    stack model = {.heads = 2, .head_size = head_size, .rotation = rotation - 6 * head_size};
+    int64_t half = head_size / 2;
+    for (int64_t k = 0; k < 2 * head_size; k++) rotation[k] = draw();
+    for (int64_t k = 0; k < 4 * head_size; k++) before[k] = projected[k] = draw();
+    rotate(&model, 3, projected);
+    for (int64_t k = 0; k < 4 * head_size; k++) {
+        int64_t place = k % head_size;
+        float other = place < half ? -before[k + half] : before[k - half];
+        expect("rotation", projected[k], before[k] * rotation[place] + other * rotation[head_size + place], 1e-6);
+    }
+    for (int64_t k = 0; k < 11; k++) bias[k] = draw();
+    for (int64_t query = 0; query < 40; query += 13) {
+        for (int64_t k = 0; k < 40; k++) scores[k] = 1;
+        add_distance_bias(&(head_cache){.bias = bias, .reach = 5, .query = query}, scores, 40);
+        for (int64_t k = 0; k < 40; k++)
+            expect("bias", scores[k], 1 + bias[k < query - 5 ? 0 : k > query + 5 ? 10 : k - query + 5], 0);
+    }
+}
+
 int main(void) {
     uint32_t digest = 0, ignored = 0;
     check_vectors();
@@ -130,6 +155,7 @@ int main(void) {
     }
     for (int64_t count = 1; count < 16; count += 3)
         for (int64_t head_size = 16; head_size <= 64; head_size += 16) check_attention(head_size, count);
+    for (int64_t head_size = 16; head_size <= 64; head_size *= 2) check_positions(head_size);
     printf("agrees %u\n", digest);
     return 0;
 }

@@ -47,13 +47,23 @@ FOR_KERNELS = [
     for changes in (
         {"norm": "pre"},
         {"norm": "post", "positions": "learned", "bias": False},
-        {"norm": "pre", "activation": "swiglu", "normalization": "rms"},
+        {"norm": "pre", "activation": "swiglu", "normalization": "rms", "positions": "rotary"},
         {"norm": "post", "activation": "gelu", "normalization": "rms"},
         {"norm": "pre", "activation": "swish", "attention_heads": 6, "positions": "none", "segments": 3},
         {"norm": "post", "width": 64, "attention_heads": 1, "feed_forward": 80},
         {"decoder_mixing": "ssru"},
         {"decoder_mixing": "ssru", "norm": "post", "bias": False},
         {"norm": "pre", "width": 48, "attention_heads": 1, "feed_forward": 16, "scale_embeddings": False},
+        {
+            "norm": "pre",
+            "positions": "relative",
+            "relative_buckets": 8,
+            "relative_max_distance": 12,
+            "head_width": 16,
+            "activation": "geglu",
+            "normalization": "rms",
+            "bias": False,
+        },
     )
 ]
 Built = tuple[Transformer, Engine]

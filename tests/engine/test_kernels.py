@@ -165,10 +165,22 @@ def test_a_row_of_a_product_does_not_depend_on_the_others(count, row):
 
 
 def test_unsupported_layers_are_computed_by_torch(make, sources):
-    for changes in ({"positions": "rotary"}, {"positions": "relative"}, {"width": 24}, {"feed_forward": 17}):
+    for changes in ({"width": 24}, {"feed_forward": 17}, {"head_width": 24}):
         model = make(**{**WHOLE, **changes})
         assert native_layers(model.decoder, "fp32") is None
         assert self_test(Engine(model, Choice()), model).agrees
+
+
+def test_more_positions_than_the_tables_have_are_refused(make, sources):
+    engine = Engine(
+        model := make(**WHOLE, positions="relative"), Choice(kinds={f"decoder {Shape.of(model.decoder)}": "native"})
+    )
+    for run in (
+        lambda: engine.step(torch.ones(1, 80, dtype=torch.long), engine.start(*sources(5))),
+        lambda: engine.start(*sources(80)),
+    ):
+        with pytest.raises(ValueError, match=r"^found 80 positions, expected at most model.max_positions, 79$"):
+            run()
 
 
 def test_a_failing_compiler_is_reported_and_leaves_no_files(tmp_path, monkeypatch):
@@ -327,9 +339,7 @@ def test_a_row_that_is_not_finite_has_no_normaliser(value):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"activation": "geglu"}, "model.activation: the kernels have no 'geglu'"),
-        ({"positions": "relative"}, "model.positions: the kernels have none that attention applies"),
-        ({"head_width": 16}, "model.head_width: the kernels have only width / attention_heads"),
+        ({"head_width": 24}, "the widths of layers, heads and feed-forward blocks must be multiples of 16"),
         ({}, ""),
     ],
 )

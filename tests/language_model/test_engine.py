@@ -52,7 +52,7 @@ def test_the_engine_passes_its_self_test(settings: dict[str, Any], norm: str, ba
     choice = Choice()
     choice.kinds[f"decoder {shape_of(model)}"] = backend
     engine = Engine(model, choice)
-    supported = settings.get("positions") not in ("rotary", "relative") and "width" not in settings
+    supported = "width" not in settings
     if has_kernels():
         assert isinstance(engine.decoder, NativeLayers) == (supported and backend == "native")
     findings = self_test(engine, model)

@@ -71,11 +71,11 @@ def _first_layers(decoder: Decoder) -> Decoder:
 
 def _steps(plain: TorchLayers, native: NativeLayers, rows: int) -> list[Callable[[], Tensor]]:
     """Return functions that run a step of `rows` sentences with each implementation."""
-    count, heads, width = native.shape.count, native.shape.heads, native.shape.width
+    count, heads, size, width = native.shape.count, native.shape.heads, native.shape.head_size, native.shape.width
 
     def state_for(layers: Layers) -> EngineState:
-        past = torch.zeros(2 * count, rows, heads, GROWTH, 1, width // heads, dtype=layers.cache_dtype)
-        cross = torch.zeros(2 * count, rows, heads, SOURCE_LENGTH, width // heads, dtype=layers.cache_dtype)
+        past = torch.zeros(2 * count, rows, heads, GROWTH, 1, size, dtype=layers.cache_dtype)
+        cross = torch.zeros(2 * count, rows, heads, SOURCE_LENGTH, size, dtype=layers.cache_dtype)
         return EngineState(KVCache(past, cross, None), position=POSITION)
 
     def read(layers: Layers, state: EngineState) -> Tensor:

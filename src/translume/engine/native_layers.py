@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +16,13 @@ from translume.engine.probe import Dtype
 from translume.engine.state import KVCache, StepInput
 from translume.kernels import loading
 from translume.kernels.loading import NativeError, address
-from translume.model.attention import CrossAttention, SelfAttention
+from translume.model.attention import SelfAttention
 from translume.model.layers import DecoderLayer, EncoderLayer, Ssru
 from translume.model.layout import Layout
+from translume.model.positions import PositionEncoding
 from translume.model.transformer import Decoder, Encoder
 
-ACTIVATIONS = ("relu", "gelu", "swish", "swiglu")
+ACTIVATIONS = ("relu", "gelu", "swish", "swiglu", "geglu")
 """In the order of `activation` of stack.h."""
 LINEAR: dict[Dtype, type[NativeLinear]] = {"fp32": NativeLinear, "bf16": NativeLinear, "int8": NativeInt8Linear}
 
@@ -53,11 +55,12 @@ def unsupported(part: Encoder | Decoder) -> str:
 class Shape:
     """Number of layers and attention heads, D, the inner width of the feed-forward block, and whether it has SSRUs.
 
-    crosses: whether the layers have cross-attention.
+    head_size: of queries, keys and values.  crosses: whether the layers have cross-attention.
     """
 
     count: int
     heads: int
+    head_size: int
     width: int
     inner: int
     ssru: bool
@@ -74,30 +77,41 @@ class Shape:
         mixer = first.self_attention
         heads = cache_heads(first) if isinstance(first, DecoderLayer) else first.self_attention.heads
         crosses = isinstance(first, DecoderLayer) and first.crosses
-        if isinstance(mixer, SelfAttention) and part.embedding.positions.in_attention:
-            raise NativeError("model.positions: the kernels have none that attention applies")
+        positions = part.embedding.positions
+        if isinstance(mixer, SelfAttention) and positions.in_attention and not positions.kernels:
+            raise NativeError(f"model.positions: the kernels have no {type(positions).__name__}")
         if first.feed_forward.activation not in ACTIVATIONS:
             raise NativeError(f"model.activation: the kernels have no {first.feed_forward.activation!r}")
         width, inner = first.feed_forward.outer.weight.shape
-        if isinstance(mixer, SelfAttention) and mixer.head_size * mixer.heads != width:
-            raise NativeError("model.head_width: the kernels have only width / attention_heads")
-        if width // heads % LANES or inner % LANES:
-            raise NativeError(f"the widths of heads and feed-forward blocks must be multiples of {LANES}")
+        head_size = mixer.head_size if isinstance(mixer, SelfAttention) else width // heads
+        if width % LANES or head_size % LANES or inner % LANES:
+            raise NativeError(f"the widths of layers, heads and feed-forward blocks must be multiples of {LANES}")
         return cls(
-            count=len(layers), heads=heads, width=width, inner=inner, ssru=isinstance(mixer, Ssru), crosses=crosses
+            count=len(layers),
+            heads=heads,
+            head_size=head_size,
+            width=width,
+            inner=inner,
+            ssru=isinstance(mixer, Ssru),
+            crosses=crosses,
         )
 
     def __str__(self) -> str:
         cells = " of cells" if self.ssru else ""
         alone = "" if self.crosses else " without cross-attention"
-        return f"{self.width}×{self.inner}, {self.heads} heads, {self.count} layers{cells}{alone}"
+        size = "" if self.heads * self.head_size == self.width else f" of {self.head_size}"
+        return f"{self.width}×{self.inner}, {self.heads} heads{size}, {self.count} layers{cells}{alone}"
 
 
 class NativeLayers:
-    """The layers of an encoder or decoder and its final norm, packed; attributes as in `Layers`."""
+    """The layers of an encoder or decoder and its final norm, packed; attributes as in `Layers`.
+
+    longest: maximum number of tokens, if attention reads tables of positions; None: any number.
+    """
 
     reads_blocks = True
     indirect_slots = True
+    longest: int | None = None
 
     def __init__(self, part: Encoder | Decoder, dtype: Dtype) -> None:
         """Raises NativeError if the kernels are not available or do not support these layers."""
@@ -116,6 +130,7 @@ class NativeLayers:
         self._stack = loading.Stack(
             width=self.shape.width,
             heads=self.shape.heads,
+            head_size=self.shape.head_size,
             layers=self.shape.count,
             pre_norm=around.before,
             ssru=self.shape.ssru,
@@ -126,6 +141,7 @@ class NativeLayers:
             layer=self._layers,
             first_norm=self._norm(part.embedding.norm),
             final_norm=self._norm(part.norm),
+            **self._positions(part),
         )
         self.address = ctypes.addressof(self._stack)
 
@@ -143,7 +159,8 @@ class NativeLayers:
         if isinstance(mixer, Ssru):
             packed.query_key_value = self._pack(_concatenate(mixer.forget, mixer.update))
         else:
-            packed.query_key_value = self._pack(mixer.query_key_value, head_size=_head_size(mixer))
+            queries, size = mixer.output.in_features, mixer.head_size
+            packed.query_key_value = self._pack_scaled(mixer.query_key_value, queries, size)
             packed.self_output = self._pack(mixer.output)
         if isinstance(layer, EncoderLayer):
             packed.norm_self = self._norm(layer.around_attention.norm)
@@ -152,16 +169,19 @@ class NativeLayers:
         if not layer.crosses:
             return packed
         packed.norm_cross = self._norm(layer.around_cross.norm)
-        packed.cross_query = self._pack(layer.cross_attention.query, head_size=_head_size(layer.cross_attention))
-        packed.cross_output = self._pack(layer.cross_attention.output)
+        cross = layer.cross_attention
+        packed.cross_query = self._pack_scaled(cross.query, cross.query.out_features, cross.head_size)
+        packed.cross_output = self._pack(cross.output)
         return packed
 
-    def _pack(self, linear: nn.Linear, head_size: int = 0) -> loading.Linear:
-        """Pack a linear layer. head_size: divide the queries, which are the first outputs, by its square root."""
-        if head_size:
-            packed = self._linear(*scaled_queries(linear, linear.in_features, head_size))
-        else:
-            packed = self._linear(linear.weight, linear.bias)
+    def _pack(self, linear: nn.Linear) -> loading.Linear:
+        return self._keep(self._linear(linear.weight, linear.bias))
+
+    def _pack_scaled(self, linear: nn.Linear, queries: int, head_size: int) -> loading.Linear:
+        """Pack a layer whose first outputs are queries; see `scaled_queries`."""
+        return self._keep(self._linear(*scaled_queries(linear, queries, head_size)))
+
+    def _keep(self, packed: NativeLinear) -> loading.Linear:
         self._kept.append(packed)
         return packed.struct
 
@@ -175,6 +195,23 @@ class NativeLayers:
         self._kept.append((weight, bias))
         return loading.Norm(address(weight), address(bias))
 
+    @torch.no_grad()
+    def _positions(self, part: Encoder | Decoder) -> dict[str, Any]:
+        """Return the fields of `stack` with what attention applies; see `position_tables`."""
+        positions, causal = part.embedding.positions, isinstance(part, Decoder)
+        if self.shape.ssru or not positions.in_attention:
+            return {}
+        self.longest = positions.longest
+        rotation, bias = position_tables(positions, causal=causal)
+        self._kept.append((rotation, bias))
+        distances = 0 if bias is None else bias.size(1)
+        return {"rotation": address(rotation), "bias": address(bias), "reach": positions.reach, "distances": distances}
+
+    def _check_positions(self, end: int) -> None:
+        """Raise ValueError if the kernels would read beyond the tables of positions."""
+        if self.longest is not None and end > self.longest:
+            raise ValueError(f"found {end} positions, expected at most model.max_positions, {self.longest}")
+
     def workspace(self, rows: int, longest: int, rows_per_sentence: int) -> Tensor:
         """Allocate the memory that a call works in. rows_per_sentence: rows that read the same keys and values."""
         size = self._kernels.library.translume_workspace(self.address, rows, longest, rows_per_sentence)
@@ -185,6 +222,7 @@ class NativeLayers:
         begins = torch.zeros(layout.mask.size(0) + 1, dtype=torch.int64)
         begins[1:] = layout.mask.sum(1).cumsum(0)
         longest, x = layout.mask.size(1), x.float().contiguous()
+        self._check_positions(longest)
         memory = self.workspace(x.size(0), longest, 1)
         self._kernels.library.translume_encode(
             self.address, begins.data_ptr(), layout.mask.size(0), longest, x.data_ptr(), memory.data_ptr()
@@ -193,6 +231,7 @@ class NativeLayers:
 
     def read(self, x: Tensor, step: StepInput) -> Tensor:
         """Run the layers over embedded target tokens x [N, D], which is overwritten."""
+        self._check_positions(step.end)
         x = x.float().contiguous()
         state = step.state
         # The kernels read this memory, so it must live until the call has returned.
@@ -216,6 +255,25 @@ class NativeLayers:
         memory = self.workspace(x.size(0), longest, state.width * step.count)
         self._kernels.library.translume_step(self.address, ctypes.addressof(struct), x.data_ptr(), memory.data_ptr())
         return x
+
+
+def position_tables(positions: PositionEncoding, *, causal: bool) -> tuple[Tensor | None, Tensor | None]:
+    """Return the tables of `stack`: rotations [longest, 2, d] and biases by distance [H, distances], or None.
+
+    causal: whether no query reads later keys; then the biases are those of distances −reach … 0, otherwise −reach …
+    reach.
+    """
+    device = torch.device("cpu")
+    if positions.for_attention(0, 1, causal=causal, device=device).rotation is not None:
+        turns = positions.for_attention(0, positions.longest, causal=causal, device=device).rotation
+        return (None if turns is None else turns.transpose(0, 1).float().contiguous()), None
+    reach = positions.reach
+    first = reach if causal else 0
+    bias = positions.for_attention(first, reach + 1 - first, causal=causal, device=device).bias
+    if bias is None:
+        return None, None
+    later = bias[:, 0, 1:] if not causal else bias[:, 0, :0]
+    return None, torch.cat([bias[:, -1], later], 1).float().contiguous()
 
 
 def cache_struct(cache: KVCache) -> loading.KeyValueCache:
@@ -253,10 +311,6 @@ def addresses(tensor: Tensor) -> NDArray[np.int64]:
     """Return the address [B] of each row of a contiguous tensor [B, …]."""
     size = tensor.stride(0) * tensor.element_size()
     return tensor.data_ptr() + size * np.arange(tensor.size(0))
-
-
-def _head_size(attention: SelfAttention | CrossAttention) -> int:
-    return attention.head_size
 
 
 def _concatenate(first: nn.Linear, second: nn.Linear) -> nn.Linear:

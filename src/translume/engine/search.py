@@ -128,7 +128,8 @@ class SearchModel:
             return False
         if prompts.size(0) != limits.numel() or int(prompts.min()) < 0 or int(prompts.max()) >= self.table.size(0):
             return False
-        return self.positions is None or prompts.size(1) - 1 + int(limits.max()) <= self.positions.size(0)
+        longest = self.layers.longest if self.positions is None else self.positions.size(0)
+        return longest is None or prompts.size(1) - 1 + int(limits.max()) <= longest
 
 
 class NativeSearch:

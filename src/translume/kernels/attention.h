@@ -29,7 +29,41 @@ typedef struct {
     int64_t head_size;  /* a multiple of LANES */
     int64_t next_keys, next_values;  /* offsets of the keys and values that are read next; 0: do not prefetch */
     int fp16;
+    const float *bias;  /* of this head, see `stack`; the keys are at positions 0, 1, 2, ...; NULL: none */
+    int64_t reach, query;  /* query: its position */
 } head_cache;
+
+/* Add the biases of distances to scores [count]. */
+static void add_distance_bias(const head_cache *from, float *scores, int64_t count) {
+    int64_t position = 0, first = from->query - from->reach, last = from->query + from->reach + 1;
+    const float *bias = from->bias - first;
+    if (last > count) last = count;
+    for (; position < first; position++) scores[position] += from->bias[0];
+    for (; position + LANES <= last; position += LANES)
+        store(scores + position, load(scores + position) + load(bias + position));
+    for (; position < last; position++) scores[position] += bias[position];
+    for (; position < count; position++) scores[position] += from->bias[2 * from->reach];
+}
+
+/* Rotate the queries and keys of a token, the first 2 H d numbers of `projected`, by its position. */
+static void rotate(const stack *model, int64_t position, float *projected) {
+    int64_t size = model->head_size, half = size / 2;
+    const float *cosines = model->rotation + 2 * position * size, *sines = cosines + size;
+    for (const float *end = projected + 2 * attention_width(model); projected < end; projected += size) {
+        float *other = projected + half;
+        int64_t k = 0;
+        for (; k + LANES <= half; k += LANES) {
+            vector one = load(projected + k), two = load(other + k);
+            store(projected + k, one * load(cosines + k) - two * load(sines + k));
+            store(other + k, two * load(cosines + half + k) + one * load(sines + half + k));
+        }
+        for (; k < half; k++) {
+            float one = projected[k], two = other[k];
+            projected[k] = one * cosines[k] - two * sines[k];
+            other[k] = two * cosines[half + k] + one * sines[half + k];
+        }
+    }
+}
 
 INLINE const char *address_of(int fp16, const void *from, int64_t offset) {
     return (const char *)from + offset * (fp16 ? 2 : (int64_t)sizeof(float));
@@ -57,6 +91,7 @@ INLINE void attend_vectors(int vectors, int fp16, const float *query, head_cache
         }
         sum_lanes_of_4(totals, scores + position);
     }
+    if (from.bias) add_distance_bias(&from, scores, count);
     softmax(scores, count);
     for (int first = 0; first < vectors; first += KEY_BLOCK) {
         int some = vectors - first < KEY_BLOCK ? vectors - first : KEY_BLOCK;
@@ -108,7 +143,7 @@ INLINE int64_t distance(int fp16, const void *from, const void *to) {
 static void store_keys_and_values(const stack *model, const step_input *step, const lane *lane, int64_t layer_index,
                                   const float *projected) {
     const key_value_cache *cache = lane->cache;
-    int64_t width = model->width, head_size = width / model->heads, rows = lane->beam * step->count;
+    int64_t width = attention_width(model), head_size = model->head_size, rows = lane->beam * step->count;
     char *keys = (char *)past_keys(lane, layer_index);
     for (int64_t row = 0; row < rows; row++) {
         int64_t offset = (lane->position + row / lane->beam) * cache->past_position + row % lane->beam * head_size;
@@ -122,16 +157,18 @@ static void store_keys_and_values(const stack *model, const step_input *step, co
 }
 
 /* Write the new keys and values to the cache, then attend over each hypothesis's own ancestors.
-   projected: [N, 3D], queries, keys and values. Result: work.mixed. */
-static void self_attention(const stack *model, const step_input *step, int64_t layer_index, const float *projected,
+   projected: [N, 3 H d], queries, keys and values, which are rotated in place. Result: work.mixed. */
+static void self_attention(const stack *model, const step_input *step, int64_t layer_index, float *projected,
                            workspace work) {
-    int64_t width = model->width, heads = model->heads, head_size = width / heads;
+    int64_t width = attention_width(model), heads = model->heads, head_size = model->head_size;
     float *mixed = work.mixed;
     for (int64_t sentence = 0; sentence < step->sentences; sentence++) {
         const lane *lane = step->lanes[sentence];
         const key_value_cache *cache = lane->cache;
         int fp16 = (int)cache->fp16;
         int64_t rows = lane->beam * step->count, longest = lane->position + step->count + KEY_BLOCK;
+        for (int64_t row = 0; model->rotation && row < rows; row++)
+            rotate(model, lane->position + row / lane->beam, projected + 3 * row * width);
         store_keys_and_values(model, step, lane, layer_index, projected);
         for (int64_t row = 0; row < rows; row++) {
             int64_t count = lane->position + row / lane->beam + 1, *offsets = work.offsets + row * longest;
@@ -141,10 +178,12 @@ static void self_attention(const stack *model, const step_input *step, int64_t l
                         own_ancestors[position] : row % lane->beam) * head_size;
             pad_offsets(offsets, count);
         }
-        head_cache from = {past_keys(lane, layer_index), NULL, head_size, 0, 0, fp16};
+        head_cache from = {past_keys(lane, layer_index), NULL, head_size, 0, 0, fp16, NULL, model->reach, 0};
         from.values = address_of(fp16, from.keys, cache->past_layer);
         for (int64_t head = 0; head < heads; head++) {
+            if (model->bias) from.bias = model->bias + head * model->distances;
             for (int64_t row = 0; row < rows; row++) {
+                from.query = lane->position + row / lane->beam;
                 if (row == rows - 1 && head < heads - 1) {
                     from.next_keys = from.next_values = cache->past_head;
                 } else if (row == rows - 1 && sentence < step->sentences - 1) {
@@ -154,7 +193,7 @@ static void self_attention(const stack *model, const step_input *step, int64_t l
                             fp16, next, step->lanes[sentence + 1]->cache->past_layer));
                 }
                 attend(projected + 3 * row * width + head * head_size, from, work.offsets + row * longest,
-                       lane->position + row / lane->beam + 1, work.scores, mixed + row * width + head * head_size);
+                       from.query + 1, work.scores, mixed + row * width + head * head_size);
                 from.next_keys = from.next_values = 0;
             }
             from.keys = address_of(fp16, from.keys, cache->past_head);
@@ -168,7 +207,7 @@ static void self_attention(const stack *model, const step_input *step, int64_t l
    projected: [N, 2D], gates before the sigmoid, and updates. */
 static void ssru_cells(const stack *model, const step_input *step, int64_t layer_index, const float *projected,
                        float *x) {
-    int64_t width = model->width, head_size = width / model->heads;
+    int64_t width = model->width, head_size = model->head_size;
     for (int64_t sentence = 0; sentence < step->sentences; sentence++) {
         const lane *lane = step->lanes[sentence];
         const key_value_cache *cache = lane->cache;
@@ -198,10 +237,10 @@ static void add_attention(float *attention, int64_t source, const float *weights
     for (int64_t k = 0; k < count; k++) attention[offsets[k] / head_size] += weights[k] / (float)heads;
 }
 
-/* Compute the attention of queries [N, D] over the memory. Result: work.mixed. */
+/* Compute the attention of queries [N, H d] over the memory. Result: work.mixed. */
 static void cross_attention(const stack *model, const step_input *step, int64_t layer_index, const float *queries,
                             workspace work) {
-    int64_t width = model->width, heads = model->heads, head_size = width / heads, row = 0;
+    int64_t width = attention_width(model), heads = model->heads, head_size = model->head_size, row = 0;
     float *attention = layer_index == model->layers - 1 ? step->attention : NULL; /* of the next sentence */
     for (int64_t sentence = 0; sentence < step->sentences; sentence++) {
         const lane *lane = step->lanes[sentence];
@@ -212,7 +251,7 @@ static void cross_attention(const stack *model, const step_input *step, int64_t 
         for (int64_t position = 0; position < cache->source; position++)
             if (!source_bias || source_bias[position] == 0.0f) work.offsets[count++] = position * head_size;
         pad_offsets(work.offsets, count);
-        head_cache from = {NULL, NULL, head_size, 0, 0, fp16};
+        head_cache from = {NULL, NULL, head_size, 0, 0, fp16, NULL, 0, 0};
         from.keys = address_of(fp16, cache->cross, 2 * layer_index * cache->cross_layer +
                                lane->slot * cache->cross_sentence);
         for (int64_t head = 0; head < heads; head++) {
@@ -231,22 +270,27 @@ static void cross_attention(const stack *model, const step_input *step, int64_t 
     }
 }
 
-/* Compute self-attention within each sentence of packed source tokens. projected: [T, 3D]. begins: [B + 1], first
-   token of each sentence. Result: work.mixed. */
+/* Compute self-attention within each sentence of packed source tokens. projected: [T, 3 H d], queries and keys of which
+   are rotated in place. begins: [B + 1], first token of each sentence. Result: work.mixed. */
 static void encoder_self_attention(const stack *model, const int64_t *begins, int64_t sentences,
-                                   const float *projected, workspace work) {
-    int64_t width = model->width, heads = model->heads, head_size = width / heads;
-    head_cache from = {NULL, NULL, head_size, 0, 0, 0};
+                                   float *projected, workspace work) {
+    int64_t width = attention_width(model), heads = model->heads, head_size = model->head_size;
+    head_cache from = {NULL, NULL, head_size, 0, 0, 0, NULL, model->reach, 0};
     for (int64_t sentence = 0; sentence < sentences; sentence++) {
         int64_t first = begins[sentence], count = begins[sentence + 1] - first;
         for (int64_t position = 0; position < count; position++) work.offsets[position] = 3 * position * width;
+        for (int64_t position = 0; model->rotation && position < count; position++)
+            rotate(model, position, projected + 3 * (first + position) * width);
         pad_offsets(work.offsets, count);
         for (int64_t head = 0; head < heads; head++) {
             const float *keys = projected + (3 * first + 1) * width + head * head_size;
             from.keys = keys, from.values = keys + width;
-            for (int64_t row = first; row < first + count; row++)
+            if (model->bias) from.bias = model->bias + head * model->distances;
+            for (int64_t row = first; row < first + count; row++) {
+                from.query = row - first;
                 attend(projected + 3 * row * width + head * head_size, from, work.offsets, count, work.scores,
                        work.mixed + row * width + head * head_size);
+            }
         }
     }
 }

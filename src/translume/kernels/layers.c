@@ -11,9 +11,9 @@ int64_t translume_panel(void) { return PANEL; }
 /* Return the size of a call's workspace in bytes. longest: maximum number of positions read. rows_per_sentence: rows
    that read the same keys. */
 int64_t translume_workspace(const stack *model, int64_t rows, int64_t longest, int64_t rows_per_sentence) {
-    int64_t width = model->width, inner = 2 * model->inner, widest = model->inner > width ? model->inner : width;
-    return 4 * (rows * (5 * width + inner) + longest + 2 * LANES) + 8 * rows_per_sentence * (longest + KEY_BLOCK) +
-           6 * 64 + quantized_bytes(rows, widest);
+    int64_t row = model->width + 4 * attention_width(model) + 2 * model->inner;
+    return 4 * (rows * row + longest + 2 * LANES) + 8 * rows_per_sentence * (longest + KEY_BLOCK) + 6 * 64 +
+           quantized_bytes(rows, widest_input(model));
 }
 
 /* LayerNorm or RMSNorm of x [rows, D]; y may be x. */
@@ -39,7 +39,7 @@ static void normalize(const stack *model, norm norm, const float *x, int64_t row
     }
 }
 
-/* Apply the activation function in place. SwiGLU reads gate and value, [rows, 2 inner], and writes [rows, inner]. */
+/* Apply the activation function in place. Gated ones read gate and value, [rows, 2 inner], and write [rows, inner]. */
 static void activate(const stack *model, float *x, int64_t rows) {
     int64_t inner = model->inner, count = rows * inner;
     if (model->activation == RELU)
@@ -51,8 +51,10 @@ static void activate(const stack *model, float *x, int64_t rows) {
     else
         for (int64_t row = 0; row < rows; row++) {
             const float *gate = x + 2 * row * inner, *value = gate + inner;
-            for (int64_t k = 0; k < inner; k += LANES)
-                store(x + row * inner + k, swish(load(gate + k)) * load(value + k));
+            for (int64_t k = 0; k < inner; k += LANES) {
+                vector open = model->activation == SWIGLU ? swish(load(gate + k)) : gelu_tanh(load(gate + k));
+                store(x + row * inner + k, open * load(value + k));
+            }
         }
 }
 

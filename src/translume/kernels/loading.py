@@ -76,12 +76,16 @@ class Stack(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_int64)
-            for name in ("width", "heads", "layers", "pre_norm", "ssru", "activation", "rms_norm", "inner")
+            for name in ("width", "heads", "head_size", "layers", "pre_norm", "ssru", "activation", "rms_norm", "inner")
         ),
         ("epsilon", ctypes.c_float),
         ("layer", ctypes.POINTER(Layer)),
         ("first_norm", Norm),
         ("final_norm", Norm),
+        ("rotation", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("reach", ctypes.c_int64),
+        ("distances", ctypes.c_int64),
     )
 
 

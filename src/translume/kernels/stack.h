@@ -7,7 +7,7 @@
 
 #define KEY_BLOCK 4 /* keys whose scores are computed together */
 
-enum activation { RELU, GELU, SWISH, SWIGLU };
+enum activation { RELU, GELU, SWISH, SWIGLU, GEGLU };
 
 typedef struct {
     const float *weight, *bias;  /* [D]; bias may be NULL */
@@ -21,11 +21,21 @@ typedef struct {
 } layer;
 
 typedef struct {
-    int64_t width, heads, layers, pre_norm, ssru, activation, rms_norm, inner;
+    int64_t width, heads, head_size, layers, pre_norm, ssru, activation, rms_norm, inner;
     float epsilon;
     const layer *layer;
     norm first_norm, final_norm;  /* of a decoder's embeddings and output; weight is NULL if there is none */
+    const float *rotation;        /* [positions, 2, d], cosines and sines for queries and keys; NULL: no rotation */
+    const float *bias;            /* [H, distances], added to the scores of self-attention: at index `reach` for the key
+                                     at the position of the query, at larger ones for later keys; NULL: none */
+    int64_t reach, distances;     /* keys further than `reach` have the bias of that distance */
 } stack;
+
+/* Whether feed-forward blocks have a gate. */
+INLINE int is_gated(const stack *model) { return model->activation == SWIGLU || model->activation == GEGLU; }
+
+/* The size of the queries, keys and values of all heads. */
+INLINE int64_t attention_width(const stack *model) { return model->heads * model->head_size; }
 
 /* Keys and values of B sentences with at most K hypotheses each. */
 typedef struct {
@@ -60,6 +70,12 @@ typedef struct {
 int64_t translume_workspace(const stack *model, int64_t rows, int64_t longest, int64_t rows_per_sentence);
 void translume_step(const stack *model, const step_input *step, float *x, char *memory);
 
+/* The most inputs of a linear layer. */
+INLINE int64_t widest_input(const stack *model) {
+    int64_t attended = attention_width(model), widest = model->inner > model->width ? model->inner : model->width;
+    return attended > widest ? attended : widest;
+}
+
 /* Scratch buffers of a call, carved from one block of memory. */
 typedef struct {
     float *normalized, *projected, *mixed, *inner, *scores;
@@ -70,18 +86,17 @@ typedef struct {
 /* Carve a workspace. rows_per_sentence: rows that read the same keys and values. */
 INLINE workspace carve_workspace(const stack *model, int64_t rows, int64_t longest, int64_t rows_per_sentence,
                                  char *memory) {
-    int64_t width = model->width, inner = model->inner * (model->activation == SWIGLU ? 2 : 1);
-    int64_t widest = model->inner > width ? model->inner : width;
+    int64_t width = model->width, attended = attention_width(model), inner = model->inner * (is_gated(model) ? 2 : 1);
     workspace work;
 #define CARVE(name, type, count) work.name = (type *)memory, memory += aligned((count) * sizeof(type))
     CARVE(normalized, float, rows * width);
-    CARVE(projected, float, 3 * rows * width);
-    CARVE(mixed, float, rows * width);
+    CARVE(projected, float, 3 * rows * attended);
+    CARVE(mixed, float, rows * attended);
     CARVE(inner, float, rows * inner + LANES);
     CARVE(scores, float, longest + LANES);
     CARVE(offsets, int64_t, rows_per_sentence * (longest + KEY_BLOCK));
 #undef CARVE
-    work.bytes = carve_quantized(rows, widest, memory);
+    work.bytes = carve_quantized(rows, widest_input(model), memory);
     return work;
 }
 

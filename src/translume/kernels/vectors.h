@@ -189,6 +189,9 @@ INLINE vector sigmoid(vector x) {
 
 INLINE vector swish(vector x) { return x * sigmoid(x); }
 
+/* GELU's approximation by a hyperbolic tangent: x (1 + tanh(u)) / 2 = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). */
+INLINE vector gelu_tanh(vector x) { return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
+
 /* max(x, 0); a NaN stays a NaN. */
 INLINE vector relu(vector x) { return (vector)((integers)x & ~(x <= 0.0f)); }
 

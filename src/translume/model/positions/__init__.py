@@ -38,7 +38,9 @@ class PositionEncoding(nn.Module):
     """
 
     in_attention: ClassVar[bool] = False
-    """Whether self-attention must apply `for_attention`. The C kernels and torch.nn.Transformer cannot."""
+    """Whether self-attention must apply `for_attention`. torch.nn.Transformer cannot."""
+    kernels: ClassVar[bool] = False
+    """With `in_attention`: whether the C kernels apply it: a rotation, or biases that depend only on the distance."""
     trained: ClassVar[bool] = False
     """Whether `table` is a parameter, which a model folder stores, and not computed from the settings."""
     ctranslate2: ClassVar[Mapping[str, object] | None] = {}
@@ -53,6 +55,8 @@ class PositionEncoding(nn.Module):
         super().__init__()
         self.longest = settings.max_positions
         """Maximum number of tokens, T."""
+        self.reach = self.longest - 1
+        """The distance from which on a bias is constant, for the tables of the C kernels."""
         self.register_buffer("table", None, persistent=False)
 
     def forward(self, x: Tensor, places: Tensor) -> Tensor:

@@ -35,12 +35,14 @@ class RelativeBias(PositionEncoding):
     """A learned bias for each attention head and bucket of distances, shared by all layers of a stack."""
 
     in_attention = True
+    kernels = True
     ctranslate2: ClassVar[Mapping[str, object]] = {"relative_attention_bias": True}
     huggingface = frozenset({"T5ForConditionalGeneration", "MT5ForConditionalGeneration"})
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)
         self._furthest = settings.relative_max_distance
+        self.reach = min(self.reach, self._furthest)
         self.bias = nn.Parameter(torch.empty(settings.relative_buckets, settings.attention_heads))
         nn.init.normal_(self.bias, std=settings.width**-0.5)
 

@@ -23,6 +23,7 @@ class Rotary(PositionEncoding):
     """The score of a query and a key depends on their content and on the distance between their positions."""
 
     in_attention = True
+    kernels = True
     ctranslate2: ClassVar[Mapping[str, object]] = {"rotary_dim": 0, "rotary_interleave": False}
 
     def __init__(self, settings: ModelSettings) -> None:
