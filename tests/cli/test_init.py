@@ -45,6 +45,16 @@ def test_more_data_never_recommends_a_smaller_model_or_more_dropout() -> None:
         assert smaller.dropout >= larger.dropout
 
 
+def test_formal_languages_choose_the_model_of_cogs() -> None:
+    """Its words are tokens, and the vocabulary stays that of the words."""
+    words = {"texts": 20_000, "types": 700, "recurring": 1.0}
+    found = chosen(20_000, replace(side(""), **words), replace(side(""), **words))
+    assert (found["model.encoder_layers"], found["model.decoder_layers"], found["model.dropout"]) == (2, 2, 0.1)
+    assert (found["model.positions"], found["training.updates"], found["tokenizer.size"]) == ("rotary", 8_000, 900)
+    assert chosen(20_000, side(), replace(side(""), **words))["model.encoder_layers"] == 2
+    assert chosen(400_000, replace(side(""), **words), replace(side(""), **words))["model.width"] == 512
+
+
 def test_29_000_pairs_choose_the_shape_of_multi30ks_published_tiny_transformer() -> None:
     found = chosen(29_000, side(), side("de"))
     assert (found["model.width"], found["model.feed_forward"], found["model.attention_heads"]) == (128, 256, 4)

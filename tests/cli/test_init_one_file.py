@@ -252,6 +252,7 @@ def test_tokens_follow_from_the_data(run, tmp_path: Path, pairs, kinds, metric) 
     assert ([found] if isinstance(found, str) else found) == metric
     smoothing = settings["training"].get("label_smoothing", 0.1)
     assert smoothing == (0.0 if kinds == ("word", "word") else 0.1)
+    assert settings["model"].get("positions") == ("rotary" if kinds == ("word", "word") else None)
 
 
 def test_a_lemma_of_another_script_than_its_tags_shares_letters_with_its_form(run, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from translume.config import CleaningSettings, DataSettings, ModelSettings
@@ -49,6 +49,8 @@ SIZES = (
 )
 
 
+FORMAL = Size(300_000, 0, 128, 256, 2, 2, 4, 0.1, 8_000, 2048, 1e-3, 300)
+"""The model for up to 300,000 pairs of a formal language, whose vocabulary is its words: that of recipes/cogs.toml."""
 TOKENS_PER_PIECE = 2
 """Tokens of a word, a digit or a sign with small vocabularies, estimated high: 1.0 for Multi30k, 2.0 for SciTLDR."""
 MAX_POSITIONS, SPARE = 2048, 8
@@ -79,6 +81,8 @@ def choose(pairs: int, source: Side, target: Side, parts: int = 1) -> list[Choic
     parts: number of parts of a source, between which its template has the segment separator.
     """
     size = next(size for size in SIZES if pairs <= size.pairs)
+    if is_formal(source, target) and SIZES[0].pairs < pairs <= FORMAL.pairs:
+        size = replace(FORMAL, vocabulary=size.vocabulary)
     return [
         *_limits(source, target),
         *_tokenizer(size, source, target, pairs),
@@ -96,6 +100,15 @@ def token_kinds(source: Side, target: Side) -> tuple[str, str]:
     if source.short and target.short:
         return "character", "character"
     return "bpe", "bpe"
+
+
+def is_formal(source: Side, target: Side) -> bool:
+    """Return whether the target is a formal language: its words are tokens, and it is not a pronunciation of letters.
+
+    Rotary positions are far better for these and worse for pronunciations; recipes/tasks.md has figures.
+    """
+    kinds = token_kinds(source, target)
+    return kinds[1] == "word" and kinds[0] != "character"
 
 
 def _positions(source: Side, target: Side) -> int | None:
@@ -173,6 +186,8 @@ def _model(size: Size, source: Side, target: Side, parts: int) -> Iterable[Choic
     yield Choice(path="model.decoder_layers", value=size.decoder_layers)
     yield Choice(path="model.attention_heads", value=size.attention_heads)
     yield Choice(path="model.dropout", value=size.dropout, why="more for less data")
+    if is_formal(source, target):
+        yield Choice(path="model.positions", value="rotary", why="sinusoidal ones lose count of brackets and commands")
     positions = _positions(source, target)
     if positions is not None and positions > ModelSettings().max_positions:
         yield Choice(path="model.max_positions", value=positions, why="for the length of these texts")
