@@ -14,6 +14,7 @@ from translume.config import DecodingSettings
 from translume.config.decoding import STRATEGIES
 from translume.decoding import (
     BannedPhrases,
+    ForbidFirst,
     ForbidTokens,
     NoRepeatNgram,
     OnlyTokens,
@@ -25,6 +26,7 @@ from translume.decoding import (
     search,
     strategy_from,
 )
+from translume.engine.rules import KernelRules
 from translume.errors import SettingsError
 
 BOS, EOS = 0, 1
@@ -286,3 +288,24 @@ def test_rules_combine():
     assert said[0] == "a"
     assert all(one != other for one, other in pairwise(said))
     assert not holds("".join(said), "a b")
+
+
+@every
+def test_tokens_that_do_not_begin_a_target_may_follow(name):
+    rules = [ForbidFirst((EOS, 3))]
+    scores = torch.full((SIZE,), -9.0).index_fill(0, torch.tensor([3]), 5.0)
+    scores[4] = 2.0
+
+    def step(prefix, state):
+        return Logits(scores.expand(len(prefix), -1)), state
+
+    class State:
+        def select(self, rows):
+            return self
+
+    found = search(
+        step, State(), bos=BOS, eos=EOS, strategy=build_strategy(name), limits=torch.tensor([3]), rules=rules
+    )
+    assert all(each.tokens[0] not in (EOS, 3) for each in found[0])
+    assert found[0][0].tokens[1:] == (3, 3)
+    assert KernelRules.of(rules, EOS, SIZE) is not None

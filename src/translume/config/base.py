@@ -11,6 +11,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     ValidationError,
     ValidationInfo,
@@ -175,6 +176,8 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+Ids = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(as_tuple)]
+"""Ids of tokens."""
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 """Words or paths: one string or a list of strings."""
 

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal, Self, TypedDict
 
 from pydantic import Field, field_validator, model_validator
 
-from translume.config.base import Names, Settings
+from translume.config.base import Ids, Names, Settings
 from translume.errors import nearest
 
 STRATEGIES = {
@@ -76,6 +76,10 @@ class DecodingSettings(Settings):
     """
     ban: Names = ()
     """Words and phrases that must not occur in a target; "@FILE" names a file, one per line; "@@x" means "@x"."""
+    suppress: Ids = ()
+    """Ids of tokens that are never generated, as in imported models."""
+    suppress_first: Ids = ()
+    """Ids of tokens that do not begin a target."""
     no_repeat_ngram: int = Field(default=0, ge=0)
     """Never repeat an n-gram of this length in a target (Paulus et al. 2018); 0 allows repetition."""
     repetition_penalty: float = Field(default=1.0, ge=1.0)
@@ -171,6 +175,8 @@ class DecodingOptions(TypedDict, total=False):
     split: Literal["auto", "always", "never"]
     prefix: str
     ban: str | tuple[str, ...] | list[str]
+    suppress: tuple[int, ...] | list[int]
+    suppress_first: tuple[int, ...] | list[int]
     no_repeat_ngram: int
     repetition_penalty: float
     vocabulary: str

@@ -10,6 +10,7 @@ from translume.config.data import DataSettings
 from translume.config.model import ModelSettings
 from translume.errors import SettingsError
 
+ENGLISH = "en"
 SHOWN = 12
 """Maximum number of directions that a message lists."""
 
@@ -36,6 +37,7 @@ class Directions:
     sources, targets: codes of all languages that it reads and writes, in order.
     default: the direction of [data], whose codes may be empty.
     tagged: whether it reads the target's language from a tag.  reads_source: whether it reads the source's as well.
+    speech: whether it writes the language of a recording, which it can detect, or English.
     """
 
     trained: tuple[Direction, ...]
@@ -44,6 +46,7 @@ class Directions:
     default: Direction
     tagged: bool
     reads_source: bool
+    speech: bool = False
 
     @classmethod
     def of(cls, data: DataSettings, model: ModelSettings, languages: Iterable[str] = ()) -> Self:
@@ -62,6 +65,7 @@ class Directions:
             default=default,
             tagged=tagged,
             reads_source=tagged and model.language_tags == "target",
+            speech=tagged and model.language_tags == "speech",
         )
 
     @property
@@ -72,6 +76,8 @@ class Directions:
     @property
     def offered(self) -> tuple[Direction, ...]:
         """The trained directions; if they are not known, all pairs of different languages."""
+        if self.speech:
+            return tuple(Direction(source=code, target=to) for code in self.sources for to in {code: 0, ENGLISH: 0})
         pairs = product(self.sources, self.targets)
         return self.trained or tuple(Direction(source=a, target=b) for a, b in pairs if a != b)
 
@@ -94,6 +100,8 @@ class Directions:
             return self.default
         self._check("to", target, self.targets)
         self._check("from_", source, self.sources)
+        if self.speech:
+            return self._of_speech(source, target)
         default = self.default
         if not target and default.target in self.targets and default.target != source:
             target = default.target
@@ -109,6 +117,20 @@ class Directions:
         if chosen not in self.trained and (source == target or not self.tagged):
             raise SettingsError(f"decoding.to: found {chosen}; the model translates {self.describe()}")
         return chosen
+
+    def _of_speech(self, source: str, target: str) -> Direction:
+        """Return the direction of a recording; the source is empty for a language to detect, the target for the same.
+
+        Only English is written for another language.
+        """
+        source = source or (target if target != ENGLISH else "")
+        target = target or source
+        if source and target not in (source, ENGLISH):
+            raise SettingsError(
+                f"decoding.to: found {source}→{target}, expected '{source}' or '{ENGLISH}': the model writes the "
+                "language of a recording, or English"
+            )
+        return Direction(source=source, target=target)
 
     def _check(self, name: str, code: str, known: Sequence[str]) -> None:
         if code and code not in known:

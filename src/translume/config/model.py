@@ -37,6 +37,8 @@ POSITIONS = {
 """The position encodings by name; a new one is a module in `model.positions` and a line here."""
 
 
+LanguageTags = Literal["none", "source", "target", "speech", "english_speech"]
+"""Where a model reads the tags of its languages."""
 GATED = frozenset({"swiglu", "geglu"})
 """Activations of feed-forward blocks with a gate: act(x W) ⊙ (x V) (Shazeer 2020)."""
 
@@ -102,12 +104,14 @@ class ModelSettings(Settings):
     """Normalise embeddings, positions included, before the first layer, as BART does (Lewis et al. 2020)."""
     bias: bool = True
     """Biases in linear maps and in LayerNorm."""
-    language_tags: Literal["none", "source", "target"] = "none"
+    language_tags: LanguageTags = "none"
     """Where a model of several languages reads its tags, special tokens of the vocabulary that name a language.
 
     "source": the tag of the target's language begins the source (Johnson et al. 2017). "target": the tag of its own
     language begins the source, and that of the target's language is the decoder's first token after the begin mark (Fan
-    et al. 2021), as in M2M-100, NLLB-200 and mBART-50. No tag is predicted, and none counts in a loss or a score.
+    et al. 2021), as in M2M-100, NLLB-200 and mBART-50. "speech": the decoder's first tokens after the begin mark are
+    the tag of the language of a recording, that of the task, and one that says that no times follow; "english_speech":
+    only the last (Radford et al. 2023). No tag is predicted, and none counts in a loss or a score.
     """
     segments: int = Field(default=0, ge=0)
     """Number of segments of a source, such as a sentence and its context, that get a segment embedding; 0 for none.
@@ -141,12 +145,12 @@ class ModelSettings(Settings):
     @property
     def source_tags(self) -> int:
         """Number of tags before the tokens of a source."""
-        return int(self.language_tags != "none")
+        return int(self.language_tags in ("source", "target"))
 
     @property
     def target_tags(self) -> int:
         """Number of tags between the begin mark and the tokens of a target."""
-        return int(self.language_tags == "target")
+        return {"target": 1, "speech": 3, "english_speech": 1}.get(self.language_tags, 0)
 
     @model_validator(mode="after")
     def _attention_heads_divide_width(self) -> Self:

@@ -17,12 +17,19 @@ class SourceKind(Settings):
     """The class that reads the frames of a source, "module:Class"; empty for text, which a tokenizer reads."""
     embedding: ClassVar[str] = "translume.model.embedding:Embedding"
     """The class of the encoder's first layers: "module:Class"."""
+    language_tags: ClassVar[tuple[str, ...]] = ("none",)
+    """Values of `model.language_tags` that a model of such sources may have."""
     kind: str
+
+    def longest(self, max_positions: int) -> int:
+        """Return the maximum length of a source, end mark included, for that of a target, `model.max_positions`."""
+        return max_positions
 
 
 class TextSettings(SourceKind):
     """[data] source = "text": the encoder reads the tokens of a text."""
 
+    language_tags: ClassVar[tuple[str, ...]] = ("none", "source", "target")
     kind: Literal["text"] = "text"
 
 
@@ -94,6 +101,43 @@ class AudioSettings(FrameSettings):
         return self
 
 
+class WhisperSettings(FrameSettings):
+    """[data] source = "whisper": recordings as models imported from Whisper read them (Radford et al. 2023).
+
+    The encoder reads windows of a fixed length, filled up with silence; 100 frames a second, with one of two
+    convolutions of stride 2.
+    """
+
+    reader: ClassVar[str] = "translume.sources.audio:WhisperReader"
+    embedding: ClassVar[str] = "translume.model.frames:WhisperEmbedding"
+    language_tags: ClassVar[tuple[str, ...]] = ("speech", "english_speech")
+    kind: Literal["whisper"] = "whisper"
+    mels: int = Field(default=80, ge=1, le=128)
+    """Number of mel bands between 0 and 8 kHz."""
+    positions: int = Field(default=1500, ge=1, le=65_536)
+    """Number of positions of a window, of 20 ms each: 1500 are 30 seconds."""
+    max_seconds: float = Field(default=7200.0, gt=0.0, le=86_400.0)
+    """Maximum length of a recording in seconds; a longer one is refused before it is decoded."""
+    convolutions: Literal[1] = 1
+    """Number of convolutions that halve the number of frames."""
+    channels: Literal[0] = 0
+    """Always 0: the convolutions have as many channels as the width of the model."""
+    speed: float = Field(default=0.0, ge=0.0, le=0.0)
+    """Always 0: all windows have the same number of frames."""
+
+    @property
+    def size(self) -> int:
+        return self.mels
+
+    @property
+    def window(self) -> int:
+        """Number of frames in a window."""
+        return 2 * self.positions
+
+    def longest(self, max_positions: int) -> int:
+        return self.positions + 1  # there is no end mark
+
+
 class ImageSettings(FrameSettings):
     """[data] source = "image": PNG, JPEG and other images that Pillow reads; a frame is a column of pixels."""
 
@@ -122,7 +166,7 @@ def _as_table(value: object) -> object:
 
 
 SourceSettings = Annotated[
-    TextSettings | FeatureSettings | ImageSettings | AudioSettings,
+    TextSettings | FeatureSettings | ImageSettings | AudioSettings | WhisperSettings,
     Field(discriminator="kind"),
     BeforeValidator(_as_table),
 ]

@@ -152,6 +152,11 @@ class Config(Settings):
         """Whether the model translates between languages that are named, so that a text can be split into sentences."""
         return self.data.translation or self.model.language_tags != "none"
 
+    @property
+    def longest_source(self) -> int:
+        """Maximum length of a source in positions of the encoder, end mark included."""
+        return self.data.source.longest(self.model.max_positions)
+
     def change(self, *overrides: str) -> Self:
         """Return a copy with `path=value` overrides applied."""
         return self.build(self.stated(), overrides, place="--set")

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from translume.atomic import replace_file
 from translume.config.data import CleaningSettings, DataSettings
+from translume.config.model import LanguageTags
 from translume.data import held_out
 from translume.data.batch import BatchTags, Ragged, starts_of
 from translume.data.cleaning import KEPT, REASONS, Account, Ledger, Rules
@@ -29,6 +30,7 @@ from translume.errors import DataError, nearest
 from translume.sources import FrameReader, frame_reader
 from translume.tasks import Task, find_task
 from translume.text import Labels, Tokenizer
+from translume.text.speech import UNKNOWN_LANGUAGE, SpeechTokens
 
 _BLOCK = 1 << 22
 DIGESTS = "files.json"
@@ -279,7 +281,7 @@ def prepare(
     *,
     split: Split,
     max_positions: int | None = None,
-    language_tags: Literal["none", "source", "target"] = "none",
+    language_tags: LanguageTags = "none",
     progress: Callable[[int], None] | None = None,
     look: Callable[[list[Pair]], object] | None = None,
     processes: int | None = None,
@@ -372,6 +374,14 @@ def _tags(places: tuple[Origin, ...], tokenizers: tuple[Tokenizer, Tokenizer | L
                 )
         return np.array([[tokenizer.languages[code]] for code in codes], np.int64)
 
+    if where in ("speech", "english_speech"):
+        tokens = SpeechTokens.of(target)
+        prompts = [tokens.prompt(place.direction.source, place.direction.target) for place in places]
+        for place, prompt in zip(places, prompts, strict=True):
+            if UNKNOWN_LANGUAGE in prompt:
+                found, known = place.direction.source, tokens.languages
+                raise DataError(f"{place.file}: found recordings in '{found}', which has no tag{nearest(found, known)}")
+        return BatchTags(np.empty((len(places), 0), np.int64), np.array(prompts, np.int64))
     sources, targets = ([getattr(place.direction, side) for place in places] for side in ("source", "target"))
     if where == "source":
         return BatchTags(ids(source, targets), np.empty((len(places), 0), np.int64))

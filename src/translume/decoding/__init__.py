@@ -9,6 +9,7 @@ from translume.decoding.greedy import Greedy
 from translume.decoding.loop import BestHypotheses, CompleteSearch, CompleteSearcher, best_of, decode, search
 from translume.decoding.prompt import PromptedState, PromptedStep
 from translume.decoding.rules import (
+    ForbidFirst,
     ForbidTokens,
     ForcedPrefix,
     MinimumLength,
@@ -47,6 +48,7 @@ __all__ = [
     "DiverseBeam",
     "Ending",
     "Ensemble",
+    "ForbidFirst",
     "ForbidTokens",
     "ForcedPrefix",
     "Fused",

@@ -61,6 +61,18 @@ class ForbidTokens:
         return _forbidden_everywhere(self.ids, prefix.size(0), prefix.device)
 
 
+@dataclass(frozen=True, slots=True)
+class ForbidFirst:
+    """Forbids the tokens `ids` as the first of a target."""
+
+    ids: tuple[int, ...]
+
+    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
+        if context.step or not self.ids:
+            return None
+        return _forbidden_everywhere(self.ids, prefix.size(0), prefix.device)
+
+
 @lru_cache(maxsize=64)
 def _forbidden_everywhere(ids: tuple[int, ...], rows: int, device: torch.device) -> Bias:
     """Forbid `ids` in every row. Cached because a search repeats the same call at every step."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from translume.decoding import (
     BannedPhrases,
+    ForbidFirst,
     ForbidTokens,
     MinimumLength,
     NoRepeatNgram,
@@ -21,7 +22,7 @@ from translume.decoding import (
 from translume.kernels import loading
 from translume.kernels.loading import address
 
-_ONCE = (NoRepeatNgram, RepetitionPenalty, BannedPhrases, TextPrefix)
+_ONCE = (ForbidFirst, NoRepeatNgram, RepetitionPenalty, BannedPhrases, TextPrefix)
 """Rules of which the kernels support one of each kind."""
 
 
@@ -35,9 +36,12 @@ class KernelRules:
         """forbidden: [V], True for tokens that are never generated."""
         found = {type(rule): rule for rule in rules}
         ngram, repetition = found.get(NoRepeatNgram), found.get(RepetitionPenalty)
-        banned, prefix = found.get(BannedPhrases), found.get(TextPrefix)
+        banned, prefix, first = found.get(BannedPhrases), found.get(TextPrefix), found.get(ForbidFirst)
         self._rules = [each.what if isinstance(each, TextPrefix) else each for each in rules]
         self._kept: dict[str, Tensor] = {"forbidden": forbidden}
+        if isinstance(first, ForbidFirst):
+            self._kept["forbidden_first"] = torch.zeros_like(forbidden)
+            self._kept["forbidden_first"][list(first.ids)] = True
         self.struct = loading.Rules(
             eos=eos,
             min_length=max([0, *(rule.tokens for rule in rules if isinstance(rule, MinimumLength))]),

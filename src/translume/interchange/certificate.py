@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from translume.checkpoint import Checkpoint
 from translume.model import Transformer
@@ -39,12 +40,14 @@ class ForcedTargets:
 
     Ids include the tags of languages, but no other special tokens.
     given: the number of tokens at the beginning of each target that are tags, whose log-probabilities do not count.
+    frames: the sources [1, L, F] of a model that reads no text, instead of `sources`.
     """
 
     given: int
     sources: list[list[int]]
     targets: list[list[int]]
     log_probs: list[list[float]]
+    frames: tuple[Tensor, ...] = ()
 
     def certificate(self, found: Sequence[Sequence[float]], dtype: str) -> Certificate:
         """Compare the log-probabilities `found` with ours. Raises ValueError if their number differs."""
@@ -64,11 +67,14 @@ class ForcedTargets:
 
 
 @torch.no_grad()
-def forced_targets(checkpoint: Checkpoint) -> ForcedTargets:
-    """Score random sentences of 1 to LONGEST tokens, drawn from the vocabulary without special tokens."""
+def forced_targets(checkpoint: Checkpoint, count: int = SENTENCES) -> ForcedTargets:
+    """Score random sentences of 1 to LONGEST tokens, drawn from the vocabulary without special tokens.
+
+    For a model that reads no text, sources are random frames.
+    """
     generator = torch.Generator().manual_seed(1)
     settings = checkpoint.config.model
-    longest = min(LONGEST, settings.max_positions - 1 - settings.source_tags)
+    longest = min(LONGEST, settings.max_positions - 1 - max(settings.source_tags, settings.target_tags))
     sides = []
     for tokenizer, tags in (
         (checkpoint.source_tokenizer, settings.source_tags),
@@ -76,23 +82,35 @@ def forced_targets(checkpoint: Checkpoint) -> ForcedTargets:
     ):
         specials = {tokenizer.specials.pad, tokenizer.specials.bos, tokenizer.specials.eos, tokenizer.specials.unk}
         ids = torch.tensor([number for number in range(len(tokenizer)) if number not in specials])
-        lengths = torch.randint(1, longest + 1, (SENTENCES,), generator=generator).tolist()
+        lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
         rows = [ids[torch.randint(len(ids), (length,), generator=generator)].tolist() for length in lengths]
-        codes = [*tokenizer.languages.values()]
-        sides.append([[codes[place % len(codes)], *row] if tags else row for place, row in enumerate(rows)])
+        codes = [*tokenizer.languages.values()] or ids.tolist()
+        sides.append([[codes[place % len(codes)]] * tags + row for place, row in enumerate(rows)])
     sources, targets = sides
-    log_probs = [_log_probs(checkpoint, source, target) for source, target in zip(sources, targets, strict=True)]
-    return ForcedTargets(given=settings.target_tags, sources=sources, targets=targets, log_probs=log_probs)
+    eos, frames = checkpoint.source_tokenizer.specials.eos, tuple[Tensor, ...]()
+    read = [torch.tensor([[*source, eos]]) for source in sources]
+    if checkpoint.config.data.source.reader:
+        one = torch.ones(1, 1, dtype=torch.bool)
+        read = [checkpoint.model.encoder.embedding.example(one, generator)[0] for _ in targets]
+        sources, frames = [], tuple(read)
+    return ForcedTargets(
+        given=settings.target_tags,
+        sources=sources,
+        targets=targets,
+        log_probs=[_log_probs(checkpoint, source, target) for source, target in zip(read, targets, strict=True)],
+        frames=frames,
+    )
 
 
-def _log_probs(checkpoint: Checkpoint, source: list[int], target: list[int]) -> list[float]:
+def _log_probs(checkpoint: Checkpoint, source: Tensor, target: list[int]) -> list[float]:
     model: Transformer = checkpoint.model
     device = next(model.parameters()).device
     specials = checkpoint.target_tokenizer.specials
-    read = torch.tensor([[*source, checkpoint.source_tokenizer.specials.eos]], device=device)
+    read = source.to(device)
     given = torch.tensor([[specials.bos, *target]], device=device)
     labels = torch.tensor([[*target, specials.eos]], device=device)
     everywhere = torch.ones_like(labels, dtype=torch.bool)
-    score = model.score(read, torch.ones_like(read, dtype=torch.bool), given, labels, everywhere)
+    mask = torch.ones(read.shape[:2], dtype=torch.bool, device=device)
+    score = model.score(read, mask, given, labels, everywhere)
     values: list[float] = score[0].tolist()
     return values

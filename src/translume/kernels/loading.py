@@ -137,7 +137,7 @@ class Rules(ctypes.Structure):
     """`rules` of rules.h."""
 
     _fields_ = (
-        ("forbidden", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("forbidden", "forbidden_first")),
         *((name, ctypes.c_int64) for name in ("eos", "min_length", "ngram")),
         ("repetition", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in ("phrase_states", "phrase_ends")),

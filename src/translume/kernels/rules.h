@@ -11,6 +11,7 @@ enum { TEXT_START, PHRASE_FOUND, TEXT_MIDDLE };
 /* The rules of all sentences of a search, V tokens. A NULL pointer or 0 turns a rule off. */
 typedef struct {
     const uint8_t *forbidden;        /* [V], 1 for tokens that are never generated */
+    const uint8_t *forbidden_first;  /* [V], 1 for tokens that do not begin a target */
     int64_t eos, min_length;         /* eos is forbidden before min_length tokens */
     int64_t ngram;                   /* no n-gram of this order occurs twice */
     float repetition;                /* added once to the logit of each token that a hypothesis contains, at most 0 */
@@ -82,6 +83,7 @@ static int32_t phrase_state_of_end(const rules *rules, const int64_t *tokens, in
 /* Return what the rules add to the logit of a token: 0, a penalty, or -INFINITY if it is forbidden. */
 static float rule_bias(const rules *rules, const hypothesis *text, int64_t token) {
     if (rules->forbidden[token] || (token == rules->eos && text->length < rules->min_length)) return -INFINITY;
+    if (!text->length && rules->forbidden_first && rules->forbidden_first[token]) return -INFINITY;
     if (contains(text->banned, text->banned_count, token)) return -INFINITY;
     if (rules->phrase_states && rules->spelled_begins[token] < rules->spelled_begins[token + 1] &&
         rules->phrase_ends[phrase_state(rules, text->state, token)]) return -INFINITY;
@@ -113,6 +115,8 @@ static void apply_rules(const rules *rules, const hypothesis *text, const float 
     memcpy(scores, logits, size * sizeof *scores);
     for (const uint8_t *next = rules->forbidden; (next = memchr(next, 1, rules->forbidden + size - next)); next++)
         scores[next - rules->forbidden] = -INFINITY;
+    for (int64_t token = 0; !text->length && rules->forbidden_first && token < size; token++)
+        if (rules->forbidden_first[token]) scores[token] = -INFINITY;
     if (text->length < rules->min_length) scores[rules->eos] = -INFINITY;
     for (int64_t k = 0; k < text->banned_count; k++) scores[text->banned[k]] = -INFINITY;
     for (int64_t k = 0; rules->repetition != 0 && k < text->length; k++)

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from translume.config import FrameSettings, ModelSettings
-from translume.config.sources import ImageSettings
+from translume.config.sources import ImageSettings, WhisperSettings
 from translume.model.dropout import Dropout, draw_seed
 from translume.model.layers import norm_of
 from translume.model.positions import position_encoding
+from translume.model.positions.added import StoredSinusoidal
 
 _SMALLEST = 1e-5
 """A value with a smaller standard deviation is constant, and is not divided by it."""
@@ -207,6 +208,62 @@ class ImageEmbedding(FrameEmbedding):
             pixels = x.gather(1, columns[..., None].expand_as(x)).view(*x.shape[:2], self.source.height, self.colors)
             x = pixels.gather(2, rows[:, None, :, None].expand_as(pixels)).flatten(2)
         return super().augment(x, mask)
+
+
+class WhisperEmbedding(FrameEmbedding):
+    """dropout(conv(frames) + position) of windows of a fixed length, as in Whisper (Radford et al. 2023, section 2.2).
+
+    Two convolutions of size 3 with GELU, the second of stride 2, take the place of the linear map. Frames are not
+    normalised: the largest of their energies is known. Nothing is masked, since windows are filled up with silence.
+    """
+
+    source: WhisperSettings
+
+    def __init__(self, source: WhisperSettings, settings: ModelSettings) -> None:
+        nn.Module.__init__(self)
+        self.source = source
+        sizes = (source.size, settings.width, settings.width)
+        self.convolutions = initialised(
+            nn.ModuleList(
+                nn.Conv1d(before, after, 3, stride=stride, padding=1)
+                for before, after, stride in zip(sizes, sizes[1:], (1, 2), strict=False)
+            )
+        )
+        self.positions = StoredSinusoidal(settings, source.positions)
+        self.drop = Dropout(settings.dropout)
+
+    def learn(self, frames: NDArray[Any] | None) -> None:
+        """Do nothing: frames are not normalised."""
+
+    def front(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the positions [B, S, D] of windows [B, L, F], and a mask [B, S] that is True everywhere; S = L / 2.
+
+        Windows shorter than `source.window` are filled up with zeros.
+        """
+        x = source.to(next(self.convolutions.parameters()).dtype)
+        if x.size(1) < self.source.window:
+            x = F.pad(x, (0, 0, 0, self.source.window - x.size(1)))
+        if self.training:
+            x = self.augment(x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device))
+        x = x.mT
+        for layer in self.convolutions:
+            x = F.gelu(layer(x))
+        return x.mT, torch.ones(x.size(0), x.size(2), dtype=torch.bool, device=x.device)
+
+    def forward(
+        self, x: Tensor, places: Tensor, segments: Tensor | None = None, *, without_tokens: bool = False
+    ) -> Tensor:
+        """Return vectors [..., D] of positions x [..., D] that `front` returned, at `places` [...].
+
+        segments: ignored.  without_tokens: return those of positions alone; a baseline for attribution.
+        """
+        result: Tensor = self.drop(self.positions(torch.zeros_like(x) if without_tokens else x, places))
+        return result
+
+    def example(self, mask: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return random windows, one for each row of `mask`, and their mask [B, L]."""
+        shape = (mask.size(0), self.source.window, self.source.size)
+        return torch.randn(shape, generator=generator), torch.ones(shape[:2], dtype=torch.bool)
 
 
 def initialised(layers: nn.ModuleList) -> nn.ModuleList:

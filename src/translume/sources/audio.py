@@ -2,6 +2,7 @@
 
 import io
 import math
+from abc import abstractmethod
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from translume.config.sources import AudioSettings
+from translume.config.sources import AudioSettings, WhisperSettings
 from translume.errors import SettingsError
 from translume.sources.reader import FrameReader, UnreadableError
 
@@ -26,10 +27,10 @@ _ZEROS = 16
 """Zero crossings of the resampling filter on each side."""
 
 
-class AudioReader(FrameReader):
+class RecordingReader(FrameReader):
     """Reads recordings. Arrays are samples from −1 to 1 at 16 kHz, [samples] or [samples, channels]."""
 
-    settings: AudioSettings
+    settings: AudioSettings | WhisperSettings
 
     def decode(self, content: bytes) -> NDArray[Any]:
         if not content:
@@ -73,6 +74,16 @@ class AudioReader(FrameReader):
                 f"has {seconds:,.1f} seconds, expected at most {self.settings.max_seconds:g} (data.source.max_seconds)"
             )
 
+    @abstractmethod
+    def _frames(self, samples: Tensor) -> NDArray[Any]:
+        """Return the frames [L, F] of samples [n] at 16 kHz."""
+
+
+class AudioReader(RecordingReader):
+    """Reads recordings as log-mel energies or cepstral coefficients."""
+
+    settings: AudioSettings
+
     def _frames(self, samples: Tensor) -> NDArray[Any]:
         if not len(samples):
             return np.zeros((0, self.settings.size), np.float32)
@@ -80,6 +91,17 @@ class AudioReader(FrameReader):
         if self.settings.features == "mfcc":
             energies = energies @ _cosines(self.settings.mels)[:, : self.settings.coefficients]
         found: NDArray[Any] = energies.numpy()
+        return found
+
+
+class WhisperReader(RecordingReader):
+    """Reads recordings as Whisper does: log-mel energies, with silence after a recording shorter than a window."""
+
+    settings: WhisperSettings
+
+    def _frames(self, samples: Tensor) -> NDArray[Any]:
+        silence = max(0, self.settings.window * HOP - len(samples))
+        found: NDArray[Any] = log_mel(F.pad(samples, (0, silence)), self.settings.mels).numpy()
         return found
 
 

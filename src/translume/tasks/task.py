@@ -147,6 +147,12 @@ def check_settings(data: "DataSettings", model: "ModelSettings", training: "Trai
             f"{place}: training.ctc_weight: found {training.ctc_weight}, must be 0 for {task.summary} "
             f"with data.source = '{data.source.kind}'"
         )
+    if model.language_tags not in data.source.language_tags:
+        wanted = " or ".join(map(repr, data.source.language_tags))
+        raise SettingsError(
+            f"{place}: model.language_tags: found {model.language_tags!r}, must be {wanted} with data.source = "
+            f"'{data.source.kind}'"
+        )
     if data.source.reader:
         _check_frames(data, model, task, place)
     for name, reason in model.head.inapplicable_settings.items():
@@ -155,7 +161,7 @@ def check_settings(data: "DataSettings", model: "ModelSettings", training: "Trai
             raise SettingsError(f"{place}: training.{name}: found {found}, must be {off} with {reason}")
 
 
-_OF_TEXT = {"language_tags": "none", "segments": 0, "pretrained_source": ""}
+_OF_TEXT = {"segments": 0, "pretrained_source": ""}
 _RULES_OF_TEXT = {"too_long": "drop", "identical": False, "source_script": ""}
 
 

@@ -52,7 +52,7 @@ class LibraryIds:
         result += [b""] * (len(self.pieces) - len(result))
         for id_ in (specials.pad, specials.bos, specials.eos):
             result[id_] = b""
-        if specials.unk is not None:
+        if specials.unk is not None and specials.unk != specials.eos:  # Whisper's end mark, which stands for no text
             result[specials.unk] = unknown
         return result
 

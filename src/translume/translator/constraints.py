@@ -21,6 +21,7 @@ from translume.decoding import (
     Boundaries,
     ConstrainedBeam,
     Constraints,
+    ForbidFirst,
     ForbidTokens,
     Greedy,
     MinimumLength,
@@ -53,7 +54,11 @@ def build_rules(tokenizer: Tokenizer, begins: Sequence[bool], settings: Decoding
     Raises SettingsError for text that the tokenizer cannot spell, and DataError for a file that cannot be read.
     """
     specials = tokenizer.specials
-    rules: list[Rule] = [ForbidTokens(tuple(sorted({specials.pad, specials.bos} - {specials.eos})))]
+    _refuse_unknown(tokenizer, settings)
+    never = {specials.pad, specials.bos, *settings.suppress} - {specials.eos}
+    rules: list[Rule] = [ForbidTokens(tuple(sorted(never)))]
+    if settings.suppress_first:
+        rules.append(ForbidFirst(settings.suppress_first))
     if settings.min_length:
         rules.append(MinimumLength(settings.min_length))
     only = _vocabulary(tokenizer, settings.vocabulary)
@@ -73,6 +78,14 @@ def build_rules(tokenizer: Tokenizer, begins: Sequence[bool], settings: Decoding
         if any(begins):
             rules.append(TextPrefix(spellings, text, begins))
     return rules
+
+
+def _refuse_unknown(tokenizer: Tokenizer, settings: DecodingSettings) -> None:
+    """Raise SettingsError for ids that are none of the vocabulary, or for an end mark that is never generated."""
+    for name in ("suppress", "suppress_first"):
+        for found in getattr(settings, name):
+            if found >= len(tokenizer):
+                raise SettingsError(f"decoding.{name}: found {found:,}, expected an id below {len(tokenizer):,}")
 
 
 def check_rules(tokenizer: Tokenizer, settings: DecodingSettings) -> None:

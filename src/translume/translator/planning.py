@@ -19,6 +19,7 @@ from translume.errors import DataError, TranslationError, TranslumeError
 from translume.sources import FrameReader, describe, frame_reader
 from translume.text import SpecialIds, Tokenizer
 from translume.text.sentences import split_sentences, split_text
+from translume.text.speech import SpeechTokens
 from translume.translator.constraints import Constraint
 
 
@@ -130,6 +131,9 @@ class Tags:
             return cls(source=(reads[direction.target],))
         if model.config.model.language_tags == "target":
             return cls(source=(reads[direction.source],), target=(writes[direction.target],))
+        if model.config.model.target_tags:
+            tokens = SpeechTokens.of(model.target_tokenizer)
+            return cls(target=tokens.prompt(direction.source, direction.target))
         return NO_TAGS
 
 
@@ -177,7 +181,7 @@ class Reading:
         given = direction or Direction(source=settings.from_, target=settings.to)
         chosen = directions_of(model).resolve(given.source, given.target)
         tags = Tags.of(model, chosen)
-        cleaning, limit = model.config.data.cleaning, model.config.model.max_positions - 1 - len(tags.source)
+        cleaning, limit = model.config.data.cleaning, model.config.longest_source - 1 - len(tags.source)
         keep: Literal["keep_first", "keep_last", "none"] = "none"
         if cleaning.too_long != "drop":
             limit, keep = min(limit, cleaning.max_tokens), cleaning.too_long
@@ -226,7 +230,7 @@ def _plan_frames(line: Line, reader: FrameReader, reading: Reading) -> LinePlan:
         piece = frames_piece(reader, given, reading.limit)
     except DataError as error:
         raise LineError(line, str(error)) from None
-    return LinePlan(line=line, pieces=(replace(piece, text=line.text),))
+    return LinePlan(line=line, pieces=(replace(piece, text=line.text, target_tags=reading.tags.target),))
 
 
 def frames_piece(reader: FrameReader, given: object, limit: int) -> Piece:

@@ -9,8 +9,9 @@ from torch import Tensor
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
 from translume.config import Direction
-from translume.errors import DataError, TranslationError
+from translume.errors import DataError, SettingsError, TranslationError
 from translume.sources import frame_reader
+from translume.text.speech import UNKNOWN_LANGUAGE
 from translume.translator.ensemble import EnsembleMembers
 from translume.translator.planning import (
     Piece,
@@ -128,13 +129,14 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
     tags = _tags(checkpoint, pairs)
     sources = _sources(checkpoint, pairs, tags)
     labels = [[*tag.target, *ids] for tag, ids in zip(tags, _labels(checkpoint, pairs), strict=True)]
-    limit = checkpoint.config.model.max_positions
+    longest = {"source": checkpoint.config.longest_source, "target": checkpoint.config.model.max_positions}
     lengths = [len(source.read_ids) + 1 for source in sources]
     for pair, *sides in zip(pairs, lengths, map(len, labels), strict=True):
         for side, length in zip(("source", "target"), sides, strict=True):
-            if length > limit:
+            if length > longest[side]:
                 raise TranslationError(
-                    f"{pair.place}: the {side} has {length:,} tokens with its end mark, expected at most {limit:,}"
+                    f"{pair.place}: the {side} has {length:,} tokens with its end mark, "
+                    f"expected at most {longest[side]:,}"
                 )
     device = next(checkpoint.model.parameters()).device
     longer = [max(source, len(target)) for source, target in zip(lengths, labels, strict=True)]
@@ -162,7 +164,7 @@ def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], tags: Sequence
     pieces = []
     for pair in pairs:
         try:
-            pieces.append(frames_piece(reader, pair.source, checkpoint.config.model.max_positions - 1))
+            pieces.append(frames_piece(reader, pair.source, checkpoint.config.longest_source - 1))
         except DataError as error:
             raise TranslationError(f"{pair.place}: {error}") from None
     return pieces
@@ -176,6 +178,8 @@ def _tags(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[Tags]:
     for given in {pair.direction for pair in pairs}:
         chosen = given or default
         found[given] = Tags.of(checkpoint, directions.resolve(chosen.source, chosen.target))
+        if UNKNOWN_LANGUAGE in found[given].target:
+            raise SettingsError("decoding.from_: empty, expected the language of the recordings to score (--from)")
     return [found[pair.direction] for pair in pairs]
 
 

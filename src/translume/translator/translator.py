@@ -70,6 +70,7 @@ from translume.translator.search import (
     search_constrained,
     search_pieces,
 )
+from translume.translator.speech import with_languages
 
 Source = Any
 """A path, bytes, a NumPy array or a PIL image."""
@@ -473,6 +474,11 @@ class Translator:
         for direction, group in groupby(lines, key=lambda line: line.direction):
             reading = Reading.of(self.checkpoint, settings, direction)
             plans += plan_lines(list(group), self.checkpoint.source_tokenizer, reading)
+        if self.directions.speech:
+            stepper, most = self.models.stepper(attentive=False), settings.max_tokens
+            plans = [
+                replace(plan, pieces=with_languages(self.checkpoint, plan.pieces, stepper, most)) for plan in plans
+            ]
         terminology = self._terminology(settings)
         forced = bool(settings.placeholders) and settings.strategy in CONSTRAINABLE  # other strategies only warn
         if terminology is None and not forced and not any(line.constraints for line in lines):

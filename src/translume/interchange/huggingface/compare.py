@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoTokenizer
 from transformers.utils import logging
 
 from translume.checkpoint import Checkpoint, free
@@ -45,6 +45,8 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
     If the architecture in transformers has other position vectors than our model, ours are copied into it. The memory
     of the checkpoint's model is freed before theirs is loaded.
     """
+    if checkpoint.config.data.source.reader:
+        return _compare_speech(checkpoint, folder)
     tokenizer = _loaded(folder, AutoTokenizer)
     forced = forced_targets(checkpoint)
     tags = source_tags(tokenizer, checkpoint)
@@ -61,7 +63,11 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
     theirs = _loaded(folder, AutoModelForSeq2SeqLM, dtype=torch.float32, weights_only=True).eval()
     if type(theirs).__name__ not in encoding_class(checkpoint.config.model.positions).huggingface:
         _copy_positions(positions, theirs)
-    certificate = certificate_of(checkpoint, theirs, forced)
+    return _accepted(certificate_of(checkpoint, theirs, forced), folder)
+
+
+def _accepted(certificate: Certificate, folder: Path) -> Certificate:
+    """Return a certificate. Raises TranslumeError if the two models differ too much."""
     if not certificate.difference <= TOLERANCE:
         raise TranslumeError(
             f"{folder}: the imported model differs from transformers' by {certificate.difference:.2g} nats a token, "
@@ -81,6 +87,32 @@ def _loaded(folder: Path, kind: Any, **options: Any) -> Any:
                 f"{folder}: transformers cannot read it ({type(error).__name__}: {''.join(first)}), "
                 "expected a folder that it loads, tokenizer_config.json included"
             ) from error
+
+
+WINDOWS = 4
+"""Number of random windows of sound that are compared."""
+
+
+@torch.no_grad()
+def _compare_speech(checkpoint: Checkpoint, folder: Path) -> Certificate:
+    """Compare log-probabilities of random targets for random windows of sound."""
+    tokenizer, ours = _loaded(folder, AutoTokenizer), checkpoint.target_tokenizer
+    forced = forced_targets(checkpoint, WINDOWS)
+    for text in _texts(ours, forced.targets):
+        found = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        if found != ours.encode(text):
+            raise TranslumeError(
+                f"{folder}: transformers reads {text!r} as the ids {found}, the imported model as {ours.encode(text)}"
+            )
+    free(checkpoint.model)
+    theirs = _loaded(folder, AutoModelForSpeechSeq2Seq, dtype=torch.float32, weights_only=True).eval()
+    log_probs = []
+    for frames, target in zip(forced.frames, forced.targets, strict=True):
+        given = torch.tensor([[ours.specials.bos, *target]])
+        logits = theirs(input_features=frames.mT, decoder_input_ids=given).logits
+        labels = torch.tensor([*target, ours.specials.eos])
+        log_probs.append(logits[0].float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist())
+    return _accepted(forced.certificate(log_probs, "float32"), folder)
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 _UNCARRIED: dict[str, tuple[object, ...]] = {
     "do_sample": (False,), "no_repeat_ngram_size": (0,), "encoder_no_repeat_ngram_size": (0,), "min_length": (0,),
     "repetition_penalty": (1.0,), "encoder_repetition_penalty": (1.0,), "num_beam_groups": (1,), "penalty_alpha": (),
-    "diversity_penalty": (0.0,), "forced_bos_token_id": (), "suppress_tokens": (), "begin_suppress_tokens": (),
+    "diversity_penalty": (0.0,), "forced_bos_token_id": (),
     "sequence_bias": (), "min_new_tokens": (), "max_new_tokens": (), "num_return_sequences": (1,),
 }  # fmt: skip
 """Settings of a search that we do not have, with the values that change nothing. null never changes anything."""
@@ -76,6 +76,9 @@ def decoding_values(
     longest = values.get("max_length")
     if isinstance(longest, int) and longest > 1:
         decoding["max_length"] = max(1, longest - 1 - bool(languages))  # `generate` counts the start token and the tag
+    for ours, theirs in (("suppress", "suppress_tokens"), ("suppress_first", "begin_suppress_tokens")):
+        if found := values.get(theirs):
+            decoding[ours] = sorted({id_ for id_ in found if 0 <= id_ < config.target_vocabulary})
     if "" in languages:  # texts of one language, not to be translated sentence by sentence
         decoding["split"] = "never"
     first = values.get("forced_bos_token_id")

@@ -14,11 +14,12 @@ from translume.text import SpecialIds, Tokenizer, Vocabulary
 from translume.text.library import LibraryIds
 
 
-def read_wrapped_tokenizer(folder: Path, config: ForeignConfig, codes: str) -> Tokenizer:
+def read_wrapped_tokenizer(folder: Path, config: ForeignConfig, codes: str, *, special: str = "") -> Tokenizer:
     """Return the tokenizer of a folder, run by the library as transformers runs it.
 
     codes: a regular expression for the special tokens that are tags of languages; empty if the token that begins every
-    text stands in their place, for a language without a code.
+    text stands in their place, for a language without a code. Its group, if it has one, is the code.
+    special: a regular expression for further special tokens, which are no text.
     Raises DataError for damaged files, SettingsError for a tokenizer that is not supported.
     """
     with suppress_transformers_output():
@@ -38,13 +39,16 @@ def read_wrapped_tokenizer(folder: Path, config: ForeignConfig, codes: str) -> T
         )
     if theirs.unk_token_id is None:
         raise SettingsError(f"{folder}: unk_token: found null, expected the token of unknown characters")
+    document = json.loads(backend.to_str())
+    for token in document["added_tokens"]:
+        token["special"] |= bool(special and re.fullmatch(special, token["content"]))
     added = backend.get_added_tokens_decoder()
     languages = {"": theirs.cls_token_id}
     if codes:
-        special = {token.content: id_ for id_, token in added.items() if token.special}
-        languages = {tag: id_ for tag, id_ in special.items() if re.fullmatch(codes, tag)}
+        tags = {id_: re.fullmatch(codes, token.content) for id_, token in added.items() if token.special}
+        languages = {tag[tag.lastindex or 0]: id_ for id_, tag in tags.items() if tag}
     try:
-        library = LibraryIds(json.loads(backend.to_str()), config.vocabulary)
+        library = LibraryIds(document, config.vocabulary)
         settings = TokenizerSettings(
             kind="library", size=max(config.vocabulary, 8), normalization="none", unknown="token"
         )

@@ -7,13 +7,12 @@ from typing import Any, Literal
 from torch import Tensor
 
 from translume.checkpoint import Checkpoint, adopt, build_model, without_values
-from translume.config import ModelSettings
+from translume.config import Config
 from translume.errors import ModelFolderError, SettingsError
 from translume.interchange.huggingface.config import (
     CONFIG,
     ForeignConfig,
     build_config,
-    decoding_values,
     read_json,
 )
 from translume.interchange.huggingface.families import Family, family_named
@@ -45,31 +44,33 @@ def read_huggingface(folder: Path, positions: Sinusoids = "hf") -> ForeignModel:
         )
     foreign = family.read_config(place, found)
     path, stored = read_weights(folder)
-    values: dict[str, Any] = {"model": family.model_values(foreign, stored), "decoding": {}}
+    values: dict[str, Any] = {
+        "data": family.data_values(foreign), "model": family.model_values(foreign, stored), "decoding": {},
+    }  # fmt: skip
     config = build_config(place, values)
-    weights = _weights(path, stored, config.model, family, foreign)
+    weights = _weights(path, stored, config, family, foreign)
     source, target = family.tokenizers(folder, foreign)
     if positions == "marian":
         values["model"]["positions"] = "marian"
-    begins_target = source.languages if family.language_tags == "target" else {}
-    values["decoding"], notes = decoding_values(folder, foreign, begins_target)
+    values["decoding"], notes = family.decoding_values(folder, foreign, source)
     if source.languages:
         values["model"]["language_tags"] = family.language_tags
     values["tokenizer"] = {**source.settings.model_dump(), "shared": source is target}
     config = build_config(place, values)
     with without_values():
-        model = build_model(config.model, len(source), len(target))
+        model = build_model(config.model, len(source), len(target), config.data.source)
     adopt(model, weights)
     checkpoint = Checkpoint(config=config, model=model.eval(), source_tokenizer=source, target_tokenizer=target)
     return ForeignModel(checkpoint=checkpoint, notes=tuple(notes))
 
 
 def _weights(
-    path: Path, stored: StoredWeights, settings: ModelSettings, family: Family, foreign: ForeignConfig
+    path: Path, stored: StoredWeights, config: Config, family: Family, foreign: ForeignConfig
 ) -> dict[str, Tensor]:
     """Return our state dict. Raises ModelFolderError naming the first tensor that is unknown or of another shape."""
+    settings = config.model
     with without_values():
-        fresh = build_model(settings, foreign.vocabulary, foreign.target_vocabulary)
+        fresh = build_model(settings, foreign.vocabulary, foreign.target_vocabulary, config.data.source)
     expected, computed = family.weights_to(fresh, settings), family.computed(settings)
     for name, tensor in stored.items():
         if name in computed:

@@ -45,6 +45,15 @@ class MarianSinusoidal(Sinusoidal):
     huggingface = frozenset()
 
 
+class StoredSinusoidal(PositionEncoding):
+    """Sinusoids of Marian's wavelengths that a model folder stores, so that an imported model keeps its own numbers."""
+
+    def __init__(self, settings: ModelSettings, longest: int) -> None:
+        super().__init__(settings)
+        self.longest = longest
+        self.register_buffer("table", sinusoids(longest, settings.width, longest_last=True))
+
+
 class FairseqSinusoidal(Sinusoidal):
     """Marian's wavelengths, from position 2 on: fairseq counts from its padding id, 1, which has no position."""
 
@@ -58,7 +67,12 @@ class Learned(PositionEncoding):
 
     trained = True
     huggingface = frozenset(
-        {"PegasusForConditionalGeneration", "BartForConditionalGeneration", "MBartForConditionalGeneration"}
+        {
+            "PegasusForConditionalGeneration",
+            "BartForConditionalGeneration",
+            "MBartForConditionalGeneration",
+            "WhisperForConditionalGeneration",
+        }
     )
 
     def __init__(self, settings: ModelSettings) -> None:

@@ -23,6 +23,7 @@ ARCHITECTURES: dict[str, str] = {
     "M2M100ForConditionalGeneration": f"{_HERE}.m2m100:M2M100",
     "MarianMTModel": f"{_HERE}.marian:Marian",
     "PegasusForConditionalGeneration": f"{_HERE}.pegasus:Pegasus",
+    "WhisperForConditionalGeneration": f"{_HERE}.whisper:Whisper",
 }
 """The class of each architecture. An export takes the first family whose `describes` holds."""
 _OTHER_KINDS = {

@@ -11,7 +11,7 @@ from torch import Tensor
 from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings, SoftmaxSettings
 from translume.errors import ModelFolderError, SettingsError
-from translume.interchange.huggingface.config import ForeignConfig, read_whole_number, shown
+from translume.interchange.huggingface.config import ForeignConfig, decoding_values, read_whole_number, shown
 from translume.interchange.huggingface.tokenizer import read_exported_tokenizer
 from translume.interchange.weight_names import Row, to_ours, to_theirs
 from translume.model import Transformer
@@ -65,6 +65,19 @@ class Family(ABC):
 
         state: the stored weights, for what config.json does not say.
         """
+
+    def data_values(self, config: ForeignConfig) -> dict[str, Any]:
+        """Return the [data] settings: those of sources that are no text."""
+        return {}
+
+    def decoding_values(
+        self, folder: Path, config: ForeignConfig, tokenizer: Tokenizer
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Return the [decoding] settings that match `generate`, and a line for each setting that is left out.
+
+        tokenizer: of the sources.
+        """
+        return decoding_values(folder, config, tokenizer.languages if self.language_tags == "target" else {})
 
     def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
         """Read the tokenizers of source and target; one object if both are the same."""

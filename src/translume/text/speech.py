@@ -1,0 +1,61 @@
+"""The special tokens with which a target of Whisper begins, and those of times (Radford et al. 2023, section 2.3)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from translume.errors import SettingsError
+from translume.text.tokenizer import Tokenizer
+
+UNKNOWN_LANGUAGE = -1
+"""Stands for the tag of a language that is not known yet."""
+TRANSCRIBE, TRANSLATE, UNTIMED = "<|transcribe|>", "<|translate|>", "<|notimestamps|>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeechTokens:
+    """Ids of special tokens.
+
+    languages: by code; empty for a model of English only.  transcribe, translate: the tasks, to write the language of
+    the recording or English.  untimed: says that no times follow.
+    """
+
+    languages: Mapping[str, int]
+    transcribe: int
+    translate: int
+    untimed: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Self:
+        """Find them in a vocabulary. Raises SettingsError if one is missing."""
+        ids = {piece: id_ for id_, piece in enumerate(tokenizer.vocabulary.pieces)}
+        for name in (TRANSCRIBE, TRANSLATE, UNTIMED):
+            if name not in ids:
+                raise SettingsError(f"tokenizer: {name} is missing, expected the vocabulary of an imported Whisper")
+        return cls(
+            languages=tokenizer.languages,
+            transcribe=ids[TRANSCRIBE],
+            translate=ids[TRANSLATE],
+            untimed=ids[UNTIMED],
+        )
+
+    @property
+    def first_time(self) -> int:
+        """The token of the time 0; the following ones are those of each 20 ms."""
+        return self.untimed + 1
+
+    def prompt(self, source: str, target: str, *, timed: bool = False) -> tuple[int, ...]:
+        """Return the ids after the begin mark for the languages of a recording and its target.
+
+        source: empty for `UNKNOWN_LANGUAGE`.  timed: whether tokens of times follow.
+        """
+        times = () if timed else (self.untimed,)
+        if not self.languages:
+            return times
+        task = self.transcribe if source == target else self.translate
+        return (self.languages.get(source, UNKNOWN_LANGUAGE), task, *times)
+
+    def with_language(self, prompt: tuple[int, ...], language: int) -> tuple[int, ...]:
+        """Return the prompt with a detected language. English is transcribed in any case."""
+        task = self.transcribe if language == self.languages.get("en") else prompt[1]
+        return (language, task, *prompt[2:])

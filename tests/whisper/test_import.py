@@ -1,0 +1,165 @@
+"""An imported Whisper gives the numbers and texts of transformers' own."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from tests.whisper.conftest import CODES, LONGEST, MELS, POSITIONS, features, sound, write_whisper
+
+import translume
+from translume.errors import SettingsError, TranslationError
+from translume.interchange.importing import import_model
+from translume.sources import frame_reader
+
+SOUNDS = tuple(sound(samples, seed) for seed, samples in enumerate((9001, 16_000, 320 * POSITIONS)))
+
+
+@pytest.fixture(scope="module")
+def translators(whisper):
+    """Plain, and by the engine in fp32 and int8."""
+    return whisper.translator, *(whisper.translator.compile(dtype) for dtype in ("fp32", "int8"))
+
+
+def targets_of(whisper, **options):
+    """The tokens that transformers generates for `SOUNDS` after the prompt."""
+    every = torch.cat([features(each) for each in SOUNDS])
+    untimed, end = whisper.tokenizer.convert_tokens_to_ids(["<|notimestamps|>", "<|endoftext|>"])
+    found = []
+    for ids in whisper.model.generate(every, max_length=LONGEST, **options).tolist():
+        ids = ids[ids.index(untimed) + 1 :] if untimed in ids else ids
+        found.append(ids[: ids.index(end) + 1] if end in ids else ids)
+    return found
+
+
+def test_the_certificate_says_how_far_the_models_are_apart(whisper):
+    certificate = whisper.imported.certificate
+    assert (certificate.sentences, whisper.imported.notes) == (4, ())
+    assert certificate.difference < 1e-4
+
+
+@torch.no_grad()
+def test_logits_equal_those_of_transformers(whisper):
+    checkpoint = whisper.translator.checkpoint
+    frames = torch.stack([torch.from_numpy(frame_reader(checkpoint.config.data.source).read(each)) for each in SOUNDS])
+    wanted_frames = torch.cat([features(each) for each in SOUNDS])
+    torch.testing.assert_close(frames.mT, wanted_frames, rtol=0, atol=1e-5)
+    target = torch.randint(0, 280, (3, 13), generator=torch.Generator().manual_seed(7))
+    wanted = whisper.model(input_features=wanted_frames, decoder_input_ids=target).logits
+    state = checkpoint.model.start(frames, torch.ones(frames.shape[:2], dtype=torch.bool))
+    hidden, _ = checkpoint.model.decoder(target, state)
+    belief = checkpoint.model.head.next_token(hidden.flatten(0, 1), None).log_probs()
+    torch.testing.assert_close(belief, wanted.flatten(0, 1).log_softmax(-1), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {"task": "transcribe"}),
+        ({"from_": "de"}, {"language": "de", "task": "transcribe"}),
+        ({"to": "haw"}, {"language": "hawaiian", "task": "transcribe"}),
+        ({"from_": "zh", "to": "en"}, {"language": "zh", "task": "translate"}),
+        ({"from_": "de", "beam": 3}, {"language": "de", "num_beams": 3, "early_stopping": "never"}),
+    ],
+)
+def test_texts_equal_those_of_transformers(whisper, translators, ours, theirs):
+    wanted = targets_of(whisper, **theirs)
+    texts = [text.strip() for text in whisper.tokenizer.batch_decode(wanted, skip_special_tokens=True)]
+    for translator in translators:
+        found = list(translator.translate_all(SOUNDS, **ours))
+        assert [list(each.hypotheses[0].ids) for each in found] == wanted, translator
+        assert [each.text for each in found] == texts
+
+
+def test_the_rules_of_generation_are_settings_and_no_text_is_a_special_token(whisper):
+    decoding, tokenizer = whisper.translator.config.decoding, whisper.translator.checkpoint.target_tokenizer
+    named = dict(zip(tokenizer.vocabulary.pieces, range(len(tokenizer)), strict=True))
+    special = [named[f"<|{each}|>"] for each in ("startoftranscript", "translate", "transcribe")]
+    assert decoding.suppress == (3, 7, *sorted(special))
+    assert decoding.suppress_first == (5, named["<|endoftext|>"])
+    assert (decoding.max_length, decoding.strategy) == (LONGEST - 4, "greedy")
+    assert dict(tokenizer.languages) == {code: named[f"<|{code}|>"] for code in CODES}
+    for text in ("Two dogs, <|en|> <|0.02|>", " e\u0301 👨\u200d👩 \n\x00", "<|endoftext|>"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert max(tokenizer.encode(text)) < named["<|endoftext|>"]
+    assert tokenizer.decode([named["<|0.02|>"], named["<|endoftext|>"], named["<|notimestamps|>"]]) == ""
+
+
+@pytest.mark.parametrize(
+    ("generation", "wanted"),
+    [
+        ({"language": "german", "task": "translate"}, ("de", "en")),
+        ({"language": "<|zh|>", "task": "transcribe"}, ("zh", "")),
+        ({"forced_decoder_ids": [[1, None], [2, 286]]}, ("", "en")),
+        ({"forced_decoder_ids": [[1, 283], [2, 287], [3, 291]]}, ("de", "")),
+    ],
+)
+def test_language_and_task_of_the_folder_are_those_of_decoding(generation, wanted):
+    from translume.interchange.huggingface.families.whisper import _direction
+    from translume.text.speech import SpeechTokens
+
+    tokens = SpeechTokens(languages={"en": 282, "de": 283, "zh": 284}, transcribe=287, translate=286, untimed=291)
+    found = _direction(generation, tokens)
+    assert (found.get("from_", ""), found.get("to", "")) == wanted
+
+
+def test_a_model_of_english_has_no_language_and_no_task(tmp_path):
+    import_model(write_whisper(tmp_path / "theirs", multilingual=False), tmp_path / "ours")
+    translator = translume.load_translator(tmp_path / "ours", engine="plain")
+    assert translator.config.model.language_tags == "english_speech"
+    (plan,) = translator.plans([translator_line(SOUNDS[0])], translator.config.decoding)
+    untimed = translator.checkpoint.target_tokenizer.vocabulary.pieces.index("<|notimestamps|>")
+    assert plan.pieces[0].target_tags == (untimed,)
+    with pytest.raises(SettingsError, match=r"decoding\.to: found 'de', but the model does not name its languages"):
+        translator.translate(SOUNDS[0], to="de")
+
+
+def translator_line(samples):
+    from translume.translator.planning import numbered_lines
+
+    return next(numbered_lines([samples], frames=True))[0]
+
+
+def test_only_the_language_of_a_recording_or_english_is_written(whisper):
+    translator = whisper.translator
+    message = (
+        "decoding.to: found de→zh, expected 'de' or 'en': the model writes the language of a recording, or English"
+    )
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        translator.translate(SOUNDS[0], from_="de", to="zh")
+    with pytest.raises(SettingsError, match=re.escape("decoding.from_: found 'hw'; did you mean 'haw'?")):
+        translator.translate(SOUNDS[0], from_="hw")
+    with pytest.raises(SettingsError, match=re.escape("decoding.suppress: found 346, expected an id below 346")):
+        translator.translate(SOUNDS[0], suppress=(346,))
+    message = "decoding.from_: empty, expected the language of the recordings to score (--from)"
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        translator.score("a.wav", "Two dogs.")
+
+
+def test_targets_are_scored_in_the_language_of_the_recording(whisper, tmp_path):
+    import soundfile
+
+    soundfile.write(tmp_path / "a.wav", SOUNDS[1], 16_000, subtype="FLOAT")
+    found = whisper.translator.translate(str(tmp_path / "a.wav"), from_="de")
+    score = whisper.translator.score(str(tmp_path / "a.wav"), found.hypotheses[0], from_="de")
+    assert score.log_prob == pytest.approx(found.hypotheses[0].log_prob, abs=1e-4)
+
+
+def test_a_folder_without_the_tokens_of_tasks_is_refused_by_name(whisper, tmp_path: Path):
+    import shutil
+
+    shutil.copytree(whisper.folder, tmp_path / "theirs")
+    for path in ("tokenizer.json", "tokenizer_config.json"):
+        file = tmp_path / "theirs" / path
+        file.write_text(file.read_text().replace("<|transcribe|>", "<|other|>"))
+    message = "tokenizer: <|transcribe|> is missing, expected the vocabulary of an imported Whisper"
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        import_model(tmp_path / "theirs", tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def test_a_recording_of_several_windows_is_not_cut(whisper):
+    message = f"text: <ndarray 18000>: 112 frames are 56 positions of the encoder, expected at most {POSITIONS}"
+    with pytest.raises(TranslationError, match=re.escape(message)):
+        whisper.translator.translate(sound(18_000))
+    assert frame_reader(whisper.translator.config.data.source).read(sound(18_000)).shape == (112, MELS)
