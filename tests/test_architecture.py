@@ -62,6 +62,7 @@ ONLY_IN = {
     "text": {"sentencex"},
     "inspection": {"captum"},
     "demo": {"babel"},
+    "translator": {"ray"},
     "sources": {"PIL", "soundfile"},
 }
 MODULES_OF = {
@@ -282,7 +283,18 @@ def test_toolkits_are_imported_only_in_their_packages() -> None:
 
 def test_every_imported_package_is_declared() -> None:
     extras = declared(
-        "serve", "documents", "detect", "export", "onnx", "inspect", "tensorboard", "demo", "metrics", "audio", "image"
+        "serve",
+        "documents",
+        "detect",
+        "export",
+        "onnx",
+        "inspect",
+        "tensorboard",
+        "demo",
+        "metrics",
+        "audio",
+        "image",
+        "cluster",
     )
 
     def check(path: Path, tree: ast.Module) -> Iterator[str]:

@@ -491,7 +491,12 @@ def requests(connection: Connection) -> Iterator[Request]:
         yield request
 
 
-def serve_requests(handler: Callable[[Request], None], *, shield: tuple[signal.Signals, ...] = ()) -> NoReturn:
+def serve_requests(
+    handler: Callable[[Request], None],
+    *,
+    encode_error: Callable[[BaseException], dict[str, Any]] = encode_error,
+    shield: tuple[signal.Signals, ...] = (),
+) -> NoReturn:
     """Handle requests one after another in the main thread. End the process when the parent closes the connection."""
     waiting: queue.SimpleQueue[Request] = queue.SimpleQueue()
 
@@ -507,4 +512,4 @@ def serve_requests(handler: Callable[[Request], None], *, shield: tuple[signal.S
     connection = connect(shield=shield)
     threading.Thread(target=read, name="translume-requests", daemon=True).start()
     while True:
-        waiting.get().handle(handler)
+        waiting.get().handle(handler, encode_error)

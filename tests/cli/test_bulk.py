@@ -1,6 +1,6 @@
 """Many files are translated into a folder: one output for each input, and a second call does what is missing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,10 @@ from click.testing import Result
 
 from translume.data import read_lines
 from translume.errors import DataError, TranslationError
-from translume.translator.bulk import Failure, Shard, shards_of, translate_shard
+from translume.translator import Translation
+from translume.translator.bulk import Shard, as_line, shards_of, write_shard
+from translume.translator.planning import Line, LineError
+from translume.translator.workers import outcomes
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,7 @@ def test_each_file_gets_its_translations_and_failures_are_named(
     ]
     (failure,) = [line for line in first.stderr.splitlines() if f"{tmp_path}/a.txt:2" in line]
     assert failure.startswith(f"warning: {tmp_path}/a.txt:2: the text has 2,")
-    assert failure.endswith("; its translation is empty")
+    assert failure.endswith("; it has no translation")
     assert sorted(path.name for path in out.iterdir()) == ["a.txt", "b.txt.zst"]
     found = list(read_lines(out / "a.txt"))
     alone = run("translate", folder / "model", "--split", "never", "--beam", "1", text="ab kl\nfgh a\ncde mno\n")
@@ -73,25 +76,22 @@ def test_inputs_of_the_same_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_lines_after_one_that_fails_are_translated_in_order(tmp_path: Path) -> None:
-    class Upper:
-        def __init__(self, text: str) -> None:
-            self.text = text.upper()
+    def translate(lines: list[Line]) -> Iterator[Translation]:
+        for line in lines:
+            if line.text == "bad":
+                raise LineError(line, "too bad")
+            yield Translation(source=line.text, text=line.text.upper())
 
-    def translate(lines):
-        for number, line in enumerate(lines, 1):
-            if line == "bad":
-                raise TranslationError(f"line {number}: too bad")
-            yield Upper(line)
-
+    lines = [Line(number=n, text=text) for n, text in enumerate(["a", "bad", "b", "bad", "bad", "c"], 1)]
     shard = Shard("a", tmp_path / "out.txt.gz")
-    found = list(translate_shard(shard, ["a", "bad", "b", "bad", "bad", "c"], translate))
-    assert [each for each in found if isinstance(each, Failure)] == [Failure(n, "too bad") for n in (2, 4, 5)]
+    found = list(write_shard(shard, outcomes(translate, lines), as_line))
+    assert [str(each) for each in found if isinstance(each, LineError)] == [f"line {n}: too bad" for n in (2, 4, 5)]
     assert list(read_lines(shard.target)) == ["A", "", "B", "", "", "C"]
 
-    def lost(lines):
-        yield Upper(next(iter(lines)))
+    def lost(lines: list[Line]) -> Iterator[Translation]:
+        yield Translation(source="a", text="A")
         raise TranslationError("after line 1: a worker was lost")
 
     with pytest.raises(TranslationError, match="after line 1: a worker was lost"):
-        list(translate_shard(Shard("a", tmp_path / "lost.txt"), ["a", "b"], lost))
+        list(write_shard(Shard("a", tmp_path / "lost.txt"), outcomes(lost, lines), as_line))
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt.gz"]

@@ -60,7 +60,7 @@ def translate_document(
         try:
             runs = translated_runs(document.segments, language, counted, bar.expect)
         except LineError as error:
-            raise DocumentError(f"{file}: {str(error).removeprefix(f'{error.line.place}: ')}") from None
+            raise DocumentError(f"{file}: {error.reason}") from None
     write_result(document.with_runs(runs), out)
 
 

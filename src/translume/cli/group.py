@@ -20,6 +20,8 @@ COMMANDS = (
     "init",
     "train",
     "translate",
+    "backtranslate",
+    "distil",
     "classify",
     "generate",
     "score",

@@ -63,14 +63,14 @@ def command(
             if dry_run:
                 _rehearse(settings, folder, source, compute, as_json=as_json)
             else:
-                _train(settings, folder, source, compute, resume, as_json=as_json, reports=group.leads)
+                train_model(settings, folder, source, compute, resume, as_json=as_json, reports=group.leads)
     except GroupError as error:
         if error.reports:
             raise
         click.get_current_context().exit(1)
 
 
-def _train(
+def train_model(
     settings: "Config",
     folder: Path,
     source: Path | None,
@@ -78,9 +78,12 @@ def _train(
     resume: str,
     *,
     as_json: bool,
-    reports: bool,
+    reports: bool = True,
 ) -> None:
-    """Train and show the events.  reports: false in the processes of a group that print nothing."""
+    """Train and show the events.
+
+    resume: how to continue, for messages.  reports: false in the processes of a group that print nothing.
+    """
     from translume.cli.training_display import TrainingDisplay
     from translume.training import Interrupted, Started, TensorBoard, train
 

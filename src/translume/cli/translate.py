@@ -2,22 +2,20 @@
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from translume.cli.bulk import Bulk, bulk_options, input_options, start_workers, translate_files, warnings_of, work_of
 from translume.cli.documents import check_output, is_document, translate_document, write_result
 from translume.cli.group import interrupt_hint
 from translume.cli.length_limit import LimitCount
 from translume.cli.options import (
     FILE,
-    FOLDER,
     MODEL,
     Compute,
     changed,
@@ -29,8 +27,8 @@ from translume.cli.options import (
     set_option,
     workers_option,
 )
-from translume.cli.terminal import ProgressBar, note, warn
-from translume.errors import DataError, SettingsError
+from translume.cli.terminal import ProgressBar, warn
+from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.config import DecodingSettings
@@ -57,15 +55,8 @@ Constraints = Iterable[Iterable[str]] | None
     help="Words and phrases that each target must contain: one line for each input line, separated by tabs.",
 )
 @click.option("--out", type=FILE, help="File to write instead of standard output, once it is complete.")
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="PATTERN",
-    help="Files to translate, such as 'corpus/*.zst', each to a file in --output. Files that are there are skipped.",
-)
-@click.option("--output", type=FOLDER, help="Folder for the translations of --input.")
-@click.option("--column", help="Column of the sources in each --input: a name, or a number from 0; a key of JSONL.")
+@input_options
+@bulk_options
 @json_option
 @set_option
 @ensemble_options
@@ -82,6 +73,8 @@ def command(
     inputs: tuple[str, ...],
     output: Path | None,
     column: str | None,
+    on_error: str,
+    address: str | None,
     as_json: bool,
     overrides: tuple[str, ...],
     compute: Compute,
@@ -103,18 +96,34 @@ def command(
     """
     from translume.data import read_lines
     from translume.data.evaluation_files import read_sources
+    from translume.translator.bulk import as_line
     from translume.translator.planning import splits_sentences
 
     if inputs or output or column:
         given = (("FILE", file != "-"), ("--out", out), ("--json", as_json), ("--constraints-per-line", constraints))
-        _check_bulk(inputs, output, [option for option, value in given if value])
+        if not inputs or output is None:
+            raise SettingsError("--input, --output: found one of them, expected both; --column is for them")
+        for option in (option for option, value in given if value):
+            raise SettingsError(f"{option}: found with --input, expected only --input and --output")
+    elif address is not None:
+        raise SettingsError("--ray: found without --input, expected --input and --output")
     check_output(file, out)
     translator = load_ensemble(model, others, average, compute)
     settings = changed(translator.config, overrides, "decoding").decoding
     if output is not None:
         if settings.nbest > 1:
             raise SettingsError("--nbest: found with --input, expected one translation for each line")
-        _translate_files(model, translator, settings, inputs, output, column, workers)
+        bulk = Bulk(
+            model=model,
+            translator=translator,
+            settings=settings,
+            count=workers,
+            cluster=address,
+            stops=on_error == "stop",
+            row=as_line,
+        )
+        if translate_files(work_of(inputs, output, column, translator.config.data), bulk):
+            click.get_current_context().exit(1)
         return
     if is_document(file):
         lines_only = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}
@@ -144,7 +153,7 @@ def command(
         for translation in (each for part, required in parts for each in translate(part, settings, required)):
             bar.advance()
             count.add(translation)
-            for warning in _warnings(translation):
+            for warning in warnings_of(translation):
                 warn(f"line {bar.done}: {warning}")
             for line in _output_lines(translation, bar.done, as_json=as_json, nbest=settings.nbest > 1):
                 if out is None:
@@ -156,84 +165,9 @@ def command(
         write_result("".join(printed).encode(), out)
 
 
-def _check_bulk(inputs: tuple[str, ...], output: Path | None, others: list[str]) -> None:
-    """Raise SettingsError for options that do not go together with --input, --output and --column."""
-    if not inputs or output is None:
-        raise SettingsError("--input, --output: found one of them, expected both; --column is for them")
-    for option in others:
-        raise SettingsError(f"{option}: found with --input, expected only --input and --output")
-
-
-def _translate_files(
-    model: Path,
-    translator: "Translator",
-    settings: "DecodingSettings",
-    inputs: tuple[str, ...],
-    output: Path,
-    column: str | None,
-    workers: int | None,
-) -> None:
-    """Translate the files of --input that have no output yet. Exits with 1 if a file or a line failed."""
-    import torch
-
-    from translume.data import count_lines
-    from translume.data.evaluation_files import read_column, read_sources
-    from translume.translator.bulk import Failure, shards_of, translate_shard
-
-    shards = shards_of(inputs, output)
-    missing = [shard for shard in shards if not shard.target.exists()]
-    if len(missing) < len(shards):
-        note(f"{output}: {len(shards) - len(missing)} of {len(shards)} files are there already")
-    device = next(translator.checkpoint.model.parameters()).device
-    if workers is None and device.type == "cpu" and len(translator.models) == 1:
-        workers = torch.get_num_threads() if missing else 1
-    failed, sizes = 0, dict[str, int]()
-    for shard in missing:
-        try:
-            sizes[shard.source] = count_lines(shard.source)
-        except DataError as error:
-            failed += 1
-            warn(f"warning: {error}; the other files are translated")
-    hint = "Interrupted; the same command continues with the files that are missing."
-    with (
-        ProgressBar("translating", unit="lines", total=sum(sizes.values())) as bar,
-        interrupt_hint(hint),
-        _translating(model, translator, workers) as translate,
-    ):
-        for shard in (each for each in missing if each.source in sizes):
-            if column is None:
-                lines = read_sources(shard.source, translator.config.data)
-            else:
-                lines = read_column(shard.source, column)
-            begun, done = time.monotonic(), bar.done
-            try:
-                for each in translate_shard(shard, lines, lambda part: translate(part, settings, None)):
-                    bar.advance()
-                    if isinstance(each, Failure):
-                        failed += 1
-                        warn(f"warning: {shard.source}:{each.line}: {each.reason}; its translation is empty")
-                    else:
-                        for warning in _warnings(each):
-                            warn(f"{shard.source}:{bar.done - done}: {warning}")
-            except DataError as error:
-                failed += 1
-                warn(f"warning: {error}; the other files are translated")
-                continue
-            count, seconds = bar.done - done, time.monotonic() - begun
-            note(f"{shard.target}: {count:,} lines, {count / max(seconds, 1e-9):,.0f} lines/s")
-    if failed:
-        click.get_current_context().exit(1)
-
-
 def _for_sentences(settings: "DecodingSettings", *, aligned: bool) -> "DecodingSettings":
     """Return settings for texts that are split already."""
     return settings.model_copy(update={"alignment": aligned, "split": "never"})
-
-
-def _warnings(translation: "Translation") -> list[str]:
-    """Return the warnings to print at once: all but signs that the target may be wrong, and targets far too short."""
-    short = [each for each in translation.quality_warnings if each.startswith("low_source_use:")]
-    return [*translation.warnings, *short]
 
 
 @contextmanager
@@ -246,28 +180,17 @@ def _translating(
     """
     import torch
 
-    from translume.translator import Workers, translate_with_workers
+    from translume.translator import translate_with_workers
 
-    several = count is not None and count > 1
-    if several and len(translator.models) > 1:
-        raise SettingsError(f"workers: found {count} with --ensemble, expected 1")
-    weight = next(translator.checkpoint.model.parameters())
-    device = weight.device
-    if several and device.type != "cpu":
-        raise SettingsError(f"workers: found {count} on {device}, expected 1; several are for the CPU")
-    dtype = translator.engine.dtype if translator.engine else None
-    start = partial(Workers, model, dtype=dtype, plain="bf16" if weight.element_size() < 4 else "fp32")
+    on_cpu = next(translator.checkpoint.model.parameters()).device.type == "cpu"
     if count is not None and count > 1:
-        with start(count) as workers:
+        with start_workers(model, translator, count)() as workers:
             yield workers.translate_all
-        return
-    threads = 1 if device.type != "cpu" else torch.get_num_threads()
-    if count == 1 or threads == 1 or len(translator.models) > 1:
+    elif count == 1 or not on_cpu or torch.get_num_threads() == 1 or len(translator.models) > 1:
         yield lambda texts, settings, required: translator.translate_all(texts, settings=settings, constraints=required)
-        return
-    yield lambda texts, settings, required: translate_with_workers(
-        translator, partial(start, threads), texts, settings, required
-    )
+    else:
+        start = start_workers(model, translator, torch.get_num_threads())
+        yield lambda texts, settings, required: translate_with_workers(translator, start, texts, settings, required)
 
 
 def _fields(lines: Iterable[str]) -> Iterator[list[str]]:

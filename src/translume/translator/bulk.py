@@ -3,12 +3,9 @@
 import gzip
 import io
 import os
-import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,14 +14,14 @@ import zstandard
 from translume.atomic import beside, make_folder
 from translume.data.pairs import files_like
 from translume.data.tables import KINDS, suffix_of
-from translume.errors import DataError, TranslationError
-from translume.translator.results import Translation
+from translume.errors import DataError
+from translume.translator.planning import LineError
+from translume.translator.workers import Outcome
 
 COMPRESSED = (".gz", ".zst")
-_FAILED_LINE = re.compile(r"line \d+: (.*)", re.DOTALL)
 
-TranslateLines = Callable[[Iterable[str]], Iterable[Translation]]
-"""Translates lines in order; raises TranslationError after the lines before the one that fails."""
+Row = Callable[[Outcome], str]
+"""Makes the part of an output that stands for a line, line end included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,73 +32,50 @@ class Shard:
     target: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A line that could not be translated.  line: its number, from 1.  reason: without the place."""
-
-    line: int
-    reason: str
-
-
-def shards_of(patterns: Sequence[str], folder: Path) -> list[Shard]:
+def shards_of(patterns: Sequence[str], folder: Path, ending: str = "") -> list[Shard]:
     """Return the inputs that names and patterns stand for, in the order of their names, and their outputs in `folder`.
 
-    An output has the name of its input, and .txt after that of a table. Raises SettingsError for a pattern without
-    files, and DataError for two inputs of the same name.
+    ending: of the names of outputs, before that of a compression. Without one, an output has the name of its input, and
+    .txt after that of a table. Raises SettingsError for a pattern without files, and DataError for two inputs of the
+    same name.
     """
     found: dict[str, str] = {}
     for source in dict.fromkeys(file for pattern in patterns for file in files_like(pattern, "--input")):
         name = Path(source).name
         end = next((each for each in COMPRESSED if name.endswith(each)), "")
-        if suffix_of(name) in KINDS:
-            name = f"{name.removesuffix(end)}.txt{end}"
+        added = ending or (".txt" if suffix_of(name) in KINDS else "")
+        name = f"{name.removesuffix(end)}{added}{end}"
         if name in found:
             raise DataError(f"{source}: has the same name as {found[name]}; give each --input its own --output")
         found[name] = source
     return [Shard(source, folder / name) for name, source in found.items()]
 
 
-def translate_shard(shard: Shard, lines: Iterable[str], translate: TranslateLines) -> Iterator[Translation | Failure]:
-    """Write the translations of a file's lines, and yield them in order. The output appears when it is complete.
+def write_shard(shard: Shard, found: Iterable[Outcome], row: Row) -> Iterator[Outcome]:
+    """Write the translations of a file's lines, and yield them. The output appears when it is complete.
 
-    A line that cannot be translated becomes an empty line. Raises DataError if `lines` does, or for an output that
-    cannot be written; then there is no output.
+    Raises what `found` does, and DataError for an output that cannot be written; then there is no output.
     """
     with _written(shard.target) as file:
-        for number, each in enumerate(_translations(lines, translate), 1):
-            if isinstance(each, str):
-                file.write("\n")
-                yield Failure(number, each)
-            else:
-                file.write(f"{each.text}\n")
-                yield each
+        for each in found:
+            file.write(row(each))
+            yield each
 
 
-def _translations(lines: Iterable[str], translate: TranslateLines) -> Iterator[Translation | str]:
-    """Yield the translation of each line, or why it has none."""
-    waiting: deque[str] = deque()
-    rest = iter(lines)
+def as_line(found: Outcome) -> str:
+    """Return a translation as a line; an empty one for a line that could not be translated."""
+    return "\n" if isinstance(found, LineError) else f"{found.text}\n"
 
-    def read_ahead() -> Iterator[str]:
-        for line in rest:
-            waiting.append(line)
-            yield line
 
-    again: list[str] = []
-    while True:
-        try:
-            for translation in translate(chain(again, read_ahead())):
-                waiting.popleft()
-                yield translation
-        except TranslationError as error:
-            reason = _FAILED_LINE.fullmatch(str(error))
-            if reason is None or not waiting:
-                raise
-            waiting.popleft()
-            yield reason.group(1)
-            again = list(waiting)
-        else:
-            return
+def as_synthetic_pair(found: Outcome, tag: str) -> str:
+    """Return a row of back-translation: tag and translation, and the text; nothing without a translation."""
+    if isinstance(found, LineError) or not found.text or not found.source.strip():
+        return ""
+    return f"{tag} {_cell(found.text)}".strip() + f"\t{_cell(found.source)}\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("\t", " ").splitlines())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""JSON messages for worker processes: lines, settings and translations."""
+"""JSON messages for worker processes: lines, settings, translations and errors."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,7 +8,9 @@ from pydantic import TypeAdapter
 
 from translume.config import Config, DecodingSettings
 from translume.errors import TranslumeError
-from translume.translator.planning import Line
+from translume.processes import decode_error as decode_known_error
+from translume.processes import encode_error as encode_known_error
+from translume.translator.planning import Line, LineError
 from translume.translator.results import Translation
 
 TRANSLATIONS: Final = TypeAdapter(list[Translation])
@@ -39,6 +41,20 @@ def encode_translations(translations: Iterable[Translation]) -> Iterator[bytes]:
         yield encode(TRANSLATIONS, chunk)
     if error is not None:
         raise error
+
+
+def encode_error(error: BaseException) -> dict[str, Any]:
+    """Return an error as JSON values for `decode_error`."""
+    if isinstance(error, LineError):
+        return {"line": error.line.number, "reason": error.reason}
+    return encode_known_error(error)
+
+
+def decode_error(values: Mapping[str, Any]) -> Exception:
+    """Return the error of `encode_error`; of a LineError's line the number."""
+    if "line" in values:
+        return LineError(Line(number=values["line"], text=""), values["reason"])
+    return decode_known_error(values)
 
 
 def encode_settings(settings: DecodingSettings) -> dict[str, Any]:

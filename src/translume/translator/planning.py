@@ -48,7 +48,7 @@ class LineError(TranslationError):
 
     def __init__(self, line: Line, reason: str) -> None:
         super().__init__(f"{line.place}: {reason}")
-        self.line = line
+        self.line, self.reason = line, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

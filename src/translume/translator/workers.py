@@ -2,6 +2,7 @@
 
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,13 +19,15 @@ from translume.errors import TranslationError, TranslumeError
 from translume.processes import ChildProcess, ProcessLostError, Request, serve_requests
 from translume.translator.messages import (
     TRANSLATIONS,
+    decode_error,
     decode_lines,
     decode_settings,
+    encode_error,
     encode_lines,
     encode_settings,
     encode_translations,
 )
-from translume.translator.planning import Line, numbered_lines, windows
+from translume.translator.planning import Line, LineError, numbered_lines, windows
 from translume.translator.results import Translation
 from translume.translator.translator import Translator, load_translator
 
@@ -37,12 +40,103 @@ HANG_TIMEOUT_SECONDS: Final = 3600.0
 
 EngineDtype = Literal["fp32", "bf16", "int8"]
 PlainDtype = Literal["fp32", "bf16"]
-Result = tuple[list[Translation], TranslumeError | None]
-"""Translations, and the error after them."""
+Outcome = Translation | LineError
+"""The translation of a line, or why it has none."""
 
 
-class Workers:
-    """`count` processes, each with the model of a folder on one thread. To be closed, best by `with`."""
+def outcomes(translate: Callable[[list[Line]], Iterable[Translation]], lines: list[Line]) -> Iterator[Outcome]:
+    """Yield the outcome of each line, in order.
+
+    translate: translates lines in order; raises LineError after the lines before the one that it names.
+    """
+    done = 0
+    while done < len(lines):
+        try:
+            for translation in translate(lines[done:]):
+                done += 1
+                yield translation
+        except LineError as error:
+            done += 1
+            yield error
+
+
+class WorkerPool(ABC):
+    """Workers that share the lines of an input. To be closed, best by `with`."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="translume-workers")
+
+    def translate_all(
+        self, texts: Iterable[str], settings: DecodingSettings, constraints: Iterable[Iterable[str]] | None = None
+    ) -> Iterator[Translation]:
+        """Yield what `Translator.translate_all` yields, in order. Reads a few hundred texts ahead per worker.
+
+        Raises TranslationError as `Translator.translate_all` does, and if a worker process ends or hangs.
+        """
+        return self.translate_windows(windows(numbered_lines(texts, constraints), lines=LINES_PER_REQUEST), settings)
+
+    def translate_windows(self, lines: Iterable[list[Line]], settings: DecodingSettings) -> Iterator[Translation]:
+        """Translate consecutive lines, one list per request."""
+        for each in self._outcomes(lines, settings):
+            if isinstance(each, LineError):
+                raise each
+            yield each
+
+    def outcomes(self, texts: Iterable[str], settings: DecodingSettings) -> Iterator[Outcome]:
+        """Yield the translation of each text or why it has none, in order.
+
+        Raises TranslationError if a worker process ends or hangs.
+        """
+        return self._outcomes(windows(numbered_lines(texts), lines=LINES_PER_REQUEST), settings)
+
+    def close(self) -> None:
+        """End the workers. Requests in progress are lost."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def _request(self, lines: list[Line], settings: DecodingSettings) -> Iterable[Outcome]:
+        """Return the outcomes of some lines, from an idle worker. Called in a thread of its own."""
+
+    def _outcomes(self, lines: Iterable[list[Line]], settings: DecodingSettings) -> Iterator[Outcome]:
+        waiting: deque[Future[tuple[list[Outcome], Exception | None]]] = deque()
+        parts, done, more = iter(lines), 0, True
+        while more or waiting:
+            window = next(parts, None) if more else None
+            more = window is not None
+            if window is not None:
+                done = done or window[0].number - 1
+                waiting.append(self._threads.submit(self._gathered, window, settings))
+            if waiting and (not more or len(waiting) > 2 * self.count):
+                found, error = waiting.popleft().result()
+                yield from found
+                done += len(found)
+                if isinstance(error, ProcessLostError):
+                    raise TranslationError(f"after line {done}: {error}") from None
+                if error is not None:
+                    raise error
+
+    def _gathered(self, lines: list[Line], settings: DecodingSettings) -> tuple[list[Outcome], Exception | None]:
+        """Return the outcomes before an error, and the error."""
+        found: list[Outcome] = []
+        try:
+            for each in self._request(lines, settings):
+                found.append(each)
+        except (TranslumeError, ProcessLostError) as error:
+            return found, error
+        return found, None
+
+
+class Workers(WorkerPool):
+    """`count` processes, each with the model of a folder on one thread."""
 
     def __init__(
         self, folder: Path | str, count: int, dtype: EngineDtype | None = None, plain: PlainDtype = "fp32"
@@ -51,16 +145,15 @@ class Workers:
 
         Raises TranslationError if the system cannot start so many processes.
         """
-        self.count = count
+        super().__init__(count)
         self._model = {"folder": str(folder), "dtype": dtype, "plain": plain}
         self._children: list[ChildProcess] = []
         self._idle: SimpleQueue[ChildProcess] = SimpleQueue()
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="translume-workers")
         with ExitStack() as failed:
             failed.callback(self.close)
             for _ in range(count):
                 try:
-                    child = ChildProcess(__name__)
+                    child = ChildProcess(__name__, decode_error=decode_error)
                 except (OSError, RuntimeError) as error:
                     reason = f"cannot start {count} worker processes: {error}; try fewer --workers"
                     raise TranslationError(reason) from None
@@ -74,59 +167,28 @@ class Workers:
         """Ids of the worker processes."""
         return [child.pid for child in self._children]
 
-    def translate_all(
-        self, texts: Iterable[str], settings: DecodingSettings, constraints: Iterable[Iterable[str]] | None = None
-    ) -> Iterator[Translation]:
-        """Yield what `Translator.translate_all` yields, in order. Reads a few hundred texts ahead per worker.
-
-        Raises TranslationError as `Translator.translate_all` does, and if a worker process ends or hangs.
-        """
-        return self.translate_windows(windows(numbered_lines(texts, constraints), lines=LINES_PER_REQUEST), settings)
-
-    def translate_windows(self, lines: Iterable[list[Line]], settings: DecodingSettings) -> Iterator[Translation]:
-        """Translate consecutive lines, one list per request."""
-        waiting: deque[Future[Result]] = deque()
-        done = 0
-        for window in lines:
-            done = done or window[0].number - 1
-            waiting.append(self._threads.submit(self._translate, window, settings))
-            if len(waiting) > 2 * self.count:
-                for each in _translations(waiting.popleft(), done):
-                    done += 1
-                    yield each
-        while waiting:
-            for each in _translations(waiting.popleft(), done):
-                done += 1
-                yield each
-
     def close(self) -> None:
         """End the processes. Requests in progress are lost."""
         for child in self._children:
             child.shutdown()
         for child in self._children:
             child.close()
-        self._threads.shutdown(cancel_futures=True)
+        super().close()
 
-    def __enter__(self) -> Self:
-        return self
+    def _request(self, lines: list[Line], settings: DecodingSettings) -> Iterator[Outcome]:
+        def translate(rest: list[Line]) -> Iterator[Translation]:
+            values = {"model": self._model, "lines": encode_lines(rest), "settings": encode_settings(settings)}
+            for message in child.request("translate", values).responses(HANG_TIMEOUT_SECONDS):
+                yield from TRANSLATIONS.validate_json(message.body)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _translate(self, lines: list[Line], settings: DecodingSettings) -> Result:
-        done: list[Translation] = []
         child = self._idle.get()
         try:
-            values = {"model": self._model, "lines": encode_lines(lines), "settings": encode_settings(settings)}
-            for message in child.request("translate", values).responses(HANG_TIMEOUT_SECONDS):
-                done += TRANSLATIONS.validate_json(message.body)
-        except TranslumeError as error:
-            return done, error
+            yield from outcomes(translate, lines)
+        except ProcessLostError as lost:
+            reason = f"{lost}, perhaps because memory ran out; try fewer --workers"
+            raise ProcessLostError(reason) from None
         finally:
             self._idle.put(child)
-        return done, None
 
 
 def translate_with_workers(
@@ -153,21 +215,9 @@ def translate_with_workers(
         yield from chain(first, translations)
 
 
-def _translations(future: "Future[Result]", done: int) -> Iterator[Translation]:
-    """Yield the translations of a request, then raise its error.  done: number of the line before its first."""
-    try:
-        translations, error = future.result()
-    except ProcessLostError as lost:
-        raise TranslationError(
-            f"after line {done}: {lost}, perhaps because memory ran out; try fewer --workers"
-        ) from None
-    yield from translations
-    if error is not None:
-        raise error
-
-
 @cache
-def _load(folder: str, dtype: EngineDtype | None, plain: PlainDtype) -> Translator:
+def load_worker(folder: str, dtype: EngineDtype | None, plain: PlainDtype) -> Translator:
+    """Return the translator of a worker process."""
     translator = load_translator(folder, device="cpu", dtype=plain, threads=1, engine="plain")
     return translator if dtype is None else translator.compile(dtype)
 
@@ -175,9 +225,9 @@ def _load(folder: str, dtype: EngineDtype | None, plain: PlainDtype) -> Translat
 def _handle(request: Request) -> None:
     """Handle a request in a worker process."""
     if request.method == "load":
-        _load(**request.values)
+        load_worker(**request.values)
         return
-    translator = _load(**request.values["model"])
+    translator = load_worker(**request.values["model"])
     lines, settings = decode_lines(request.values["lines"]), decode_settings(request.values["settings"])
     for chunk in encode_translations(translator.translate_lines(lines, settings)):
         request.respond(body=chunk)
@@ -185,4 +235,4 @@ def _handle(request: Request) -> None:
 
 def main() -> None:
     """Run a worker process."""
-    serve_requests(_handle, shield=(signal.SIGINT,))
+    serve_requests(_handle, encode_error=encode_error, shield=(signal.SIGINT,))

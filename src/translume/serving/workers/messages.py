@@ -6,11 +6,10 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from translume.processes import decode_error as decode_known_error
-from translume.processes import encode_error as encode_known_error
 from translume.serving.api.errors import RequestError
 from translume.translator import Classification, Generation, TargetScore, TextHypothesis
-from translume.translator.planning import Line, LineError
+from translume.translator.messages import decode_error as decode_known_error
+from translume.translator.messages import encode_error as encode_known_error
 
 HYPOTHESIS: Final = TypeAdapter(TextHypothesis)
 SCORE: Final = TypeAdapter(TargetScore)
@@ -38,20 +37,14 @@ class LoadedModel:
 
 def encode_error(error: BaseException) -> dict[str, Any]:
     """Return an error as JSON values for `decode_error`."""
-    match error:
-        case LineError():
-            return {"line": error.line.number, "reason": str(error).removeprefix(f"{error.line.place}: ")}
-        case RequestError():
-            about = {"code": error.code, "field": error.field, "retry_after": error.retry_after}
-            return {"status": error.status, "reason": str(error), "about": about}
-        case _:
-            return encode_known_error(error)
+    if isinstance(error, RequestError):
+        about = {"code": error.code, "field": error.field, "retry_after": error.retry_after}
+        return {"status": error.status, "reason": str(error), "about": about}
+    return encode_known_error(error)
 
 
 def decode_error(values: Mapping[str, Any]) -> Exception:
     """Return the error of `encode_error`."""
-    if "line" in values:
-        return LineError(Line(number=values["line"], text=""), values["reason"])
     if "status" in values:
         return RequestError(values["status"], values["reason"], **values["about"])
     return decode_known_error(values)

@@ -259,7 +259,7 @@ class Classifying:
                 done.extend(self.classifier.classify_all(items[len(done) :]))
             except LineError as error:
                 # `extend` has kept the results before the error.
-                reason = str(error).removeprefix(f"{error.line.place}: ").partition("; decoding.")[0]
+                reason = error.reason.partition("; decoding.")[0]
                 done.append(RequestError(422, reason, code="text_too_long", field="text"))
         return done
 
@@ -309,7 +309,7 @@ class Generating:
 
 def _refused(error: LineError) -> RequestError:
     """Return the client's error for a line that cannot be translated: too long, or without a finished hypothesis."""
-    reason, cure, _ = str(error).removeprefix(f"{error.line.place}: ").partition("; decoding.max_length_action")
+    reason, cure, _ = error.reason.partition("; decoding.max_length_action")
     if cure:
         return RequestError(
             422, f'{reason}; "max_length_action": "truncate" cuts it', code="text_too_long", field="text"

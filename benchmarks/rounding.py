@@ -1,0 +1,114 @@
+"""Train one model twice in one process, with gradients that are summed in two orders, in fp32 and in fp64.
+
+The second run computes each batch in two shares of its rows, as two processes do, and adds their gradients. If the
+difference of the weights comes from rounding, it shrinks with fp64 by the ratio of the two precisions, 2²⁹; an error in
+the second run would stay. A third run changes the initial weights by one part in 2²³ instead. The corpus and the
+settings are those of world_sizes.py.
+
+    python benchmarks/rounding.py [--updates 200] [--width 64]
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from world_sizes import KEY_BIASES, write_run
+
+from translume.config import Config
+from translume.training import Progress, optimisation, train
+from translume.training.data_parallel import shares_of
+from translume.training.optimisation import Updater
+
+Change = Callable[[Updater], None]
+
+
+def in_shares(updater: Updater) -> None:
+    """Compute each batch in two shares, one after the other."""
+
+    def add(batch: optimisation.TrainingBatch) -> optimisation.HeadLoss:
+        tensors = (batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask)
+        whole, losses = [torch.zeros_like(flat.master.grad) for flat in updater._flats], []
+        for share in shares_of(tensors, 2):
+            before = [flat.master.grad.clone() for flat in updater._flats]
+            updater.clear()
+            losses.append(updater._differentiate(updater.model, share))
+            for flat, total in zip(updater._flats, whole, strict=True):
+                total += flat.master.grad
+            for flat, kept in zip(updater._flats, before, strict=True):
+                flat.master.grad.copy_(kept)
+        for flat, total in zip(updater._flats, whole, strict=True):
+            flat.master.grad += total
+        first, *rest = losses
+        for loss in rest:
+            nll = first.nll + loss.nll
+            first = optimisation.HeadLoss(first.objective + loss.objective, nll, first.tokens + loss.tokens)
+        return first
+
+    updater.add = add  # type: ignore[method-assign]
+
+
+def nudged(updater: Updater) -> None:
+    """Multiply the initial weights by 1 ± 2⁻²³."""
+    draw = torch.Generator().manual_seed(5)
+    for flat in updater._flats:
+        signs = torch.randint(0, 2, flat.master.shape, generator=draw) * 2 - 1
+        flat.master.data *= 1 + signs * 2.0**-23
+
+
+def run(folder: Path, name: str, change: Change | None) -> tuple[dict[int, dict[str, Tensor]], float]:
+    """Train. Return the weights after each tenth of the updates, by their number, and the last loss."""
+    made: list[Updater] = []
+    original = Updater.__init__
+
+    def remember(self: Updater, *args: object, **kwargs: object) -> None:
+        original(self, *args, **kwargs)  # type: ignore[arg-type]
+        made.append(self)
+
+    Updater.__init__ = remember  # type: ignore[method-assign]
+    weights: dict[int, dict[str, Tensor]] = {}
+    changed, loss = change is None, 0.0
+    try:
+        for event in train(Config.read(folder / "run.toml"), folder / name, threads=1):
+            if not changed and made:
+                change(made[0])  # type: ignore[misc]  # it is not None
+                changed = True
+            if isinstance(event, Progress):
+                loss = event.loss
+                if event.update % (event.updates // 10) == 0:
+                    values = made[0].parameters_fp32()
+                    weights[event.update] = {key: value.detach().double().clone() for key, value in values.items()}
+    finally:
+        Updater.__init__ = original  # type: ignore[method-assign]
+    return weights, loss
+
+
+def difference(one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
+    """Return the relative difference of two models, as world_sizes.py does."""
+    names = [name for name in one if not name.endswith(KEY_BIASES)]
+    distance = sum(float((two[name] - one[name]).square().sum()) for name in names)
+    return float((distance / sum(float(one[name].square().sum()) for name in names)) ** 0.5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--max-tokens", type=int, default=2048)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        write_run(folder, options.updates, options.width, options.max_tokens, "none")
+        for dtype in (torch.float32, torch.float64):
+            torch.set_default_dtype(dtype)
+            first, loss = run(folder, f"{dtype}-whole", None)
+            for name, change in (("two shares", in_shares), ("initial weights · (1 ± 2⁻²³)", nudged)):
+                found, other = run(folder, f"{dtype}-{change.__name__}", change)
+                apart = ", ".join(f"{update}: {difference(first[update], found[update]):.1e}" for update in first)
+                print(f"{dtype}, {name}: weights differ by {apart}; losses {loss:.9f} and {other:.9f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

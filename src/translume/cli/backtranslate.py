@@ -1,0 +1,71 @@
+"""translume backtranslate"""
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from translume.cli.bulk import Bulk, bulk_options, input_options, translate_files, work_of
+from translume.cli.options import (
+    MODEL,
+    Compute,
+    changed,
+    decoding_options,
+    engine_compute_options,
+    set_option,
+    workers_option,
+)
+from translume.errors import SettingsError
+
+
+@click.command(
+    "backtranslate",
+    short_help="Make training pairs from texts of the target language.",
+    epilog="Example: translume backtranslate models/de-en --input 'news.*.de.zst' --output synthetic",
+)
+@click.argument("model", type=MODEL)
+@input_options
+@click.option("--tag", default="<BT>", help="First word of each synthetic source; empty for none.  [default: <BT>]")
+@bulk_options
+@decoding_options
+@set_option
+@workers_option
+@engine_compute_options
+def command(
+    model: Path,
+    inputs: tuple[str, ...],
+    output: Path | None,
+    column: str | None,
+    tag: str,
+    on_error: str,
+    address: str | None,
+    workers: int | None,
+    overrides: tuple[str, ...],
+    compute: Compute,
+) -> None:
+    """Translate texts of the target language with MODEL, which translates into the source language.
+
+    Each file of --input gives a table in --output with two columns: the tag and the translation, and the text itself.
+    Add these tables to the training files: `train = ["synthetic/*.tsv"]` beside `train_source` and `train_target`.
+    Lines without a translation are left out. `--strategy sampling` draws the translations from the model.
+    """
+    from translume.translator import Translator
+    from translume.translator.bulk import as_synthetic_pair
+
+    if not inputs or output is None:
+        raise SettingsError("--input, --output: expected both")
+    translator = Translator.load(model, compute.to_load())
+    settings = changed(translator.config, overrides, "decoding").decoding
+    if settings.nbest > 1:
+        raise SettingsError("--nbest: expected one translation for each line")
+    bulk = Bulk(
+        model=model,
+        translator=translator,
+        settings=settings,
+        count=workers,
+        cluster=address,
+        stops=on_error == "stop",
+        row=partial(as_synthetic_pair, tag=tag),
+    )
+    if translate_files(work_of(inputs, output, column, translator.config.data, ".tsv"), bulk):
+        click.get_current_context().exit(1)

@@ -1,0 +1,111 @@
+"""translume distil"""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from translume.cli.bulk import Bulk, Work, bulk_options, translate_files
+from translume.cli.options import FILE, FOLDER, MODEL, Compute, compute_options, json_option, set_option, workers_option
+from translume.cli.train import train_model
+from translume.errors import SettingsError
+
+if TYPE_CHECKING:
+    from translume.config import Config
+
+
+@click.command(
+    "distil",
+    short_help="Train a small model on the translations of a large one.",
+    epilog="Example: translume distil models/large large.toml --out models/small --set model.width=256",
+)
+@click.argument("teacher", type=MODEL)
+@click.argument("config", type=FILE)
+@click.option("--out", type=FOLDER, required=True, help="Model folder of the small model.")
+@bulk_options
+@workers_option
+@json_option
+@set_option
+@compute_options
+def command(
+    teacher: Path,
+    config: Path,
+    out: Path,
+    on_error: str,
+    address: str | None,
+    workers: int | None,
+    as_json: bool,
+    overrides: tuple[str, ...],
+    compute: Compute,
+) -> None:
+    """Translate the training sources of CONFIG with TEACHER, and train a model as CONFIG says on the translations.
+
+    CONFIG may be that of the teacher, with smaller sizes by --set. The translations are kept in OUT.targets, one file
+    for each training file. The same command resumes the work.
+    """
+    from translume.config import Config
+    from translume.data.pairs import origins
+
+    settings = Config.read(config, overrides)
+    works = _works(settings, out.with_name(f"{out.name}.targets"))
+    if any(not work.shard.target.exists() for work in works):
+        _translate(teacher, works, compute, workers, address, stops=on_error == "stop")
+        if any(not work.shard.target.exists() for work in works):
+            click.get_current_context().exit(1)
+    own: dict[str, object] = {
+        "train_source": tuple(work.shard.source for work in works),
+        "train_target": tuple(str(work.shard.target) for work in works),
+        "train": (),
+        "weights": tuple(place.weight for place in origins(settings.data, "train")),
+    }
+    if not settings.data.valid:  # no file with columns is left
+        own |= {"columns": (), "template": ""}
+    student = settings.model_copy(update={"data": settings.data.model_copy(update=own)})
+    train_model(student, out, None, compute, resume="the same command", as_json=as_json)
+
+
+def _works(config: "Config", folder: Path) -> list[Work]:
+    """Return the training sources, those of tables written to text files, and the files of their translations."""
+    from translume.atomic import make_folder, write_file
+    from translume.data import count_lines, read_lines
+    from translume.data.pairs import origins
+    from translume.tasks import task_of
+    from translume.translator.bulk import Shard
+
+    data, task = config.data, task_of(config)
+    if (task.reads, task.predicts) != ("pairs", "tokens") or data.corpus or data.source.reader:
+        raise SettingsError("distil: expected texts and their targets in one direction, in [data]")
+    make_folder(folder)
+    works = []
+    for number, place in enumerate(origins(data, "train")):
+        file = place.file
+        if not place.target_file:
+            file = str(folder / f"{number:04}.source.txt")
+            if not Path(file).exists():
+                lines = (" ".join(pair.source.splitlines()) for pair in place.read())
+                write_file(Path(file), "".join(f"{line}\n" for line in lines).encode())
+        target = folder / f"{number:04}.target.txt"
+        works.append(Work(Shard(file, target), partial(count_lines, file), partial(read_lines, file)))
+    return works
+
+
+def _translate(
+    teacher: Path, works: list[Work], compute: Compute, workers: int | None, address: str | None, *, stops: bool
+) -> None:
+    from translume.translator import Translator
+    from translume.translator.bulk import as_line
+
+    translator = Translator.load(teacher, compute.to_load())
+    translate_files(
+        works,
+        Bulk(
+            model=teacher,
+            translator=translator,
+            settings=translator.config.decoding,
+            count=workers,
+            cluster=address,
+            stops=stops,
+            row=as_line,
+        ),
+    )

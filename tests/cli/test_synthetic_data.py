@@ -1,0 +1,59 @@
+"""Training data made by a model: back-translations of texts, and targets of a teacher."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from translume.checkpoint import read_config
+from translume.data import read_lines
+
+
+@pytest.fixture(scope="module")
+def folder(train_for_a_moment: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_for_a_moment(tmp_path_factory.mktemp("synthetic"), model=1)
+
+
+def test_back_translations_are_tagged_and_stand_before_their_texts(
+    run: Callable[..., Result], folder: Path, tmp_path: Path
+) -> None:
+    texts = ["ab kl", "", "cde\tmno", "cde " * 700]
+    (tmp_path / "mono.de").write_text("".join(f"{text}\n" for text in texts))
+    words = ["backtranslate", folder / "model", "--input", tmp_path / "mono.de", "--workers", "1", "--split", "never"]
+    made = run(*words, "--output", tmp_path / "out")
+    assert made.exit_code == 1
+    assert f"warning: {tmp_path}/mono.de:4: the text has " in made.stderr
+    rows = [line.split("\t") for line in read_lines(tmp_path / "out" / "mono.de.tsv")]
+    alone = run("translate", folder / "model", "--split", "never", text="ab kl\ncde mno\n").stdout.splitlines()
+    assert rows == [[f"<BT> {alone[0]}", "ab kl"], [f"<BT> {alone[1]}", "cde mno"]]
+    assert run(*words, "--output", tmp_path / "plain", "--tag", "").exit_code == 1
+    assert next(read_lines(tmp_path / "plain" / "mono.de.tsv")) == f"{alone[0]}\tab kl"
+    assert run("backtranslate", folder / "model").stderr == "Error: --input, --output: expected both\n"
+
+
+def test_a_small_model_is_trained_on_the_translations_of_a_teacher(
+    run: Callable[..., Result], folder: Path, tmp_path: Path
+) -> None:
+    words = ["distil", folder / "model", folder / "a.toml", "--out", tmp_path / "small", "--threads", "1"]
+    words += ["--workers", "1", "--set", "model.width=8", "--set", "training.updates=2"]
+    made = run(*words)
+    assert made.exit_code == 0, made.stderr
+    config = read_config(tmp_path / "small")
+    targets = tmp_path / "small.targets" / "0000.target.txt"
+    assert (config.model.width, config.data.train_target) == (8, (str(targets),))
+    sources = (folder / "a.en").read_text()
+    assert targets.read_text() == run("translate", folder / "model", text=sources).stdout
+    written = targets.stat().st_mtime_ns
+    assert run(*words).exit_code == 0
+    assert targets.stat().st_mtime_ns == written
+
+    table = "".join(f'{{"a": "{line}", "b": "x"}}\n' for line in sources.splitlines())
+    (tmp_path / "a.jsonl").write_text(table)
+    words[4] = tmp_path / "smaller"
+    of_table = ["data.train=['a.jsonl']", "data.train_source=[]", "data.train_target=[]", "data.columns=['a', 'b']"]
+    (tmp_path / "a.toml").write_text((folder / "a.toml").read_text().replace('"a.', f'"{folder}/a.'))
+    words[2] = tmp_path / "a.toml"
+    made = run(*words, *(word for each in of_table for word in ("--set", each)))
+    assert made.exit_code == 0, made.stderr
+    assert (tmp_path / "smaller.targets" / "0000.source.txt").read_text() == sources
