@@ -1,10 +1,12 @@
 """Texts have the ids that SentencePiece and MarianTokenizer give them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as LibraryTokenizer
 
 from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
@@ -13,6 +15,7 @@ from translume.interchange.huggingface.families.marian import Marian
 from translume.interchange.huggingface.tokenizer import read_marian_tokenizers
 from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary, train_tokenizer
+from translume.text.standard import standard_json
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed (extra: export)")
 pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
@@ -61,6 +64,34 @@ def test_a_text_has_the_pieces_that_sentencepiece_finds(pair, text):
     ours, theirs = pair
     if not text.startswith(">>") and not any("\ud800" <= character <= "\udfff" for character in text):
         assert ours.encode(text) == theirs(text)
+
+
+@pytest.fixture(scope="module")
+def written(pair):
+    """Our tokenizer, and the same as the `tokenizers` library reads it from our tokenizer.json."""
+    ours, _ = pair
+    if ours.vocabulary.sentences.merges:  # the library has no codes of languages there
+        ours = Tokenizer(replace(ours.vocabulary, sentences=replace(ours.vocabulary.sentences, codes=False)))
+    return ours, LibraryTokenizer.from_str(standard_json(ours))
+
+
+def same_ids(ours, library, text):
+    """Whether the library gives the same ids, or a segmentation with the same score, which rounding decides."""
+    found, ids = library.encode(text, add_special_tokens=False).ids, ours.encode(text)
+    pieces, scores = ours.vocabulary.pieces, ours.vocabulary.sentences.scores
+    one, other = (sum(scores.get(pieces[id_], 0.0) for id_ in each) for each in (found, ids))
+    return found == ids or (len(found) == len(ids) and one == pytest.approx(other, abs=1e-4))
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=TEXTS)
+@example("</s><unk> a</s>ha \ufff0\ufff1 e\u0301\u0302\u0301")
+def test_the_tokenizers_library_gives_the_same_ids_and_texts(written, text):
+    ours, library = written
+    if not any("\ud800" <= character <= "\udfff" for character in text):
+        assert same_ids(ours, library, text)
+        ids = ours.encode(text)
+        assert library.decode(ids, skip_special_tokens=False) == ours.decode(ids)
 
 
 @settings(max_examples=200, deadline=None)
@@ -117,6 +148,36 @@ def test_source_and_target_have_the_ids_of_marian_tokenizer(marian, text):
         return
     assert [*source.encode(text), 0] == theirs(text)["input_ids"]
     assert [*target.encode(text), 0] == theirs(text_target=text)["input_ids"]
+
+
+@pytest.mark.parametrize("folder", [False], indirect=True, ids=["one-vocabulary"])
+def test_codes_of_languages_and_pieces_of_the_other_side_have_the_same_ids_in_the_library(marian):
+    for ours in marian[:2]:
+        library = LibraryTokenizer.from_str(standard_json(ours))
+        for text in (
+            "A man.", ">>deu<< A man", ">>xyz<<A man.", ">><<>>deu<< A", ">>deu<<", " >>deu<< a", "＞＞deu＜＜ a", "",
+            "é éz ézé Zß ü", *LINES,
+        ):  # fmt: skip
+            assert library.encode(text).ids == [*ours.encode(text), ours.specials.eos]
+
+
+def test_what_the_library_cannot_express_is_named(opus, tmp_path):
+    model = opus.sentencepiece_of(LINES, model_type="bpe")
+    (tmp_path / "a.spm").write_bytes(model)
+    sentences = read_sentencepiece(tmp_path / "a.spm")
+    pieces = ("</s>", "<unk>", *sentences.scores, ">>deu<<", "<pad>")
+    codes = Vocabulary(
+        settings=TokenizerSettings(kind="sentencepiece", size=len(pieces), unknown="token"), pieces=pieces, first=0,
+        specials=SpecialIds(pad=len(pieces) - 1, bos=len(pieces) - 1, eos=0, unk=1), sentences=sentences,
+    )  # fmt: skip
+    least = replace(codes, pieces=tuple("Ω" if each == "e" else each for each in pieces))
+    for vocabulary, message in (
+        (codes, "the library cannot express language codes with byte-pair encoding"),
+        (least, "the library needs an id for each piece of SentencePiece, 'e' has none"),
+    ):
+        with pytest.raises(SettingsError) as error:
+            standard_json(Tokenizer(vocabulary))
+        assert str(error.value) == f"tokenizer: {message}"
 
 
 def test_ids_are_decoded_as_by_marian_tokenizer(marian):

@@ -15,8 +15,8 @@ from translume.errors import SettingsError
 from translume.interchange.huggingface.config import read_json
 from translume.interchange.huggingface.families.t5 import T5
 from translume.interchange.huggingface.t5_tokenizer import read_t5_tokenizer
-from translume.interchange.sentencepiece import read_charsmap, write_charsmap
 from translume.text import Tokenizer
+from translume.text.charsmap import read_charsmap, write_charsmap
 from translume.training import Validated, train
 from translume.translator import load
 
@@ -159,6 +159,16 @@ def test_texts_have_the_ids_of_sentencepiece_and_special_tokens_are_text(importe
 
 
 TOKENIZERS, PEERS = {}, {}
+
+
+def test_the_folder_has_a_tokenizer_json_with_the_same_ids(imported):
+    _, folder, _ = imported
+    ours = load_checkpoint(folder).source_tokenizer
+    (path,) = folder.glob("tokenizer-*.json")
+    library = tokenizers.Tokenizer.from_file(str(path))
+    for text in (*LINES, "</s><pad> <extra_id_0>x", "ｶﾞ ﬁ a\u0301\t", ""):
+        assert library.encode(text).ids == [*ours.encode(text), ours.specials.eos]
+        assert library.decode(ours.encode(text), skip_special_tokens=False) == ours.decode(ours.encode(text))
 
 
 def test_reserved_ids_add_nothing_to_a_text(imported):

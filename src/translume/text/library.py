@@ -4,13 +4,15 @@ Every text has the ids that it has in transformers, except that special tokens a
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tokenizers import Encoding
+from tokenizers import Encoding, Regex, decoders, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from translume.errors import SettingsError
 from translume.text.specials import SpecialIds
+from translume.text.typed_specials import typed_specials
 
 SPACE = "▁"
 _LEFT_OUT = ("post_processor", "truncation", "padding")
@@ -33,6 +35,9 @@ class LibraryIds:
                 raise
             raise ValueError(f"the library cannot read it: {error}") from None
         self._library.encode_special_tokens = True
+        if cuts := self._special_cuts():
+            before = [] if self._library.pre_tokenizer is None else [self._library.pre_tokenizer]
+            self._library.pre_tokenizer = pre_tokenizers.Sequence([*before, *cuts])
         self._normaliser = self._library.normalizer
         decoder = self.document.get("decoder") or {}
         self._steps = [decoder, *decoder.get("decoders", ())]
@@ -41,6 +46,58 @@ class LibraryIds:
         if sorted(ids.values()) != list(range(len(ids))) or len(ids) > size:
             raise ValueError(f"ids of the vocabulary are not 0, 1, 2, … below {size}")
         self.pieces = (*sorted(ids, key=ids.__getitem__), *(f"<unused {number}>" for number in range(len(ids), size)))
+
+    def _special_cuts(self, added: Iterable[str] = ()) -> list[pre_tokenizers.PreTokenizer]:
+        """Return the steps that cut special tokens in a text, since a unigram model would match them.
+
+        added: special tokens beside those that are pieces of the model.
+        """
+        model = self.document["model"]
+        if model.get("type") != "Unigram":
+            return []
+        special = {token.content for token in self._library.get_added_tokens_decoder().values() if token.special}
+        vocabulary = [piece for piece, _ in model["vocab"]]
+        matched = [piece for piece in vocabulary if piece not in special]
+        typed = [*(piece for piece in vocabulary if piece in special), *added]
+        cuts = typed_specials(typed, (), matched, replace=False)[1]
+        return [pre_tokenizers.Split(Regex(cut), "isolated") for cut in cuts]
+
+    def without_specials(self) -> LibraryTokenizer:
+        """Return the tokenizer with its special tokens as pieces that no text is encoded to.
+
+        Raises SettingsError if it cannot have them.
+        """
+        document: dict[str, Any] = json.loads(self._library.to_str())
+        model, vocabulary = document["model"], document["model"]["vocab"]
+        special = [token for token in document["added_tokens"] if token["special"]]
+        document["added_tokens"] = [token for token in document["added_tokens"] if not token["special"]]
+        cuts = []
+        if isinstance(vocabulary, dict):
+            vocabulary |= {token["content"]: token["id"] for token in special}
+        else:
+            rest = [token for token in special if token["id"] >= len(vocabulary)]
+            if [token["id"] for token in rest] != list(range(len(vocabulary), len(vocabulary) + len(rest))):
+                raise SettingsError(f"tokenizer: the library's {model['type']} needs a piece for each id")
+            names = [token["content"] for token in rest]
+            cuts = self._special_cuts(names)
+            vocabulary += [[name, 0.0] for name in names]
+        library = LibraryTokenizer.from_str(json.dumps(document))
+        if cuts:
+            before = [] if library.pre_tokenizer is None else [library.pre_tokenizer]
+            library.pre_tokenizer = pre_tokenizers.Sequence([*before, *cuts])
+        return library
+
+    def last_steps(self) -> list[decoders.Decoder]:
+        """Return the library's steps from pieces to a text."""
+        kinds = {step.get("type") for step in self._steps}
+        if "ByteLevel" in kinds:
+            return [decoders.ByteLevel()]
+        return [
+            decoders.Replace(SPACE, " "),
+            *([decoders.ByteFallback()] if "ByteFallback" in kinds else []),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
 
     def spellings(self, specials: SpecialIds, unknown: bytes) -> list[bytes]:
         """Return what each id adds to a decoded text. Raises ValueError for a decoder that is not known."""

@@ -18,12 +18,11 @@ from translume.interchange.huggingface.tokenizer import (
 )
 from translume.interchange.sentencepiece import (
     SPACE,
-    read_charsmap,
     read_pieces,
     read_sentencepiece,
-    write_charsmap,
 )
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
+from translume.text.charsmap import read_charsmap, write_charsmap
 from translume.text.vocabulary import BYTES
 
 FILE = "spiece.model"
