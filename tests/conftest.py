@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from translume import atomic
 
-from .warm_python import start
+from .warm_python import start, warm_children
 
 # torch reads this when it is first imported, so tests without torch need not import it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,7 +29,7 @@ settings.register_profile("ci", settings.get_profile("translume"), derandomize=T
 settings.load_profile("ci" if os.environ.get("CI") else "translume")
 
 ROOT = Path(__file__).resolve().parents[1]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser"))), None)
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +47,13 @@ def warm_python() -> Iterator[Path]:
     """Return a program that does what `python` does in less time: it forks a process that has imported torch."""
     with tempfile.TemporaryDirectory() as folder, start(Path(folder)) as program:
         yield program
+
+
+@pytest.fixture(scope="module")
+def warm_processes(warm_python: Path) -> Iterator[None]:
+    """Start the child processes of Translume as forks of a process that has imported torch."""
+    with warm_children(warm_python):
+        yield
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ import pytest
 import translume.translator
 from translume.translator import Workers
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 
 @pytest.mark.parametrize(
     ("words", "engine", "plain"),

@@ -6,14 +6,17 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from email.message import Message
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 import torch
 from tests.serving.openapi_checker import ResponseChecker
+from tests.warm_python import warm_children
 
 from translume.checkpoint import (
     Checkpoint,
@@ -168,7 +171,7 @@ class Live:
 
     def stop(self) -> None:
         self.uvicorn.should_exit = True
-        self.thread.join(30)
+        self.thread.join(120)
         assert not self.thread.is_alive()
         self.bound.close()
 
@@ -177,7 +180,7 @@ class Live:
 
         `content_type` is the header Content-Type.
         """
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.request(method, path, body, {name.replace("_", "-"): text for name, text in headers.items()})
             found = connection.getresponse()
@@ -200,10 +203,25 @@ class Live:
         return self.ask("POST", path, urlencode(fields).encode(), content_type="application/x-www-form-urlencoded")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def warm(warm_processes: None) -> Iterator[None]:
+    """Start worker processes as forks, and use processes for documents again even if the machine is busy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("translume.serving.files.documents.REUSED_SECONDS", 60.0)
+        yield
+
+
 @pytest.fixture(scope="session")
-def worker_pool() -> Iterator[WorkerPool]:
+def worker_pool(warm_python: Path) -> Iterator[WorkerPool]:
     """Return the worker process that all servers share, because starting one takes seconds."""
-    with WorkerPool(1, ComputeOptions(engine="plain", device="cpu", dtype="fp32", threads=None)) as pool:
+    with ExitStack() as ended:
+        with warm_children(warm_python):
+            options = ComputeOptions(engine="plain", device="cpu", dtype="fp32", threads=None)
+            pool = ended.enter_context(WorkerPool(1, options))
+            started = time.monotonic()
+            while not pool.pids:
+                assert time.monotonic() - started < 120
+                time.sleep(0.005)
         yield pool
 
 
@@ -319,7 +337,7 @@ class Tab:
         """Wait until exactly this text is shown as the translation, with nothing pending."""
         started = time.monotonic()
         while (found := self.page.evaluate(SHOWN)) != [wanted, 0]:
-            assert time.monotonic() - started < 20, found
+            assert time.monotonic() - started < 120, found
             time.sleep(0.02)
 
     def tokens(self) -> Any:

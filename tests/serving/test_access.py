@@ -67,7 +67,7 @@ def gate(start: Start, translator: Translator, tmp_path: Path) -> Iterator[Gate]
 def until(true: Callable[[], bool]) -> None:
     started = time.monotonic()
     while not true():
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 120
         time.sleep(0.005)
 
 
@@ -102,7 +102,7 @@ def test_requests_without_a_valid_key_are_refused_before_the_body_is_parsed(gate
 def test_two_authorization_headers_are_refused(gate: Gate) -> None:
     import http.client
 
-    connection = http.client.HTTPConnection("127.0.0.1", gate.live.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", gate.live.port, timeout=120)
     connection.putrequest("GET", "/v1/nothing")
     for _ in range(2):
         connection.putheader("Authorization", f"Bearer {gate.alice}")

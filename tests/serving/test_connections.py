@@ -36,7 +36,7 @@ def opened() -> Iterator[Callable[..., socket.socket]]:
     with ExitStack() as stack:
 
         def connect(live: Any, data: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
-            found = socket.create_connection(("127.0.0.1", live.port), timeout=20, source_address=(source, 0))
+            found = socket.create_connection(("127.0.0.1", live.port), timeout=120, source_address=(source, 0))
             stack.enter_context(found)
             found.sendall(data)
             return found
@@ -66,7 +66,7 @@ def test_clients_without_a_key_keep_out_neither_those_with_one_nor_health_checks
     access = Access(Keys.read(tmp_path / "keys.json"), usage := Usage(tmp_path / "usage"), KeySettings())
     live = start(Served.of("en-de", translator), access=access, requests=16)
     slow = [opened(live, post(100)) for _ in range(60)]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while (found := live.post("/translate", q="a", source="en", target="de", api_key=secret)).status != 503:
         assert time.monotonic() < deadline
     assert found.json()["code"] == "too_many_open"
@@ -122,7 +122,7 @@ def test_an_address_has_a_share_of_the_connections(
     # A proxy, by default on localhost, may have many.
     assert [opened(live, ask).recv(12) for _ in range(5)] == [b"HTTP/1.1 200"] * 5
     first[0].close()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while closed(opened(live, b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n", source="127.0.0.2")):
         assert time.monotonic() < deadline
 
@@ -208,7 +208,7 @@ def test_a_process_without_descriptors_logs_one_line_and_closes_idle_connections
         ["bash", "-c", 'ulimit -Sn 128 && ulimit -Hn 128 && exec "$0" -c "$1"', sys.executable, EXHAUSTED],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         env={**os.environ},
         check=False,
     )

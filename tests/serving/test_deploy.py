@@ -250,7 +250,7 @@ def test_nginx_forwards_health_checks_and_answers_as_the_server_does(tmp_path: P
             time.sleep(0.05)
 
         def ask(method: str, where: str, body: bytes = b"") -> tuple[int, Any]:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
             with contextlib.closing(connection):
                 connection.request(method, where, body, {"Host": "localhost", "Content-Type": "application/json"})
                 found = connection.getresponse()
@@ -273,4 +273,4 @@ def test_nginx_forwards_health_checks_and_answers_as_the_server_does(tmp_path: P
             assert (status, answer["code"]) == (429, "too_many_open")
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)

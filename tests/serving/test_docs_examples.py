@@ -35,7 +35,7 @@ def same_structure(found: Any, wanted: Any) -> bool:
 @pytest.mark.parametrize(("command", "printed"), list(examples()))
 def test_examples_get_the_documented_responses(live: Any, command: str, printed: str) -> None:
     done = subprocess.run(
-        ["bash", "-c", command.replace("localhost:8000", f"127.0.0.1:{live.port}")], capture_output=True, timeout=60
+        ["bash", "-c", command.replace("localhost:8000", f"127.0.0.1:{live.port}")], capture_output=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     if printed.startswith("event:"):

@@ -5,11 +5,9 @@ import gc
 import http.client
 import json
 import logging
-import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -58,7 +56,7 @@ class Disturbed:
 
     def _wait(self) -> None:
         self.started.set()
-        assert self.open.wait(30)
+        assert self.open.wait(120)
 
 
 @pytest.fixture
@@ -71,7 +69,7 @@ def disturbed(translator: Translator) -> Iterator[Disturbed]:
 def until(true: Callable[[], bool]) -> None:
     started = time.monotonic()
     while not true():
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 120
         time.sleep(0.005)
 
 
@@ -198,15 +196,15 @@ def test_a_jump_of_the_system_clock_neither_expires_nor_extends_requests(
     live = start(Served.of("en-de", disturbed))
     with ThreadPoolExecutor(2) as clients:
         timely = clients.submit(live.post, "/v1/translate", text="abc")
-        assert disturbed.started.wait(20)
+        assert disturbed.started.wait(120)
         late = clients.submit(live.post, "/v1/translate", text="de", timeout_seconds=0.3)
         for jump in (1e9, 4e9):
             monkeypatch.setattr(time, "time", lambda jump=jump: jump)
             time.sleep(0.05)
         assert not timely.done()
-        assert late.result(20).status == 504
+        assert late.result(120).status == 504
         disturbed.open.set()
-        assert timely.result(20).status == 200
+        assert timely.result(120).status == 200
 
 
 def test_a_full_queue_refuses_requests_with_retry_after_while_the_model_is_busy(
@@ -214,10 +212,10 @@ def test_a_full_queue_refuses_requests_with_retry_after_while_the_model_is_busy(
 ) -> None:
     live = start(Served.of("en-de", disturbed), queue=3, lines=3, texts=3)
     taken = [send_request(live.port, "/v1/translate", text="a")]
-    assert disturbed.started.wait(20)
+    assert disturbed.started.wait(120)
     taken.append(send_request(live.port, "/v1/translate", text=["b", "c", "d"]))
     until(lambda: live.server.scheduler.waiting == 3)
-    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=120)
     for path in ("/v1/translate", "/v1/translate/stream") * 50:
         connection.request("POST", path, json.dumps({"text": "e"}), {"Content-Type": "application/json"})
         answer = connection.getresponse()
@@ -238,11 +236,11 @@ def test_requests_are_refused_before_their_body_is_read_when_the_queue_is_full(
 ) -> None:
     live = start(Served.of("en-de", disturbed), queue=1, lines=1, texts=1)
     taken = [send_request(live.port, "/v1/translate", text="a")]
-    assert disturbed.started.wait(20)
+    assert disturbed.started.wait(120)
     taken.append(send_request(live.port, "/v1/translate", text="b"))
     until(lambda: live.server.scheduler.waiting == 1)
     for path in ("/v1/translate", "/v1/translate/stream", "/v1/score", "/v1/classify", "/translate"):
-        with socket.create_connection(("127.0.0.1", live.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", live.port), timeout=120) as connection:
             connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n".encode())
             answer = http.client.HTTPResponse(connection)
             answer.begin()
@@ -261,7 +259,7 @@ def test_requests_are_refused_before_their_body_is_read_when_the_queue_is_full(
 
 
 def test_a_response_on_a_kept_connection_is_not_delayed_by_nagles_algorithm(live: Any) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=120)
     for _ in range(2):
         connection.request("GET", "/health/live")
         connection.getresponse().read()
@@ -274,14 +272,14 @@ def test_a_response_on_a_kept_connection_is_not_delayed_by_nagles_algorithm(live
 
 
 def test_sigterm_under_load_ends_the_server_after_all_accepted_requests_are_answered(
-    tmp_path: Path, translator: Translator
+    tmp_path: Path, translator: Translator, warm_python: Path
 ) -> None:
     folder = tmp_path / "en-de"
     save_model(folder, translator.checkpoint)
     settings = tmp_path / "serve.toml"
     settings.write_text('port = 0\nstandby = false\nmodels = {en-de = "en-de"}\n', encoding="utf-8")
-    command = [sys.executable, "-m", "translume", "serve", "--config", str(settings), "--engine", "plain"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    command = [str(warm_python), "-m", "translume", "serve", "--config", str(settings), "--engine", "plain"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     lines: list[str] = []
     try:
@@ -315,8 +313,8 @@ def test_sigterm_under_load_ends_the_server_after_all_accepted_requests_are_answ
         wanted = [each.text for each in translator.translate_all(texts, settings=wide)]
         assert set(found) <= set(wanted)
         assert len(found) == 8 * statuses.count(200)
-        assert process.wait(30) == -signal.SIGTERM
-        reader.join(10)
+        assert process.wait(120) == -signal.SIGTERM
+        reader.join(120)
         assert not [line for line in lines if "raceback" in line]
     finally:
         process.kill()

@@ -34,7 +34,7 @@ def finished_status(live: Any, answer: Any) -> dict[str, Any]:
     """Wait until a file is finished and return its status."""
     assert answer.status == 202, answer.body
     place = answer.headers["Location"]
-    for _ in range(600):
+    for _ in range(6000):
         found = live.get(place).json()
         if found["status"] in ("done", "failed"):
             return found
@@ -189,7 +189,7 @@ class Echo:
         return 1
 
     def run(self, items: Any) -> list[Any]:
-        self.let.wait(20)
+        self.let.wait(120)
         return [Translation(source=item.text, text=item.text) for item in items]
 
 
@@ -218,7 +218,7 @@ def test_results_are_private_and_deleted_with_the_server(tmp_path: Path) -> None
     with working(tmp_path) as (jobs, take, _):
         assert list(tmp_path.iterdir()) == []
         job = take()
-        job.finished.result(10)
+        job.finished.result(120)
         path = jobs.result(job)
         assert path.read_text() == "a b.\n"
         assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
@@ -230,9 +230,9 @@ def test_results_expire_without_a_request(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("translume.serving.files.jobs.SWEEP_SECONDS", 0.05)
     with working(tmp_path, kept_seconds=0.3) as (jobs, take, _):
         job = take()
-        job.finished.result(10)
+        job.finished.result(120)
         assert jobs.find(job.id) is job
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while files(tmp_path) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert files(tmp_path) == []
@@ -243,7 +243,7 @@ def test_results_expire_without_a_request(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_oldest_results_are_deleted_for_new_ones(tmp_path: Path) -> None:
     with working(tmp_path, kept_bytes=10) as (jobs, take, _):
         first, second = take("abcdef"), take("ghijkl")
-        second.finished.result(10)
+        second.finished.result(120)
         assert [path.name for path in files(tmp_path)] == [second.id]
         with pytest.raises(RequestError):
             jobs.find(first.id)
@@ -251,7 +251,7 @@ def test_the_oldest_results_are_deleted_for_new_ones(tmp_path: Path) -> None:
         with pytest.raises(
             RequestError, match=r"^there is no space for the translated file: it has 11 bytes, expected at most 10$"
         ) as caught:
-            large.finished.result(10)
+            large.finished.result(120)
         assert caught.value.status == 507
         assert [path.name for path in files(tmp_path)] == [second.id]
 
@@ -266,8 +266,8 @@ def test_the_number_of_waiting_files_is_limited(tmp_path: Path) -> None:
         assert str(caught.value) == "2 files are waiting, expected at most 2; try later"
         echo.let.set()
         for job in waiting:
-            job.finished.result(10)
-        take().finished.result(10)
+            job.finished.result(120)
+        take().finished.result(120)
 
 
 def test_deleted_files_are_not_translated(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_deleted_files_are_not_translated(tmp_path: Path) -> None:
         jobs.delete(first)
         jobs.delete(second)
         echo.let.set()
-        take().finished.result(10)
+        take().finished.result(120)
         assert len(files(tmp_path)) == 1
 
 
@@ -292,7 +292,7 @@ def test_a_client_that_disconnects_cancels_its_file(tmp_path: Path) -> None:
         job = take()
         asyncio.run(go(job))
         echo.let.set()
-        take().finished.result(10)
+        take().finished.result(120)
         with pytest.raises(RequestError, match=r"^no such file, or it was deleted$"):
             jobs.find(job.id)
         assert len(files(tmp_path)) == 1
@@ -303,7 +303,7 @@ def test_a_file_has_a_deadline(tmp_path: Path) -> None:
         echo.let.clear()
         job = take()
         with pytest.raises(RequestError) as caught:
-            job.finished.result(10)
+            job.finished.result(120)
         assert (caught.value.status, caught.value.code) == (504, "deadline_exceeded")
 
 
@@ -315,16 +315,16 @@ def test_a_file_waits_until_the_queue_has_room(tmp_path: Path) -> None:
         time.sleep(0.3)
         assert job.status == "working"
         echo.let.set()
-        job.finished.result(10)
+        job.finished.result(120)
         assert jobs.result(job).read_text() == "a b.\n" * 90
-        assert all(each.result(10) for each in crowd)
+        assert all(each.result(120) for each in crowd)
 
 
 def test_a_full_disk_gives_a_one_line_error_and_leaves_no_partial_file(
     tmp_path: Path, full_disk: Callable[[], AbstractContextManager[None]]
 ) -> None:
     with working(tmp_path) as (_, take, _echo):
-        take().finished.result(10)
+        take().finished.result(120)
         before = files(tmp_path)
 
         with full_disk():
@@ -332,10 +332,10 @@ def test_a_full_disk_gives_a_one_line_error_and_leaves_no_partial_file(
             with pytest.raises(
                 RequestError, match=r"^there is no space for the translated file: try a smaller one, or later$"
             ) as caught:
-                job.finished.result(10)
+                job.finished.result(120)
         assert (caught.value.status, caught.value.code) == (507, "no_space")
         assert files(tmp_path) == before
-        take().finished.result(10)
+        take().finished.result(120)
 
 
 def test_no_room_for_the_folder_gives_a_one_line_error(tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ def test_shutdown_cancels_files_in_progress(tmp_path: Path) -> None:
         jobs.close()
         for job in (doing, waiting):
             with pytest.raises(RequestError, match=r"^the server is shutting down; use another one$"):
-                job.finished.result(10)
+                job.finished.result(120)
         with pytest.raises(RequestError, match=r"^the server is shutting down; use another one$"):
             take()
     assert list(tmp_path.iterdir()) == []
@@ -366,7 +366,7 @@ def test_an_unexpected_error_is_reported_without_its_message(tmp_path: Path) -> 
         echo.run = lambda items: 1 / 0  # type: ignore[assignment]  # a fault
         job = take()
         with pytest.raises(RequestError) as caught:
-            job.finished.result(10)
+            job.finished.result(120)
         assert caught.value.status == 500
         assert "division" not in str(caught.value)
         assert jobs.find(job.id).status == "failed"

@@ -227,7 +227,7 @@ class Held:
     def inspected(self, *arguments: Any) -> str:
         self.count += 1
         self.begun.set()
-        assert self.open.wait(30)
+        assert self.open.wait(120)
         return str(self._translator.inspected(*arguments))
 
 
@@ -236,10 +236,10 @@ def test_inspections_are_limited_do_not_delay_translations_and_are_cancelled_on_
 ) -> None:
     held = Held(translator)
     own = start(Served.of("en-de", held), inspections=2, timeout_seconds=20.0)
-    gone = [http.client.HTTPConnection("127.0.0.1", own.port, timeout=30) for _ in range(2)]
+    gone = [http.client.HTTPConnection("127.0.0.1", own.port, timeout=120) for _ in range(2)]
     for connection in gone:
         connection.request("POST", "/v1/inspect", '{"text": "a"}', {"Content-Type": "application/json"})
-        assert held.begun.wait(20)
+        assert held.begun.wait(120)
     while own.server.background.waiting < 2:
         time.sleep(0.005)
     full = own.post("/v1/inspect", text="a")

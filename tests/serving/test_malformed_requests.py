@@ -145,7 +145,7 @@ def test_arbitrary_forms(server: Any, address: str, parts: list[bytes]) -> None:
 )
 @quick
 def test_arbitrary_paths(server: Any, method: str, path: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     try:
         connection.request(method, f"/{path}")
         assert connection.getresponse().status < 500

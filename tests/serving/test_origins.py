@@ -37,7 +37,7 @@ def status_for(live: Any, host: str | None, path: str = "/languages", method: st
     lines = [f"{method} {path} HTTP/{'1.0' if host is None else '1.1'}", "Connection: close"]
     lines += [] if host is None else [f"Host: {host}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    with socket.create_connection(("127.0.0.1", live.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", live.port), timeout=120) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode())
         return int(connection.recv(65536).split()[1])
 
@@ -142,7 +142,7 @@ def test_listed_origins_and_the_public_address_may_send_requests(server: Any) ->
 
 def test_a_body_with_two_lengths_is_refused_and_closes_the_connection(server: Any) -> None:
     smuggled = b"GET /languages HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
         connection.sendall(
             b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
             b"0\r\n\r\n" + smuggled

@@ -46,7 +46,7 @@ class Stepwise:
         def waiting(say: Callable[[str], None]) -> Callable[[str], None]:
             def report_and_wait(text: str) -> None:
                 say(text)
-                assert self.steps.acquire(timeout=30)
+                assert self.steps.acquire(timeout=120)
 
             return report_and_wait
 
@@ -69,7 +69,7 @@ def streamed(live: Any, **fields: Any) -> list[tuple[str, Any]]:
 @contextmanager
 def reading(live: Any, **fields: Any) -> Iterator[Iterator[Any]]:
     """Yield the values of the events of a stream as they arrive."""
-    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=120)
     connection.request("POST", "/v1/translate/stream", json.dumps(fields), {"Content-Type": "application/json"})
     answer = connection.getresponse()
     try:
@@ -140,7 +140,7 @@ def test_a_request_during_a_stream_gets_the_same_response_as_without(start: Any,
         beside.start()
         stepwise.steps.release(99)
         *_, last = values
-        beside.join(30)
+        beside.join(120)
     assert last["translations"][0]["text"] == translator.translate("abc de").text
     assert plain[0]["translations"][0]["text"] == translator.translate("abc").text
 
@@ -165,7 +165,7 @@ def test_a_client_that_disconnects_during_a_stream_cancels_its_work(start: Any, 
     with reading(live, text=["a b c\nd e f\n" * 5] * 4) as values:
         next(values)
         assert live.server.scheduler.waiting > 0
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while live.server.scheduler.waiting and time.monotonic() < deadline:
         time.sleep(0.01)
     assert live.server.scheduler.waiting == 0

@@ -142,20 +142,28 @@ def test_streams_pages_and_model_lists_equal_those_of_a_model_in_the_server_proc
     assert worker_server.get("/health/ready").json() == {"status": "ready"}
 
 
-def test_45_bans_of_two_kilobytes_do_not_hang_the_server(worker_server: Any) -> None:
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_45_bans_of_two_kilobytes_do_not_hang_the_server(worker_server: Any, pool: WorkerPool) -> None:
     """Each took 2.6 CPU-seconds while it held a thread of the server, of which there are 40."""
     bans = [f"{'ab ' * 650}x{number}" for number in range(45)]
     clients = [
         threading.Thread(target=worker_server.post, args=("/v1/translate", {"text": "a", "ban": ban})) for ban in bans
     ]
-    started = time.monotonic()
+    (worker,) = pool.pids
+    before = time.process_time() + processor_seconds(worker)
     for each in clients:
         each.start()
     assert worker_server.post("/v1/translate", text="a").status == 200
-    assert worker_server.post("/v1/translate", text="a", ban="xyz").status == 200
+    assert worker_server.post("/v1/translate", text="a", ban="xyz").status in (200, 503)  # 503: not checked in time
     for each in clients:
         each.join()
-    assert time.monotonic() - started < 30
+    assert time.process_time() + processor_seconds(worker) - before < 30  # on a busy machine too
+    until(lambda: worker_server.post("/v1/translate", text="a", ban="xyz").status == 200)
 
 
 def test_the_standby_process_replaces_a_worker_that_was_killed(folder: Path) -> None:
@@ -312,7 +320,7 @@ def test_the_request_of_a_client_that_disconnected_is_cancelled(pool: WorkerPool
     body = b'{"text": "abc de"}'
     head = f"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     with stopped(process.pid):
-        with socket.create_connection(("127.0.0.1", worker_server.port), timeout=60) as client:
+        with socket.create_connection(("127.0.0.1", worker_server.port), timeout=120) as client:
             client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
             until(lambda: process._calls)
         until(lambda: not process._calls)
@@ -439,7 +447,7 @@ def test_no_process_outlives_a_server_that_is_killed(folder: Path) -> None:
         assert line.startswith("serving en-de at http://127.0.0.1:"), line + server.stderr.read()
         until(lambda: len(children_of(server.pid)) == 2)  # a worker and its standby process
         workers = children_of(server.pid)
-        with socket.create_connection(("127.0.0.1", int(line.rpartition(":")[2])), timeout=60) as client:
+        with socket.create_connection(("127.0.0.1", int(line.rpartition(":")[2])), timeout=120) as client:
             body = json.dumps({"text": ["a b c"] * 16}).encode()
             head = f"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)

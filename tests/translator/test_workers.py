@@ -16,6 +16,7 @@ from translume.translator import Translator, Workers, load_translator
 from translume.translator import workers as module
 
 Make = Callable[..., Translator]
+pytestmark = pytest.mark.usefixtures("warm_processes")
 
 
 @pytest.fixture(scope="module")
