@@ -291,6 +291,34 @@ def test_a_sentence_that_enters_a_running_search_has_the_same_result(
     assert {*found, removed} == set(range(5))
 
 
+def test_sources_read_in_one_call_have_the_keys_and_values_of_torch(large_vocabulary, sources):
+    _, engine = large_vocabulary
+    source, mask = sources(5, 1, 19, 3)
+    found = engine.start(source, mask).cache
+    kernels, engine._sources = engine._sources, None
+    wanted = engine.start(source, mask).cache
+    engine._sources = kernels
+    read = mask[:, None, :, None].expand_as(wanted.cross[0])
+    torch.testing.assert_close(found.cross * read, wanted.cross * read, atol=1e-5, rtol=1e-5)
+    assert not (found.cross * ~read).any()
+    assert found.source_bias.equal(wanted.source_bias)
+    alone = engine.start(source[3:, :3], mask[3:, :3]).cache
+    assert alone.cross[:, 0, :, :3].equal(found.cross[:, 3, :, :3])
+
+
+def test_sources_that_begin_later_or_have_unknown_ids_are_left_to_torch(large_vocabulary, sources):
+    _, engine = large_vocabulary
+    source, mask = sources(5, 4)
+    assert engine._sources.read(source, mask) is not None
+    assert engine._sources.read(source, mask.flip(1)) is None
+    for number in (-1, 17):
+        source[1, 2] = number
+        assert engine._sources.read(source, mask) is None
+        with pytest.raises(IndexError, match="index out of range"):
+            engine.start(source, mask)
+    assert engine._sources.read(*sources(80)) is None
+
+
 def test_the_engine_reports_the_attention_of_the_plain_model(large_vocabulary, sources):
     model, engine = large_vocabulary
     engine = kernels_only(model, engine, "fp32")

@@ -40,6 +40,9 @@ class FakeSearcher:
     def hypotheses(self, number: int) -> list[Hypothesis] | None:
         return None if self._found is None else self._found[number]
 
+    def close(self) -> None:
+        assert not self.live
+
 
 @pytest.fixture(scope="module")
 def plain(make: Callable[..., Translator]) -> Translator:

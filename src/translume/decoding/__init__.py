@@ -6,7 +6,15 @@ from translume.decoding.constrained_beam import Boundaries, ConstrainedBeam, Con
 from translume.decoding.diverse import DiverseBeam
 from translume.decoding.ensemble import Average, Averaged, Ensemble, Fused, Fusion, LanguageModel
 from translume.decoding.greedy import Greedy
-from translume.decoding.loop import BestHypotheses, CompleteSearch, CompleteSearcher, best_of, decode, search
+from translume.decoding.loop import (
+    BestHypotheses,
+    CompleteSearch,
+    CompleteSearcher,
+    best_of,
+    decode,
+    runs_searches,
+    search,
+)
 from translume.decoding.prompt import PromptedState, PromptedStep
 from translume.decoding.rules import (
     ForbidFirst,
@@ -24,7 +32,7 @@ from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.decoding.stable_prefix import SearchObserver, StablePrefix
 from translume.decoding.step import AttentionState, AttentionStepper, SearchState, Step, Stepper
 from translume.decoding.stochastic_beam import StochasticBeam
-from translume.decoding.strategy import Strategy, resolve_strategy, strategy_from
+from translume.decoding.strategy import Strategy, makes_draws, resolve_strategy, strategy_from
 from translume.decoding.text_rules import BannedPhrases, Spellings, TextPrefix
 from translume.decoding.used_distribution import Reshaped, Tempered, Unsmoothed, reshaped
 
@@ -84,8 +92,10 @@ __all__ = [
     "Unsmoothed",
     "best_of",
     "decode",
+    "makes_draws",
     "reshaped",
     "resolve_strategy",
+    "runs_searches",
     "search",
     "strategy_from",
 ]

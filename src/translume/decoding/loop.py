@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Generic, Literal, Protocol, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -417,8 +417,10 @@ class CompleteSearch(Protocol):
     def remove(self, number: int) -> None:
         """Forget a sentence, whether it is done or not."""
 
+    def close(self) -> None:
+        """Let later searches use its memory. It must have no sentences, and must not be used any more."""
 
-@runtime_checkable
+
 class CompleteSearcher(Stepper, Protocol):
     """A stepper that can run some searches itself."""
 
@@ -440,3 +442,8 @@ class CompleteSearcher(Stepper, Protocol):
         None: the search is not supported, or not the same as the running one. The search uses buffers of its own, so
         the loop can still use the state.
         """
+
+
+def runs_searches(stepper: Stepper) -> TypeGuard[CompleteSearcher]:
+    """Return whether a stepper is a `CompleteSearcher`; much faster than `isinstance` with a protocol."""
+    return hasattr(stepper, "complete_search")

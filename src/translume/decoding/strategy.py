@@ -1,6 +1,7 @@
 """The interface of decoding strategies, and their construction from settings."""
 
 from collections.abc import Iterable
+from functools import cache, lru_cache
 from pkgutil import resolve_name
 from typing import ClassVar, Protocol
 
@@ -71,7 +72,20 @@ def strategy_from(settings: DecodingSettings, keys: Tensor | None = None) -> Str
 
     keys: [B], see `StrategyClass.of`; None to check the settings alone.
     """
-    return _class_of(settings.strategy).of(settings, torch.empty(0, dtype=torch.long) if keys is None else keys)
+    if keys is None or not makes_draws(settings):
+        return _checked_strategy(settings)
+    return _class_of(settings.strategy).of(settings, keys)
+
+
+@lru_cache(maxsize=64)
+def _checked_strategy(settings: DecodingSettings) -> Strategy:
+    """Return the strategy without keys. One object for equal settings saves time where batches are small."""
+    return _class_of(settings.strategy).of(settings, torch.empty(0, dtype=torch.long))
+
+
+def makes_draws(settings: DecodingSettings) -> bool:
+    """Return whether the strategy of [decoding] makes random draws and therefore needs keys."""
+    return "seed" in _class_of(settings.strategy).reads
 
 
 def resolve_strategy(settings: DecodingSettings, given: Iterable[str]) -> DecodingSettings:
@@ -95,6 +109,7 @@ def resolve_strategy(settings: DecodingSettings, given: Iterable[str]) -> Decodi
     return settings
 
 
+@cache
 def _class_of(name: str) -> type[StrategyClass]:
     found: type[StrategyClass] = resolve_name(STRATEGIES[name])
     return found

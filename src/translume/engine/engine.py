@@ -3,20 +3,22 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from translume.belief import Logits, NextToken
-from translume.decoding import CompleteSearch, Rule, Sampling, Strategy
+from translume.decoding import CompleteSearch, ForbidTokens, MinimumLength, Rule, Sampling, Strategy
 from translume.engine.layers import choose_layers
 from translume.engine.logits import LogitRefiner, summarize_logits
 from translume.engine.native_layers import NativeLayers, cache_heads, native_layers
 from translume.engine.packing import LANES
 from translume.engine.probe import CANDIDATES, Choice, Dtype, load_choice, save_choice
 from translume.engine.rules import forced_sentences
-from translume.engine.search import KernelSearchSettings, NativeSearch, SearchModel
+from translume.engine.search import IdleSearches, KernelSearchSettings, NativeSearch, SearchModel
+from translume.engine.sources import SourceKernels
 from translume.engine.state import EngineState, KVCache, StepInput
 from translume.errors import SettingsError, nearest
 from translume.model import Transformer
@@ -84,11 +86,20 @@ class Engine:
         quantized = kernels and self.head is not None and self.head.kind.startswith("int8")
         refined = quantized and plain["weight"].size(1) % LANES == 0
         self.refiner = LogitRefiner(plain["weight"], plain.get("bias")) if refined else None
+        self._sources = SourceKernels.of(self.encoder, self.decoder, self.model, self.key_values) if plain else None
+        self._searchable: tuple[object, object, SearchModel | None, IdleSearches] | None = None
+        self._last_settings: tuple[Strategy, Sequence[Rule], KernelSearchSettings] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes of a copy, which begins without idle searches."""
+        return {**self.__dict__, "_searchable": None, "_last_settings": None}
 
     @torch.inference_mode()
     def start(self, source: Tensor, mask: Tensor) -> EngineState:
         """Encode source ids [B, S], or frames [B, L, F], where the mask is True; return the state before the target."""
         encoder, decoder, head = self.model.encoder, self.model.decoder, self.model.head
+        if self._sources is not None and (cache := self._sources.read(source, mask)) is not None:
+            return EngineState(cache, position=0)
         source, mask = encoder.front(source, mask)
         layout = Layout.of(mask)
         if self.encoder is None:
@@ -150,16 +161,16 @@ class Engine:
     ) -> tuple[NativeSearch, Sequence[int]] | None:
         """See `CompleteSearcher`. Supports greedy and beam search and sampling if the kernels compute all of a step."""
         state.check()
-        model = SearchModel.of(self.decoder, self.head, self.model.decoder.embedding, self.refiner)
+        model, idle = self._search_model()
         if model is None or not model.fits(state, prompts, limits):
             return None
-        settings = KernelSearchSettings.of(strategy, rules, eos, model.head.outputs)
+        settings = self._kernel_settings(strategy, rules, eos, model.head.outputs)
         forced = forced_sentences(rules, limits)
         if settings is None or forced is None:
             return None
         if settings.coverage and (state.attention is None or prompts.size(1) > 1):
             return None
-        search = NativeSearch(model, settings, eos) if running is None else running
+        search = running or idle.take(settings) or NativeSearch(model, settings, eos, idle)
         if not isinstance(search, NativeSearch) or search.settings != settings:
             return None
         if prompts.size(1) > 1:
@@ -167,6 +178,25 @@ class Engine:
             state = self.read(prompts[:, :-1], state)[1]
         keys = strategy.keys if isinstance(strategy, Sampling) else None
         return search, search.enter(state, prompts[:, -1], limits, forced, keys)
+
+    def _search_model(self) -> tuple[SearchModel | None, IdleSearches]:
+        """Return what the kernels read in a search, kept until the head or the embedding changes; None: not all."""
+        table, found = self.model.decoder.embedding.table.weight, self._searchable
+        if found is None or found[0] is not self.head or found[1] is not table.dtype:
+            model = SearchModel.of(self.decoder, self.head, self.model.decoder.embedding, self.refiner)
+            found = self._searchable = self.head, table.dtype, model, IdleSearches()
+        return found[2:]
+
+    def _kernel_settings(
+        self, strategy: Strategy, rules: Sequence[Rule], eos: int, size: int
+    ) -> KernelSearchSettings | None:
+        """Return `KernelSearchSettings.of`. The last ones are kept, if they do not depend on the sentences."""
+        if (last := self._last_settings) is not None and last[0] is strategy and last[1] == rules:
+            return last[2]
+        settings = KernelSearchSettings.of(strategy, rules, eos, size)
+        if settings is not None and all(isinstance(each, ForbidTokens | MinimumLength) for each in rules):
+            self._last_settings = strategy, rules, settings
+        return settings
 
     def rows_are_independent(self) -> bool:
         """Return whether every part guarantees that results are the same, bit for bit, alone and in a batch."""

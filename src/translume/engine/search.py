@@ -2,8 +2,10 @@
 
 import ctypes
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from translume.decoding import (
 )
 from translume.engine.layers import Layers
 from translume.engine.logits import LogitRefiner
-from translume.engine.native_layers import NativeLayers, addresses, cache_struct, field_place, structures
+from translume.engine.native_layers import NativeLayers, cache_struct, field_place
 from translume.engine.packing import NativeLinear, PackedLinear
 from translume.engine.rules import KernelRules
 from translume.engine.sampling import KernelSampling, SamplingSettings
@@ -33,9 +35,15 @@ from translume.kernels import loading
 from translume.kernels.loading import address
 from translume.model.embedding import Embedding
 
+MOST_IDLE = 4
+"""Number of idle searches whose buffers are kept."""
 LIVE, DONE, FAILED = range(3)
 """States of a sentence in search.c."""
-_STATE, _POSITION, _CACHE = (field_place(loading.Sentence, name) for name in ("state", "position", "cache"))
+_STATE, _POSITION, _CACHE, _SLOT = (
+    field_place(loading.Sentence, name) for name in ("state", "position", "cache", "slot")
+)
+_FIXED = [field_place(loading.Sentence, name) for name in ("cache", "position", "beam", "begin")]
+"""Fields that are the same for all sentences of an entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,21 +130,23 @@ class SearchModel:
         The kernels do not check them.
         """
         begun = state.position or state.width > 1 or state.slots is not None
-        if begun or not limits.numel() or limits.numel() != state.sentences or int(limits.min()) < 1:
+        if begun or not limits.numel() or not limits.numel() == state.sentences == len(prompts):
             return False
         if self.head.outputs > self.table.size(0):  # tokens that it generates are read
             return False
-        if prompts.size(0) != limits.numel() or int(prompts.min()) < 0 or int(prompts.max()) >= self.table.size(0):
+        lengths, ids = limits.numpy(), prompts.numpy()  # faster than torch for a few numbers
+        if lengths.min() < 1 or ids.min() < 0 or ids.max() >= self.table.size(0):
             return False
         longest = self.layers.longest if self.positions is None else self.positions.size(0)
-        return longest is None or prompts.size(1) - 1 + int(limits.max()) <= longest
+        return longest is None or ids.shape[1] - 1 + int(lengths.max()) <= longest
 
 
 class NativeSearch:
     """A `CompleteSearch` by the kernels, with caches of its own for the target."""
 
-    def __init__(self, model: SearchModel, settings: KernelSearchSettings, eos: int) -> None:
-        self.settings, self._library = settings, loading.kernels().library
+    def __init__(self, model: SearchModel, settings: KernelSearchSettings, eos: int, idle: "IdleSearches") -> None:
+        """idle: takes the search when it is closed."""
+        self.settings, self._library, self._idle = settings, loading.kernels().library, idle
         self._model = model  # owns memory that the kernels read
         self._entries: list[_Entry] = []
         self._count = 0  # sentences that have entered
@@ -171,6 +181,7 @@ class NativeSearch:
         self._divisors = torch.empty(0)
         self._search = loading.SearchState()
         self._buffers: dict[str, Tensor] = {"live": torch.empty(0, dtype=torch.long)}
+        self._live = self._buffers["live"].numpy()
         self._longest = 0  # positions for which the workspace has room
 
     def _sampling_fields(self) -> dict[str, Any]:
@@ -196,9 +207,10 @@ class NativeSearch:
         entry = _Entry(self.settings, state, last, own, self._count)
         self._count += entry.count
         self._entries.append(entry)
-        self._make_room(self.live + entry.count, state.position + entry.longest + 1, entry.cache.cross.size(3))
-        self._buffers["live"].numpy()[self.live : self.live + entry.count] = addresses(entry.sentences)
-        self._search.step.sentences += entry.count
+        live = self.live
+        self._make_room(live + entry.count, state.position + entry.longest + 1, entry.cache.cross.size(3))
+        self._live[live : live + entry.count] = entry.addresses
+        self._search.step.sentences = live + entry.count
         return entry.numbers
 
     def _make_room(self, sentences: int, positions: int, source: int) -> None:
@@ -228,6 +240,7 @@ class NativeSearch:
             "first": torch.empty(group, dtype=torch.long),
             "workspace": self._model.layers.workspace(rows, self._longest, width),
         }
+        self._live = self._buffers["live"].numpy()
         buffers = {name: address(tensor) for name, tensor in self._buffers.items()}
         step = loading.StepInput(None, self.live, 1, buffers.pop("attention", None), self._longest)
         self._search = loading.SearchState(step=step, group=group, **buffers)
@@ -258,19 +271,21 @@ class NativeSearch:
     def stable_prefix(self, number: int, *, every: bool) -> list[int]:
         entry, place = self._entry_of(number)
         tokens = torch.empty(entry.longest, dtype=torch.long)
-        sentence, task = entry.sentences[place].data_ptr(), ctypes.addressof(self._settings_struct)
+        sentence, task = int(entry.addresses[place]), ctypes.addressof(self._settings_struct)
         count = self._library.translume_stable_prefix(task, sentence, every, tokens.data_ptr())
         return tokens[:count].tolist()
 
     @torch.inference_mode()
     def remove(self, number: int) -> None:
         entry, place = self._entry_of(number)
-        live = self._buffers["live"]
-        others = live[: self.live]
-        others = others[others != entry.sentences[place].data_ptr()]
-        live[: others.numel()] = others
-        self._search.step.sentences = others.numel()
+        others = self._live[: self.live]
+        others = others[others != entry.addresses[place]]
+        self._live[: others.size] = others
+        self._search.step.sentences = others.size
         self._forget(entry, place)
+
+    def close(self) -> None:
+        self._idle.put(self)
 
     def _entry_of(self, number: int) -> "tuple[_Entry, int]":
         """Return the entry that a sentence belongs to and its place there."""
@@ -284,11 +299,67 @@ class NativeSearch:
             self._entries.remove(entry)
 
 
+class IdleSearches:
+    """Searches that are closed, and their buffers, for later searches with the same settings. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._searches: list[NativeSearch] = []
+        self._lock = threading.Lock()
+
+    def take(self, settings: KernelSearchSettings) -> NativeSearch | None:
+        """Return a search with these settings, or None."""
+        with self._lock:
+            place = next((i for i, each in enumerate(self._searches) if each.settings == settings), None)
+            return None if place is None else self._searches.pop(place)
+
+    def put(self, search: NativeSearch) -> None:
+        """Keep a search; forget the oldest one if there are too many."""
+        with self._lock:
+            self._searches = [*self._searches, search][-MOST_IDLE:]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The memory of a sentence: the arrays that its structure points to, one after another.
+
+    size: in numbers of 8 bytes.  places: where each array begins.  columns: the fields of the structure with their
+    addresses.
+    """
+
+    size: int
+    places: dict[str, int]
+    columns: NDArray[np.int64]
+
+    @classmethod
+    @cache
+    def of(cls, width: int, nbest: int, longest: int, begin: int, phrases: bool, source: int) -> "_Block":
+        """longest: limit.  begin: tokens before the first.  phrases: whether phrases are banned.
+
+        source: positions whose attention is summed, or 0.
+        """
+        paths = width * (begin + longest + 1) if width > 1 else 0
+        read = (longest + 1) * width
+        sizes = {  # the first five are int64, phrase states int32, others floats
+            **{"ancestors": paths, "spare": paths, "read_tokens": read},
+            **{"lengths": nbest, "tokens": nbest * longest},
+            **dict.fromkeys(("best", "finished_totals", "coverage"), -(-nbest // 2)),
+            **{"limit_divisor": 1, "read_log_probs": -(-read // 2), "totals": -(-width // 2)},
+            "log_probs": -(-nbest * longest // 2),
+            **(dict.fromkeys(("attended", "spare_attended"), -(-width * source // 2)) if source else {}),
+            **({"phrase_states": -(-read // 2)} if phrases else {}),
+        }
+        ends = np.cumsum([*sizes.values()])
+        places = dict(zip(sizes, (ends - [*sizes.values()]).tolist(), strict=True))
+        columns = np.array([field_place(loading.Sentence, name) for name in places])
+        return cls(int(ends[-1]), places, columns)
+
+
 class _Entry:
     """Sentences that enter a search together, and their memory.
 
-    sentences: [B, fields], the structures that the kernels read and write.  here: places of sentences that are live or
-    whose hypotheses were not read yet.  numbers: of the sentences in the search.
+    sentences: [B, fields], the structures that the kernels read and write.  addresses: [B], of these.
+    here: places of sentences that are live or whose hypotheses were not read yet.  numbers: of the sentences in the
+    search.
     """
 
     def __init__(
@@ -304,57 +375,47 @@ class _Entry:
         own: [B] each, fields of the structures, `limit` among them.
         """
         self._settings, limits = settings, own["limit"]
-        self.count, self.longest = limits.numel(), int(limits.max())
+        self._limits: list[int] = limits.tolist()
+        self.count, self.longest = len(self._limits), max(self._limits)
         self.numbers, self.here = range(number, number + self.count), set(range(self.count))
         self.cache = state.cache.copy(settings.width, state.position)
         self._cache_struct = cache_struct(self.cache)
-        count, width, nbest, longest = self.count, settings.width, settings.nbest, self.longest
-        paths = width * (state.position + longest + 1) if width > 1 else 0
-        self._limits = limits.tolist()
         self._waiting, self._failed = set(self.here), set[int]()
-        self._memory = {
-            "limit_divisor": settings.penalty.divisor(limits.float()).contiguous(),
-            "ancestors": torch.zeros(count, paths, dtype=torch.long),
-            "spare": torch.empty(count, paths, dtype=torch.long),
-            "read_tokens": torch.empty(count, (longest + 1) * width, dtype=torch.long),
-            "read_log_probs": torch.empty(count, (longest + 1) * width),
-            "totals": torch.zeros(count, width),
-            "best": torch.full((count, nbest), -math.inf),
-            "lengths": torch.zeros(count, nbest, dtype=torch.long),
-            "tokens": torch.empty(count, nbest * longest, dtype=torch.long),
-            "log_probs": torch.empty(count, nbest * longest),
-            "finished_totals": torch.empty(count, nbest),
-            "coverage": torch.zeros(count, nbest),
-        }
-        if settings.coverage and state.attention is not None:
-            self._memory["attended"] = state.attention.repeat(1, width)
-            self._memory["spare_attended"] = torch.empty_like(self._memory["attended"])
-        if settings.rules.has_phrases:
-            self._memory["phrase_states"] = torch.zeros(count, (longest + 1) * width, dtype=torch.int32)
-        self._memory["read_tokens"][:, 0], self._memory["read_log_probs"][:, 0] = last, 0.0
-        # NumPy reads a few numbers faster than torch.
-        self._results = [
-            self._memory[name].numpy()
-            for name in ("lengths", "best", "finished_totals", "coverage", "tokens", "log_probs")
-        ]
-        self.sentences = structures(
-            loading.Sentence,
-            count,
-            {
-                "cache": ctypes.addressof(self._cache_struct),
-                "slot": np.arange(count),
-                "position": state.position,
-                "beam": 1,
-                "begin": state.position,
-                **{name: values.numpy() for name, values in own.items()},
-                **{name: addresses(tensor) for name, tensor in self._memory.items()},
-            },
+        attended = state.attention if settings.coverage else None
+        source = 0 if attended is None else attended.size(1)
+        block = _Block.of(
+            settings.width, settings.nbest, self.longest, state.position, settings.rules.has_phrases, source
         )
+        # NumPy handles a few numbers faster than torch.
+        self._memory = np.zeros((self.count, block.size), np.int64)
+        floats = self._memory.view(np.float32)
+        at, nbest = block.places, settings.nbest
+        floats[:, 2 * at["best"] : 2 * at["best"] + nbest] = -math.inf
+        floats[:, 2 * at["limit_divisor"]] = settings.penalty.divisor(limits.float()).numpy()
+        self._memory[:, at["read_tokens"]] = last.numpy()
+        if attended is not None:
+            begin, end = 2 * at["attended"], 2 * at["attended"] + settings.width * source
+            floats[:, begin:end] = attended.repeat(1, settings.width).numpy()
+        self._results: list[NDArray[Any]] = [
+            self._memory[:, at["lengths"] : at["lengths"] + nbest],
+            *(floats[:, 2 * at[name] : 2 * at[name] + nbest] for name in ("best", "finished_totals", "coverage")),
+            self._memory[:, at["tokens"] : at["tokens"] + nbest * self.longest],
+            floats[:, 2 * at["log_probs"] : 2 * at["log_probs"] + nbest * self.longest],
+        ]
+        numbers = np.arange(self.count)
+        self.sentences = np.zeros((self.count, ctypes.sizeof(loading.Sentence) // 8), np.int64)
+        self.addresses = self.sentences.ctypes.data + self.sentences.strides[0] * numbers
+        begins = self._memory.ctypes.data + self._memory.strides[0] * numbers
+        self.sentences[:, block.columns] = begins[:, None] + 8 * np.array([*at.values()])
+        self.sentences[:, _FIXED] = (ctypes.addressof(self._cache_struct), state.position, 1, state.position)
+        self.sentences[:, _SLOT] = numbers
+        for name, values in own.items():
+            self.sentences[:, field_place(loading.Sentence, name)] = values.numpy()
 
     def grow(self) -> None:
         """Grow the cache if a live sentence has filled it."""
         live = self.sentences[self.sentences[:, _STATE] == LIVE]
-        if live.size(0):
+        if len(live):
             self.cache.grow(int(live[:, _POSITION].max()), None)
             self._cache_struct = cache_struct(self.cache)
             self.sentences[:, _CACHE] = ctypes.addressof(self._cache_struct)

@@ -57,7 +57,8 @@ class KVCache:
         shape[4] = width
         # Unwritten positions are read and masked unless readers look up ancestors.
         wider = self.past.new_empty(shape) if self.indirect else self.past.new_zeros(shape)
-        wider[:, :, :, :length, :1] = self.past[:, :, :, :length, :1]
+        if length:
+            wider[:, :, :, :length, :1] = self.past[:, :, :, :length, :1]
         self.past = wider
 
     def copy(self, width: int, length: int) -> "KVCache":

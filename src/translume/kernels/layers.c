@@ -141,3 +141,65 @@ int64_t translume_linear_workspace(int64_t rows, int64_t inputs) { return quanti
 void translume_linear(const linear *layer, const float *x, int64_t rows, float *y, char *memory) {
     linear_forward(layer, x, rows, y, 0, carve_quantized(rows, layer->inputs, memory));
 }
+
+/* How a model reads its source: embedding, encoder and the keys and values of each decoder layer. */
+typedef struct {
+    const stack *encoder;
+    const float *table, *positions; /* embeddings [V, D], multiplied by `scale`; positions [capacity, D] or NULL */
+    float scale;
+    int64_t layers, heads, head_size; /* of the decoder */
+    const linear *const *key_values;  /* [layers], with 2 heads head_size outputs */
+} source_reader;
+
+/* Return the size of the workspace of `translume_read_sources` in bytes. rows, longest: tokens. */
+int64_t translume_sources_workspace(const source_reader *reader, int64_t rows, int64_t longest) {
+    int64_t width = reader->encoder->width, outputs = 2 * reader->heads * reader->head_size;
+    return aligned(4 * rows * width) + aligned(4 * rows * outputs) + quantized_bytes(rows, width) +
+           translume_workspace(reader->encoder, rows, longest, 1);
+}
+
+/* Encode sources and write the keys and values of the decoder's layers, zero at padding, to the cache. ids: those of
+   all sources. begins: [B + 1], the first token of each. bias: [B, S] of the cache, to be filled; NULL without
+   padding. */
+void translume_read_sources(const source_reader *reader, const int64_t *ids, const int64_t *begins, int64_t sentences,
+                            const key_value_cache *cache, float *bias, char *memory) {
+    const stack *encoder = reader->encoder;
+    int64_t rows = begins[sentences], width = encoder->width, size = reader->head_size, longest = 0;
+    int64_t own = reader->heads * size, fp16 = cache->fp16;
+    float *x = (float *)memory, *found = (float *)(memory + aligned(4 * rows * width));
+    char *rest = (char *)found + aligned(8 * rows * own);
+    quantized scratch = carve_quantized(rows, width, rest);
+    for (int64_t sentence = 0; sentence < sentences; sentence++) {
+        int64_t length = begins[sentence + 1] - begins[sentence];
+        if (length > longest) longest = length;
+        for (int64_t place = 0; place < length; place++) {
+            int64_t row = begins[sentence] + place;
+            for (int64_t k = 0; k < width; k += LANES) {
+                vector value = load(reader->table + ids[row] * width + k) * reader->scale;
+                if (reader->positions) value += load(reader->positions + place * width + k);
+                store(x + row * width + k, value);
+            }
+        }
+        if (bias)
+            for (int64_t place = 0; place < cache->source; place++)
+                bias[sentence * cache->source + place] = place < length ? 0 : -INFINITY;
+    }
+    if (encoder->first_norm.weight) normalize(encoder, encoder->first_norm, x, rows, x);
+    translume_encode(encoder, begins, sentences, longest, x, rest + quantized_bytes(rows, width));
+    for (int64_t index = 0; index < reader->layers; index++) {
+        linear_forward(reader->key_values[index], x, rows, found, 0, scratch);
+        for (int64_t part = 0; part < 2; part++)
+            for (int64_t sentence = 0; sentence < sentences; sentence++)
+                for (int64_t head = 0; head < reader->heads; head++) {
+                    int64_t length = begins[sentence + 1] - begins[sentence];
+                    int64_t to = (2 * index + part) * cache->cross_layer + sentence * cache->cross_sentence +
+                                 head * cache->cross_head;
+                    for (int64_t place = 0; place < cache->source; place++, to += size) {
+                        const float *from = found + (begins[sentence] + place) * 2 * own + part * own + head * size;
+                        for (int64_t k = 0; k < size; k += LANES)
+                            store_number((int)fp16, (void *)cache->cross, to + k,
+                                         place < length ? load(from + k) : (vector){0});
+                    }
+                }
+    }
+}

@@ -89,6 +89,17 @@ class Stack(ctypes.Structure):
     )
 
 
+class SourceReader(ctypes.Structure):
+    """`source_reader` of layers.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("encoder", "table", "positions")),
+        ("scale", ctypes.c_float),
+        *((name, ctypes.c_int64) for name in ("layers", "heads", "head_size")),
+        ("key_values", ctypes.c_void_p),
+    )
+
+
 class KeyValueCache(ctypes.Structure):
     """`key_value_cache` of stack.h."""
 
@@ -377,6 +388,7 @@ def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "com
         "translume_summarize",
         "translume_workspace",
         "translume_linear_workspace",
+        "translume_sources_workspace",
         "translume_search",
         "translume_stable_prefix",
     ):
@@ -385,6 +397,8 @@ def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "com
     library.translume_workspace.argtypes = [pointer, number, number, number]
     library.translume_linear_workspace.argtypes = [number, number]
     library.translume_step.argtypes = [pointer, pointer, pointer, pointer]
+    library.translume_sources_workspace.argtypes = [pointer, number, number]
+    library.translume_read_sources.argtypes = [pointer, pointer, pointer, number, pointer, pointer, pointer]
     library.translume_encode.argtypes = [pointer, pointer, number, number, pointer, pointer]
     library.translume_linear.argtypes = [pointer, pointer, number, pointer, pointer]
     library.translume_summarize.argtypes = [pointer, number, number, number, ctypes.c_float, *[pointer] * 6]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import torch
 
 from translume.config import DecodingSettings
-from translume.decoding import CompleteSearch, CompleteSearcher, Hypothesis, SearchError
+from translume.decoding import CompleteSearch, Hypothesis, SearchError, runs_searches
 from translume.errors import TranslumeError
 from translume.translator.assembly import Found, ProgressCallback, ProgressReporter, build_translations
 from translume.translator.planning import Line, LineError, LinePlan, Piece
@@ -46,7 +46,7 @@ class Cohort(Generic[Key]):
     def __init__(self, translator: "Translator", settings: DecodingSettings) -> None:
         self._translator, self._settings, self._how = translator, settings, SearchPlan.of(settings)
         self._stepper = translator.models.stepper(attentive=self._how.needs_attention)
-        self._searches = isinstance(self._stepper, CompleteSearcher)
+        self._searches = runs_searches(self._stepper)
         self._search: CompleteSearch | None = None
         self._pieces: dict[int, tuple[_Entered[Key], int]] = {}  # by their numbers in the search: a line, a place there
         self._apart: dict[Key, tuple[Line, ProgressCallback | None]] = {}  # not in the search
@@ -101,6 +101,12 @@ class Cohort(Generic[Key]):
         self._search, numbers = begun
         self._pieces |= dict(zip(numbers, places, strict=True))
         return True
+
+    def close(self) -> None:
+        """Let later searches use its memory. All lines must have been given back."""
+        if self._search is not None and not self._pieces:
+            self._search.close()
+            self._search = None
 
     def remove(self, key: Key) -> None:
         """Remove a line that is no longer needed; nothing is given back for it."""

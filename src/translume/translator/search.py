@@ -28,7 +28,9 @@ from translume.decoding import (
     Stepper,
     Strategy,
     decode,
+    makes_draws,
     reshaped,
+    runs_searches,
     strategy_from,
 )
 from translume.text import Tokenizer
@@ -144,6 +146,7 @@ class PreparedSearch:
             if check_cancelled is not None:
                 check_cancelled()
         found = [hypotheses for number in numbers if (hypotheses := search.hypotheses(number)) is not None]
+        search.close()
         return found if len(found) == len(numbers) else None
 
     def begin_search(self, running: CompleteSearch | None = None) -> tuple[CompleteSearch, Sequence[int]] | None:
@@ -224,7 +227,7 @@ def prepare_search(
         ],
         device=device,
     )
-    strategy = strategy_from(settings, sampling_keys(pieces).to(device))
+    strategy = strategy_from(settings, sampling_keys(pieces).to(device) if makes_draws(settings) else None)
     if any(costs):
         width = constrained_beam_width(max(costs), settings)
         strategy = constrained_beam(strategy, [piece.constraints for piece in pieces], tokenizer, limits, width)
@@ -251,7 +254,7 @@ def prepare_search(
         strategy=strategy,
         limits=limits,
         rules=build_rules(tokenizer, [bool(prefix) for prefix in prefixes], settings),
-        searcher=steps if step is prompted and isinstance(steps, CompleteSearcher) else None,
+        searcher=steps if step is prompted and runs_searches(steps) else None,
     )
 
 

@@ -72,6 +72,8 @@ from translume.translator.search import (
 )
 from translume.translator.speech import with_languages
 
+MOST_READINGS = 16
+"""Number of results of `Reading.of` that a translator keeps."""
 Source = Any
 """A path, bytes, a NumPy array or a PIL image."""
 
@@ -99,6 +101,9 @@ class Translator:
         """The model folder that it was loaded from, if any."""
         self._made_by: tuple[Callable[..., Translator], tuple[Any, ...]] | None = None
         """The function and arguments that returned it, for `__reduce__`."""
+        self._checked: DecodingSettings | None = None
+        """The settings of the last call, if nothing outside them can make them invalid."""
+        self._readings: dict[tuple[DecodingSettings, Direction | None], Reading] = {}
 
     @classmethod
     def load(cls, folder: Path | str, options: ComputeOptions | None = None) -> "Translator":
@@ -323,6 +328,8 @@ class Translator:
 
     def check(self, settings: DecodingSettings) -> None:
         """Raise SettingsError if settings contradict each other or need what this model does not have."""
+        if settings is self._checked:
+            return
         self.direction(to=settings.to, from_=settings.from_)
         strategy_from(settings)
         self._terminology(settings)
@@ -360,6 +367,8 @@ class Translator:
             else:
                 continue
             raise SettingsError(f"decoding.unsmooth: found {settings.unsmooth}, expected 0 with {what}")
+        if not (settings.terminology or settings.vocabulary or settings.ban):  # they may name files, which change
+            self._checked = settings
 
     def _stream(self, lines: Iterable[tuple[Line, int]], settings: DecodingSettings) -> Iterator[Translation]:
         for window in windows(lines):
@@ -403,6 +412,7 @@ class Translator:
         cohort.enter(dict(enumerate(lines)), on_progress or {})
         while cohort:
             yield from cohort.run(unneeded).items()
+        cohort.close()
 
     def _translate_window(
         self,
@@ -472,7 +482,7 @@ class Translator:
         """The lines split into pieces that the model can read; LineError for a line that cannot be split so."""
         plans: list[LinePlan] = []
         for direction, group in groupby(lines, key=lambda line: line.direction):
-            reading = Reading.of(self.checkpoint, settings, direction)
+            reading = self._reading(settings, direction)
             plans += plan_lines(list(group), self.checkpoint.source_tokenizer, reading)
         if self.directions.speech:
             stepper, most = self.models.stepper(attentive=False), settings.max_tokens
@@ -485,6 +495,14 @@ class Translator:
             return plans
         refuse_constraints(settings)
         return [add_constraints(plan, self.checkpoint, settings, terminology) for plan in plans]
+
+    def _reading(self, settings: DecodingSettings, direction: Direction | None) -> Reading:
+        """`Reading.of`, with the last results kept."""
+        key = settings, direction
+        if (found := self._readings.get(key)) is None:
+            found = Reading.of(self.checkpoint, settings, direction)
+            self._readings = dict([*self._readings.items(), (key, found)][-MOST_READINGS:])
+        return found
 
     def _terminology(self, settings: DecodingSettings) -> Terminology | None:
         """The terms in the file of `decoding.terminology`; None if it names no file."""

@@ -49,6 +49,7 @@ def translate_shared(
                     request.end()
                     del sharing[request.number]
             entering = more() if sharing and time.monotonic() >= again else ()
+        cohort.close()
     except BaseException as error:  # the parent waits for all of them
         for request in sharing.values():
             request.end(error, encode_error)
