@@ -46,11 +46,21 @@ def tokenizer_of(opus, path, model):
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[("nmt_nfkc", "unigram"), ("identity", "unigram"), ("nmt_nfkc", "bpe")])
+BYTES = {"byte_fallback": True, "vocab_size": 353}
+"""Options of a model whose unknown characters become bytes."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("nmt_nfkc", "unigram", {}), ("identity", "unigram", {}), ("nmt_nfkc", "bpe", {}),
+        ("identity", "unigram", BYTES), ("identity", "bpe", BYTES),
+    ],
+)  # fmt: skip
 def pair(opus, request, tmp_path_factory):
     """Our tokenizer and SentencePiece's, of one model."""
-    rules, kind = request.param
-    model = opus.sentencepiece_of(LINES, normalization_rule_name=rules, model_type=kind)
+    rules, kind, options = request.param
+    model = opus.sentencepiece_of(LINES, normalization_rule_name=rules, model_type=kind, **options)
     ours = tokenizer_of(opus, tmp_path_factory.mktemp("spm") / "a.spm", model)
     peer = sentencepiece.SentencePieceProcessor(model_proto=model)
     words = opus.vocabulary_of(model)
@@ -105,6 +115,7 @@ def test_known_text_is_decoded_normalised_also_after_a_round_trip_through_json(p
         assert ours.decode(ids) == normal
     spans = ours.spans_in(text)
     assert len(spans) == len(ids)
+    spans = list(dict.fromkeys(spans))  # the bytes of a character have the same
     assert [end for _, end in spans[:-1]] == [begin for begin, _ in spans[1:]]
     if "▁" not in text and ids:
         assert (spans[0][0], spans[-1][1]) == (0, len(normal))
@@ -220,7 +231,6 @@ def test_the_most_probable_segmentation_in_an_example_by_hand():
     ("options", "message"),
     [
         ({"model_type": "char"}, "model_type: found 'char', expected 'unigram'"),
-        ({"byte_fallback": True, "vocab_size": 351}, "byte_fallback: found True, expected False"),
         ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix: found True, expected False"),
         ({"user_defined_symbols": ["<x>"]}, "user_defined_symbols: found ['<x>'], expected []"),
         ({"add_dummy_prefix": False}, "add_dummy_prefix: found False, expected True"),

@@ -9,11 +9,12 @@ from pathlib import Path
 from translume.errors import DataError, SettingsError
 from translume.text import SentencePieces
 from translume.text.charsmap import read_charsmap, write_charsmap
+from translume.text.specials import BYTES
 
 SPACE = "▁"
 KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
-NORMAL, SYMBOL = 1, 4
-"""Types of pieces that segment text; unknown, control and unused pieces never do."""
+NORMAL, SYMBOL, BYTE = 1, 4, 6
+"""Types of pieces: the first two segment text, the last stands for a byte of an unknown character."""
 SPECIAL = (("<unk>", 2), ("<s>", 3), ("</s>", 3))
 """The first pieces of a written model, whose ids are SentencePiece's defaults, and their types."""
 
@@ -34,7 +35,6 @@ def read_sentencepiece(path: Path, reserved: re.Pattern[str] | None = None) -> S
     kind = KINDS.get(file.kind, str(file.kind))
     for name, found, wanted in (
         ("model_type", "unigram" if kind == "bpe" else kind, "unigram"),
-        ("byte_fallback", file.byte_fallback, False),
         ("treat_whitespace_as_suffix", file.suffix, False),
         ("add_dummy_prefix", file.dummy_prefix, True),
         ("remove_extra_whitespaces", file.collapse, True),
@@ -47,7 +47,10 @@ def read_sentencepiece(path: Path, reserved: re.Pattern[str] | None = None) -> S
     scores = {piece.replace(SPACE, " "): score for piece, score, kind in file.pieces if kind == NORMAL}
     if not scores or "" in scores:
         raise DataError(f"{path}: damaged: it has no pieces, or an empty one")
-    return SentencePieces(scores=scores, rules=file.rules, merges=kind == "bpe")
+    known_bytes = {piece for piece, _, kind in file.pieces if kind == BYTE}
+    if file.byte_fallback and known_bytes != set(BYTES):
+        raise DataError(f"{path}: damaged: it has {len(known_bytes)} pieces for bytes, expected 256")
+    return SentencePieces(scores=scores, rules=file.rules, merges=kind == "bpe", fallback=file.byte_fallback)
 
 
 def read_pieces(path: Path) -> tuple[str, ...]:
@@ -58,12 +61,13 @@ def read_pieces(path: Path) -> tuple[str, ...]:
 def write_sentencepiece(model: SentencePieces) -> bytes:
     """Return the content of a file from which `read_sentencepiece` reads this model."""
     given = [*((piece, 0.0, kind) for piece, kind in SPECIAL)]
+    given += [(piece, 0.0, BYTE) for piece in BYTES] if model.fallback else []
     given += [(piece.replace(" ", SPACE), score, NORMAL) for piece, score in model.scores.items()]
     pieces = [
         _written(1, piece.encode()) + _tag(2, _FIXED32) + struct.pack("<f", score) + _tag(3, _VARINT) + _number(kind)
         for piece, score, kind in given
     ]
-    trainer = _tag(3, _VARINT) + _number(2 if model.merges else 1)
+    trainer = _tag(3, _VARINT) + _number(2 if model.merges else 1) + _tag(35, _VARINT) + _number(model.fallback)
     normalizer = _written(2, write_charsmap(model.rules))
     return b"".join([*(_written(1, piece) for piece in pieces), _written(2, trainer), _written(3, normalizer)])
 

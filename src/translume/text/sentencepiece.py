@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 from typing import Any, Self
 
-from translume.text.specials import SpecialIds
+from translume.text.specials import BYTES, SpecialIds
 
 SPACE = "▁"
 """SentencePiece's character for a space. If a text contains it, SentencePiece reads a space."""
@@ -32,17 +32,20 @@ class SentencePieces:
     scores: of each piece: log-probabilities in nats, or with `merges` numbers that order the merges, largest first.
     rules: replacements of the normaliser; the longest match wins.  merges: whether it is byte-pair encoding.
     codes: whether `>>…<<` at the beginning of a text is one token, as in Marian's multilingual models.
+    fallback: whether unknown characters become the bytes of their UTF-8.
     """
 
     scores: Mapping[str, float]
     rules: Mapping[str, str] = field(default_factory=dict)
     merges: bool = False
     codes: bool = True
+    fallback: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         merges, codes = {"merges": True} if self.merges else {}, {} if self.codes else {"codes": False}
-        return {"scores": dict(self.scores), "rules": dict(self.rules), **merges, **codes}
+        fallback = {"fallback": True} if self.fallback else {}
+        return {"scores": dict(self.scores), "rules": dict(self.rules), **merges, **codes, **fallback}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -52,7 +55,8 @@ class SentencePieces:
         if not scores or not all((*scores, *rules)):
             raise ValueError("a piece or a rule of SentencePiece is empty")
         merges, codes = values.get("merges") is True, values.get("codes", True) is True
-        return cls(scores=scores, rules=rules, merges=merges, codes=codes)
+        fallback = values.get("fallback") is True
+        return cls(scores=scores, rules=rules, merges=merges, codes=codes, fallback=fallback)
 
 
 class SentenceIds:
@@ -67,6 +71,8 @@ class SentenceIds:
         self._unknown = specials.unk
         self._ids = {piece: id_ for id_, piece in enumerate(pieces) if id_ not in special}
         self._codes = sentences.codes
+        self._scores = sentences.scores
+        self._bytes = [self._ids.get(byte, self._unknown) for byte in BYTES] if sentences.fallback else []
         self._rules = _Rules(sentences.rules)
         self._model = _Merges(sentences.scores) if sentences.merges else _Unigram(sentences.scores)
 
@@ -77,8 +83,7 @@ class SentenceIds:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of the normalised text, without eos. A language code at its beginning is one token."""
-        ids, unknown = self._ids, self._unknown
-        return [ids.get(piece, unknown) for piece in self._pieces(text)]
+        return [id_ for _, ids in self._units(text) for id_ in ids]
 
     def without_mark(self, text: str) -> str:
         """Return a text that was spelt without the mark of its first word, and without spaces at the end."""
@@ -87,18 +92,24 @@ class SentenceIds:
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the characters [begin, end) of `normalise(text)` that each id of `encode(text)` stands for."""
         code, _ = self._language(text)
-        pieces, last = self._pieces(text), len(self.normalise(text))
-        ends = list(accumulate(map(len, pieces), initial=0))
+        units, last = self._units(text), len(self.normalise(text))
+        ends = list(accumulate((len(unit) for unit, _ in units), initial=0))
         # The first piece after a code begins with a space that is not in the text.
         places = [min(end - (end > len(code)), last) for end in ends]
-        return list(pairwise(places))
+        return [span for (_, ids), span in zip(units, pairwise(places), strict=True) for _ in ids]
 
-    def _pieces(self, text: str) -> list[str]:
+    def _units(self, text: str) -> list[tuple[str, list[int]]]:
+        """Return the pieces of a text with their ids. An unknown character that becomes bytes is a piece."""
         code, rest = self._language(text)
-        found = [code] if code else []
-        if normalised := self._rules.normalise(rest):
-            found += self._model.segment(" " + normalised)
-        return found
+        ids, unknown = self._ids, self._unknown
+        units = [(code, [ids.get(code, unknown)])] if code else []
+        normalised = self._rules.normalise(rest)
+        for piece in self._model.segment(" " + normalised) if normalised else ():
+            if self._bytes and piece not in self._scores:
+                units += [(each, [self._bytes[byte] for byte in each.replace(" ", SPACE).encode()]) for each in piece]
+            else:
+                units.append((piece, [ids.get(piece, unknown)]))
+        return units
 
     def _language(self, text: str) -> tuple[str, str]:
         """Return the code at the beginning of a text, or an empty one, and the rest."""

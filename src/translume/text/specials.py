@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+"""The pieces for single bytes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialIds:

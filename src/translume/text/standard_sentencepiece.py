@@ -12,6 +12,7 @@ from translume.errors import SettingsError
 from translume.text.charsmap import write_charsmap
 from translume.text.segmentation import ranges
 from translume.text.sentencepiece import CODE, SPACE, SentencePieces
+from translume.text.specials import BYTES
 from translume.text.tokenizer import Tokenizer
 from translume.text.typed_specials import typed_specials
 
@@ -90,7 +91,7 @@ def sentence_model(tokenizer: Tokenizer) -> dict[str, Any]:
     if not sentences.merges:
         scores = {id_: sentences.scores[piece] for piece, id_ in matched.items()}
         scored = [[name, scores.get(id_, 0.0)] for id_, name in enumerate(names)]
-        return {"type": "Unigram", "unk_id": unk, "vocab": scored, "byte_fallback": False}
+        return {"type": "Unigram", "unk_id": unk, "vocab": scored, "byte_fallback": sentences.fallback}
     if _codes(tokenizer):
         raise SettingsError("tokenizer: the library cannot express language codes with byte-pair encoding")
     if foreign := _foreign(tokenizer):
@@ -107,7 +108,7 @@ def sentence_model(tokenizer: Tokenizer) -> dict[str, Any]:
         "merges": merges,
         "unk_token": None if unk is None else names[unk],
         "fuse_unk": True,
-        "byte_fallback": False,
+        "byte_fallback": sentences.fallback,
     }
 
 
@@ -120,7 +121,7 @@ def sentence_names(tokenizer: Tokenizer) -> list[str]:
     vocabulary = tokenizer.vocabulary
     ids = vocabulary.specials
     kept = {ids.pad, ids.bos, ids.eos, ids.unk, *vocabulary.dropped, *_matched(tokenizer).values()}
-    kept |= set(_codes(tokenizer).values())
+    kept |= {*_codes(tokenizer).values(), *_bytes(tokenizer)}
     foreign = set(_foreign(tokenizer))
     return [
         ("" if id_ in kept or piece in foreign else BETWEEN) + piece.replace(" ", SPACE)
@@ -134,6 +135,8 @@ def _foreign(tokenizer: Tokenizer) -> list[str]:
     ids = vocabulary.specials
     special = {ids.pad, ids.bos, ids.eos, ids.unk, *vocabulary.dropped, *_codes(tokenizer).values()}
     known = set().union(*matched)
+    if vocabulary.sentences is not None and vocabulary.sentences.fallback:
+        return []
     return [
         piece
         for id_, piece in enumerate(vocabulary.pieces)
@@ -192,7 +195,16 @@ def _typed(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     names, codes = sentence_names(tokenizer), set(_codes(tokenizer).values())
     used, foreign = set(matched.values()), set(_foreign(tokenizer))
     special = [name for id_, name in enumerate(names) if id_ not in used and name not in foreign and name[0] != BETWEEN]
-    return typed_specials(special, {names[id_] for id_ in codes}, [names[id_] for id_ in used])
+    replace = not vocabulary.sentences.fallback
+    return typed_specials(special, {names[id_] for id_ in codes}, [names[id_] for id_ in used], replace=replace)
+
+
+def _bytes(tokenizer: Tokenizer) -> list[int]:
+    """Return the ids of pieces for bytes."""
+    vocabulary = tokenizer.vocabulary
+    if vocabulary.sentences is None or not vocabulary.sentences.fallback:
+        return []
+    return [vocabulary.pieces.index(piece) for piece in BYTES]
 
 
 @lru_cache(maxsize=2)

@@ -18,8 +18,8 @@ from translume.errors import DataError, SettingsError
 from translume.text.bpe_dropout import MergeDropout
 from translume.text.segmentation import MAX_SEGMENT, normaliser, segmenter, with_mark, without_mark
 from translume.text.sentencepiece import SentenceIds
-from translume.text.specials import SpecialIds
-from translume.text.vocabulary import BYTES, MODELS, Vocabulary
+from translume.text.specials import BYTES, SpecialIds
+from translume.text.vocabulary import MODELS, Vocabulary
 
 MARK: Final = "▁"
 """Displayed instead of the space before a word. A `▁` in the text is displayed twice."""
@@ -280,7 +280,10 @@ def _spellings(vocabulary: Vocabulary) -> list[bytes]:
         result[id_] = b""
     if specials.unk is not None:
         result[specials.unk] = unknown.encode()
-    else:
+    if vocabulary.sentences is not None and vocabulary.sentences.fallback:
+        for byte, piece in enumerate(BYTES):
+            result[vocabulary.pieces.index(piece)] = bytes([byte])
+    elif specials.unk is None:
         begin = vocabulary.pieces.index(BYTES[0])
         result[begin : begin + 256] = [bytes([byte]) for byte in range(256)]
     return result

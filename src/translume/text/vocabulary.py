@@ -14,10 +14,9 @@ from translume.config.base import RAISE_RAW
 from translume.errors import DataError
 from translume.text.library import LibraryIds
 from translume.text.sentencepiece import SentencePieces
-from translume.text.specials import SpecialIds
+from translume.text.specials import BYTES, SpecialIds
 
 FORMAT = 1
-BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
 BYTE_PIECES = (PAD, BOS, EOS, *BYTES)
 """The pieces of kind "byte", and the first ones of vocabularies with byte fallback."""
@@ -207,13 +206,18 @@ class Vocabulary:
         pieces = tuple(document["pieces"])
         if len(set(pieces)) != len(pieces) or not all(isinstance(piece, str) and piece for piece in pieces):
             raise ValueError("a piece of the vocabulary is empty or occurs twice")
-        specials = _checked_specials(document, len(pieces))
+        specials, sentences = (
+            _checked_specials(document, len(pieces)),
+            SentencePieces.from_dict(document["sentencepiece"]),
+        )
+        if sentences.fallback and not set(BYTES) <= set(pieces):
+            raise ValueError("a piece for a byte is missing")
         return cls(
             settings=id_settings(settings),
             specials=specials,
             pieces=pieces,
             first=0,
-            sentences=SentencePieces.from_dict(document["sentencepiece"]),
+            sentences=sentences,
             languages=_checked_languages(document, len(pieces)),
             silent=_silent(document, len(pieces)),
         )

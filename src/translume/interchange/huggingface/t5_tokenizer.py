@@ -3,6 +3,7 @@
 import base64
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from translume.interchange.sentencepiece import (
 )
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
 from translume.text.charsmap import read_charsmap, write_charsmap
-from translume.text.vocabulary import BYTES
+from translume.text.specials import BYTES
 
 FILE = "spiece.model"
 BYTE_CLASS = "ByT5Tokenizer"
@@ -80,6 +81,7 @@ def _sentence_tokenizer(
     if specials.eos in (specials.pad, specials.bos, specials.unk):
         raise SettingsError(f"{config.place}: eos_token_id: found {specials.eos}, which means something else too")
     used = {specials.pad, specials.bos, specials.eos, specials.unk}
+    used |= {id_ for id_, piece in enumerate(spaced) if sentences.fallback and piece in BYTES}
     silent = frozenset(id_ for id_, piece in enumerate(spaced) if piece not in sentences.scores and id_ not in used)
     return Tokenizer(
         Vocabulary(
@@ -87,7 +89,7 @@ def _sentence_tokenizer(
             specials=specials,
             pieces=spaced,
             first=0,
-            sentences=SentencePieces(scores=sentences.scores, rules=sentences.rules, codes=False),
+            sentences=replace(sentences, codes=False),
             languages=languages,
             silent=silent - set(languages.values()),
         )
@@ -111,8 +113,6 @@ def _from_json(place: Path, document: Mapping[str, Any]) -> tuple[SentencePieces
         if (found := _part(document, name)) not in expected:
             raise SettingsError(f"{place}: {name}: found {found}, expected {' or '.join(expected)} as for T5")
     model, normalizer = document["model"], document.get("normalizer") or {}
-    if model.get("byte_fallback"):
-        raise SettingsError(f"{place}: model.byte_fallback: found true, expected false")
     try:
         scored = [(str(piece), float(score)) for piece, score in model["vocab"]]
         added = {int(each["id"]): str(each["content"]) for each in document.get("added_tokens") or ()}
@@ -124,13 +124,14 @@ def _from_json(place: Path, document: Mapping[str, Any]) -> tuple[SentencePieces
     pieces = [piece for piece, _ in scored]
     for id_ in range(len(pieces), max((*added, -1)) + 1):
         pieces.append(added.get(id_, f"<unused_{id_}>"))
-    special = {model.get("unk_id"), *added}
+    fallback = bool(model.get("byte_fallback")) and set(BYTES) <= set(pieces)
+    special = {model.get("unk_id"), *added, *(id_ for id_, piece in enumerate(pieces) if fallback and piece in BYTES)}
     scores = {
         piece.replace(SPACE, " "): score
         for id_, (piece, score) in enumerate(scored)
         if id_ not in special and not RESERVED.fullmatch(piece)
     }
-    return SentencePieces(scores=scores, rules=rules), pieces
+    return SentencePieces(scores=scores, rules=rules, fallback=fallback), pieces
 
 
 def _byte_tokenizer(config: ForeignConfig) -> Tokenizer:
@@ -168,6 +169,8 @@ def t5_tokenizer(checkpoint: Checkpoint) -> Any:
         return ByT5Tokenizer(extra_ids=extra, model_max_length=longest)
     if vocabulary.sentences is None:
         return None
+    if vocabulary.sentences.fallback:
+        raise SettingsError("tokenizer: found byte fallback, which T5Tokenizer of transformers lacks")
     pieces = [piece.replace(" ", SPACE) for piece in vocabulary.pieces if not UNUSED.fullmatch(piece)]
     scores = vocabulary.sentences.scores
     specials = tokenizer.specials
