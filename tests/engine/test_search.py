@@ -4,6 +4,7 @@ import copy
 import functools
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -317,6 +318,28 @@ def test_sources_that_begin_later_or_have_unknown_ids_are_left_to_torch(large_vo
         with pytest.raises(IndexError, match="index out of range"):
             engine.start(source, mask)
     assert engine._sources.read(*sources(80)) is None
+
+
+def test_searches_in_several_threads_share_the_weights_and_give_the_same_results(large_vocabulary, sources):
+    engine = kernels_only(*large_vocabulary, "fp32")
+    source, mask = sources(*LENGTHS)
+    rules = [BannedPhrases(SPELLED, ("a b",), str.isalpha), NoRepeatNgram(2), RepetitionPenalty(1.2)]
+    limits = [41, 17, 3, 29, 1]
+    searches = [
+        search_options(Greedy(), limits),
+        search_options(BeamSearch(width=3), limits, rules),
+        search_options(BeamSearch(width=2, coverage=Coverage(weight=0.2)), limits),
+        search_options(Sampling(keys=torch.arange(5), seed=3), limits, rules),
+    ]
+
+    def run(words):
+        covered = isinstance(words["strategy"], BeamSearch) and words["strategy"].coverage is not None
+        start = engine.start_with_attention if covered else engine.start
+        return kernel_search(engine, start(source, mask), words, steps=5)
+
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(run, searches * 2))
+    assert together == [run(words) for words in searches] * 2
 
 
 def test_the_engine_reports_the_attention_of_the_plain_model(large_vocabulary, sources):

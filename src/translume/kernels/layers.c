@@ -12,7 +12,7 @@ int64_t translume_panel(void) { return PANEL; }
    that read the same keys. */
 int64_t translume_workspace(const stack *model, int64_t rows, int64_t longest, int64_t rows_per_sentence) {
     int64_t row = model->width + 4 * attention_width(model) + 2 * model->inner;
-    return 4 * (rows * row + longest + 2 * LANES) + 8 * rows_per_sentence * (longest + KEY_BLOCK) + 6 * 64 +
+    return 4 * (rows * row + longest + 2 * LANES) + 8 * rows_per_sentence * (longest + KEY_BLOCK) + 6 * (64 + RED_ZONE) +
            quantized_bytes(rows, widest_input(model));
 }
 
@@ -115,6 +115,7 @@ void translume_step(const stack *model, const step_input *step, float *x, char *
         feed_forward(model, layer, x, rows, work);
     }
     if (model->final_norm.weight) normalize(model, model->final_norm, x, rows, x);
+    UNPOISON(memory, translume_workspace(model, rows, longest, rows_per_sentence));
 }
 
 /* Run the encoder over embedded source tokens x [T, D] in place. begins: [B + 1], first token of each sentence. */
@@ -132,6 +133,7 @@ void translume_encode(const stack *model, const int64_t *begins, int64_t sentenc
         feed_forward(model, layer, x, rows, work);
     }
     if (model->final_norm.weight) normalize(model, model->final_norm, x, rows, x);
+    UNPOISON(memory, translume_workspace(model, rows, longest, 1));
 }
 
 /* Return the size of the workspace of a linear layer in bytes. */

@@ -76,6 +76,18 @@ INLINE int64_t widest_input(const stack *model) {
     return attended > widest ? attended : widest;
 }
 
+/* With AddressSanitizer, accesses beyond a buffer of the workspace are found. */
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define RED_ZONE 64
+#define POISON(from, size) __asan_poison_memory_region(from, size)
+#define UNPOISON(from, size) __asan_unpoison_memory_region(from, size)
+#else
+#define RED_ZONE 0
+#define POISON(from, size) (void)(from)
+#define UNPOISON(from, size) (void)(from)
+#endif
+
 /* Scratch buffers of a call, carved from one block of memory. */
 typedef struct {
     float *normalized, *projected, *mixed, *inner, *scores;
@@ -88,7 +100,9 @@ INLINE workspace carve_workspace(const stack *model, int64_t rows, int64_t longe
                                  char *memory) {
     int64_t width = model->width, attended = attention_width(model), inner = model->inner * (is_gated(model) ? 2 : 1);
     workspace work;
-#define CARVE(name, type, count) work.name = (type *)memory, memory += aligned((count) * sizeof(type))
+#define CARVE(name, type, count) \
+    work.name = (type *)memory, memory += aligned((count) * sizeof(type)) + RED_ZONE; \
+    POISON((char *)(work.name + (count)), memory - (char *)(work.name + (count)))
     CARVE(normalized, float, rows * width);
     CARVE(projected, float, 3 * rows * attended);
     CARVE(mixed, float, rows * attended);
