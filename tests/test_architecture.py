@@ -63,6 +63,7 @@ ONLY_IN = {
     "inspection": {"captum"},
     "demo": {"babel"},
     "translator": {"ray"},
+    "data": {"fsspec"},
     "sources": {"PIL", "soundfile"},
 }
 MODULES_OF = {
@@ -295,6 +296,7 @@ def test_every_imported_package_is_declared() -> None:
         "audio",
         "image",
         "cluster",
+        "remote",
     )
 
     def check(path: Path, tree: ast.Module) -> Iterator[str]:

@@ -1,8 +1,10 @@
 """Many files are translated into a folder: one output for each input, and a second call does what is missing."""
 
+import gzip
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 import zstandard
 from click.testing import Result
@@ -95,3 +97,24 @@ def test_lines_after_one_that_fails_are_translated_in_order(tmp_path: Path) -> N
     with pytest.raises(TranslationError, match="after line 1: a worker was lost"):
         list(write_shard(Shard("a", tmp_path / "lost.txt"), outcomes(lost, lines), as_line))
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt.gz"]
+
+
+def test_files_of_an_address_are_translated_and_trained_on(
+    run: Callable[..., Result], folder: Path, tmp_path: Path
+) -> None:
+    files = fsspec.filesystem("memory")
+    for side in ("en", "de"):
+        files.pipe(f"/pairs/a.{side}.gz", gzip.compress((folder / f"a.{side}").read_bytes()))
+    words = ["translate", folder / "model", "--input", "memory://pairs/*.en.gz", "--output", tmp_path, "--workers", "1"]
+    assert run(*words).exit_code == 0
+    alone = run("translate", folder / "model", folder / "a.en")
+    assert list(read_lines(tmp_path / "a.en.gz")) == alone.stdout.splitlines()
+    trained = ["train", folder / "a.toml", "--out", tmp_path / "model", "--threads", "1"]
+    for side, name in (("en", "source"), ("de", "target")):
+        trained += ["--set", f"data.train_{name}=memory://pairs/a.{side}.gz"]
+    made = run(*trained, "--set", "training.updates=2")
+    assert made.exit_code == 0, made.stderr
+    lost = run("translate", folder / "model", "--input", "memory://pairs/b", "--output", tmp_path, "--workers", "1")
+    assert lost.stderr == "warning: memory://pairs/b: no such file; the other files are translated\n"
+    lost = run("translate", folder / "model", "--input", "odd://pairs/b", "--output", tmp_path, "--workers", "1")
+    assert lost.stderr.startswith("warning: odd://pairs/b: cannot be read: Protocol not known: odd")

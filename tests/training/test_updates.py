@@ -16,6 +16,7 @@ from translume.config import Config
 from translume.data import Batch, pad_batch
 from translume.errors import TrainingError
 from translume.model import HeadLoss, LossOptions, Transformer
+from translume.model.layers import recompute_layers
 from translume.text import SpecialIds
 from translume.training import Finished, Preparing, Progress, Started, Validated, train
 from translume.training.batches import gather, seed_of
@@ -91,6 +92,38 @@ def test_dropout_depends_only_on_seed_update_and_position(toy: Make) -> None:
         objectives.append([gather(updater, keyed(batch_of(5)), seed=1, update=u).objective for u in (1, 1, 2)])
     assert objectives[0] == objectives[1]
     assert objectives[0][0] == objectives[0][1] != objectives[0][2]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("mixing", ["attention", "ssru"])
+def test_activations_that_are_computed_again_give_the_same_gradients(toy: Make, threads: int, mixing: str) -> None:
+    config = toy({"model": {"dropout": 0.3, "activation_dropout": 0.2, "decoder_mixing": mixing}})
+    gradients, kept = [], []
+    before = torch.get_num_threads()
+    for recomputes in (False, True):
+        torch.manual_seed(5)
+        model = build_model(config.model, VOCABULARY, VOCABULARY)
+        if recomputes:
+            recompute_layers(model)
+        torch.set_num_threads(threads)
+        updater = Updater(
+            model, config.training, options=LossOptions(0.1), precision="fp32", device=torch.device("cpu")
+        )
+        sizes: list[int] = []
+
+        def keep(tensor: torch.Tensor, sizes: list[int] = sizes) -> torch.Tensor:
+            sizes.append(tensor.numel())
+            return tensor
+
+        torch.manual_seed(7)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            gather(updater, keyed(batch_of(11)), seed=1, update=1)
+        torch.set_num_threads(before)
+        gradients.append([flat.master.grad.clone() for flat in updater._flats if flat.master.grad is not None])
+        kept.append(sum(sizes))
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+    if threads == 1:
+        assert kept[1] < kept[0]
 
 
 @given(first=st.tuples(st.integers(0), st.integers(0)), second=st.tuples(st.integers(0), st.integers(0)))

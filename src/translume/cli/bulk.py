@@ -33,10 +33,10 @@ FindOutcomes = Callable[[Iterable[str], "DecodingSettings"], Iterator["Outcome"]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An input and its output.  count: returns the number of lines.  read: yields the lines."""
+    """An input and its output.  count: returns the number of lines, or None if it is not known.  read: yields them."""
 
     shard: "Shard"
-    count: Callable[[], int]
+    count: Callable[[], int | None]
     read: Callable[[], Iterator[str]]
 
 
@@ -100,6 +100,7 @@ def work_of(
     ending: of the names of outputs; see `shards_of`.
     """
     from translume.data import count_lines
+    from translume.data.addresses import is_address
     from translume.data.evaluation_files import read_column, read_sources
     from translume.translator.bulk import shards_of
 
@@ -107,7 +108,11 @@ def work_of(
         return read_sources(file, data) if column is None else read_column(file, column)
 
     shards = shards_of(inputs, output, ending)
-    return [Work(each, partial(count_lines, each.source), partial(read, each.source)) for each in shards]
+
+    def count(file: str) -> int | None:
+        return None if is_address(file) else count_lines(file)  # it would be downloaded twice
+
+    return [Work(each, partial(count, each.source), partial(read, each.source)) for each in shards]
 
 
 def start_workers(model: Path, translator: "Translator", count: int) -> "Callable[[], Workers]":
@@ -128,17 +133,19 @@ def translate_files(works: list[Work], bulk: Bulk) -> int:
     if len(missing) < len(works):
         folder = works[0].shard.target.parent
         note(f"{folder}: {len(works) - len(missing)} of {len(works)} files are there already")
-    failed, ready, lines = 0, list[Work](), 0
+    failed, ready, counts = 0, list[Work](), list[int | None]()
     for work in missing:
         try:
-            lines += work.count()
+            counts.append(work.count())
             ready.append(work)
         except DataError as error:
             failed += _skip(error, stops=bulk.stops)
     if not ready:
         return failed
     hint = "Interrupted; the same command continues with the files that are missing."
-    with ProgressBar("translating", unit="lines", total=lines) as bar, interrupt_hint(hint), _pool(bulk) as find:
+    known = [count for count in counts if count is not None]
+    total = sum(known) if len(known) == len(counts) else None
+    with ProgressBar("translating", unit="lines", total=total) as bar, interrupt_hint(hint), _pool(bulk) as find:
         for work in ready:
             try:
                 failed += _translate(work.shard, find(work.read(), bulk.settings), bar, bulk)

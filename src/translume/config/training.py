@@ -84,6 +84,9 @@ class TrainingSettings(Settings):
     Attention learns slowly from little speech which frames belong to which token. CTC teaches the encoder that order.
     """
 
+    activation_checkpointing: bool = False
+    """Keep only the inputs of layers for the backward pass, which computes the rest again (Chen et al. 2016): less
+    memory, about a third more time."""
     shard: Literal["none", "optimizer"] = "none"
     """What several processes divide: nothing, or the optimiser state (ZeRO-1, Rajbhandari et al. 2020)."""
 

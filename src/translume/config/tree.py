@@ -162,7 +162,7 @@ class Config(Settings):
         return self.build(self.stated(), overrides, place="--set")
 
     def relative_to(self, folder: Path) -> Self:
-        """Return a copy with paths joined to `folder`; paths in [decoding] become absolute."""
+        """Return a copy with paths joined to `folder`, but not addresses; paths in [decoding] become absolute."""
 
         def read_anywhere(path: str) -> str:
             return str((folder / path).absolute()) if path else ""
@@ -170,7 +170,7 @@ class Config(Settings):
         ban = tuple(f"@{read_anywhere(each[1:])}" if names_file(each) else each for each in self.decoding.ban)
         named = {name: read_anywhere(getattr(self.decoding, name)) for name in ("terminology", "vocabulary")}
         decoding = {name: value for name, value in {**named, "ban": ban}.items() if value}
-        moved = self._with_paths(lambda path: str(folder / path) if path else "")
+        moved = self._with_paths(lambda path: str(folder / path) if path and "://" not in path else path)
         return moved.model_copy(update={"decoding": self.decoding.model_copy(update=decoding)})
 
     def without_folders(self) -> Self:

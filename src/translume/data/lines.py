@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import zstandard
 
+from translume.data.addresses import opened
 from translume.errors import DataError
 
 _BLOCK = 1 << 20
@@ -78,7 +79,7 @@ def count_lines(path: Path | str) -> int:
 
 
 def read_blocks(path: Path | str) -> Iterator[bytes]:
-    """Yield the bytes of a file, decompressed, in non-empty blocks.
+    """Yield the bytes of a file, by path or address, decompressed, in non-empty blocks.
 
     Raises DataError if the file is missing, unreadable or its compression is damaged.
     """
@@ -87,11 +88,11 @@ def read_blocks(path: Path | str) -> Iterator[bytes]:
         if name == STANDARD_INPUT:
             yield from _arriving(sys.stdin.buffer)
         elif name.endswith(".gz"):
-            with gzip.open(name, "rb") as file:
+            with opened(name) as raw, gzip.open(raw, "rb") as file:
                 while block := file.read(_BLOCK):
                     yield block
         else:
-            with open(name, "rb") as file:
+            with opened(name) as file:
                 yield from _decompressed(file) if name.endswith(".zst") else _arriving(file)
     except OSError as error:
         raise DataError(unreadable(path, error)) from None

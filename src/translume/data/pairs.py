@@ -9,6 +9,7 @@ from typing import Literal
 
 from translume.config.data import DataSettings
 from translume.config.languages import NO_DIRECTION, Direction
+from translume.data.addresses import is_address, matching
 from translume.data.lines import count_lines, display_name, read_lines, refuse_one_input
 from translume.data.scripts import refuse_unknown
 from translume.data.tables import Column, Template, read_columns, table_kind
@@ -193,11 +194,14 @@ def _expanded(
 def files_like(pattern: str, place: str) -> list[str]:
     """Return the files that a pattern with * ? or [] stands for, sorted; a name without them, or of a file, as it is.
 
-    ** stands for any folders. Raises SettingsError, naming `place`, if there are none.
+    ** stands for any folders. It may be an address. Raises SettingsError, naming `place`, if there are none.
     """
     if not has_magic(pattern) or Path(pattern).exists():
         return [pattern]
-    found = sorted(each for each in glob(pattern, recursive=True) if Path(each).is_file())
+    if is_address(pattern):
+        found = matching(pattern)
+    else:
+        found = sorted(each for each in glob(pattern, recursive=True) if Path(each).is_file())
     if not found:
         raise SettingsError(f"{place}: {pattern}: no such file")
     return found

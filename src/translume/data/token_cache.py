@@ -19,6 +19,7 @@ from translume.atomic import replace_file
 from translume.config.data import CleaningSettings, DataSettings
 from translume.config.model import LanguageTags
 from translume.data import held_out
+from translume.data.addresses import opened, size_of, state_of
 from translume.data.batch import BatchTags, Ragged, starts_of
 from translume.data.cleaning import KEPT, REASONS, Account, Ledger, Rules
 from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus
@@ -49,13 +50,12 @@ def file_digest(path: str, memory: Path) -> str:
     not at every start. A damaged or missing cache is ignored. Raises DataError if the file cannot be read.
     """
     try:
-        state = os.stat(path)
-        key = f"{os.path.abspath(path)}:{state.st_size}:{state.st_mtime_ns}:{state.st_ino}"
+        key = state_of(path)
         known = _read_digests(memory)
         if key in known:
             return known[key]
         digest = blake2b(digest_size=16)
-        with open(path, "rb") as file:
+        with opened(path) as file:
             while block := file.read(_BLOCK):
                 digest.update(block)
     except OSError as error:
@@ -87,7 +87,7 @@ def files_of(corpus: TokenizedCorpus, split: Split, folder: Path) -> list[DataFi
         DataFile(
             split=split,
             path=path,
-            size=os.stat(path).st_size,
+            size=size_of(path),
             digest=file_digest(path, folder / DIGESTS),
             pairs=corpus.first[number + 1] - corpus.first[number],
             weight=weights[number],

@@ -6,14 +6,15 @@ rate, so that expectations are exact.
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 
 def rounded(rate: float) -> tuple[int, float]:
@@ -51,6 +52,36 @@ def seeded_masks(seed: int) -> Iterator[None]:
         yield
     finally:
         del _thread.generator
+
+
+def recomputed(function: Callable[..., Tensor], *args: Any) -> Tensor:
+    """Return function(*args), which the backward pass computes again instead of keeping its activations.
+
+    The second time draws the same masks (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost").
+    """
+    generator = getattr(_thread, "generator", None)
+    state = None if generator is None else generator.bit_generator.state
+
+    @contextmanager
+    def again() -> Iterator[None]:
+        if state is None:
+            yield
+            return
+        now, _thread.generator = _thread.generator, _generator(0)
+        _thread.generator.bit_generator.state = state
+        try:
+            yield
+        finally:
+            _thread.generator = now
+
+    result: Tensor = checkpoint(
+        function,
+        *args,
+        use_reentrant=False,
+        preserve_rng_state=generator is None,
+        context_fn=lambda: (nullcontext(), again()),
+    )
+    return result
 
 
 def draw_seed() -> int:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from translume.config import ModelSettings
 from translume.config.model import GATED
 from translume.model.attention import CrossAttention, SelfAttention, initialise
-from translume.model.dropout import Dropout
+from translume.model.dropout import Dropout, recomputed
 from translume.model.layout import Layout
 from translume.model.positions import AttentionPositions
 from translume.model.state import Cells, LayerPast
@@ -150,6 +150,9 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward."""
 
+    recomputes = False
+    """Whether the backward pass computes the layer again instead of keeping its activations."""
+
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.self_attention = SelfAttention(settings)
@@ -158,6 +161,11 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, attend: SubLayer) -> Tensor:
         """Map x [n, D] to the same shape.  attend: applies this layer's self-attention."""
+        if self.recomputes and torch.is_grad_enabled():
+            return recomputed(self._compute, x, attend)
+        return self._compute(x, attend)
+
+    def _compute(self, x: Tensor, attend: SubLayer) -> Tensor:
         x = self.around_attention(x, attend)
         result: Tensor = self.around_feed_forward(x, self.feed_forward)
         return result
@@ -171,6 +179,8 @@ class DecoderLayer(nn.Module):
 
     cross_attention: CrossAttention
     around_cross: Residual
+    recomputes = False
+    """As `EncoderLayer.recomputes`."""
 
     def __init__(self, settings: ModelSettings, *, crosses: bool = True) -> None:
         super().__init__()
@@ -190,8 +200,20 @@ class DecoderLayer(nn.Module):
 
         cross_attend: None for a layer without cross-attention.
         """
+        if self.recomputes and torch.is_grad_enabled():
+            return recomputed(self._compute, x, attend, cross_attend)
+        return self._compute(x, attend, cross_attend)
+
+    def _compute(self, x: Tensor, attend: SubLayer, cross_attend: SubLayer | None) -> Tensor:
         x = self.around_self(x, attend)
         if cross_attend is not None:
             x = self.around_cross(x, cross_attend)
         result: Tensor = self.around_feed_forward(x, self.feed_forward)
         return result
+
+
+def recompute_layers(network: nn.Module) -> None:
+    """Keep only the inputs of layers in training; the backward pass computes the rest again."""
+    for module in network.modules():
+        if isinstance(module, EncoderLayer | DecoderLayer):
+            module.recomputes = True

@@ -32,6 +32,7 @@ from translume.model import HeadData
 from translume.model.attention import AttentionBackend
 from translume.model.classifier import Network
 from translume.model.head import Teacher
+from translume.model.layers import recompute_layers
 from translume.model.low_rank import adapt, merge
 from translume.tasks import check_settings, task_of
 from translume.text import Labels, Tokenizer
@@ -254,6 +255,8 @@ def prepare_run(
     for note in notes:
         yield Preparing(what=note)
     transformer.use_attention(cast(AttentionBackend, state.begun.attention))
+    if settings.activation_checkpointing:
+        recompute_layers(transformer)
     updater = _updater(transformer, model, state.begun.precision, device, teacher.teacher, group)
     ema = _restored(plan, store, updater, settings.ema)
     stream = BatchStream(

@@ -41,6 +41,7 @@ MAY_CHANGE = (
     "metric",
     "log_every",
     "shard",
+    "activation_checkpointing",
 )
 """Settings of [training] that do not change the updates, except `updates` with the schedule "cosine"."""
 

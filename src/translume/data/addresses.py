@@ -1,0 +1,57 @@
+"""Files by address, such as s3://bucket/train.en.zst, through fsspec."""
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from translume.errors import DataError, SettingsError
+
+
+def is_address(path: Path | str) -> bool:
+    """Return whether a path is an address of a protocol, such as s3, gs, hf, https or memory."""
+    return "://" in str(path)
+
+
+def opened(path: str) -> AbstractContextManager[BinaryIO]:
+    """Open a file for reading bytes, by path or address. Raises OSError, and DataError for an unknown protocol."""
+    if not is_address(path):
+        return open(path, "rb")
+    system, name = _found(path)
+    return cast(AbstractContextManager[BinaryIO], system.open(name, "rb"))
+
+
+def size_of(path: str) -> int:
+    """Return the size of a file in bytes. Raises OSError."""
+    if not is_address(path):
+        return os.stat(path).st_size
+    system, name = _found(path)
+    return int(system.size(name))
+
+
+def state_of(path: str) -> str:
+    """Return a text that changes when a file does: size and time, or what its file system says. Raises OSError."""
+    if not is_address(path):
+        state = os.stat(path)
+        return f"{os.path.abspath(path)}:{state.st_size}:{state.st_mtime_ns}:{state.st_ino}"
+    system, name = _found(path)
+    return f"{path}:{system.checksum(name)}"
+
+
+def matching(pattern: str) -> list[str]:
+    """Return the addresses of the files that a pattern stands for, sorted."""
+    system, name = _found(pattern)
+    return sorted(system.unstrip_protocol(each) for each in system.glob(name))
+
+
+def _found(path: str) -> tuple[Any, str]:
+    """Return the file system of an address, and the name there."""
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise SettingsError(f"{path}: {error.name} is not installed; pip install 'translume[remote]'") from None
+    try:
+        system, name = url_to_fs(path)
+    except (ValueError, ImportError) as error:  # an unknown protocol; one whose package is missing
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    return system, name
