@@ -16,6 +16,7 @@ from translume.interchange.certificate import Certificate
 TARGETS = {
     "ctranslate2": ("translume.interchange.ctranslate2", "write_ctranslate2"),
     "huggingface": ("translume.interchange.huggingface.writer", "write_huggingface"),
+    "marian": ("translume.interchange.marian.writer", "write_marian"),
     "onnx": ("translume.interchange.onnx.writer", "write_onnx"),
 }
 """Module and function that write each target: (checkpoint, empty folder, dtype) -> Certificate."""

@@ -2,7 +2,7 @@
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,6 +63,24 @@ def write_sentencepiece(model: SentencePieces) -> bytes:
     given = [*((piece, 0.0, kind) for piece, kind in SPECIAL)]
     given += [(piece, 0.0, BYTE) for piece in BYTES] if model.fallback else []
     given += [(piece.replace(" ", SPACE), score, NORMAL) for piece, score in model.scores.items()]
+    return _model_file(model, given)
+
+
+def write_vocabulary(model: SentencePieces, pieces: Sequence[str]) -> bytes | None:
+    """Return the content of a file whose ids are those of `pieces`, or None if the model has other pieces.
+
+    pieces: with spaces, and with special tokens by the names of SentencePiece.
+    """
+    kinds = {piece: kind for piece, kind in SPECIAL if piece in pieces}
+    kinds |= dict.fromkeys(BYTES, BYTE) if model.fallback else {}
+    if len(pieces) != len(kinds) + len(model.scores) or {*kinds, *model.scores} != set(pieces):
+        return None
+    given = [(piece.replace(" ", SPACE), model.scores.get(piece, 0.0), kinds.get(piece, NORMAL)) for piece in pieces]
+    return _model_file(model, given)
+
+
+def _model_file(model: SentencePieces, given: Iterable[tuple[str, float, int]]) -> bytes:
+    """Return the content of a file with these pieces, scores and types."""
     pieces = [
         _written(1, piece.encode()) + _tag(2, _FIXED32) + struct.pack("<f", score) + _tag(3, _VARINT) + _number(kind)
         for piece, score, kind in given

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from translume.errors import ModelFolderError
 from translume.interchange.marian.options import Architecture
@@ -16,6 +15,8 @@ Array = NDArray[np.float32]
 
 TABLES = ("encoder.embedding.table.weight", "decoder.embedding.table.weight", "head.weight")
 """Our tables of tokens. They have one row more than Marian's, for our begin mark."""
+OUTPUT = "decoder_ff_logit_out_Wt"
+"""The output layer [out, in] in newer files; older ones have `decoder_ff_logit_out_W` [in, out]."""
 IMPOSSIBLE = -100.0
 """The logit bias of our begin mark: its probability is 0 in fp32, and label smoothing in fine-tuning stays small."""
 _UNUSED = ("special:", "QuantMultA", "decoder_c", "lsh_output")
@@ -45,7 +46,10 @@ def fill(model: Transformer, architecture: Architecture, file: WeightsFile) -> N
     """
     weights = model.state_dict()  # tied tables share their memory
     used: set[str] = set()
-    for ours, theirs, change in _rows(architecture, file, weights):
+    if not architecture.output_bias:
+        weights["head.bias"].zero_()
+        weights["head.bias"][-1] = IMPOSSIBLE
+    for ours, theirs, change in _rows(architecture, file.names):
         whole = weights[ours]
         if ours in TABLES:  # Marian begins with a zero vector, which is the row of our begin mark
             whole[-1:].zero_()
@@ -64,6 +68,19 @@ def fill(model: Transformer, architecture: Architecture, file: WeightsFile) -> N
             raise ModelFolderError(f"{file.place}: holds {name}, which a model of its options does not have")
 
 
+def arrays_of(model: Transformer, architecture: Architecture) -> dict[str, Array]:
+    """Return Marian's arrays of a model with this shape: the inverse of `fill`."""
+    weights, found = model.state_dict(), {}
+    for ours, theirs, _ in _rows(architecture, (OUTPUT,)):
+        whole = weights[ours].detach().float().cpu()
+        if ours in TABLES or ours == "head.bias":  # the last row is our begin mark
+            whole = whole[:-1]
+        for name, part in zip(theirs, whole.chunk(len(theirs)), strict=True):
+            array = part.numpy()
+            found[name] = np.ascontiguousarray(array[None] if array.ndim == 1 else array if ours in TABLES else array.T)
+    return found
+
+
 def _array(file: WeightsFile, name: str) -> Array:
     if name not in file.names:
         raise ModelFolderError(f"{file.place}: no {name}, expected it by the options of the model")
@@ -78,9 +95,9 @@ Part = tuple[str, tuple[str, ...], Change]
 """Our name, their names, whose changed arrays are equal shares of its rows, and the change."""
 
 
-def _rows(model: Architecture, file: WeightsFile, weights: Mapping[str, Tensor]) -> Iterator[Part]:
-    """Yield what to copy."""
-    yield from _tables(model, file, weights)
+def _rows(model: Architecture, names: Collection[str]) -> Iterator[Part]:
+    """Yield what to copy.  names: of the arrays in the file."""
+    yield from _tables(model, names)
     if model.values["norm"] == "pre":
         for side in ("encoder", "decoder"):
             yield from _norm(f"{side}.norm", f"{side}_top", "")
@@ -112,7 +129,7 @@ def _layer(model: Architecture, side: str, ours: str, theirs: str) -> Iterator[P
         yield from _norm(f"{ours}.{name}.norm", prefix, end)
 
 
-def _tables(model: Architecture, file: WeightsFile, weights: Mapping[str, Tensor]) -> Iterator[Part]:
+def _tables(model: Architecture, names: Collection[str]) -> Iterator[Part]:
     """Yield the tables of tokens."""
     encoder, decoder, head = TABLES
     shared = model.tied in ("all", "embeddings")
@@ -120,15 +137,12 @@ def _tables(model: Architecture, file: WeightsFile, weights: Mapping[str, Tensor
     if not shared:
         yield decoder, ("decoder_Wemb",), _unchanged
     if model.tied in ("embeddings", "none"):
-        if "decoder_ff_logit_out_Wt" in file.names:
-            yield head, ("decoder_ff_logit_out_Wt",), _unchanged
+        if OUTPUT in names:
+            yield head, (OUTPUT,), _unchanged
         else:
             yield head, ("decoder_ff_logit_out_W",), _transposed
     if model.output_bias:
         yield "head.bias", ("decoder_ff_logit_out_b",), lambda array: np.append(array, np.float32(IMPOSSIBLE))
-    else:
-        weights["head.bias"].zero_()
-        weights["head.bias"][-1] = IMPOSSIBLE
 
 
 def _feed_forward(model: Architecture, side: str, ours: str, theirs: str) -> Iterator[Part]:
