@@ -22,6 +22,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if "torch" in sys.modules:
     sys.modules["torch"].set_num_threads(1)
 
+# Files must survive a power failure, which no test simulates; on some disks, waiting for them takes a minute in all.
+os.fsync = lambda file: None
+
 settings.register_profile(
     "translume", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )

@@ -270,6 +270,7 @@ def run(words: list[str], folder: str, environment: dict[str, str], streams: dic
 if __name__ == "__main__":
     for name in IMPORTED:
         importlib.import_module(name)
+    os.fsync = lambda file: None  # as in conftest.py
     gc.freeze()
     if (job := serve(sys.argv[1])) is not None:
         run(*job)

@@ -293,19 +293,21 @@ def test_ctrl_c_saves_and_prints_the_command_that_resumes(
     translume: Translume, command: list[str], home: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "a model"
-    line = [*command, "train", home / "en-de.toml", "--out", folder, "--set", "training.updates=100000"]
+    options = ["--set", "training.updates=100000", "--set", "training.log_every=1"]
+    line = [*command, "train", home / "en-de.toml", "--out", folder, *options]
     running = subprocess.Popen(line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     until = time.monotonic() + 180
     history = folder / "history.jsonl"
-    while not (history.exists() and '"event": "update"' in history.read_text("utf-8")) and time.monotonic() < until:
-        time.sleep(0.1)
+    while not (history.exists() and '"event": "progress"' in history.read_text("utf-8")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
     running.send_signal(signal.SIGINT)
     output, errors = running.communicate(timeout=180)
     assert (running.returncode, output) == (130, "")
     updates = json.loads(translume("show", folder, "--json").stdout)["training"]["update"]
     assert errors.splitlines()[-1] == (
         f"Interrupted after {updates:,} updates, all saved; continue with: translume train {home}/en-de.toml "
-        f"--out '{folder}' --set training.updates=100000"
+        f"--out '{folder}' {' '.join(options)}"
     )
     again = translume(
         "train", home / "en-de.toml", "--out", folder, "--set", f"training.updates={updates + 2}", "--json"

@@ -16,6 +16,7 @@ from translume.comparison.measuring import Measures
 from translume.comparison.table import Comparison, aligned
 from translume.config import Config, ProjectedSettings, SoftmaxSettings
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = "softmax,projected"
 WORDS = ["ab", "cde", "fghij", "kl", "mno"]
@@ -44,7 +45,7 @@ def write_corpus(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compared(tmp_path_factory: pytest.TempPathFactory, warm_processes: None) -> Path:
     """Return a folder with en-de.toml and, in `out`, a comparison of two heads."""
     folder = tmp_path_factory.mktemp("compared")
     path = write_corpus(folder)
@@ -154,7 +155,7 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path, command: list[str])
                 break
         process.send_signal(signal.SIGINT)
         said = process.stderr.read().splitlines()
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=300) == 130
     assert said[-1] == (
         f"Interrupted, all saved; continue with: translume heads {path} --kinds softmax --updates 100000 "
         f"--out {tmp_path}/out"

@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 
 from translume.checkpoint import Manifest, committed, read_tensors
 from translume.config import Config
-from translume.training import Resumed, Started, Warned, prepare, train
+from translume.training import Resumed, Started, Warned, train
 from translume.training.group import Group, joined
 
 Make = Callable[..., Config]
@@ -39,7 +38,9 @@ def configs(toy: Make, toy_files: Path) -> dict[str, Config]:
 
 
 @pytest.fixture(scope="module")
-def folder(configs: dict[str, Config], toy_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(
+    configs: dict[str, Config], toy_files: Path, tmp_path_factory: pytest.TempPathFactory, warm_python: Path
+) -> Path:
     """The folder of all runs of two processes."""
     folder = tmp_path_factory.mktemp("group")
     for name, config in configs.items():
@@ -53,10 +54,9 @@ def folder(configs: dict[str, Config], toy_files: Path, tmp_path_factory: pytest
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     children = [
         subprocess.Popen(
-            [sys.executable, str(CHILD), str(folder)],
+            [warm_python, str(CHILD), str(folder)],
             env={**environment, "RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,
@@ -79,12 +79,10 @@ def test_two_processes_make_the_updates_of_one(
     configs: dict[str, Config],
     folder: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     name: str,
     run: str,
 ) -> None:
     """If each rank takes whole batches, even dropout is the same. The sharded run was resumed after five updates."""
-    monkeypatch.setattr(prepare, "choose_attention", lambda *_: "plain")
     list(train(configs[name], tmp_path, threads=1))
     moments = "resume/optimizer.safetensors"
     alone, together = ({**tensors(each), **tensors(each, moments)} for each in (tmp_path, folder / run))

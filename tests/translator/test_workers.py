@@ -28,7 +28,7 @@ def saved(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, T
 
 
 @pytest.fixture(scope="module")
-def pair(saved) -> Iterator[Workers]:
+def pair(saved, warm_processes) -> Iterator[Workers]:
     """Return two workers that several tests share, because starting them takes seconds."""
     with Workers(saved[0], 2, "fp32") as workers:
         yield workers
