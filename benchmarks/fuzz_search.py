@@ -1,9 +1,9 @@
 """Compare searches in the compiled kernels with the decoding loop in Python.
 
-Each case is a random model, an engine of it in which the kernels compute everything, a strategy with a length penalty,
-rules, prompts, and sentences that enter the running search one group after another, some of which are removed. Each
-hypothesis must equal that of the decoding loop for its sentence alone: tokens, scores and log-probabilities, bit for
-bit.
+Each case is a random model, an engine of it in which the kernels compute everything, a strategy (greedy or beam search
+with length and coverage penalties, or sampling), rules (banned phrases and a forced prefix among them), prompts, and
+sentences that enter the running search one group after another, some of which are removed. Each hypothesis must equal
+that of the decoding loop for its sentence alone: tokens, scores and log-probabilities, bit for bit.
 
     python benchmarks/fuzz_search.py [COUNT] [--seed 0]
 """
@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,8 +21,10 @@ import torch
 from translume.checkpoint import build_model
 from translume.config import ModelSettings, SoftmaxSettings
 from translume.decoding import (
+    BannedPhrases,
     BeamSearch,
     CompleteSearch,
+    Coverage,
     ForbidTokens,
     Greedy,
     Hypothesis,
@@ -32,8 +35,12 @@ from translume.decoding import (
     PromptedStep,
     RepetitionPenalty,
     Rule,
+    Sampling,
     SearchError,
+    Spellings,
     Strategy,
+    TextPrefix,
+    Truncation,
     search,
 )
 from translume.engine import Choice, Engine
@@ -43,6 +50,9 @@ from translume.kernels.loading import kernels
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
 POSITIONS, SOURCE_SIZE = 97, 17
+LETTERS = "ab é"
+LEAST_LIMIT = 8
+"""The forced prefix must fit every limit."""
 SEARCHES = 12
 """Searches with one model; building a model takes longer than a search."""
 
@@ -53,8 +63,10 @@ def engine_of(draw: random.Random) -> Engine:
     settings = ModelSettings(
         width=32 * heads, attention_heads=heads, feed_forward=48, encoder_layers=1, decoder_layers=draw.choice([1, 2]),
         dropout=0.0, max_positions=POSITIONS, head=SoftmaxSettings(tie="none"), norm=draw.choice(["pre", "post"]),
-        activation=draw.choice(["relu", "swiglu"]), positions=draw.choice(["sinusoidal", "learned"]),
-        decoder_mixing=draw.choice(["attention", "attention", "ssru"]),
+        activation=draw.choice(["relu", "gelu", "swiglu", "geglu"]),
+        positions=draw.choice(["sinusoidal", "learned", "rotary", "relative"]),
+        decoder_mixing=(mixing := draw.choice(["attention", "attention", "ssru"])),
+        head_width=draw.choice([0, 16]) if mixing == "attention" else 0,
     )  # fmt: skip
     torch.manual_seed(draw.randrange(1 << 30))
     model = build_model(settings, SOURCE_SIZE, size).eval()
@@ -71,37 +83,72 @@ def engine_of(draw: random.Random) -> Engine:
     return engine
 
 
-def strategy_of(draw: random.Random) -> Strategy:
+def strategy_of(draw: random.Random, keys: torch.Tensor) -> Strategy:
+    """Return a strategy for sentences with some keys [B], the same one for the same random numbers."""
     penalty = LengthPenalty(form=draw.choice(["power", "gnmt"]), exponent=draw.choice([0.0, 0.6, 1.0, -0.5]))
     width = draw.randint(1, 5)
+    if draw.random() < 0.25:
+        truncation = Truncation(
+            top_k=draw.choice([0, 0, 5, 300]), top_p=draw.choice([1.0, 0.9, 0.3]), min_p=draw.choice([0.0, 0.1]),
+            epsilon=draw.choice([0.0, 3e-3]), eta=draw.choice([0.0, 3e-3]),
+        )  # fmt: skip
+        return Sampling(keys=keys, width=width, nbest=draw.randint(1, width), seed=draw.randrange(1 << 64),
+                        temperature=draw.choice([1.0, 0.3, 1.7]), truncation=truncation,
+                        length_penalty=penalty)  # fmt: skip
+    coverage = Coverage(weight=draw.choice([0.2, 3.0])) if draw.random() < 0.25 else None
     if width == 1:
-        return Greedy(length_penalty=penalty)
+        return Greedy(length_penalty=penalty, coverage=coverage)
     nbest, stop = draw.randint(1, width), draw.choice(["optimal", "first"])
     patience = draw.choice([0.3, 1.0, 2.5]) if stop == "first" else 1.0
-    return BeamSearch(width=width, nbest=nbest, length_penalty=penalty, stop=stop, patience=patience)
+    return BeamSearch(width=width, nbest=nbest, length_penalty=penalty, coverage=coverage, stop=stop,
+                      patience=patience)  # fmt: skip
 
 
-def rules_of(draw: random.Random, size: int) -> list[Rule]:
+def rules_of(draw: random.Random, size: int, forced: list[bool]) -> Callable[[slice], list[Rule]]:
+    """Return a function that gives the rules of some sentences. Only the rule of a forced prefix depends on them.
+
+    forced: the sentences that begin with a prefix, if there is one among the rules.
+    """
+    # Each letter is a token, so that some tokens spell every text.
+    spelled = [b"", b"", b"", *(each.encode() for each in LETTERS)]
+    spelled += ["".join(draw.choices(LETTERS, k=draw.randint(1, 4))).encode() for _ in range(size - len(spelled))]
+    prefix = "".join(draw.choices(LETTERS, k=draw.randint(1, 4))).encode()
     found: list[Rule] = [
+        BannedPhrases(spelled, tuple(draw.sample(["ab", "é", "a b", "bbé"], draw.randint(1, 3))), str.isalpha),
         ForbidTokens(tuple(draw.sample(range(3, size), 2))),
         MinimumLength(draw.randint(1, 9)),
         NoRepeatNgram(draw.randint(1, 3)),
         RepetitionPenalty(draw.choice([1.2, 2.0])),
     ]
-    return draw.sample(found, draw.randint(0, len(found)))
+    chosen, spellings = draw.sample(found, draw.randint(0, len(found))), Spellings(spelled)
+    if draw.random() < 0.7:
+        return lambda some: chosen
+    return lambda some: [*chosen, TextPrefix(spellings, prefix, forced[some])]
 
 
 def failed(draw: random.Random, engine: Engine) -> list[str]:
     """Return the faults of one search."""
     model = engine.model
     count, size = draw.randint(1, 7), model.head.weight.size(0)
-    strategy, rules, prompt = strategy_of(draw), rules_of(draw, size), draw.randint(0, 4)
+    own = draw.random()  # of strategy and rules
+    keys, forced = (
+        torch.tensor([draw.randrange(1 << 63) for _ in range(count)]),
+        [draw.random() < 0.5 for _ in range(count)],
+    )
+    rules = rules_of(draw, size, forced)
+    strategy = strategy_of(random.Random(own), keys)
+    covered = strategy.coverage is not None
+    prompt = 0 if covered else draw.randint(0, 4)
+    start = engine.start_with_attention if covered else engine.start
     lengths = [draw.randint(1, 23) for _ in range(count)]
     source = torch.randint(3, SOURCE_SIZE, (count, max(lengths)))
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    limits = torch.tensor([draw.randint(1, 60) for _ in range(count)])
+    limits = torch.tensor([draw.randint(LEAST_LIMIT, 60) for _ in range(count)])
     prompts = torch.cat([torch.ones(count, 1, dtype=torch.long), torch.randint(3, size, (count, prompt))], 1)
-    words: dict[str, Any] = {"eos": 2, "strategy": strategy, "rules": rules}
+
+    def words_of(some: slice) -> dict[str, Any]:
+        return {"eos": 2, "strategy": strategy_of(random.Random(own), keys[some]), "rules": rules(some)}
+
     running: CompleteSearch | None = None
     found: dict[int, list[Hypothesis] | None] = {}
     gone: set[int] = set()
@@ -113,7 +160,7 @@ def failed(draw: random.Random, engine: Engine) -> list[str]:
     first = 0
     while first < count:
         some = slice(first, first + draw.randint(1, 3))
-        state = engine.start(source[some], mask[some])
+        state, words = start(source[some], mask[some]), words_of(some)
         begun = engine.complete_search(state, prompts=prompts[some], limits=limits[some], running=running, **words)
         if begun is None:
             return [f"not supported: {words}"]
@@ -128,7 +175,8 @@ def failed(draw: random.Random, engine: Engine) -> list[str]:
     faults = [] if found.keys() | gone == set(range(count)) else ["a sentence was not given back"]
     for number, hypotheses in found.items():
         one = slice(number, number + 1)
-        state = PromptedState(engine.start(source[one, : lengths[number]], mask[one, : lengths[number]]), prompts[one])
+        state, words = start(source[one, : lengths[number]], mask[one, : lengths[number]]), words_of(one)
+        state = PromptedState(state, prompts[one])
         try:
             wanted = search(PromptedStep(engine.step), state, bos=1, limits=limits[one], **words)[0]
         except SearchError:

@@ -1,8 +1,8 @@
 """The shape of t5-base with random weights: import, load, first translation, and the speed of greedy search.
 
 Seconds and peak memory of each step, measured in a process of its own. Then the speed of int8 in target tokens per
-second, one thread, for batches of 1 and 32 sentences of 20 tokens that end after 20 tokens: Translume's engine,
-CTranslate2 (int8) and transformers (fp32, since it has no int8 on a CPU), on the same weights.
+second of processor time, one thread, for batches of 1 and 32 sentences of 20 tokens that end after 20 tokens:
+Translume's engine, CTranslate2 (int8) and transformers (fp32, since it has no int8 on a CPU), on the same weights.
 
     python benchmarks/t5_base.py [--data FOLDER] [--layers 12] [--rounds 3] [--folder KEPT]
 """
@@ -118,10 +118,10 @@ def speeds(folder: Path, rounds: int) -> dict[str, dict[int, float]]:
         calls: dict[str, Callable[[], None]] = {"Translume": ours, "CTranslate2": theirs, "transformers": generate}
         for _ in range(rounds):
             for name, call in calls.items():
-                begun = time.perf_counter()
+                begun = time.process_time()
                 with torch.inference_mode():
                     call()
-                speed = batch * TOKENS / (time.perf_counter() - begun)
+                speed = batch * TOKENS / (time.process_time() - begun)
                 found = best.setdefault(name, {})
                 found[batch] = max(speed, found.get(batch, 0.0))
     return best

@@ -103,7 +103,7 @@ def run(name: str, instructions: str, options: list[str]) -> subprocess.Complete
         }
         # ThreadSanitizer of older compilers fails where the kernel places memory at random.
         fixed = ["setarch", "-R"] if shutil.which("setarch") else []
-        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--capture=sys"]
         tests += ["-o", f"pythonpath={package.parent}", *TESTS[name], *options]
         return subprocess.run([*fixed, *tests], env=environment, cwd=ROOT, check=False)
 

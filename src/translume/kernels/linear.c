@@ -35,9 +35,9 @@ static void quantize(const float *x, int64_t rows, int64_t inputs, quantized to)
                 __attribute__((vector_size(LANES * sizeof(activation)), aligned(1), may_alias));
             *(narrow *)(values + k) = __builtin_convertvector(rounded, narrow);
         }
-        int32_t sum = 0;
-        for (int lane = 0; lane < LANES; lane++) sum += total[lane];
-        to.shifts[row] = WEIGHT_OFFSET * sum;
+        uint32_t sum = 0; /* unsigned, since a row with a NaN overflows */
+        for (int lane = 0; lane < LANES; lane++) sum += (uint32_t)total[lane];
+        to.shifts[row] = (int32_t)(WEIGHT_OFFSET * sum);
         to.scales[row] = peak / 127.0f;
     }
 }
