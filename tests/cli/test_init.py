@@ -173,6 +173,34 @@ def test_init_finds_validation_files_beside_the_training_files(run, files: Path)
     assert result.stderr == f"121 pairs, latin to latin; validated on {files}/val.en\n"
 
 
+def test_init_for_several_pairs_prints_toml_of_one_model(run, files: Path) -> None:
+    (files / "b.en").write_text("a dog runs\n" * 300, encoding="utf-8")
+    (files / "b.fr").write_text("un chien court\n" * 300, encoding="utf-8")
+    result = run("init", files / "train.en", files / "train.de", "--corpus", files / "b.en", files / "b.fr", "--both")
+    config = Config.parse(result.stdout)
+    directions = [(each.source_language, each.target_language) for each in config.data.corpus]
+    assert directions == [("en", "de"), ("de", "en"), ("en", "fr"), ("fr", "en")]
+    assert (config.data.corpus[1].train_source, config.data.sampling_temperature) == ((str(files / "train.de"),), 2.0)
+    assert (config.tokenizer.shared, config.model.head.tie, config.model.language_tags) == (True, "all", "target")
+    assert config.model.width == SIZES[0].width
+    assert result.stderr == ("842 pairs, en to de, de to en, en to fr, fr to en; 2 % of it held out for validation\n")
+
+
+def test_init_for_several_pairs_refuses_what_it_cannot_read(run, files: Path) -> None:
+    (files / "corpus").write_text("a\n", encoding="utf-8")
+    for words, message in (
+        ((files / "train.en", "--both"),
+         "--corpus, --both: found one training file, expected TRAIN_SOURCE and TRAIN_TARGET"),
+        ((files / "train.en", files / "train.de", "--both", "--columns", "a,b"),
+         "--columns: expected none with --corpus or --both"),
+        ((files / "train.en", files / "corpus", "--both"),
+         f"{files}/corpus: no language in the name, expected a name such as train.en"),
+        ((files / "train.en", files / "train.en", "--both"),
+         f"{files}/train.en, {files}/train.en: found the same language twice, expected two"),
+    ):  # fmt: skip
+        assert run("init", *words).stderr == f"Error: {message}\n"
+
+
 def test_files_without_letters_are_reported(run, tmp_path: Path) -> None:
     (tmp_path / "train.en").write_text("\n", encoding="utf-8")
     said = run("init", tmp_path / "train.en", tmp_path / "train.en").stderr

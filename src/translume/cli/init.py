@@ -1,7 +1,7 @@
 """translume init"""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,16 @@ def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
     metavar="TEXT",
     help="Make the source from several columns, such as '{question} | {passage}'; --columns then names the target.",
 )
+@click.option(
+    "--corpus",
+    "corpora",
+    type=FILE,
+    nargs=2,
+    multiple=True,
+    metavar="SOURCE TARGET",
+    help="Another language pair in the same model; may be repeated. Languages are those of the file names.",
+)
+@click.option("--both", is_flag=True, help="Train every pair of files in both directions, in one model.")
 def command(
     train_source: Path,
     train_target: Path | None,
@@ -80,12 +90,15 @@ def command(
     columns: str | None,
     template: str | None,
     base: Path | None,
+    corpora: tuple[tuple[Path, Path], ...],
+    both: bool,
 ) -> None:
     """Print settings for training files as commented TOML, proposed from the size and the scripts of the data.
 
     TRAIN_SOURCE and TRAIN_TARGET are two parallel files; TRAIN_SOURCE alone is a TSV, CSV or JSONL file of pairs, or
     a text file for a language model. With --task classification, the second file or column contains the labels of the
-    texts in the first.
+    texts in the first. With --corpus or --both, one model translates in all directions; file names must end with the
+    language, as train.en does.
     """
     from translume.data.lines import STANDARD_INPUT
     from translume.data.tables import first_row, table_kind
@@ -97,10 +110,19 @@ def command(
         raise click.UsageError("--valid-source and --valid-target go together")
     if STANDARD_INPUT in map(str, (train_source, train_target, valid_source, valid_target, valid)):
         raise DataError("init: found standard input, expected files, since settings name them")
-    for file in (train_source, train_target):
+    for file in (train_source, train_target, *(file for each in corpora for file in each)):
         if file is not None and file.suffix in SETTINGS_SUFFIXES:
             hint = "" if file.suffix == ".toml" else "; docs/from_marian.md lists the settings of Marian"
             raise DataError(f"init: found {file}, a file of settings, expected training data{hint}")
+    if corpora or both:
+        if train_target is None:
+            raise SettingsError("--corpus, --both: found one training file, expected TRAIN_SOURCE and TRAIN_TARGET")
+        for option, given in (("--valid-source", valid_source), ("--valid", valid), ("--task", task), ("--from", base),
+                              ("--columns", columns), ("--template", template)):  # fmt: skip
+            if given is not None:
+                raise SettingsError(f"{option}: expected none with --corpus or --both")
+        _print_corpora([(train_source, train_target), *corpora], both=both)
+        return
     for option, value in (("--columns", columns), ("--template", template)):
         if train_target is not None and value is not None:
             raise SettingsError(f"{option}: found two training files, expected one TSV, CSV or JSONL file")
@@ -184,6 +206,41 @@ def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None) 
     note(f"{size}{proposal.description}; {held}")
 
 
+def _print_corpora(files: Sequence[tuple[Path, Path]], *, both: bool) -> None:
+    """Survey corpora of several directions and print the proposed settings of one model."""
+    from translume.config import DataSettings
+    from translume.recommend.corpora import propose_for_corpora
+
+    pairs = [pair for one, other in files for pair in ([(one, other), (other, one)] if both else [(one, other)])]
+    tables = [_corpus(source, target) for source, target in pairs]
+    if not all("valid_source" in table for table in tables):
+        tables = [{name: value for name, value in table.items() if "valid" not in name} for table in tables]
+    data = DataSettings.model_validate({"corpus": tables})
+    counts = [_count(data.of_corpus(each), "train") for each in data.corpus]
+    proposal = propose_for_corpora(data, counts)
+    size = f"{sum(counts):,} pairs"
+    click.echo(_toml(proposal.choices, size, None, tables), nl=False)
+    held = "validated on the files beside them" if data.corpus[0].valid_source else "2 % of it held out for validation"
+    note(f"{size}{proposal.description}; {held}")
+
+
+def _corpus(source: Path, target: Path) -> dict[str, str]:
+    """Return a [[data.corpus]] table. Raises SettingsError if a file does not name its language."""
+    from translume.errors import SettingsError
+    from translume.recommend.survey import language_of
+
+    table = {}
+    for side, file in (("source", source), ("target", target)):
+        if not language_of(file):
+            raise SettingsError(f"{file}: no language in the name, expected a name such as train.en")
+        table[f"{side}_language"] = language_of(file)
+    if table["source_language"] == table["target_language"]:
+        raise SettingsError(f"{source}, {target}: found the same language twice, expected two")
+    table |= {"train_source": str(source), "train_target": str(target)}
+    valid = _validation_file(source), _validation_file(target)
+    return table | ({"valid_source": str(valid[0]), "valid_target": str(valid[1])} if all(valid) else {})
+
+
 def _count(data: "DataSettings", split: "Split") -> int:
     """Return the number of pairs. Raises DataError for an invalid line and for files of unequal length."""
     from translume.data import read_pairs
@@ -206,8 +263,8 @@ def _validation_file(training: Path) -> Path | None:
     return None
 
 
-def _toml(choices: Sequence["Choice"], size: str, base: Path | None) -> str:
-    """Return commented TOML, checked by reading it back."""
+def _toml(choices: Sequence["Choice"], size: str, base: Path | None, corpora: Sequence[Mapping[str, str]] = ()) -> str:
+    """Return commented TOML, checked by reading it back.  corpora: the [[data.corpus]] tables."""
     from translume.config import Config
     from translume.config.base import literal
 
@@ -230,6 +287,8 @@ def _toml(choices: Sequence["Choice"], size: str, base: Path | None) -> str:
             table = above
         value = choice.value[0] if isinstance(choice.value, tuple) and len(choice.value) == 1 else choice.value
         lines.append(f"{key} = {literal(value)}" + (f"  # {choice.why}" if choice.why else ""))
+    for corpus in corpora:
+        lines += ["", "[[data.corpus]]", *(f"{key} = {literal(value)}" for key, value in corpus.items())]
     text = "\n".join(lines) + "\n"
     Config.parse(text, place="init")
     return text
