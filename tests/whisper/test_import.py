@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.whisper.conftest import CODES, LONGEST, MELS, POSITIONS, features, sound, write_whisper
+from tests.whisper.conftest import CODES, LONGEST, POSITIONS, features, sound, write_whisper
 
 import translume
+from translume.engine import self_test
 from translume.errors import SettingsError, TranslationError
 from translume.interchange.importing import import_model
 from translume.sources import frame_reader
@@ -17,19 +18,16 @@ SOUNDS = tuple(sound(samples, seed) for seed, samples in enumerate((9001, 16_000
 
 @pytest.fixture(scope="module")
 def translators(whisper):
-    """Plain, and by the engine in fp32 and int8."""
-    return whisper.translator, *(whisper.translator.compile(dtype) for dtype in ("fp32", "int8"))
+    """Plain, and by the engine."""
+    return whisper.translator, whisper.translator.compile()
 
 
 def targets_of(whisper, **options):
-    """The tokens that transformers generates for `SOUNDS` after the prompt."""
+    """The tokens that transformers generates for `SOUNDS`."""
     every = torch.cat([features(each) for each in SOUNDS])
-    untimed, end = whisper.tokenizer.convert_tokens_to_ids(["<|notimestamps|>", "<|endoftext|>"])
-    found = []
-    for ids in whisper.model.generate(every, max_length=LONGEST, **options).tolist():
-        ids = ids[ids.index(untimed) + 1 :] if untimed in ids else ids
-        found.append(ids[: ids.index(end) + 1] if end in ids else ids)
-    return found
+    end = whisper.tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    rows = whisper.model.generate(every, max_length=LONGEST, **options)[:, : LONGEST - 4].tolist()
+    return [ids[: ids.index(end) + 1] if end in ids else ids for ids in rows]
 
 
 def test_the_certificate_says_how_far_the_models_are_apart(whisper):
@@ -69,6 +67,13 @@ def test_texts_equal_those_of_transformers(whisper, translators, ours, theirs):
         found = list(translator.translate_all(SOUNDS, **ours))
         assert [list(each.hypotheses[0].ids) for each in found] == wanted, translator
         assert [each.text for each in found] == texts
+
+
+def test_the_engine_agrees_with_the_model_and_its_kernels_search(whisper):
+    for dtype in ("fp32", "int8"):
+        engine = whisper.translator.compile(dtype).engine
+        assert engine.encoder is not None  # by the kernels
+        assert self_test(engine, whisper.translator.checkpoint.model).agrees
 
 
 def test_the_rules_of_generation_are_settings_and_no_text_is_a_special_token(whisper):
@@ -136,6 +141,15 @@ def test_only_the_language_of_a_recording_or_english_is_written(whisper):
         translator.score("a.wav", "Two dogs.")
 
 
+def test_a_recording_of_several_windows_has_no_score(whisper, tmp_path):
+    import soundfile
+
+    soundfile.write(tmp_path / "a.wav", sound(18_000), 16_000)
+    message = f"pair: {tmp_path}/a.wav: 112 frames, expected at most {2 * POSITIONS} for a score"
+    with pytest.raises(TranslationError, match=re.escape(message)):
+        whisper.translator.score(str(tmp_path / "a.wav"), "Two dogs.", from_="de")
+
+
 def test_targets_are_scored_in_the_language_of_the_recording(whisper, tmp_path):
     import soundfile
 
@@ -156,10 +170,3 @@ def test_a_folder_without_the_tokens_of_tasks_is_refused_by_name(whisper, tmp_pa
     with pytest.raises(SettingsError, match=re.escape(message)):
         import_model(tmp_path / "theirs", tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
-
-
-def test_a_recording_of_several_windows_is_not_cut(whisper):
-    message = f"text: <ndarray 18000>: 112 frames are 56 positions of the encoder, expected at most {POSITIONS}"
-    with pytest.raises(TranslationError, match=re.escape(message)):
-        whisper.translator.translate(sound(18_000))
-    assert frame_reader(whisper.translator.config.data.source).read(sound(18_000)).shape == (112, MELS)

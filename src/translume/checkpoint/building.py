@@ -210,7 +210,8 @@ def _limit_first_logits(model: Transformer) -> None:
     assert isinstance(gain, nn.Parameter)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        count = min(PROBE_TOKENS, model.encoder.embedding.positions.longest)
+        longest = (side.embedding.positions.longest for side in (model.encoder, model.decoder))
+        count = min(PROBE_TOKENS, *longest)
         source, mask = model.encoder.embedding.example(torch.ones(1, count, dtype=torch.bool), torch.default_generator)
         target = torch.randint(table.num_embeddings, (1, count))
     model.eval()

@@ -220,6 +220,12 @@ decoding_options = _group(
         _number("--no-repeat-ngram", int, "Forbid repeated n-grams: decoding.no_repeat_ngram."),
         _number("--repetition-penalty", float, "At least 1: decoding.repetition_penalty."),
         click.option(
+            "--timestamps/--no-timestamps",
+            type=bool,
+            default=None,
+            help="Times of the segments of recordings: decoding.timestamps.",
+        ),
+        click.option(
             "--alignment/--no-alignment", type=bool, default=None, help="Align, for --json: decoding.alignment."
         ),
         _text("--vocabulary", "Allow only these words: decoding.vocabulary.", metavar="FILE"),

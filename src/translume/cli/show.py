@@ -68,13 +68,13 @@ def command(model: Path, plot: Path | None, part: str | None, engine: bool, as_j
 
 def _size(model: Path) -> dict[str, Any]:
     """Return the numbers of parameters and bytes, and when the folder was last committed."""
-    from translume.checkpoint import Manifest, build_network, read_config, read_vocabularies
+    from translume.checkpoint import Manifest, build_network, read_config, read_vocabularies, without_values
 
     manifest = Manifest.read(model)
     source, target = read_vocabularies(model, manifest)
-    parameters = sum(
-        value.numel() for value in build_network(read_config(model, manifest), len(source), len(target)).parameters()
-    )
+    with without_values():
+        network = build_network(read_config(model, manifest), len(source), len(target))
+    parameters = sum(value.numel() for value in network.parameters())
     needed = manifest.without_resume().files
     resuming = [entry for name, entry in manifest.files.items() if name not in needed and (model / entry.file).exists()]
     changed = max((model / entry.file).stat().st_mtime for entry in needed.values())

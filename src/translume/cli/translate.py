@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from translume.decoding import Average
     from translume.translator import Translation, Translator
 
+RECORDINGS = (".wav", ".flac", ".ogg", ".mp3")
+"""Ends of the names of files that are one recording, and no lines."""
 NOTHING_WRITTEN = "Interrupted; nothing was written."
 Constraints = Iterable[Iterable[str]] | None
 """The phrases that each line's target must contain; None for no constraints."""
@@ -57,6 +59,12 @@ Constraints = Iterable[Iterable[str]] | None
 @click.option("--out", type=FILE, help="File to write instead of standard output, once it is complete.")
 @input_options
 @bulk_options
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["txt", "srt", "vtt", "json"]),
+    help="For the recording FILE: plain text, or with times as SubRip, WebVTT or JSON.",
+)
 @json_option
 @set_option
 @ensemble_options
@@ -75,6 +83,7 @@ def command(
     column: str | None,
     on_error: str,
     address: str | None,
+    form: str | None,
     as_json: bool,
     overrides: tuple[str, ...],
     compute: Compute,
@@ -86,6 +95,9 @@ def command(
 
     For a model trained on tables, a FILE named .tsv, .csv or .jsonl is a table: the column of the sources, or the
     columns of the template, as in training. Its rows give one line each.
+
+    For a model of recordings, a FILE named .wav, .flac, .ogg or .mp3 is one recording:
+    `translume translate models/whisper talk.mp3 --format srt > talk.srt`.
 
     With --nbest, every output line has three fields separated by tabs: the number of the input line, the score, the
     translation.
@@ -100,7 +112,13 @@ def command(
     from translume.translator.planning import splits_sentences
 
     if inputs or output or column:
-        given = (("FILE", file != "-"), ("--out", out), ("--json", as_json), ("--constraints-per-line", constraints))
+        given = (
+            ("FILE", file != "-"),
+            ("--out", out),
+            ("--format", form),
+            ("--json", as_json),
+            ("--constraints-per-line", constraints),
+        )
         if not inputs or output is None:
             raise SettingsError("--input, --output: found one of them, expected both; --column is for them")
         for option in (option for option, value in given if value):
@@ -124,6 +142,12 @@ def command(
         )
         if translate_files(work_of(inputs, output, column, translator.config.data), bulk):
             click.get_current_context().exit(1)
+        return
+    if form is not None or (translator.config.data.source.reader and file.lower().endswith(RECORDINGS)):
+        others_given = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}
+        _check_recording(file, form, translator, [option for option, given in others_given.items() if given])
+        with interrupt_hint(NOTHING_WRITTEN):
+            _transcribe(file, form or "txt", out, translator, settings)
         return
     if is_document(file):
         lines_only = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}
@@ -163,6 +187,30 @@ def command(
         count.report()
     if out is not None:
         write_result("".join(printed).encode(), out)
+
+
+def _check_recording(file: str, form: str | None, translator: "Translator", others: list[str]) -> None:
+    """Raise SettingsError for options that do not go together with a recording."""
+    source = translator.config.data.source
+    if form is not None and not source.window:
+        raise SettingsError(
+            f"--format: found '{form}' with data.source = '{source.kind}', expected an imported Whisper"
+        )
+    if file == "-":
+        raise SettingsError("--format: found no FILE, expected that of a recording")
+    for option in others:
+        raise SettingsError(f"{option}: {file} is a recording; expected lines with paths of recordings")
+
+
+def _transcribe(file: str, form: str, out: Path | None, translator: "Translator", settings: "DecodingSettings") -> None:
+    """Write what is said in a recording."""
+    from translume.documents.transcripts import transcript
+
+    timed = settings.timestamps or (form != "txt" and translator.config.data.source.window > 0)
+    found = translator.translate(file, settings=settings.model_copy(update={"timestamps": timed}))
+    for warning in warnings_of(found):
+        warn(f"{file}: {warning}")
+    write_result(transcript(found, form).encode(), out)
 
 
 def _for_sentences(settings: "DecodingSettings", *, aligned: bool) -> "DecodingSettings":

@@ -80,6 +80,10 @@ class DecodingSettings(Settings):
     """Ids of tokens that are never generated, as in imported models."""
     suppress_first: Ids = ()
     """Ids of tokens that do not begin a target."""
+    timestamps: bool = False
+    """Write when each segment of a recording begins and ends; always done for one that is longer than a window."""
+    latest_start: float = Field(default=0.0, ge=0.0)
+    """Latest time in a window, in seconds, at which its first segment may begin; 0: any."""
     no_repeat_ngram: int = Field(default=0, ge=0)
     """Never repeat an n-gram of this length in a target (Paulus et al. 2018); 0 allows repetition."""
     repetition_penalty: float = Field(default=1.0, ge=1.0)
@@ -177,6 +181,8 @@ class DecodingOptions(TypedDict, total=False):
     ban: str | tuple[str, ...] | list[str]
     suppress: tuple[int, ...] | list[int]
     suppress_first: tuple[int, ...] | list[int]
+    timestamps: bool
+    latest_start: float
     no_repeat_ngram: int
     repetition_penalty: float
     vocabulary: str

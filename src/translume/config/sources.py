@@ -21,6 +21,11 @@ class SourceKind(Settings):
     """Values of `model.language_tags` that a model of such sources may have."""
     kind: str
 
+    @property
+    def window(self) -> int:
+        """Number of frames that the encoder reads at a time, of a source that may be longer; 0: it reads all."""
+        return 0
+
     def longest(self, max_positions: int) -> int:
         """Return the maximum length of a source, end mark included, for that of a target, `model.max_positions`."""
         return max_positions

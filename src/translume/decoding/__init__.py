@@ -34,6 +34,7 @@ from translume.decoding.step import AttentionState, AttentionStepper, SearchStat
 from translume.decoding.stochastic_beam import StochasticBeam
 from translume.decoding.strategy import Strategy, makes_draws, resolve_strategy, strategy_from
 from translume.decoding.text_rules import BannedPhrases, Spellings, TextPrefix
+from translume.decoding.times import TimesInPairs
 from translume.decoding.used_distribution import Reshaped, Tempered, Unsmoothed, reshaped
 
 __all__ = [
@@ -88,6 +89,7 @@ __all__ = [
     "Strategy",
     "Tempered",
     "TextPrefix",
+    "TimesInPairs",
     "Truncation",
     "Unsmoothed",
     "best_of",

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from translume.belief import BeliefError, Bias, NextToken
 from translume.decoding.beam import Beam, BeamStatus, Candidates, Ending, Hypothesis, ScoreTerms, SearchError
-from translume.decoding.rules import Rule, RuleContext, total_lift
+from translume.decoding.rules import BeliefRule, Rule, RuleContext, total_lift
 from translume.decoding.step import AttentionState, S, SearchState, Step, Stepper
 from translume.decoding.strategy import Strategy
 
@@ -65,6 +65,7 @@ class Search(Generic[S]):
             raise ValueError(f"a limit is {int(limits.min())} tokens, expected at least 1")
         self.step, self.state, self.over = step, state, size == 0
         self.rules, self.lift = rules, total_lift(rules)
+        self.belief_rules = [rule for rule in rules if isinstance(rule, BeliefRule)]
         zeros = torch.zeros(size, 1, device=limits.device)
         self.strategy, self.eos = strategy, eos
         self.length = 0  # t
@@ -133,7 +134,10 @@ class Search(Generic[S]):
             limits=self.limits if width == 1 else self.limits.repeat_interleave(width),
         )
         said = (rule(self.prefix, context) for rule in self.rules)
-        return Bias.join([bias for bias in said if bias is not None])
+        joined = Bias.join([bias for bias in said if bias is not None])
+        for rule in self.belief_rules:
+            joined = Bias.join([bias for bias in (joined, rule.after(belief, joined)) if bias is not None])
+        return joined
 
     def choose(self, belief: NextToken, bias: Bias | None) -> Candidates:
         """Return the strategy's candidates, filled up to at least K per sentence."""

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from translume.belief import Bias
+from translume.belief import Bias, NextToken
 from translume.decoding.beam import SearchError
 
 
@@ -33,6 +33,14 @@ class Rule(Protocol):
 
     def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
         """Return the bias for the token after prefix [N, 1 + t], which begins with bos; None for no bias."""
+
+
+@runtime_checkable
+class BeliefRule(Protocol):
+    """A rule that also depends on the distribution of the next token."""
+
+    def after(self, belief: NextToken, bias: Bias | None) -> Bias | None:
+        """Return the bias for a distribution and the bias of all rules; None for no bias."""
 
 
 @runtime_checkable

@@ -230,6 +230,7 @@ class WhisperEmbedding(FrameEmbedding):
             )
         )
         self.positions = StoredSinusoidal(settings, source.positions)
+        self.norm = nn.Identity()
         self.drop = Dropout(settings.dropout)
 
     def learn(self, frames: NDArray[Any] | None) -> None:

@@ -7,6 +7,7 @@ from typing import Self
 from translume.errors import SettingsError
 from translume.text.tokenizer import Tokenizer
 
+SECONDS_PER_TIME = 0.02
 UNKNOWN_LANGUAGE = -1
 """Stands for the tag of a language that is not known yet."""
 TRANSCRIBE, TRANSLATE, UNTIMED = "<|transcribe|>", "<|translate|>", "<|notimestamps|>"
@@ -44,16 +45,19 @@ class SpeechTokens:
         """The token of the time 0; the following ones are those of each 20 ms."""
         return self.untimed + 1
 
-    def prompt(self, source: str, target: str, *, timed: bool = False) -> tuple[int, ...]:
-        """Return the ids after the begin mark for the languages of a recording and its target.
+    def prompt(self, source: str, target: str) -> tuple[int, ...]:
+        """Return the ids after the begin mark for the languages of a recording and its target, without times.
 
-        source: empty for `UNKNOWN_LANGUAGE`.  timed: whether tokens of times follow.
+        source: empty for `UNKNOWN_LANGUAGE`.
         """
-        times = () if timed else (self.untimed,)
         if not self.languages:
-            return times
+            return (self.untimed,)
         task = self.transcribe if source == target else self.translate
-        return (self.languages.get(source, UNKNOWN_LANGUAGE), task, *times)
+        return (self.languages.get(source, UNKNOWN_LANGUAGE), task, self.untimed)
+
+    def timed(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a prompt after which times follow."""
+        return tuple(id_ for id_ in prompt if id_ != self.untimed)
 
     def with_language(self, prompt: tuple[int, ...], language: int) -> tuple[int, ...]:
         """Return the prompt with a detected language. English is transcribed in any case."""

@@ -3,7 +3,7 @@
 from translume.translator.classifier import Classification, Classifier
 from translume.translator.generator import Generation, Generator
 from translume.translator.perplexity import Perplexity
-from translume.translator.results import TargetScore, TextHypothesis, Translation
+from translume.translator.results import Segment, TargetScore, TextHypothesis, Translation
 from translume.translator.translator import Translator, load, load_classifier, load_generator, load_translator
 from translume.translator.workers import Workers, translate_with_workers
 
@@ -13,6 +13,7 @@ __all__ = [
     "Generation",
     "Generator",
     "Perplexity",
+    "Segment",
     "TargetScore",
     "TextHypothesis",
     "Translation",

@@ -68,7 +68,8 @@ class Cohort(Generic[Key]):
             if isinstance(plan, LineError):
                 self._done[key] = plan
                 continue
-            if not self._searches or any(piece.constraints for piece in plan.pieces):
+            windowed = self._translator.config.data.source.window
+            if not self._searches or windowed or any(piece.constraints for piece in plan.pieces):
                 self._apart[key] = line, callback
                 continue
             tokenizer = self._translator.checkpoint.target_tokenizer

@@ -34,10 +34,12 @@ from translume.decoding import (
     Spellings,
     Strategy,
     TextPrefix,
+    TimesInPairs,
 )
 from translume.errors import DataError, SettingsError
 from translume.text import Tokenizer
 from translume.text.segmentation import character_class
+from translume.text.speech import SECONDS_PER_TIME, SpeechTokens
 
 SHOWN = 20
 """Maximum number of characters of a text shown in an error."""
@@ -78,6 +80,16 @@ def build_rules(tokenizer: Tokenizer, begins: Sequence[bool], settings: Decoding
         if any(begins):
             rules.append(TextPrefix(spellings, text, begins))
     return rules
+
+
+def times_rule(tokenizer: Tokenizer, latest: float) -> TimesInPairs:
+    """The rule for times of segments.
+
+    latest: time in a window at which the first segment may begin, in seconds; 0: any.
+    """
+    tokens = SpeechTokens.of(tokenizer)
+    last = tokens.first_time + round(latest / SECONDS_PER_TIME) if latest else None
+    return TimesInPairs(first=tokens.first_time, untimed=tokens.untimed, latest=last)
 
 
 def _refuse_unknown(tokenizer: Tokenizer, settings: DecodingSettings) -> None:
@@ -237,7 +249,7 @@ def phrase_of(text: str, tokenizer: Tokenizer) -> Phrase:
 def boundaries(tokenizer: Tokenizer) -> Boundaries:
     """The tokens at which words begin and end; a byte of a longer character may be part of a word."""
     spellings, specials = tokenizer.spellings, tokenizer.specials
-    silent = {specials.pad, specials.bos, specials.eos}
+    silent = {specials.pad, specials.bos, specials.eos} | {id_ for id_, each in enumerate(spellings) if not each}
     begins = [id_ in silent or _parts(each, 0) for id_, each in enumerate(spellings)]
     ends = [id_ in silent or _parts(each, -1) for id_, each in enumerate(spellings)]
     space = None

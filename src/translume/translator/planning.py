@@ -240,13 +240,19 @@ def frames_piece(reader: FrameReader, given: object, limit: int) -> Piece:
     """
     frames = reader.read(given)
     count = reader.settings.positions_of(len(frames))
+    if window := reader.settings.window:  # a search reads one window after the other
+        return Piece(ids=frame_ids(frames[:window], reader.settings.positions_of(window)), frames=frames)
     if count > limit:
         name = given if isinstance(given, str) else describe(given)
         raise DataError(
             f"{name}: {len(frames):,} frames are {count:,} positions of the encoder, expected at most {limit:,}"
         )
-    ids = np.frombuffer(shake_128(frames.tobytes()).digest(2 * count), np.uint16)
-    return Piece(ids=tuple(ids.tolist()), frames=frames)
+    return Piece(ids=frame_ids(frames, count), frames=frames)
+
+
+def frame_ids(frames: NDArray[np.float32], count: int) -> tuple[int, ...]:
+    """Return `count` ids that depend on frames alone."""
+    return tuple(np.frombuffer(shake_128(frames.tobytes()).digest(2 * count), np.uint16).tolist())
 
 
 def _sentences(line: Line, reading: Reading) -> list[tuple[str, str]]:

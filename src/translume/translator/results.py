@@ -92,12 +92,22 @@ class TextHypothesis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """What is said in a part of a recording.  start, end: in seconds."""
+
+    start: float
+    end: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
     """A translated text; `str()` is its target.
 
     hypotheses: best first; empty if the source is blank.
     warnings: deviations from the request, such as a text that was cut or a constraint that was not met.
     quality_warnings: signs that the target may be wrong. Both as `word: detail`; the words never change.
+    segments: of a recording, if the target has times.  language: code of that of a recording, given or detected.
     """
 
     source: str
@@ -105,6 +115,8 @@ class Translation:
     hypotheses: tuple[TextHypothesis, ...] = ()
     warnings: tuple[str, ...] = ()
     quality_warnings: tuple[str, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    language: str = ""
 
     @property
     def reached_limit(self) -> bool:
@@ -115,7 +127,7 @@ class Translation:
         return self.text
 
     def to_dict(self) -> dict[str, Any]:
-        """The translation as a JSON object, in which `warnings` has both kinds."""
+        """The translation as a JSON object, in which `warnings` has both kinds; `segments` and `language` if known."""
         return {
             "source": self.source,
             "text": self.text,
@@ -124,6 +136,8 @@ class Translation:
                 {"kind": kind, "detail": detail}
                 for kind, _, detail in (each.partition(": ") for each in (*self.warnings, *self.quality_warnings))
             ],
+            **({"segments": [asdict(each) for each in self.segments]} if self.segments else {}),
+            **({"language": self.language} if self.language else {}),
         }
 
 

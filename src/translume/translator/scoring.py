@@ -164,9 +164,14 @@ def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], tags: Sequence
     pieces = []
     for pair in pairs:
         try:
-            pieces.append(frames_piece(reader, pair.source, checkpoint.config.longest_source - 1))
+            piece = frames_piece(reader, pair.source, checkpoint.config.longest_source - 1)
         except DataError as error:
             raise TranslationError(f"{pair.place}: {error}") from None
+        if piece.frames is not None and (window := reader.settings.window) and len(piece.frames) > window:
+            raise TranslationError(
+                f"{pair.place}: {pair.source}: {len(piece.frames):,} frames, expected at most {window:,} for a score"
+            )
+        pieces.append(piece)
     return pieces
 
 

@@ -45,6 +45,7 @@ from translume.translator.constraints import (
     constraint_cost,
     explain_search_error,
     placeholders_of,
+    times_rule,
     unmet_constraints,
     words_of,
 )
@@ -245,6 +246,9 @@ def prepare_search(
     step = reshaped(prompted, temperature=temperature_of(checkpoint, settings), unsmooth=settings.unsmooth)
     if fusion is not None:
         step, state = fusion.over(step), fusion.start(state, len(pieces))
+    rules = build_rules(tokenizer, [bool(prefix) for prefix in prefixes], settings)
+    if settings.timestamps:
+        rules.append(times_rule(tokenizer, settings.latest_start))
     return PreparedSearch(
         step=step,
         state=state,
@@ -253,7 +257,7 @@ def prepare_search(
         eos=specials.eos,
         strategy=strategy,
         limits=limits,
-        rules=build_rules(tokenizer, [bool(prefix) for prefix in prefixes], settings),
+        rules=rules,
         searcher=steps if step is prompted and runs_searches(steps) else None,
     )
 

@@ -70,7 +70,7 @@ from translume.translator.search import (
     search_constrained,
     search_pieces,
 )
-from translume.translator.speech import with_languages
+from translume.translator.speech import Transcriber
 
 MOST_READINGS = 16
 """Number of results of `Reading.of` that a translator keeps."""
@@ -337,6 +337,10 @@ class Translator:
             raise SettingsError(
                 f"decoding.alignment: found true, must be false with data.source = '{self.config.data.source.kind}'"
             )
+        if settings.timestamps and not self.config.data.source.window:
+            raise SettingsError(
+                f"decoding.timestamps: found true, must be false with data.source = '{self.config.data.source.kind}'"
+            )
         if settings.ctc_weight and (self.checkpoint.model.ctc is None or len(self.models) > 1):
             raise SettingsError(
                 f"decoding.ctc_weight: found {settings.ctc_weight}, must be 0 "
@@ -423,6 +427,10 @@ class Translator:
     ) -> list[Translation]:
         """The translations of some lines, searched in batches of similar lengths."""
         plans = self.plans(lines, settings)
+        if self.config.data.source.window:
+            stepper = self.models.stepper(attentive=SearchPlan.of(settings).needs_attention)
+            transcriber = Transcriber(self.checkpoint, settings, stepper, self.fusion)
+            return transcriber.write(plans, on_progress, check_cancelled)
         pieces = [(plan, piece) for plan in plans for piece in plan.pieces]
         found: list[list[TextHypothesis]] = [[] for _ in pieces]
         warnings: list[tuple[str, ...]] = [() for _ in pieces]
@@ -484,11 +492,8 @@ class Translator:
         for direction, group in groupby(lines, key=lambda line: line.direction):
             reading = self._reading(settings, direction)
             plans += plan_lines(list(group), self.checkpoint.source_tokenizer, reading)
-        if self.directions.speech:
-            stepper, most = self.models.stepper(attentive=False), settings.max_tokens
-            plans = [
-                replace(plan, pieces=with_languages(self.checkpoint, plan.pieces, stepper, most)) for plan in plans
-            ]
+        if self.config.data.source.window:
+            return plans
         terminology = self._terminology(settings)
         forced = bool(settings.placeholders) and settings.strategy in CONSTRAINABLE  # other strategies only warn
         if terminology is None and not forced and not any(line.constraints for line in lines):

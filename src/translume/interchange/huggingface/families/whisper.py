@@ -26,7 +26,7 @@ from translume.interchange.huggingface.library_tokenizer import read_wrapped_tok
 from translume.interchange.weight_names import Row, same
 from translume.model import Transformer
 from translume.text import Tokenizer
-from translume.text.speech import SpeechTokens
+from translume.text.speech import SECONDS_PER_TIME, SpeechTokens
 
 MULTILINGUAL = 51_865
 """The vocabularies of several languages have at least so many tokens, for folders that do not say it."""
@@ -85,6 +85,8 @@ class Whisper(BartLayout):
         values = _generation(config)
         if "max_length" in decoding:  # `generate` counts the prompt
             decoding["max_length"] = max(1, decoding["max_length"] - (3 if tokenizer.languages else 1))
+        decoding["timestamps"] = values.get("return_timestamps") is True
+        decoding["latest_start"] = SECONDS_PER_TIME * (values.get("max_initial_timestamp_index") or 0)
         if tokenizer.languages:
             decoding |= _direction(values, SpeechTokens.of(tokenizer))
         return decoding, notes

@@ -1,0 +1,194 @@
+"""Times of segments: the rule, the next window, and long recordings, compared with transformers."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from click.testing import CliRunner
+from tests.whisper.conftest import LONGEST, features, sound
+
+from translume.belief import Logits
+from translume.cli import main
+from translume.decoding import RuleContext, TimesInPairs
+from translume.documents.transcripts import transcript
+from translume.errors import SettingsError, TranslationError
+from translume.translator import Segment, Translation
+from translume.translator.speech import spans_of
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
+
+
+def run(*words):
+    return CliRunner().invoke(main, [str(word) for word in words], prog_name="translume")
+
+
+EOS, UNTIMED, FIRST, SIZE = 7, 11, 12, 23
+
+
+def allowed_here(rule, tokens, logits):
+    """Which tokens may follow."""
+    context = RuleContext(
+        eos=EOS, size=SIZE, step=len(tokens), sentences=torch.tensor([0]), limits=torch.tensor([LONGEST])
+    )
+    belief = Logits(logits[None])
+    bias = rule(torch.tensor([[0, *tokens]]), context)
+    scores = bias.add_to(belief.log_probs())
+    more = rule.after(belief, bias)
+    return (scores if more is None else more.add_to(scores))[0] > -torch.inf
+
+
+@pytest.mark.parametrize("latest", [None, 3])
+def test_times_follow_as_in_transformers(latest):
+    config = transformers.GenerationConfig(
+        no_timestamps_token_id=UNTIMED, eos_token_id=EOS, max_initial_timestamp_index=latest
+    )
+    theirs = transformers.WhisperTimeStampLogitsProcessor(config, begin_index=1)
+    rule = TimesInPairs(first=FIRST, untimed=UNTIMED, latest=None if latest is None else FIRST + latest)
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(13):
+        tokens: list[int] = []
+        while len(tokens) < 13 and (not tokens or tokens[-1] != EOS):
+            logits = torch.randn(SIZE, generator=generator) * 2
+            wanted = theirs(torch.tensor([[0, *tokens]]), logits[None])[0] > -torch.inf
+            assert torch.equal(allowed_here(rule, tokens, logits), wanted), tokens
+            tokens.append(int(torch.multinomial(wanted.float(), 1, generator=generator)))
+
+
+def test_the_next_window_begins_as_in_transformers():
+    theirs = transformers.WhisperForConditionalGeneration._retrieve_segment
+    generator = np.random.default_rng(5)
+    for _ in range(97):
+        ids = generator.choice([3, 4, FIRST, FIRST + 1, FIRST + 5, SIZE - 1], generator.integers(1, 9)).tolist()
+        begin, length = int(generator.integers(0, 50)), int(generator.integers(2, 99))
+        segments, moved = theirs(
+            seek_sequence=torch.tensor(ids), seek_outputs=[{}], time_offset=torch.tensor([begin * 0.01]).double(),
+            timestamp_begin=FIRST, seek_num_frames=torch.tensor([length]), time_precision=0.02,
+            time_precision_features=0.01, input_stride=2, prev_idx=0, idx=0, return_token_timestamps=False,
+            decoder_input_ids=torch.zeros(1, 3),
+        )  # fmt: skip
+        spans, found = spans_of(ids, FIRST, begin, length)
+        assert found == int(moved), ids
+        assert [ids[each.tokens] for each in spans] == [each["tokens"].tolist() for each in segments], ids
+        for ours, other in zip(spans, segments, strict=True):
+            assert ours.start == pytest.approx(100 * float(other["start"]), abs=1e-3)
+            assert ours.end == pytest.approx(100 * float(other["end"]), abs=1e-3)
+
+
+def test_a_segment_that_is_not_finished_is_heard_again():
+    ids = [FIRST, 1, FIRST + 4, FIRST + 6, 2, FIRST + 9, FIRST + 9, 3]
+    spans, moved = spans_of(ids, FIRST, 100, 40)
+    assert [(each.start, each.end, ids[each.tokens]) for each in spans] == [
+        (100, 108, ids[:3]),
+        (112, 118, ids[3:7]),
+    ]
+    assert moved == 18
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [({"to": "en"}, {"task": "translate"}), ({"from_": "de", "beam": 3}, {"language": "de", "num_beams": 3})],
+)
+def test_long_recordings_equal_those_of_transformers(whisper, ours, theirs):
+    samples = sound(60_001, 7)
+    beam = {"early_stopping": "never"} if "num_beams" in theirs else {}
+    wanted = whisper.model.generate(
+        features(samples, whole=True), max_new_tokens=19, return_timestamps=True, return_segments=True, **theirs, **beam
+    )
+    times = [(float(each["start"]), float(each["end"])) for each in wanted["segments"][0]]
+    assert len(times) > 2
+    for translator in (whisper.translator, whisper.translator.compile()):
+        found = translator.translate(samples, max_length=19, **ours)
+        assert list(found.hypotheses[0].ids) == wanted["sequences"][0].tolist()
+        assert [pytest.approx((each.start, each.end)) for each in found.segments] == times
+        assert found.text == whisper.tokenizer.decode(wanted["sequences"][0], skip_special_tokens=True).strip()
+
+
+def test_windows_of_several_recordings_are_searched_together_with_the_same_result(whisper):
+    sounds = [sound(40_009, 11), sound(9001, 12), sound(20_011, 13), np.zeros(5003, np.float32)]
+    together = list(whisper.translator.translate_all(sounds, max_length=7))
+    for samples, found in zip(sounds, together, strict=True):
+        alone = whisper.translator.translate(samples, max_length=7)
+        assert (found.text, found.segments, found.language) == (alone.text, alone.segments, alone.language)
+    assert [bool(each.segments) for each in together] == [True, False, True, False]
+    assert together[3].hypotheses == ()  # nothing but silence
+
+
+SAID = Translation(
+    source="talk.wav",
+    text="Hello. A --> b",
+    segments=(Segment(start=0.0, end=1.5, text="Hello."), Segment(start=3661.02, end=3662.0, text="A --> b")),
+    language="en",
+)
+
+
+@pytest.mark.parametrize(
+    ("form", "wanted"),
+    [
+        ("txt", "Hello.\nA --> b\n"),
+        ("srt", "1\n00:00:00,000 --> 00:00:01,500\nHello.\n\n2\n01:01:01,020 --> 01:01:02,000\nA -> b\n"),
+        ("vtt", "WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello.\n\n01:01:01.020 --> 01:01:02.000\nA -> b\n"),
+    ],
+)
+def test_a_transcript_has_the_form_of_its_format(form, wanted):
+    assert transcript(SAID, form) == wanted
+
+
+def test_json_has_segments_and_the_language():
+    found = json.loads(transcript(SAID, "json"))
+    assert found["segments"][1] == {"start": 3661.02, "end": 3662.0, "text": "A --> b"}
+    assert (found["language"], found["text"]) == ("en", SAID.text)
+
+
+def test_subtitles_are_read_back_as_the_same_segments():
+    from translume.documents.subtitles import Subtitles
+
+    for form in ("srt", "vtt"):
+        read = Subtitles.of(transcript(SAID, form).encode())
+        assert [each.text.strip() for each in read.segments] == ["Hello.", "A -> b"]
+
+
+@pytest.mark.parametrize("kind", ["wav", "mp3"])
+def test_the_command_writes_subtitles_of_a_recording(whisper, tmp_path, kind):
+    path = tmp_path / f"talk.{kind}"
+    soundfile.write(path, sound(40_009) / 2, 16_000)
+    shown = run("translate", whisper.ours, path, "--format", "srt", "--max-length", 7, "--engine", "plain")
+    wanted = transcript(whisper.translator.translate(str(path), max_length=7), "srt")
+    assert (shown.exit_code, shown.stdout) == (0, wanted)
+    text = run("translate", whisper.ours, path, "--max-length", 7, "--engine", "plain")
+    assert text.stdout.splitlines() == [each for each in wanted.splitlines() if " --> " not in each][1::3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--format", "srt"), "Error: --format: found no FILE, expected that of a recording"),
+        (("talk.wav", "--format", "vtt", "--nbest", "2"),
+         "Error: --nbest: talk.wav is a recording; expected lines with paths of recordings"),
+        (("talk.wav",), "Error: text: talk.wav: no such file"),
+    ],
+)  # fmt: skip
+def test_what_is_no_recording_is_refused(whisper, arguments, message):
+    shown = run("translate", whisper.ours, *arguments, "--engine", "plain")
+    assert (shown.exit_code, shown.stderr.strip()) == (1, message)
+
+
+def test_constraints_are_not_for_recordings(whisper):
+    with pytest.raises(TranslationError, match=re.escape("line 1: found constraints, expected none for a recording")):
+        list(whisper.translator.translate_all([sound(9001)], constraints=[["dogs"]]))
+
+
+def test_times_are_only_for_recordings(whisper):
+    from translume.checkpoint import Checkpoint, build_model
+    from translume.config import Config
+    from translume.translator import Translator
+
+    tokenizer = whisper.translator.checkpoint.target_tokenizer
+    config = Config.build({"model": {"width": 4, "attention_heads": 1, "feed_forward": 3}})
+    model = build_model(config.model, len(tokenizer), len(tokenizer)).eval()
+    of_text = Translator(Checkpoint(config=config, model=model, source_tokenizer=tokenizer, target_tokenizer=tokenizer))
+    message = "decoding.timestamps: found true, must be false with data.source = 'text'"
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        of_text.translate("Two dogs.", timestamps=True)
