@@ -157,7 +157,13 @@ def nllb_tokenizer(opus, folder):
 
 
 def m2m100_tokenizer(opus, folder):
-    model = opus.sentencepiece_of(LINES, model_type="bpe", vocab_size=151)
+    # Few rules of a normaliser: the many of the default are read and written in seconds, and the others have them.
+    rules = {"ａ": "a", "\u3000": " ", "\u00a0": " ", "ﬁ": "fi", "①": "1", "e\u0301": "é", "\t": " "}
+    names = {text: " ".join(f"{ord(each):X}" for each in text) for text in [*rules, *rules.values()]}
+    (folder / "rules.tsv").write_text("".join(f"{names[given]}\t{names[put]}\n" for given, put in rules.items()))
+    model = opus.sentencepiece_of(
+        LINES, model_type="bpe", vocab_size=151, normalization_rule_tsv=str(folder / "rules.tsv")
+    )
     (folder / "sentencepiece.bpe.model").write_bytes(model)
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *opus.pieces_of(model)]
     (folder / "vocab.json").write_text(json.dumps({piece: id_ for id_, piece in enumerate(pieces)}))

@@ -11,7 +11,7 @@ from translume.interchange.huggingface.families.marian import Marian
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
 
 PAD, BOS, EOS, SIZE = 0, 1, 2, 53
-SENTENCES, BEAM, LIMIT = 200, 4, 17
+SENTENCES, BEAM, LIMIT = 71, 4, 17
 
 
 def marian_of(model, settings):
@@ -80,7 +80,7 @@ def test_missing_weights_are_named(make):
 
 @pytest.fixture(scope="module")
 def sharp(make):
-    """A model that is sure enough to end its sentences, the same in transformers, and 200 sources.
+    """A model that is sure enough to end its sentences, the same in transformers, and sources.
 
     In fp64, since weights this sharp make a rounding in the first layer a difference of 1e-4 in the last; beliefs and
     sums of log-probabilities are fp32 on both sides all the same.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from translume.config import DecodingSettings
@@ -36,6 +36,7 @@ def test_alignments_of_every_hypothesis_are_complete(translator: Translator, tex
             assert {word for word, _ in words} <= {*text.split()}
 
 
+@settings(max_examples=13)
 @given(texts=st.lists(words, min_size=2, max_size=4))
 def test_an_alignment_does_not_depend_on_the_batch(translator: Translator, texts: list[str]) -> None:
     settings = DecodingSettings(beam=2, alignment=True)

@@ -65,7 +65,7 @@ def models(tokenizers: dict[str, Tokenizer]) -> dict[str, Translator]:
     return found
 
 
-@settings(deadline=None, max_examples=24)
+@settings(deadline=None, max_examples=15)
 @given(
     kind=st.sampled_from(KINDS),
     phrases=st.lists(st.sampled_from(WORDS), min_size=1, max_size=3),

@@ -41,6 +41,7 @@ def test_one_translation_per_text_in_order(translator: Translator, texts: list[s
     assert all("\n" not in each.text for each in found)
 
 
+@settings(max_examples=13)
 @given(texts=st.lists(lines, min_size=1, max_size=11), max_tokens=st.sampled_from([1, 17, 61, 4096]))
 def test_a_translation_does_not_depend_on_the_batch(translator: Translator, texts: list[str], max_tokens: int) -> None:
     settings = translator.config.decoding.model_copy(update={"max_tokens": max_tokens, "nbest": 2})
