@@ -72,13 +72,14 @@ def ours(model: str, computing: ComputeOptions, limits: dict[str, Any]) -> None:
     from translume.serving.workers.models import ServedModels
     from translume.serving.workers.pool import PLACES, WorkerPool
 
+    lanes = limits.pop("lanes", 1)
     bound = Limits(**limits)
-    with WorkerPool(bound.workers, computing) as pool, tempfile.TemporaryDirectory() as place:
+    with WorkerPool(bound.workers, computing, lanes=lanes) as pool, tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model" if model == "-" else Path(model)
         if model == "-":
             save_model(folder, small().checkpoint)
         models = ServedModels([pool.load("model", folder)])
-        server = Server(models=models, limits=bound, batches_per_worker=PLACES)
+        server = Server(models=models, limits=bound, batches_per_lane=PLACES, lanes=lanes)
         listener = listen("127.0.0.1", 0)
         print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
 

@@ -53,6 +53,7 @@ class Server:
             "texts": 16,
             "timeout_seconds": DEADLINE_SECONDS,
             "workers": options.workers,
+            "lanes": options.lanes,
         }
         command = [sys.executable, str(HERE / "_serve_load_servers.py"), kind, options.model or "-", options.engine,
                    str(options.threads), json.dumps(limits)]  # fmt: skip
@@ -226,6 +227,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=["fast", "plain"], default="fast")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1, help="worker processes of our server")
+    parser.add_argument("--lanes", type=int, default=1, help="searches at a time of each worker of our server")
     parser.add_argument("--queue", type=int, default=256, help="maximum number of lines in the queue")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -1,9 +1,11 @@
 """The scheduler answers every accepted item as if it were alone, and refuses the others immediately."""
 
+import asyncio
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
+from translume.serving.background import Wakeups
 from translume.serving.workers.scheduler import BatchDone, ItemFuture, Scheduler
 
 
@@ -498,3 +501,35 @@ def test_several_workers_process_batches_in_parallel() -> None:
         assert quick[0].result(120) == 6
         first.open.set()
         assert futures[0].result(120) == 2
+
+
+def test_results_of_requests_that_end_together_wake_the_event_loop_once() -> None:
+    futures = [[Future[int]() for _ in range(3)] for _ in range(2)]
+
+    async def waited() -> tuple[list[Any], list[Any]]:
+        loop, wakeups = asyncio.get_running_loop(), Wakeups()
+        asked, wake = list[Any](), loop.call_soon_threadsafe
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "call_soon_threadsafe", lambda call, *more: (asked.append(call), wake(call, *more)))
+            both = [wakeups.gather(each) for each in futures]
+            for number, each in enumerate(future for own in futures for future in own):
+                each.set_result(number)
+            found = await asyncio.gather(*both)
+        return asked, found
+
+    asked, found = asyncio.run(waited())
+    assert found == [[0, 1, 2], [3, 4, 5]]
+    assert len(asked) == 1
+
+
+def test_the_first_error_of_a_request_is_raised_before_its_other_results() -> None:
+    first, second = Future[int](), Future[int]()
+
+    async def waited() -> None:
+        whole = Wakeups().gather([first, second])
+        second.set_exception(RequestError(422, "minus two"))
+        with pytest.raises(RequestError, match=r"^minus two$"):
+            await whole
+        first.set_result(3)
+
+    asyncio.run(waited())

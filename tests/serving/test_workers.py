@@ -30,7 +30,7 @@ from translume.serving.workers.pool import WorkerPool
 from translume.serving.workers.proxy import TranslatorProxy
 from translume.translator import Classifier, Translation, Translator, load_translator
 from translume.translator.engines import ComputeOptions
-from translume.translator.messages import CHUNK, encode_settings
+from translume.translator.messages import CHUNK, encode_lines, encode_settings
 from translume.translator.planning import Line, LineError
 
 Start = Callable[..., Any]
@@ -237,10 +237,10 @@ def connection() -> Iterator[Connection]:
         end.close()
 
 
-def load(connection: Connection, folder: Path) -> list[str]:
+def load(connection: Connection, folder: Path, lanes: int = 1) -> list[str]:
     """Load a model as "0", and return the types of the messages that follow."""
     computing = {"engine": "plain", "device": "cpu", "dtype": "fp32", "threads": None}
-    values = {"model": "0", "name": "a", "folder": str(folder), "state": "", "computing": computing}
+    values = {"model": "0", "name": "a", "folder": str(folder), "state": "", "computing": computing, "lanes": lanes}
     connection.send({"type": "request", "id": 0, "method": "load", "values": values})
     found: list[str] = []
     while not {"done", "error"} & set(found):
@@ -250,6 +250,30 @@ def load(connection: Connection, folder: Path) -> list[str]:
         if "error" in message.values:
             return found
     return found
+
+
+def test_lanes_of_a_worker_translate_at_the_same_time_with_one_model(
+    connection: Connection, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load(connection, folder, lanes=2) == ["response", "done"]
+    held, translate_lines, models = threading.Event(), Translator.translate_lines, set[int]()
+
+    def slow(translator: Translator, lines: list[Line], *more: Any) -> Iterator[Translation]:
+        models.add(id(translator))
+        assert lines[0].text == "b" or held.wait(60)
+        return translate_lines(translator, lines, *more)
+
+    monkeypatch.setattr(Translator, "translate_lines", slow)
+    for number, text in enumerate(("a", "b"), start=1):
+        settings = encode_settings(DecodingSettings())
+        values = {"model": "0", "lines": encode_lines([Line(number=1, text=text)]), "settings": settings, "watched": []}
+        connection.send({"type": "request", "id": number, "method": "translate", "values": values})
+    messages = [connection.receive() for _ in range(2)]
+    held.set()
+    messages += [connection.receive() for _ in range(2)]
+    found = [(each.values["id"], each.values["type"]) for each in messages if each is not None]
+    assert found == [(2, "response"), (2, "done"), (1, "response"), (1, "done")]
+    assert len(models) == 1
 
 
 def test_a_cancelled_search_is_abandoned(connection: Connection, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,10 +287,10 @@ def test_a_cancelled_search_is_abandoned(connection: Connection, folder: Path, m
 
     monkeypatch.setattr(Translator, "translate_lines", slow)
     values = {"lines": [[0, "a b c", []]], "settings": encode_settings(DecodingSettings()), "watched": []}
-    for number in (1, 2):
-        about = {"method": "translate", "values": {"model": "0", **values}}
-        connection.send({"type": "request", "id": number, **about})
-    assert begun.wait(60)
+    about = {"method": "translate", "values": {"model": "0", **values}}
+    connection.send({"type": "request", "id": 1, **about})
+    assert begun.wait(60)  # later requests do not share the first one's search
+    connection.send({"type": "request", "id": 2, **about})
     connection.send({"type": "cancel", "id": 1})
     connection.send({"type": "request", "id": 3, "method": "unload", "values": {"model": "other"}})
     answer = connection.receive()  # the request after the cancellation

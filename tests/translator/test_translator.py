@@ -366,3 +366,9 @@ def test_an_engine_is_built_at_the_first_translation_and_not_for_scoring(
     )
     translator.translate("de")
     assert built == ["fp32"]  # without an engine, the plain model translates
+
+
+def test_settings_may_have_a_list_where_their_type_is_a_tuple(translator: Translator) -> None:
+    settings = translator.config.decoding.model_copy(update={"ban": ["e"]})
+    found = translator.translate("a b", settings=settings)
+    assert found == translator.translate("a b", settings=settings.model_copy(update={"ban": ("e",)}))

@@ -40,6 +40,9 @@ serve.toml may be:
 @click.option("--host-name", multiple=True, metavar="NAME", help="Accept requests for this host; repeatable.")
 @click.option("--keys", type=FILE, metavar="FILE", help="Require API keys; see `translume keys`.")
 @click.option("--metrics", metavar="PORT", help="Serve metrics for Prometheus at PORT or ADDRESS:PORT.")
+@click.option(
+    "--workers", type=click.IntRange(1, 256), metavar="N", help="Processes that hold the models.  [default: 1]"
+)
 @set_option
 @engine_compute_options
 def command(
@@ -50,6 +53,7 @@ def command(
     host_name: tuple[str, ...],
     keys: Path | None,
     metrics: str | None,
+    workers: int | None,
     overrides: tuple[str, ...],
     compute: Compute,
 ) -> None:
@@ -67,12 +71,15 @@ def command(
         from translume.serving.server import Server
         from translume.serving.settings import place_of
         from translume.serving.workers.loading import Loader, with_manifest
-        from translume.serving.workers.pool import PLACES, WorkerPool
+        from translume.serving.workers.pool import PLACES, WorkerPool, lanes_of
         from translume.serving.workers.reloading import Reloader, open_access, reload_on_hangup
     except ModuleNotFoundError as error:
         raise SettingsError(f"serve: {error.name} is not installed; pip install 'translume[serve]'") from None
 
-    given = {"host": host, "port": port, "host_names": host_name or None, "metrics": metrics, "keys.file": keys}
+    given = {
+        **{"host": host, "port": port, "host_names": host_name or None, "metrics": metrics, "keys.file": keys},
+        "limits.workers": workers,
+    }
     read = _settings_reader(config, given, models, overrides)
     settings = read()
     access = open_access(settings.keys)
@@ -80,7 +87,10 @@ def command(
     listen(settings.host, settings.port).close()
     log_to_stderr()
     with interrupt_hint("Stopped."), ExitStack() as stack:
-        pool = stack.enter_context(WorkerPool(settings.limits.workers, compute.to_load(), standby=settings.standby))
+        lanes, computing = lanes_of(settings.lanes, settings.limits.workers, compute.to_load())
+        pool = stack.enter_context(
+            WorkerPool(settings.limits.workers, computing, lanes=lanes, standby=settings.standby)
+        )
         loader = Loader(with_manifest(pool.load))
         server = Server(
             models=loader.load_all({name: Path(folder) for name, folder in settings.models.items()}),
@@ -89,7 +99,8 @@ def command(
             cors_origins=settings.cors_origins,
             public_address=settings.public_address,
             host_names=settings.hosts,
-            batches_per_worker=PLACES,
+            batches_per_lane=PLACES,
+            lanes=lanes,
             log_text=settings.log_text,
             log_clients=settings.log_clients,
         )

@@ -73,7 +73,10 @@ def strategy_from(settings: DecodingSettings, keys: Tensor | None = None) -> Str
     keys: [B], see `StrategyClass.of`; None to check the settings alone.
     """
     if keys is None or not makes_draws(settings):
-        return _checked_strategy(settings)
+        try:
+            return _checked_strategy(settings)
+        except TypeError:  # `model_copy` has set a list for a tuple
+            keys = torch.empty(0, dtype=torch.long)
     return _class_of(settings.strategy).of(settings, keys)
 
 

@@ -3,7 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
@@ -95,6 +96,61 @@ class BackgroundExecutor:
             result.set_exception(public_error(error))
         else:
             result.set_result(done.result())
+
+
+class Wakeups:
+    """Passes results from threads to the event loop of requests, with one wake-up for all that end together.
+
+    `asyncio.wrap_future` wakes the loop for every future, which costs more than translating a short line.
+    """
+
+    def __init__(self) -> None:
+        self._done = deque[Callable[[], None]]()
+        self._waking = False
+
+    def gather(self, futures: "Sequence[Future[T]]") -> "asyncio.Future[list[T]]":
+        """Return a future of all results, or of the first error. Cancelling it leaves the others as they are."""
+        loop = asyncio.get_running_loop()
+        whole: asyncio.Future[list[T]] = loop.create_future()
+        # asyncio logs an error that is never read, as when the client has disconnected.
+        whole.add_done_callback(lambda done: done.cancelled() or done.exception())
+        left, lock = set(map(id, futures)), threading.Lock()
+
+        def finish(failed: "Future[T] | None" = None) -> None:
+            if whole.done():
+                return
+            if failed is None:
+                whole.set_result([each.result() for each in futures])
+            elif (error := None if failed.cancelled() else failed.exception()) is None:
+                whole.cancel()
+            else:
+                whole.set_exception(error)
+
+        def ended(future: "Future[T]") -> None:
+            with lock:
+                left.discard(id(future))
+                last = not left
+            if future.cancelled() or future.exception() is not None:
+                self._post(loop, lambda: finish(future))
+            elif last:
+                self._post(loop, finish)
+
+        for future in futures:
+            future.add_done_callback(ended)
+        return whole
+
+    def _post(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        """Call a function in the event loop."""
+        self._done.append(call)
+        if not self._waking:
+            self._waking = True
+            with suppress(RuntimeError):  # the loop is closed: the server was stopped meanwhile
+                loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._waking = False  # first, so that what is added from now on wakes the loop again
+        while self._done:
+            self._done.popleft()()
 
 
 def _stopped() -> RequestError:

@@ -14,7 +14,7 @@ from translume.serving.access.clients import client_of
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 from translume.serving.api.texts import SplitTexts
-from translume.serving.background import BackgroundExecutor, client_disconnected, wait_for_result
+from translume.serving.background import BackgroundExecutor, Wakeups, client_disconnected, wait_for_result
 from translume.serving.metrics import DriftMonitor, Metrics
 from translume.serving.workers.loading import ReloadReport
 from translume.serving.workers.models import ServedModels
@@ -42,8 +42,10 @@ class Server:
     public_address: str = ""
     host_names: tuple[str, ...] = ()
     """Hosts that requests may name, besides loopback names and IP addresses; "*" allows all."""
-    batches_per_worker: int = 1
-    """Batches that a worker processes at a time, each with its share of `limits.batch_tokens`."""
+    batches_per_lane: int = 1
+    """Batches that a lane of a worker processes at a time, each with its share of `limits.batch_tokens`."""
+    lanes: int = 1
+    """Searches that a worker runs at a time."""
     log_text: bool = False
     log_clients: bool = False
     reloaded: ReloadReport | None = None
@@ -52,17 +54,18 @@ class Server:
     metrics: Metrics = field(init=False)
     background: BackgroundExecutor = field(init=False)
     drift: DriftMonitor = field(init=False)
+    _wakeups: Wakeups = field(init=False, default_factory=Wakeups)
 
     def __post_init__(self) -> None:
         self.background = BackgroundExecutor(capacity=self.limits.inspections)
-        batch_tokens = max(1, self.limits.batch_tokens // self.batches_per_worker)
+        batch_tokens = max(1, self.limits.batch_tokens // self.batches_per_lane)
         self.metrics = Metrics(lambda: self.scheduler.waiting, batch_tokens)
         self.drift = DriftMonitor(self.metrics, self.background)
         self.scheduler = Scheduler(
             queue=self.limits.queue,
             batch_tokens=batch_tokens,
             on_batch=self.metrics.count_batch,
-            workers=self.limits.workers * self.batches_per_worker,
+            workers=self.limits.workers * self.lanes * self.batches_per_lane,
         )
 
     async def admit(self, request: Request, secret: object) -> None:
@@ -129,7 +132,7 @@ class Server:
         if not items:
             return []
         futures = self._submit(request, work, items, timeout_seconds)
-        waiting = _gather([asyncio.wrap_future(future) for future in futures])
+        waiting = self._wakeups.gather(futures)
         gone = asyncio.ensure_future(client_disconnected(request))
         try:
             return await wait_for_result(waiting, gone, timeout_seconds, time.monotonic() + timeout_seconds)

@@ -68,6 +68,9 @@ class ServeSettings(Settings):
     """Where to serve Prometheus metrics: a port on localhost, such as "9100", or ADDRESS:PORT; empty: nowhere."""
     cors_origins: Names = ()
     """Origins whose pages may read responses (CORS), such as "https://app.example"; "*" allows all."""
+    lanes: int = Field(default=0, ge=0, le=256)
+    """Searches that a worker runs at a time, each on one processor; they share one copy of the weights. 0: one for each
+    processor that a worker has, or one on a GPU and with `--threads`."""
     standby: bool = True
     """Whether one more process waits, without models, to replace a worker that ends. It takes 170 MB."""
     log_text: bool = False

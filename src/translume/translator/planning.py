@@ -199,6 +199,29 @@ class Reading:
         )
 
 
+MOST_READINGS = 16
+
+
+class Readings:
+    """The last results of `Reading.of` for a model. Threads may share it."""
+
+    def __init__(self, model: ModelFacts) -> None:
+        self._model = model
+        self._known: dict[tuple[DecodingSettings, Direction | None], Reading] = {}
+
+    def of(self, settings: DecodingSettings, direction: Direction | None = None) -> Reading:
+        """Return `Reading.of`."""
+        key = settings, direction
+        try:
+            found = self._known.get(key)
+        except TypeError:  # `model_copy` has set a list for a tuple
+            return Reading.of(self._model, settings, direction)
+        if found is None:
+            found = Reading.of(self._model, settings, direction)
+            self._known = dict([*self._known.items(), (key, found)][-MOST_READINGS:])
+        return found
+
+
 def plan_lines(lines: Sequence[Line], tokenizer: Tokenizer, reading: Reading) -> list[LinePlan]:
     """Split lines into pieces that a model can read.  tokenizer: of the sources.
 

@@ -54,6 +54,7 @@ from translume.translator.planning import (
     LinePlan,
     Piece,
     Reading,
+    Readings,
     batches,
     directions_of,
     numbered_lines,
@@ -72,8 +73,6 @@ from translume.translator.search import (
 )
 from translume.translator.speech import Transcriber
 
-MOST_READINGS = 16
-"""Number of results of `Reading.of` that a translator keeps."""
 Source = Any
 """A path, bytes, a NumPy array or a PIL image."""
 
@@ -103,7 +102,7 @@ class Translator:
         """The function and arguments that returned it, for `__reduce__`."""
         self._checked: DecodingSettings | None = None
         """The settings of the last call, if nothing outside them can make them invalid."""
-        self._readings: dict[tuple[DecodingSettings, Direction | None], Reading] = {}
+        self._readings = Readings(checkpoint)
 
     @classmethod
     def load(cls, folder: Path | str, options: ComputeOptions | None = None) -> "Translator":
@@ -326,6 +325,10 @@ class Translator:
         self.check(chosen)
         return chosen
 
+    def reading(self, settings: DecodingSettings, direction: Direction | None = None) -> Reading:
+        """How the model reads lines; see `Reading.of`."""
+        return self._readings.of(settings, direction)
+
     def check(self, settings: DecodingSettings) -> None:
         """Raise SettingsError if settings contradict each other or need what this model does not have."""
         if settings is self._checked:
@@ -490,7 +493,7 @@ class Translator:
         """The lines split into pieces that the model can read; LineError for a line that cannot be split so."""
         plans: list[LinePlan] = []
         for direction, group in groupby(lines, key=lambda line: line.direction):
-            reading = self._reading(settings, direction)
+            reading = self.reading(settings, direction)
             plans += plan_lines(list(group), self.checkpoint.source_tokenizer, reading)
         if self.config.data.source.window:
             return plans
@@ -500,14 +503,6 @@ class Translator:
             return plans
         refuse_constraints(settings)
         return [add_constraints(plan, self.checkpoint, settings, terminology) for plan in plans]
-
-    def _reading(self, settings: DecodingSettings, direction: Direction | None) -> Reading:
-        """`Reading.of`, with the last results kept."""
-        key = settings, direction
-        if (found := self._readings.get(key)) is None:
-            found = Reading.of(self.checkpoint, settings, direction)
-            self._readings = dict([*self._readings.items(), (key, found)][-MOST_READINGS:])
-        return found
 
     def _terminology(self, settings: DecodingSettings) -> Terminology | None:
         """The terms in the file of `decoding.terminology`; None if it names no file."""

@@ -33,7 +33,7 @@ class Limits(Settings):
     batch_tokens: int = 2048
     """Most tokens of a batch, with up to 2 hypotheses per sentence; fewer with more hypotheses."""
     workers: int = Field(default=1, le=256)
-    """Worker processes, at most 256. Each has all models, does one batch at a time, and uses `--threads` threads."""
+    """Worker processes, at most 256. Each has all models and runs `lanes` searches at a time."""
     inspections: int = 32
     """Most inspections that wait or run."""
     inspected_tokens: int = 30_000

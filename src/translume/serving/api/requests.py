@@ -4,10 +4,12 @@ A model checks a body against the server's limits, its validation context. `reso
 `resolve_inspection` then find the model that a request means and check its decoding settings.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
+from weakref import WeakKeyDictionary
 
 from pydantic import (
     AfterValidator,
@@ -58,6 +60,10 @@ LONGEST_REASON: Final = 300
 """Most characters of an error message that quotes a value."""
 LONGEST_NAME: Final = 200
 MOST_BANNED: Final = 2000
+KNOWN_SETTINGS: Final = 1000
+"""Most settings of requests that are kept for a model."""
+_KNOWN: Final = WeakKeyDictionary[Any, dict[tuple[str, Limits], DecodingSettings]]()
+"""For each model, the valid settings of earlier requests by what they changed, and by the limits."""
 """Most characters of all banned phrases, and of a prefix: building their tables takes time that grows with it."""
 MOST_CONSTRAINTS, LONGEST_CONSTRAINT = 16, 200
 """Most constraints of a text, and most characters of one: the beam grows with the length of all constraints."""
@@ -674,8 +680,21 @@ def split_language(served: Served, split: str | None = None) -> str | None:
 def settings_with(served: Served | ServedGenerator, changes: Mapping[str, Any], limits: Limits) -> DecodingSettings:
     """Return a model's [decoding] with changes; RequestError (422) for a value that is not allowed.
 
-    The server splits texts before they are translated, so `split` is "never".
+    The server splits texts before they are translated, so `split` is "never". Results are kept.
     """
+    if any(isinstance(value, list | dict) for value in changes.values()):
+        return _settings_with(served, changes, limits)
+    known = _KNOWN.setdefault(served.model, {})
+    key = json.dumps([dict(served.direction), dict(changes)], sort_keys=True), limits
+    if (found := known.get(key)) is None:
+        found = _settings_with(served, changes, limits)
+        if len(known) >= KNOWN_SETTINGS:
+            known.clear()
+        known[key] = found
+    return found
+
+
+def _settings_with(served: Served | ServedGenerator, changes: Mapping[str, Any], limits: Limits) -> DecodingSettings:
     for name, value in changes.items():
         _refuse_extreme(name, value, limits)
     _refuse_long_rules(changes)

@@ -1,5 +1,6 @@
 """API v1: translation, streaming, scoring, classification, inspection, and facts about the server."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from translume.serving.api.body import read_object
 from translume.serving.api.cost import characters_to_charge
 from translume.serving.api.openapi import ALWAYS, TEXT, WORKED, body, responses
 from translume.serving.api.requests import (
+    KNOWN_SETTINGS,
     ClassifyRequest,
     InspectRequest,
     ResolvedTranslation,
@@ -57,6 +59,8 @@ def routes(server: Server, *, detects: bool) -> APIRouter:
     translated = responses(TranslateResponse, "A translation of each text, in order.", *WORKED)
     events = responses(Event, "Server-sent events.", *WORKED, kind="text/event-stream")
 
+    quick = _QuickRequests()
+
     def checked(values: Mapping[str, Any]) -> tuple[ResolvedTranslation, Translating, SplitTexts, int]:
         """Return a valid request, its work, its lines, and the characters to charge beyond those of its texts."""
         call = resolve_translation(values, server.models, server.limits)
@@ -65,7 +69,11 @@ def routes(server: Server, *, detects: bool) -> APIRouter:
 
     async def accepted(request: Request) -> tuple[ResolvedTranslation, Translating, SplitTexts]:
         values = await read_object(request, server.limits)
-        call, work, split, more = await run_in_threadpool(checked, values)
+        if quick.holds(values, server.models):
+            call, work, split, more = checked(values)
+        else:
+            call, work, split, more = await run_in_threadpool(checked, values)
+            quick.add(values, server.models)
         await server.accept(request, call.texts.texts, more)
         return call, work, split
 
@@ -120,6 +128,42 @@ def routes(server: Server, *, detects: bool) -> APIRouter:
     _add_inspection(router, server)
     _add_facts(router, server, detects=detects)
     return router
+
+
+class _QuickRequests:
+    """What requests have demanded of the current models, so that others like them are checked within microseconds.
+
+    They are checked in the event loop: a thread would take longer.
+    """
+
+    def __init__(self) -> None:
+        self._models: object = None
+        self._seen = set[str]()
+
+    def holds(self, values: Mapping[str, Any], models: object) -> bool:
+        """Return whether a request has short texts, and all else was in an earlier one."""
+        return self._models is models and _is_quick(values) and _all_but_texts(values) in self._seen
+
+    def add(self, values: Mapping[str, Any], models: object) -> None:
+        """Add a valid request."""
+        if not _is_quick(values):
+            return
+        if self._models is not models or len(self._seen) >= KNOWN_SETTINGS // 2:
+            self._models, self._seen = models, set()
+        self._seen.add(_all_but_texts(values))
+
+
+def _is_quick(values: Mapping[str, Any]) -> bool:
+    """Return whether a request has only short texts and single values."""
+    texts = values["text"] if isinstance(values.get("text"), list) else [values.get("text")]
+    if not all(isinstance(each, str) for each in texts) or sum(map(len, texts)) > SHORT:
+        return False
+    return not any(isinstance(value, list | dict) for name, value in values.items() if name != "text")
+
+
+def _all_but_texts(values: Mapping[str, Any]) -> str:
+    kept = {name: value for name, value in values.items() if name not in ("text", "timeout_seconds")}
+    return json.dumps(kept, sort_keys=True)
 
 
 def _add_inspection(router: APIRouter, server: Server) -> None:

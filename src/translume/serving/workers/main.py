@@ -2,12 +2,12 @@
 
 import gc
 import os
-import queue
 import signal
+import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,8 @@ from translume.translator.messages import decode_settings, encode
 
 NICENESS: Final = 2
 """Added to the nice value of a worker, so that the server process stays responsive."""
+SWITCH_SECONDS: Final = 0.0005
+"""Python's thread switch interval. With the default, 5 ms, a lane would wait for the others after every few steps."""
 THREADS: Final = {
     "load": "load",
     "unload": "load",
@@ -47,19 +49,58 @@ THREADS: Final = {
     "inspect": "background",
     "entropies": "background",
 }
-"""The thread for each method. Requests of one thread run one after another."""
+"""The thread for each method. Requests of one thread run one after another; "work" are several."""
+
+
+class _Waiting:
+    """Requests that wait for a thread, in order."""
+
+    def __init__(self) -> None:
+        self._requests = deque[Request]()
+        self._changed = threading.Condition()
+        self._idle = 0  # threads that wait
+
+    def put(self, request: Request) -> None:
+        """Add a request."""
+        with self._changed:
+            self._requests.append(request)
+            self._changed.notify()
+
+    def take(self) -> Request:
+        """Return the first request, once there is one."""
+        with self._changed:
+            self._idle += 1
+            while not self._requests:
+                self._changed.wait()
+            self._idle -= 1
+            return self._requests.popleft()
+
+    def take_like(self, first: Request) -> list[Request]:
+        """Take the requests that can share a search with `first`, up to one that cannot.
+
+        Idle threads come first: one request is left to each.
+        """
+        found: list[Request] = []
+        with self._changed:
+            while len(self._requests) > self._idle and _can_share(first, self._requests[0]):
+                found.append(self._requests.popleft())
+        return found
+
+
+def _can_share(first: Request, request: Request) -> bool:
+    names = ("model", "settings")
+    return request.method == "translate" and all(request.values[name] == first.values[name] for name in names)
 
 
 class Worker:
     """Holds models, and handles the requests of the server."""
 
     def __init__(self) -> None:
+        self._lanes = 0
         self._models: dict[str, AnyServed] = {}
         names = set(THREADS.values()) - {"work"}
         self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in names}
-        self._waiting = queue.SimpleQueue[Request]()  # of the thread for work
-        self._next: Request | None = None  # taken from these
-        threading.Thread(target=self._work, name="work", daemon=True).start()
+        self._waiting = _Waiting()  # for the threads for work
 
     def serve(self, connection: Connection) -> None:
         """Handle requests until the server closes the connection."""
@@ -89,12 +130,20 @@ class Worker:
             raise RequestError(503, reason, code="model_unavailable", retry_after=10)
         return served
 
+    def _start_lanes(self, count: int) -> None:
+        """Have `count` threads for work, which share all models. The kernels let go of Python's lock."""
+        for number in range(self._lanes, count):
+            threading.Thread(target=self._work, name=f"work_{number}", daemon=True).start()
+        self._lanes = max(self._lanes, count)
+
     def _work(self) -> None:
         """Handle requests in order. Those to translate share a search with the next ones with the same settings."""
         while True:
-            request, self._next = self._next or self._waiting.get(), None
+            request = self._waiting.take()
             if request.method == "translate":
-                translate_shared(request, partial(self._translator, request), partial(self._sharing, request))
+                more = partial(self._waiting.take_like, request)
+                translate_shared(request, partial(self._translator, request), more)
+                del more
             else:
                 request.handle(self.handle, encode_error)
             del request  # it must not keep a model alive
@@ -102,22 +151,9 @@ class Worker:
     def _translator(self, request: Request) -> Any:
         return self._served(request).model
 
-    def _sharing(self, first: Request) -> list[Request]:
-        """Take the waiting requests that can share a search with `first`, up to one that cannot."""
-        found: list[Request] = []
-        with suppress(queue.Empty):
-            while self._next is None:
-                request = self._waiting.get_nowait()
-                if request.method == "translate" and all(
-                    request.values[name] == first.values[name] for name in ("model", "settings")
-                ):
-                    found.append(request)
-                else:
-                    self._next = request
-        return found
-
     def _load(self, request: Request) -> LoadedModel:
         values = request.values
+        self._start_lanes(values["lanes"])
         folder = Path(values["folder"])
         state = state_of(folder)
         if values["state"] not in ("", state):
@@ -192,6 +228,7 @@ def main() -> None:
     """Run a worker process. It ends when the server closes the connection, not on signals to the process group."""
     connection = connect(shield=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     os.nice(NICENESS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     freeze_startup_objects()
     Worker().serve(connection)
     os._exit(0)  # threads may still be processing requests whose results are no longer needed

@@ -2,16 +2,19 @@
 
 import itertools
 import logging
+import os
 import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+
+import torch
 
 from translume.errors import TranslumeError
 from translume.processes import Call, ChildProcess, ProcessLostError, UnexpectedChildError, exit_name
@@ -25,7 +28,8 @@ LOAD_TIMEOUT_SECONDS: Final = 600.0
 REPLACE_TIMEOUT_SECONDS: Final = 60.0
 """Seconds that a request waits for a worker that replaces another one."""
 PLACES: Final = 4
-"""Requests that a worker process takes at a time. Lines that are translated with the same settings share a search."""
+"""Requests that each lane of a worker process takes at a time. Lines that are translated with the same settings share a
+search."""
 RETRY_LOAD_SECONDS: Final = 10.0
 """Interval at which a worker tries again to load a model that failed to load, for lack of memory perhaps."""
 SHORT_LIFE_SECONDS: Final = 30.0
@@ -46,12 +50,13 @@ class _Model:
 class WorkerPool:
     """`count` worker processes. Call `close` at the end."""
 
-    def __init__(self, count: int, computing: ComputeOptions, *, standby: bool = False) -> None:
-        """standby: whether one more process, without models, waits to replace a worker.
+    def __init__(self, count: int, computing: ComputeOptions, *, lanes: int = 1, standby: bool = False) -> None:
+        """lanes: searches that a worker runs at a time, each in a thread; they share the models.
 
+        standby: whether one more process, without models, waits to replace a worker.
         A process takes seconds to start on a busy machine, most of them to import torch.
         """
-        self._count, self._computing = count, computing
+        self._count, self._computing, self._lanes = count, computing, lanes
         self.on_lost: Callable[[], object] | None = None
         """Called when a worker has ended unexpectedly."""
         self._changed = threading.Condition()
@@ -173,7 +178,7 @@ class WorkerPool:
                 missing = [key for key, model in list(self._models.items()) if not self._reload(worker, key, model)]
                 with self._changed:
                     self._ready.append(worker)
-                    self._idle += [worker] * PLACES
+                    self._idle += [worker] * (PLACES * self._lanes)
                     self._changed.notify_all()
             while missing and not worker.ended and not self._closing.wait(RETRY_LOAD_SECONDS):
                 with self._loading:
@@ -235,7 +240,9 @@ class WorkerPool:
 
     def _request_load(self, worker: ChildProcess, key: str, model: _Model) -> Call:
         values = {"name": model.name, "folder": str(model.folder), "state": model.state}
-        return worker.request("load", {"model": key, **values, "computing": asdict(self._computing)})
+        return worker.request(
+            "load", {"model": key, **values, "computing": asdict(self._computing), "lanes": self._lanes}
+        )
 
     def _reload(self, worker: ChildProcess, key: str, model: _Model) -> bool:
         """Load a model of the other workers in a new one; return whether that succeeded."""
@@ -266,3 +273,14 @@ def _loaded(call: Call) -> LoadedModel:
 
 def _log_line(pid: int, line: str) -> None:
     log.warning("a worker process said", extra={"fields": {"worker": pid, "line": line}})
+
+
+def lanes_of(lanes: int, workers: int, computing: ComputeOptions) -> tuple[int, ComputeOptions]:
+    """Return the lanes of each worker, and how it computes with them.
+
+    lanes: as the settings have it; 0: one for each processor that a worker has, or one on a GPU and with `--threads`.
+    """
+    on_cpu = computing.device == "cpu" or (computing.device == "auto" and not torch.cuda.is_available())
+    if not lanes:
+        lanes = max(1, len(os.sched_getaffinity(0)) // workers) if on_cpu and computing.threads is None else 1
+    return lanes, replace(computing, threads=1) if lanes > 1 and computing.threads is None else computing

@@ -19,7 +19,7 @@ from translume.text import Labels, Tokenizer
 from translume.translator import Classification, Generation, TargetScore, TextHypothesis, Translation
 from translume.translator.assembly import ProgressCallback
 from translume.translator.messages import TRANSLATIONS, encode_lines, encode_settings
-from translume.translator.planning import Line
+from translume.translator.planning import Line, Reading, Readings
 from translume.translator.search import CancelCheck
 
 if TYPE_CHECKING:
@@ -116,6 +116,14 @@ class TranslatorProxy(_CheckingProxy):
 
     Translating and scoring may raise ProcessLostError, after which the scheduler retries.
     """
+
+    def __init__(self, pool: "WorkerPool", key: str, model: LoadedModel) -> None:
+        super().__init__(pool, key, model)
+        self._readings = Readings(self.checkpoint)
+
+    def reading(self, settings: DecodingSettings) -> Reading:
+        """Return what `Translator.reading` returns."""
+        return self._readings.of(settings)
 
     def translate_each(
         self,

@@ -24,7 +24,7 @@ from translume.serving.server import Server
 from translume.serving.settings import KeySettings, ServeSettings
 from translume.serving.workers.loading import Loader, ReloadReport
 
-AT_START: Final = ("host", "port", "proxies", "metrics", "standby")
+AT_START: Final = ("host", "port", "proxies", "metrics", "lanes", "standby")
 """Settings that take effect only at startup."""
 LIMITS_AT_START: Final = (
     *("connections", "connections_per_address"),

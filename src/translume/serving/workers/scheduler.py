@@ -203,7 +203,7 @@ class Scheduler:
             ]
             for each in queued:
                 self._push(each)
-            self._changed.notify_all()
+            self._changed.notify()  # a thread that leaves some of them wakes the next one
         return [each.future for each in queued]
 
     def refusal(self, timeout_seconds: float) -> RequestError | None:

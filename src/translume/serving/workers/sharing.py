@@ -31,7 +31,7 @@ def translate_shared(
     left: dict[int, set[int]] = {}  # places of lines that are not done, of each request
     try:
         cohort = Cohort[Key](translator(), decode_settings(first.values["settings"]))
-        entering: Sequence[Request] = [first]
+        entering: Sequence[Request] = [first, *more()]
         while sharing:
             for request in entering:
                 sharing[request.number] = request

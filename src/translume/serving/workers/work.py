@@ -21,7 +21,6 @@ from translume.translator.planning import (
     LineError,
     LinePlan,
     Piece,
-    Reading,
     plan_lines,
 )
 from translume.translator.search import CancelCheck, target_limit
@@ -138,7 +137,7 @@ class Translating:
     def cost(self, item: Part) -> LineCost:
         """Return what translating a line may cost. Raises RequestError (422) like `size`."""
         checkpoint, own = self.translator.checkpoint, self.translator.config.decoding
-        line, reading = Line(number=0, text=item.text), Reading.of(checkpoint, self.settings)
+        line, reading = Line(number=0, text=item.text), self.translator.reading(self.settings)
         try:
             plan = plan_lines([line], checkpoint.source_tokenizer, reading)[0]
         except LineError as error:
