@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
-from translume.checkpoint import Manifest, data_of_history, read_config, read_history
+from translume.checkpoint import Manifest, data_of_history, load_checkpoint, read_config, read_history
 from translume.config import Config, DataSettings, TrainingSettings
 from translume.errors import SettingsError
 from translume.training import Warned, train
@@ -153,3 +154,27 @@ def test_settings_know_what_was_stated() -> None:
         **changed.stated(),
         "data": {"source_language": "en", "train_source": ("a",)},
     }
+
+
+def test_a_vocabulary_grows_for_new_texts_and_new_tokens_begin_as_means(toy: Make, base: Path, tmp_path: Path) -> None:
+    texts = ["zebra ωω"] * 5
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    files = {f"{part}_{side}": str(tmp_path / side) for part in ("train", "valid") for side in ("source", "target")}
+    training = {"updates": 1, "warmup_updates": 1, "max_tokens": 211, "precision": "fp32", "learning_rate": 1e-9}
+    values = {"data": files, "training": training, "tokenizer": {"extend": 4}}
+    list(train(Config.build(values), tmp_path / "grown", source=base))
+    before, after = load_checkpoint(base), load_checkpoint(tmp_path / "grown")
+    old, new = before.source_tokenizer, after.source_tokenizer
+    assert new.pieces()[: len(old)] == old.pieces()
+    assert len(old) < len(new) <= len(old) + 4
+    assert old.specials.unk in old.encode("zebra ωω")
+    assert new.decode(new.encode("zebra ωω b")) == "zebra ωω b"
+    weights, grown = (each.model.encoder.embedding.table.weight for each in (before, after))
+    torch.testing.assert_close(grown[: len(old)], weights, atol=1e-6, rtol=0)
+    ids = list(old.segment_ids(new.vocabulary.pieces[-1]))
+    torch.testing.assert_close(grown[-1], weights[ids].mean(0), atol=1e-6, rtol=0)
+    with pytest.raises(
+        SettingsError, match=r"^tokenizer.extend: found 4 without a model to adapt; name one with --from"
+    ):
+        list(train(Config.build({**values, "model": {"width": 8, "attention_heads": 2}}), tmp_path / "alone"))

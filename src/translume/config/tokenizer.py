@@ -38,6 +38,10 @@ class TokenizerSettings(Settings):
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability of skipping a merge while training (BPE-dropout, Provilkov et al. 2020); only "bpe" has merges."""
 
+    extend: int = Field(default=0, ge=0, le=1_000_000)
+    """Maximum number of tokens that `train --from` adds to each vocabulary of the base model, learned from the training
+    files; each begins with the mean weights of the tokens that it replaces. For "bpe", "word" and "character"."""
+
     @model_validator(mode="after")
     def _settings_have_an_effect(self) -> Self:
         if self.shared and self.target_path:

@@ -1,5 +1,6 @@
 """Tokenizers: convert text to ids and back, without loss unless settings such as `lowercase` change the text."""
 
+from translume.text.extension import extend_tokenizer
 from translume.text.labels import Labels
 from translume.text.learning import train_tokenizer
 from translume.text.sentencepiece import SentencePieces
@@ -7,4 +8,4 @@ from translume.text.specials import SpecialIds
 from translume.text.tokenizer import Tokenizer
 from translume.text.vocabulary import Vocabulary
 
-__all__ = ["Labels", "SentencePieces", "SpecialIds", "Tokenizer", "Vocabulary", "train_tokenizer"]
+__all__ = ["Labels", "SentencePieces", "SpecialIds", "Tokenizer", "Vocabulary", "extend_tokenizer", "train_tokenizer"]

@@ -16,7 +16,7 @@ from translume.text.vocabulary import Vocabulary, reserved_pieces
 
 COVERAGE = 0.9995
 """Minimum share of the characters of the training text that the alphabet covers (SentencePiece's default)."""
-_SEPARATOR = "\uffff"
+SEPARATOR = "\uffff"
 """A noncharacter between the segments given to the library. It is never in the alphabet."""
 
 
@@ -32,11 +32,11 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], languages
         raise SettingsError(f"tokenizer.kind: '{settings.kind}' is not learned but imported; expected 'unigram'")
     if settings.kind == "byte":
         return Tokenizer(Vocabulary.of(settings, {}, languages=languages))
-    counts = _segments(settings, texts)
+    counts = segments_of(settings, texts)
     text_ids = settings.size - len(reserved_pieces(settings)) - len(languages)
     if settings.kind == "word":
         _check(settings, text_ids, 1, "word")
-        words = dict.fromkeys(_most_frequent(counts)[:text_ids], 0.0)
+        words = dict.fromkeys(most_frequent(counts)[:text_ids], 0.0)
         return Tokenizer(Vocabulary.of(settings, words, languages=languages))
     alphabet = _alphabet(settings, counts, text_ids)
     if settings.kind == "character":
@@ -44,7 +44,8 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], languages
     return Tokenizer(_learn(settings, counts, alphabet, text_ids, languages))
 
 
-def _segments(settings: TokenizerSettings, texts: Iterable[str]) -> Counter[str]:
+def segments_of(settings: TokenizerSettings, texts: Iterable[str]) -> Counter[str]:
+    """Return the segments of texts, which no token crosses, with their counts. Raises DataError without any text."""
     normalise, cut = normaliser(settings), segmenter(settings.kind)
     counts: Counter[str] = Counter()
     lines = 0
@@ -56,7 +57,8 @@ def _segments(settings: TokenizerSettings, texts: Iterable[str]) -> Counter[str]
     return counts
 
 
-def _most_frequent(counts: Counter[str]) -> list[str]:
+def most_frequent(counts: Counter[str]) -> list[str]:
+    """Return the keys by falling count; equal counts by key."""
     return sorted(counts, key=lambda key: (-counts[key], key))
 
 
@@ -66,8 +68,8 @@ def _alphabet(settings: TokenizerSettings, counts: Counter[str], text_ids: int) 
     for segment, count in counts.items():
         for character in segment:
             characters[character] += count
-    del characters[_SEPARATOR]
-    ranked = _most_frequent(characters)
+    del characters[SEPARATOR]
+    ranked = most_frequent(characters)
     needed, covered, total = 0, 0, characters.total()
     while covered < COVERAGE * total:
         covered += characters[ranked[needed]]
@@ -95,9 +97,9 @@ def _learn(
     if settings.kind == "unigram":
         return Vocabulary.of(settings, learn_unigram(runs, alphabet, text_ids), languages=languages)
     library = LibraryTokenizer(models.BPE())
-    library.pre_tokenizer = pre_tokenizers.Split(_SEPARATOR, "removed")
+    library.pre_tokenizer = pre_tokenizers.Split(SEPARATOR, "removed")
     library.train_from_iterator(
-        _repeated(runs),
+        repeated(runs),
         trainers.BpeTrainer(vocab_size=text_ids, min_frequency=2, initial_alphabet=alphabet, show_progress=False),
     )
     model = json.loads(library.to_str())["model"]
@@ -113,16 +115,16 @@ def _known(counts: Counter[str], alphabet: set[str]) -> Counter[str]:
         if alphabet.issuperset(segment):
             runs[segment] += count
         else:
-            for run in "".join(c if c in alphabet else _SEPARATOR for c in segment).split(_SEPARATOR):
+            for run in "".join(c if c in alphabet else SEPARATOR for c in segment).split(SEPARATOR):
                 if run:
                     runs[run] += count
     return runs
 
 
-def _repeated(counts: Counter[str]) -> Iterator[str]:
+def repeated(counts: Counter[str]) -> Iterator[str]:
     """Yield each segment as often as it was counted."""
     for segment in sorted(counts):
         count = counts[segment]
         at_once = max(1, 10_000 // len(segment))
         for begin in range(0, count, at_once):
-            yield (segment + _SEPARATOR) * min(at_once, count - begin)
+            yield (segment + SEPARATOR) * min(at_once, count - begin)

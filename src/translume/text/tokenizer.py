@@ -125,6 +125,10 @@ class Tokenizer:
             ids += word_ids[word]
         return ids
 
+    def segment_ids(self, segment: str) -> tuple[int, ...]:
+        """Return the ids of one segment or piece, with its space, as within a text. Not for imported tokenizers."""
+        return self._segment_ids[segment]
+
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text."""
         return [self.encode(text) for text in texts]

@@ -1,11 +1,16 @@
-"""Fine-tuning: the settings that a run takes from its base model."""
+"""Fine-tuning: the settings and weights that a run takes from its base model."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+import torch
+
+from translume.checkpoint import AnyCheckpoint
 from translume.config import Config, Settings
 from translume.config.data import PATHS
 from translume.errors import SettingsError
+from translume.model.classifier import Network
+from translume.text import Labels, Tokenizer
 from translume.training.resume import first_difference
 
 Group = TypeVar("Group", bound=Settings)
@@ -36,14 +41,18 @@ def inherit_settings(config: Config, base: Config, place: str) -> tuple[Config, 
     for path, found, wanted in unused:
         if path.removeprefix("model.") not in SIZES:
             raise SettingsError(f"{path}: found {found!r}, but {place} has {wanted!r}; use that value or leave it out")
-    unused += _contradictions(config.tokenizer, base.tokenizer, "tokenizer", ("dropout", "path", "target_path"))
+    unused += _contradictions(
+        config.tokenizer, base.tokenizer, "tokenizer", ("dropout", "path", "target_path", "extend")
+    )
     data = _merged(config.data, base.data, without=_OF_FILES)
     own_scoring = () if data.target_language == base.data.target_language else ("tokenize",)
     inherited = config.model_copy(
         update={
             "data": data,
             "model": _merged(base.model, config.model, only=DROPOUT_SETTINGS),
-            "tokenizer": _merged(base.tokenizer, config.tokenizer, only=("dropout",)),
+            "tokenizer": _merged(base.tokenizer, config.tokenizer, only=("dropout",)).model_copy(
+                update={"extend": config.tokenizer.extend}
+            ),
             "evaluation": _merged(config.evaluation, base.evaluation, without=own_scoring),
             "decoding": _merged(config.decoding, base.decoding, without=("calibrated",)),  # fitted to other weights
         }
@@ -85,3 +94,28 @@ def _merged(
         elif name not in without and name not in settings.model_fields_set:
             update[name] = other
     return type(settings).model_validate({**{n: getattr(settings, n) for n in type(settings).model_fields}, **update})
+
+
+def load_base(network: Network, base: AnyCheckpoint, source: Tokenizer, target: Tokenizer | Labels) -> None:
+    """Give a network the weights of a base model, whose ids its vocabularies may extend.
+
+    The rows of a new token are the means of those of the base model's tokens for its text. A loss of CTC may be added
+    or left out. Raises SettingsError for a head whose tensors are not one row for each token.
+    """
+    theirs, weights = base.model.state_dict(), dict(network.named_parameters(remove_duplicate=False))
+    sides = {True: (base.source_tokenizer, source), False: (base.target, target)}
+    loaded = {}
+    for name, own in network.state_dict().items():
+        value = theirs.get(name, own)
+        old, new = sides[name.startswith("encoder.")]
+        if value.shape != own.shape:
+            if name not in weights or not isinstance(old, Tokenizer) or not isinstance(new, Tokenizer):
+                kind = base.config.model.head.kind
+                raise SettingsError(f"tokenizer.extend: {name} cannot grow with model.head.kind = '{kind}', expected 0")
+            pieces = new.vocabulary.pieces[len(old) :]
+            rows = [value[list(old.segment_ids(piece))].mean(0) for piece in pieces]
+            value = torch.cat([value, torch.stack(rows)])
+            if value.shape != own.shape:
+                raise SettingsError(f"tokenizer.extend: {name} has no row for each token, expected 0")
+        loaded[name] = value
+    network.load_state_dict(loaded)

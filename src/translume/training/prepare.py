@@ -38,7 +38,7 @@ from translume.tasks import check_settings, task_of
 from translume.text import Labels, Tokenizer
 from translume.training.batches import BatchStream, seed_of
 from translume.training.events import Event, Preparing, Warned
-from translume.training.fine_tuning import inherit_settings
+from translume.training.fine_tuning import inherit_settings, load_base
 from translume.training.group import Group
 from translume.training.optimisation import MovingAverage, Updater
 from translume.training.precision import choose_attention, choose_precision
@@ -58,7 +58,7 @@ from translume.training.resume import (
 )
 from translume.training.teacher import TeacherModel, load_teacher
 from translume.training.validation import load_weights
-from translume.training.vocabularies import vocabularies_of
+from translume.training.vocabularies import extended_vocabularies, vocabularies_of
 
 SHORT_UPDATES = 5
 """Maximum number of updates with TRANSLUME_SHORT=1, which examples in the documentation set."""
@@ -152,11 +152,14 @@ def plan_run(config: Config, store: Store, source: Path | None) -> RunPlan:
         config, unused = inherit_settings(config, base.config, str(source))
         digest = Manifest.read(source).files[WEIGHTS].sha256
         return RunPlan(config=config, state=None, stored=None, base=base, base_digest=digest, unused=unused)
-    if config.training.lora_rank:
-        raise SettingsError(
-            f"training.lora_rank: found {config.training.lora_rank} without a model to adapt; "
-            "name one with --from, or leave the setting out"
-        )
+    for place, found in (
+        ("training.lora_rank", config.training.lora_rank),
+        ("tokenizer.extend", config.tokenizer.extend),
+    ):
+        if found:
+            raise SettingsError(
+                f"{place}: found {found} without a model to adapt; name one with --from, or leave the setting out"
+            )
     same = stored is not None and (stored.config.tokenizer, stored.config.data) == (config.tokenizer, config.data)
     return RunPlan(config=config, state=None, stored=stored if same else None, base=None)
 
@@ -356,8 +359,10 @@ def _with_tokenizers(plan: RunPlan, store: Store) -> Generator[Event, None, Mode
         _refuse_other_tokenizers(store, config, plan.state.begun)
         return model
     if plan.base is not None:
-        source = plan.base.source_tokenizer
-        target = plan.base.target
+        source, target = plan.base.source_tokenizer, plan.base.target
+        if config.tokenizer.extend:
+            yield Preparing(what="tokenizer")
+            source, target = extended_vocabularies(config, source, target)
     elif plan.stored is not None:
         source, target = plan.stored.source, plan.stored.target
     else:
@@ -397,9 +402,7 @@ def _transformer(
     torch.manual_seed(seed_of(model.config.training.seed))
     transformer = build_network(model.config, len(model.source), len(model.target))
     if plan.base is not None:
-        own, theirs = transformer.state_dict(), plan.base.model.state_dict()
-        # A loss of CTC may be added or left out.
-        transformer.load_state_dict({name: theirs.get(name, value) for name, value in own.items()})
+        load_base(transformer, plan.base, model.source, model.target)
     elif plan.state is None:
         notes = load_pretrained(transformer, settings, model.source, model.target)
         mark_separators(transformer, settings, model.source)

@@ -10,7 +10,7 @@ from translume.data.corpus import sampling_weights
 from translume.data.pairs import origins
 from translume.errors import SettingsError
 from translume.tasks import task_of
-from translume.text import Labels, Tokenizer, train_tokenizer
+from translume.text import Labels, Tokenizer, extend_tokenizer, train_tokenizer
 
 Learning = Callable[[tuple[str, ...]], object]
 """Called with the sides ("source", "target") before their tokenizer is learnt, which can take minutes."""
@@ -65,6 +65,28 @@ def _tokenizer(config: Config, path: str, sides: tuple[str, ...], learning: Lear
         learning(sides)
     texts = (getattr(pair, side) for pair in _sampled_pairs(config.data) for side in sides)
     return train_tokenizer(config.tokenizer, texts, _languages(config))
+
+
+def extended_vocabularies(
+    config: Config, source: Tokenizer, target: Tokenizer | Labels
+) -> tuple[Tokenizer, Tokenizer | Labels]:
+    """Return the vocabularies of a base model with `tokenizer.extend` more tokens each, from the training files.
+
+    Raises SettingsError for low-rank adapters, which do not train new tokens.
+    """
+    count = config.tokenizer.extend
+    if config.training.lora_rank:
+        raise SettingsError(f"tokenizer.extend: found {count} with training.lora_rank, expected one of them")
+
+    def texts(*sides: str) -> Iterator[str]:
+        return (getattr(pair, side) for pair in _sampled_pairs(config.data) for side in sides)
+
+    if isinstance(target, Labels):
+        return extend_tokenizer(source, texts("source"), count), target
+    if source.digest == target.digest:
+        shared = extend_tokenizer(source, texts("source", "target"), count)
+        return shared, shared
+    return extend_tokenizer(source, texts("source"), count), extend_tokenizer(target, texts("target"), count)
 
 
 def _sampled_pairs(data: DataSettings) -> Iterator[Pair]:
