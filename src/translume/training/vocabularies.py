@@ -81,7 +81,7 @@ def extended_vocabularies(
     def texts(*sides: str) -> Iterator[str]:
         return (getattr(pair, side) for pair in _sampled_pairs(config.data) for side in sides)
 
-    if isinstance(target, Labels):
+    if not isinstance(target, Tokenizer):
         return extend_tokenizer(source, texts("source"), count), target
     if source.digest == target.digest:
         shared = extend_tokenizer(source, texts("source", "target"), count)

@@ -65,7 +65,7 @@ class RayWorkers(WorkerPool):
             raise SettingsError(f"--ray: {error.name} is not installed; pip install 'translume[cluster]'") from None
         self._ray = ray
         self._refuse_unreachable(address)
-        more: dict[str, Any] = {"num_cpus": count, "include_dashboard": False} if address == "local" else {}
+        more: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         try:
             ray.init(address, log_to_driver=False, logging_level="ERROR", **more)
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
