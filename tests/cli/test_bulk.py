@@ -86,6 +86,7 @@ def test_lines_after_one_that_fails_are_translated_in_order(tmp_path: Path) -> N
 
     lines = [Line(number=n, text=text) for n, text in enumerate(["a", "bad", "b", "bad", "bad", "c"], 1)]
     shard = Shard("a", tmp_path / "out.txt.gz")
+    (tmp_path / ".out.txt.gz.0123abcd.part").write_bytes(b"of a killed process")
     found = list(write_shard(shard, outcomes(translate, lines), as_line))
     assert [str(each) for each in found if isinstance(each, LineError)] == [f"line {n}: too bad" for n in (2, 4, 5)]
     assert list(read_lines(shard.target)) == ["A", "", "B", "", "", "C"]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import IO, Any
 
@@ -80,8 +81,13 @@ def _cell(text: str) -> str:
 
 @contextmanager
 def _written(path: Path) -> Iterator[IO[str]]:
-    """Yield a text file that replaces `path` at the end of the block, compressed as its name says."""
+    """Yield a text file that replaces `path` at the end of the block, compressed as its name says.
+
+    Removes what a killed process left of the same file.
+    """
     make_folder(path.parent)
+    for left in path.parent.glob(f".{escape(path.name)}.????????.part"):
+        left.unlink(missing_ok=True)
     part = beside(path)
     try:
         with part.open("wb") as raw:
