@@ -89,15 +89,16 @@ def run(name: str, instructions: str, options: list[str]) -> subprocess.Complete
         libraries.mkdir(exist_ok=True)
         instrumented = replace(known[instructions], flags=flags)
         kernels.compile_library(command, package / "kernels", instrumented, libraries / instrumented.library)
-        short = "asan" if name == "address" else "tsan"
-        runtime = subprocess.run(
-            [command, f"-print-file-name=lib{short}.so"], check=True, capture_output=True, text=True
-        ).stdout.strip()
+        # Without libstdc++ the sanitizer cannot handle exceptions of torch, which loads it later.
+        runtimes = [
+            subprocess.run([command, f"-print-file-name={each}"], check=True, capture_output=True, text=True).stdout
+            for each in ("libasan.so" if name == "address" else "libtsan.so", "libstdc++.so.6")
+        ]
         print(f"{name}, {instructions}: {' '.join(TESTS[name])}", flush=True)
         environment = {
             **os.environ,
             **OPTIONS[name],
-            "LD_PRELOAD": runtime,
+            "LD_PRELOAD": " ".join(map(str.strip, runtimes)),
             "TRANSLUME_INSTRUCTIONS": instructions,
             "OMP_NUM_THREADS": "1",
         }

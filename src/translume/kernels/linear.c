@@ -28,6 +28,11 @@ static void quantize(const float *x, int64_t rows, int64_t inputs, quantized to)
         vector magic = broadcast(12582912.0f);
         integers total = {0};
         activation *values = to.values + row * inputs;
+        if (peak != peak) { /* the scale makes all outputs NaN */
+            memset(values, 0, inputs * sizeof *values);
+            to.scales[row] = peak, to.shifts[row] = 0;
+            continue;
+        }
         for (int64_t k = 0; k < inputs; k += LANES) {
             integers rounded = __builtin_convertvector((load(x + k) * inverse + magic) - magic, integers);
             total += rounded;
@@ -35,9 +40,9 @@ static void quantize(const float *x, int64_t rows, int64_t inputs, quantized to)
                 __attribute__((vector_size(LANES * sizeof(activation)), aligned(1), may_alias));
             *(narrow *)(values + k) = __builtin_convertvector(rounded, narrow);
         }
-        uint32_t sum = 0; /* unsigned, since a row with a NaN overflows */
-        for (int lane = 0; lane < LANES; lane++) sum += (uint32_t)total[lane];
-        to.shifts[row] = (int32_t)(WEIGHT_OFFSET * sum);
+        int32_t sum = 0;
+        for (int lane = 0; lane < LANES; lane++) sum += total[lane];
+        to.shifts[row] = WEIGHT_OFFSET * sum;
         to.scales[row] = peak / 127.0f;
     }
 }
