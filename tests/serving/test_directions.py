@@ -9,6 +9,7 @@ import pytest
 from translume.checkpoint import save_model
 from translume.config import CorpusSettings, TokenizerSettings
 from translume.serving.workers.models import Served
+from translume.serving.workers.work import Part, Translating
 from translume.text import train_tokenizer
 from translume.translator import Translator, load_translator
 
@@ -77,6 +78,26 @@ def test_a_request_names_its_direction(server: Any, many: Translator, source: st
     assert scored["log_prob"] == pytest.approx(many.score("hello", "abc", to=target, from_=source).log_prob, abs=1e-3)
     shown = server.post("/v1/inspect", {"text": "hello", **given}).json()
     assert shown["trace"]["target"] == wanted
+
+
+def test_lines_of_all_directions_share_a_batch_and_are_translated_as_alone(many: Translator) -> None:
+    asked = [
+        (text, {"from_": source, "to": target})
+        for text in ("hello", "a man.", "no")
+        for source, target in (("en", "de"), ("de", "en"), ("en", "fr"))
+    ]
+    given = [
+        Translating(many, many.config.decoding.model_copy(update=codes)).across_directions([Part(text=text)])
+        for text, codes in asked
+    ]
+    (work,) = {shared for shared, _ in given}  # the scheduler and a running search join equal works
+    found = work.run([item for _, items in given for item in items])
+    assert [each.text for each in found] == [many.translate(text, **codes).text for text, codes in asked]
+    assert len({each.text for each in found}) > len(asked) // 2
+    sizes = [shared.size(items[0]) for shared, items in given]
+    assert sizes == [
+        Translating(many, many.config.decoding.model_copy(update=codes)).size(Part(text=text)) for text, codes in asked
+    ]
 
 
 def test_the_source_is_detected_among_the_languages_of_the_model(server: Any, many: Translator) -> None:

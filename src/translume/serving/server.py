@@ -153,7 +153,8 @@ class Server:
         self, request: Request | None, work: Work, items: Sequence[Any], timeout_seconds: float
     ) -> "list[Future[Any]]":
         payer = "" if request is None else request.scope.get(PAYER, "")
-        futures = list(self.scheduler.submit(work, items, timeout_seconds, payer))
+        shared, parts = work.across_directions(items) if isinstance(work, Translating) else (work, items)
+        futures = list(self.scheduler.submit(shared, parts, timeout_seconds, payer))
         self.drift.watch(work, futures)
         self.metrics.watch(futures)
         return futures

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 from pydantic import TypeAdapter
 
 from translume.config import Config, DecodingSettings
+from translume.config.languages import Direction
 from translume.errors import TranslumeError
 from translume.processes import decode_error as decode_known_error
 from translume.processes import encode_error as encode_known_error
@@ -69,9 +70,20 @@ def decode_settings(values: Mapping[str, Any]) -> DecodingSettings:
 
 def encode_lines(lines: Sequence[Line]) -> list[list[Any]]:
     """Return lines as JSON values for `decode_lines`."""
-    return [[line.number, line.text, line.constraints] for line in lines]
+    return [
+        [line.number, line.text, line.constraints, line.direction and (line.direction.source, line.direction.target)]
+        for line in lines
+    ]
 
 
 def decode_lines(values: Sequence[Sequence[Any]]) -> list[Line]:
     """Return the lines of `encode_lines`."""
-    return [Line(number=number, text=text, constraints=tuple(held)) for number, text, held in values]
+    return [
+        Line(
+            number=number,
+            text=text,
+            constraints=tuple(held),
+            direction=Direction(source=direction[0], target=direction[1]) if direction else None,
+        )
+        for number, text, held, direction in values
+    ]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from translume.config import Config, DecodingSettings
+from translume.config.languages import Direction
 from translume.data.lengths import Lengths
 from translume.errors import SettingsError, TranslumeError
 from translume.processes import ProcessLostError
@@ -121,9 +122,9 @@ class TranslatorProxy(_CheckingProxy):
         super().__init__(pool, key, model)
         self._readings = Readings(self.checkpoint)
 
-    def reading(self, settings: DecodingSettings) -> Reading:
+    def reading(self, settings: DecodingSettings, direction: Direction | None = None) -> Reading:
         """Return what `Translator.reading` returns."""
-        return self._readings.of(settings)
+        return self._readings.of(settings, direction)
 
     def translate_each(
         self,

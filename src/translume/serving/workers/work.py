@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from translume.config import DecodingSettings
+from translume.config.languages import Direction
 from translume.decoding import strategy_from
 from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
@@ -98,12 +99,14 @@ class Part:
     """A line of a text.  first: whether it is the text's first line; only that one gets a forced prefix.
 
     constraints: phrases that its target must contain.
+    direction: its languages, instead of those in the settings.
     on_prefix: called during the search with the stable prefix of the target, in the scheduler's thread.
     """
 
     text: str
     first: bool = True
     constraints: tuple[str, ...] = ()
+    direction: Direction | None = None
     on_prefix: ProgressCallback | None = field(default=None, compare=False, repr=False)
 
 
@@ -127,6 +130,14 @@ class Translating:
     translator: TranslatorProxy
     settings: DecodingSettings
 
+    def across_directions(self, items: Sequence[Part]) -> tuple["Translating", Sequence[Part]]:
+        """Return the same work with the languages in the items, so that items of all directions share batches."""
+        if not (self.settings.from_ or self.settings.to):
+            return self, items
+        direction = Direction(source=self.settings.from_, target=self.settings.to)
+        settings = self.settings.model_copy(update={"from_": "", "to": ""})
+        return Translating(self.translator, settings), [replace(item, direction=direction) for item in items]
+
     def size(self, item: Part) -> int:
         """Return the source tokens with end tokens, multiplied for a wide beam and for a target limit above the usual.
 
@@ -137,7 +148,7 @@ class Translating:
     def cost(self, item: Part) -> LineCost:
         """Return what translating a line may cost. Raises RequestError (422) like `size`."""
         checkpoint, own = self.translator.checkpoint, self.translator.config.decoding
-        line, reading = Line(number=0, text=item.text), self.translator.reading(self.settings)
+        line, reading = Line(number=0, text=item.text), self.translator.reading(self.settings, item.direction)
         try:
             plan = plan_lines([line], checkpoint.source_tokenizer, reading)[0]
         except LineError as error:
@@ -194,7 +205,7 @@ class Translating:
         """Translate the lines at some places."""
         chosen = [items[place] for place in places]
         lines = [
-            Line(number=number, text=item.text, constraints=item.constraints)
+            Line(number=number, text=item.text, constraints=item.constraints, direction=item.direction)
             for number, item in enumerate(chosen, start=1)
         ]
         on_prefix = {number: item.on_prefix for number, item in enumerate(chosen) if item.on_prefix is not None}
