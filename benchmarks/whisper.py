@@ -27,6 +27,8 @@ SHAPES = {
 }
 TOKENS = 5 if SHORT else 100
 RATE, SECONDS = 16_000, 30
+TIMES = list(range(50_364, 51_865))
+"""Tokens of times, of which random weights would write many; transformers ends a window at two of them."""
 
 
 def main() -> None:
@@ -77,7 +79,8 @@ def seconds(folder: Path, shape: str, threads: int, beam: int, rounds: int) -> d
             for path in paths:
                 segments, _ = peer.transcribe(
                     str(path), language="en", beam_size=beam, temperature=0.0, max_new_tokens=TOKENS,
-                    without_timestamps=True, suppress_tokens=[50257], suppress_blank=False, no_speech_threshold=None,
+                    without_timestamps=True, suppress_tokens=[50_257, *TIMES],
+                    suppress_blank=False, no_speech_threshold=None,
                     log_prob_threshold=None, compression_ratio_threshold=None, condition_on_previous_text=False,
                 )  # fmt: skip
                 found = list(segments)
@@ -159,7 +162,7 @@ def write_whisper(folder: Path, *, d_model: int, layers: int, heads: int) -> Non
         )
     )  # fmt: skip
     model.generation_config = GenerationConfig(
-        is_multilingual=True, no_timestamps_token_id=ids["<|notimestamps|>"], max_length=448,
+        is_multilingual=True, no_timestamps_token_id=ids["<|notimestamps|>"], max_length=448, suppress_tokens=TIMES,
         max_initial_timestamp_index=50, lang_to_id={f"<|{code}|>": ids[f"<|{code}|>"] for code in codes},
         task_to_id={name: ids[f"<|{name}|>"] for name in ("transcribe", "translate")}, **marks,
     )  # fmt: skip

@@ -158,7 +158,7 @@ def _padded(
 
 
 def _after(first: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    return np.concatenate([first, rest], 1)
+    return np.concatenate([first, rest], 1) if first.size else rest
 
 
 def block_batch(

@@ -235,10 +235,12 @@ class Rules:
         *,
         missing_target: str = "empty",
         sources: bool = True,
+        source_limit: int | None = None,
     ) -> None:
+        """source_limit: instead of `limit` for sources, if they have one of their own."""
         self._sources = sources
         self._settings = settings or CleaningSettings(max_ratio=0.0)
-        self._limit = limit
+        self._limit, self._source_limit = limit, limit if source_limit is None else source_limit
         self._no_target = missing_target
         self._seen = Seen()
 
@@ -269,8 +271,9 @@ class Rules:
         if self._sources:
             _mark(codes, source == 0, "empty")
         _mark(codes, target == 0, self._no_target)
-        if self._limit is not None:
-            _mark(codes, longer > self._limit, "too long")
+        for lengths, limit in ((source, self._source_limit), (target, self._limit)):
+            if limit is not None:
+                _mark(codes, lengths > limit, "too long")
         if self._settings.max_ratio:
             _mark(codes, longer > self._settings.max_ratio * shorter, "length ratio")
         return codes

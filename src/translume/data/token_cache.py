@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from translume.atomic import replace_file
 from translume.config.data import CleaningSettings, DataSettings
-from translume.config.model import LanguageTags
+from translume.config.model import LanguageTags, ModelSettings
 from translume.data import held_out
 from translume.data.addresses import opened, size_of, state_of
 from translume.data.batch import BatchTags, Ragged, starts_of
@@ -156,7 +156,14 @@ class Builder:
         self._look, self._reader = look, reader
         self._places, self._processes = places, processes
         self._encoder = Encoder(task.name, *tokenizers, cut, limit)
-        self._rules = Rules(rules, limit, missing_target=task.missing_target, sources=task.reads == "pairs")
+        self._rules = Rules(
+            rules,
+            limit,
+            missing_target=task.missing_target,
+            sources=task.reads == "pairs",
+            # Recordings fill windows, whatever the limits of targets are.
+            source_limit=reader.settings.longest(0) - 1 if reader and reader.settings.window else None,
+        )
         self._sample = sample
         self._progress = progress
         self._ledger = Ledger(task.reads)
@@ -310,7 +317,7 @@ def prepare(
     if documents:
         max_positions = None
     elif max_positions is not None and language_tags != "none":
-        max_positions -= 1
+        max_positions -= ModelSettings(language_tags=language_tags).target_tags or 1
     limits = [] if max_positions is None else [max_positions - 1]
     limit = min(limits + ([settings.cleaning.max_tokens] if (rules or cuts) and not documents else []), default=None)
     values = _ingredients(settings, rules, places, limit, hold_out=held)
