@@ -74,17 +74,18 @@ def seconds(folder: Path, shape: str, threads: int, beam: int, rounds: int) -> d
         calls[f"Translume {dtype}"] = ours
     peer = faster_whisper(folder, threads)
     if peer is not None:
+        longest = 2 * TOKENS - 1  # CTranslate2 ends after half of the prompt's and these tokens
 
         def theirs() -> None:
             for path in paths:
                 segments, _ = peer.transcribe(
-                    str(path), language="en", beam_size=beam, temperature=0.0, max_new_tokens=TOKENS,
+                    str(path), language="en", beam_size=beam, temperature=0.0, max_new_tokens=longest,
                     without_timestamps=True, suppress_tokens=[50_257, *TIMES],
                     suppress_blank=False, no_speech_threshold=None,
                     log_prob_threshold=None, compression_ratio_threshold=None, condition_on_previous_text=False,
                 )  # fmt: skip
                 found = list(segments)
-                assert len(found[0].tokens) == TOKENS, len(found[0].tokens)
+                assert abs(len(found[0].tokens) - TOKENS) < 2, len(found[0].tokens)
 
         calls["faster-whisper int8"] = theirs
     plain = transformers.WhisperForConditionalGeneration.from_pretrained(folder / "theirs").eval()
