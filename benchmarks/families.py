@@ -139,7 +139,7 @@ def write_t5(folder: Path, family: str, lines: list[str], **shape: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def write_bart(folder: Path, family: str, lines: list[str]) -> None:
+def write_bart(folder: Path, family: str, lines: list[str], **shape: int) -> None:
     """Save a BART, mBART-50, NLLB-200 or M2M-100 with random weights, and its tokenizer."""
     import torch
     import transformers
@@ -148,10 +148,11 @@ def write_bart(folder: Path, family: str, lines: list[str]) -> None:
     folder.mkdir()
     tokenizer = bart_tokenizer(lines) if family == "bart" else sentencepiece_tokenizer(folder, family, lines)
     tokenizer.save_pretrained(folder)
-    config = getattr(transformers, f"{named}Config")(
-        vocab_size=len(tokenizer) + extra, d_model=96, encoder_layers=3, decoder_layers=3, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=160, decoder_ffn_dim=160, decoder_start_token_id=2,
-    )  # fmt: skip
+    usual = {
+        "vocab_size": len(tokenizer) + extra, "d_model": 96, "encoder_layers": 3, "decoder_layers": 3,
+        "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 160, "decoder_ffn_dim": 160,
+    }  # fmt: skip
+    config = getattr(transformers, f"{named}Config")(decoder_start_token_id=2, **{**usual, **shape})
     torch.manual_seed(1)
     model = getattr(transformers, f"{named}ForConditionalGeneration")(config).eval()
     with torch.no_grad():
