@@ -119,3 +119,13 @@ def test_files_of_an_address_are_translated_and_trained_on(
     assert lost.stderr == "warning: memory://pairs/b: no such file; the other files are translated\n"
     lost = run("translate", folder / "model", "--input", "odd://pairs/b", "--output", tmp_path, "--workers", "1")
     assert lost.stderr.startswith("warning: odd://pairs/b: cannot be read: Protocol not known: odd")
+    lost = run("translate", folder / "model", "--input", "ftp://localhost:1/*.en", "--output", tmp_path)
+    assert lost.stderr == "Error: ftp://localhost:1/*.en: cannot be read: [Errno 111] Connection refused\n"
+
+
+@pytest.mark.parametrize("option", [("--ray", "local"), ("--on-error", "skip")])
+def test_options_of_bulk_translation_are_refused_without_files(
+    run: Callable[..., Result], folder: Path, option: tuple[str, str]
+) -> None:
+    found = run("translate", folder / "model", *option, text="ab\n")
+    assert found.stderr == f"Error: {option[0]}: found without --input, expected --input and --output\n"

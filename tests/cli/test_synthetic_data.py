@@ -30,6 +30,8 @@ def test_back_translations_are_tagged_and_stand_before_their_texts(
     assert run(*words, "--output", tmp_path / "plain", "--tag", "").exit_code == 1
     assert next(read_lines(tmp_path / "plain" / "mono.de.tsv")) == f"{alone[0]}\tab kl"
     assert run("backtranslate", folder / "model").stderr == "Error: --input, --output: expected both\n"
+    wrong = run(*words, "--output", tmp_path / "wrong", "--tag", "a\tb")
+    assert wrong.stderr == "Error: --tag: found 'a\\tb', expected a word without tabs and line breaks\n"
 
 
 def test_a_small_model_is_trained_on_the_translations_of_a_teacher(
@@ -47,6 +49,11 @@ def test_a_small_model_is_trained_on_the_translations_of_a_teacher(
     written = targets.stat().st_mtime_ns
     assert run(*words).exit_code == 0
     assert targets.stat().st_mtime_ns == written
+    other = run(*words, "--set", f"data.train_source={folder}/a.de")
+    assert other.stderr == (
+        f"Error: {tmp_path}/small.targets: found translations by another teacher or of other training files; "
+        "delete it or change --out\n"
+    )
 
     table = "".join(f'{{"a": "{line}", "b": "x"}}\n' for line in sources.splitlines())
     (tmp_path / "a.jsonl").write_text(table)

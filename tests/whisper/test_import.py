@@ -150,6 +150,15 @@ def test_only_the_language_of_a_recording_or_english_is_written(whisper):
         translator.score("a.wav", "Two dogs.")
 
 
+def test_a_blank_line_between_paths_of_recordings_stays_empty(whisper, tmp_path):
+    import soundfile
+
+    soundfile.write(tmp_path / "a.wav", SOUNDS[0], 16_000)
+    found = list(whisper.translator.translate_all([str(tmp_path / "a.wav"), "", " "]))
+    assert [bool(each.text) for each in found] == [True, False, False]
+    assert [bool(each.language) for each in found] == [True, False, False]
+
+
 def test_a_recording_of_several_windows_has_no_score(whisper, tmp_path):
     import soundfile
 

@@ -37,7 +37,7 @@ def command(
     output: Path | None,
     column: str | None,
     tag: str,
-    on_error: str,
+    on_error: str | None,
     address: str | None,
     workers: int | None,
     overrides: tuple[str, ...],
@@ -46,7 +46,7 @@ def command(
     """Translate texts of the target language with MODEL, which translates into the source language.
 
     Each file of --input gives a table in --output with two columns: the tag and the translation, and the text itself.
-    Add these tables to the training files: `train = ["synthetic/*.tsv"]` beside `train_source` and `train_target`.
+    Add these tables to the training files: `train = ["synthetic/*.tsv.zst"]` beside `train_source` and `train_target`.
     Lines without a translation are left out. `--strategy sampling` draws the translations from the model.
     """
     from translume.translator import Translator
@@ -54,6 +54,8 @@ def command(
 
     if not inputs or output is None:
         raise SettingsError("--input, --output: expected both")
+    if not tag.isprintable():
+        raise SettingsError(f"--tag: found {tag!r}, expected a word without tabs and line breaks")
     translator = Translator.load(model, compute.to_load())
     settings = changed(translator.config, overrides, "decoding").decoding
     if settings.nbest > 1:

@@ -58,11 +58,10 @@ class Bulk:
 
 
 def bulk_options(command: Command) -> Command:
-    """--on-error and --ray, as `on_error` and `address`."""
+    """--on-error and --ray, as `on_error` and `address`; None if they are not given."""
     on_error = click.option(
         "--on-error",
         type=click.Choice(["skip", "stop"]),
-        default="skip",
         help="Whether a line or a file of --input that fails ends the work.  [default: skip]",
     )
     address = click.option(

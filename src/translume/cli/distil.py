@@ -1,5 +1,7 @@
 """translume distil"""
 
+import json
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.config import Config
+    from translume.data.pairs import Origin
 
 
 @click.command(
@@ -32,7 +35,7 @@ def command(
     teacher: Path,
     config: Path,
     out: Path,
-    on_error: str,
+    on_error: str | None,
     address: str | None,
     workers: int | None,
     as_json: bool,
@@ -48,7 +51,7 @@ def command(
     from translume.data.pairs import origins
 
     settings = Config.read(config, overrides)
-    works = _works(settings, out.with_name(f"{out.name}.targets"))
+    works = _works(settings, teacher, out.parent / f"{out.absolute().name}.targets")
     if any(not work.shard.target.exists() for work in works):
         _translate(teacher, works, compute, workers, address, stops=on_error == "stop")
         if any(not work.shard.target.exists() for work in works):
@@ -65,8 +68,11 @@ def command(
     train_model(student, out, None, compute, resume="the same command", as_json=as_json)
 
 
-def _works(config: "Config", folder: Path) -> list[Work]:
-    """Return the training sources, those of tables written to text files, and the files of their translations."""
+def _works(config: "Config", teacher: Path, folder: Path) -> list[Work]:
+    """Return the training sources, those of tables written to text files, and the files of their translations.
+
+    Raises SettingsError if the folder of translations is that of another teacher or of other training files.
+    """
     from translume.atomic import make_folder, write_file
     from translume.data import count_lines, read_lines
     from translume.data.pairs import origins
@@ -77,8 +83,10 @@ def _works(config: "Config", folder: Path) -> list[Work]:
     if (task.reads, task.predicts) != ("pairs", "tokens") or data.corpus or data.source.reader:
         raise SettingsError("distil: expected texts and their targets in one direction, in [data]")
     make_folder(folder)
+    places = origins(data, "train")
+    _refuse_other(folder, teacher, places)
     works = []
-    for number, place in enumerate(origins(data, "train")):
+    for number, place in enumerate(places):
         file = place.file
         if not place.target_file:
             file = str(folder / f"{number:04}.source.txt")
@@ -88,6 +96,25 @@ def _works(config: "Config", folder: Path) -> list[Work]:
         target = folder / f"{number:04}.target.txt"
         works.append(Work(Shard(file, target), partial(count_lines, file), partial(read_lines, file)))
     return works
+
+
+def _refuse_other(folder: Path, teacher: Path, places: "Iterable[Origin]") -> None:
+    """Record what a folder of translations is made from. Raises SettingsError if that was something else before."""
+    from translume.atomic import write_file
+    from translume.checkpoint import Manifest
+    from translume.checkpoint.loading import WEIGHTS
+    from translume.data.token_cache import DIGESTS, file_digest
+
+    record = folder / "made_from.json"
+    weights = Manifest.read(teacher).files[WEIGHTS].sha256
+    sources = [[file_digest(place.file, folder / DIGESTS), place.columns, place.template] for place in places]
+    found = f"{json.dumps({'teacher': weights, 'sources': sources})}\n".encode()
+    if not record.exists():
+        write_file(record, found)
+    elif record.read_bytes() != found:
+        raise SettingsError(
+            f"{folder}: found translations by another teacher or of other training files; delete it or change --out"
+        )
 
 
 def _translate(

@@ -81,7 +81,7 @@ def command(
     inputs: tuple[str, ...],
     output: Path | None,
     column: str | None,
-    on_error: str,
+    on_error: str | None,
     address: str | None,
     form: str | None,
     as_json: bool,
@@ -123,8 +123,9 @@ def command(
             raise SettingsError("--input, --output: found one of them, expected both; --column is for them")
         for option in (option for option, value in given if value):
             raise SettingsError(f"{option}: found with --input, expected only --input and --output")
-    elif address is not None:
-        raise SettingsError("--ray: found without --input, expected --input and --output")
+    else:
+        for option in (option for option, value in (("--ray", address), ("--on-error", on_error)) if value is not None):
+            raise SettingsError(f"{option}: found without --input, expected --input and --output")
     check_output(file, out)
     translator = load_ensemble(model, others, average, compute)
     settings = changed(translator.config, overrides, "decoding").decoding

@@ -22,11 +22,11 @@ def opened(path: str) -> AbstractContextManager[BinaryIO]:
 
 
 def size_of(path: str) -> int:
-    """Return the size of a file in bytes. Raises OSError."""
+    """Return the size of a file in bytes; 0 if its server does not say it. Raises OSError."""
     if not is_address(path):
         return os.stat(path).st_size
     system, name = _found(path)
-    return int(system.size(name))
+    return int(system.size(name) or 0)
 
 
 def state_of(path: str) -> str:
@@ -39,9 +39,12 @@ def state_of(path: str) -> str:
 
 
 def matching(pattern: str) -> list[str]:
-    """Return the addresses of the files that a pattern stands for, sorted."""
-    system, name = _found(pattern)
-    return sorted(system.unstrip_protocol(each) for each in system.glob(name))
+    """Return the addresses of the files that a pattern stands for, sorted. Raises DataError if it cannot list them."""
+    try:
+        system, name = _found(pattern)
+        return sorted(system.unstrip_protocol(each) for each in system.glob(name))
+    except (OSError, ValueError) as error:  # ValueError: an address that the protocol does not allow
+        raise DataError(f"{pattern}: cannot be read: {error}") from None
 
 
 def _found(path: str) -> tuple[Any, str]:

@@ -206,10 +206,8 @@ class Vocabulary:
         pieces = tuple(document["pieces"])
         if len(set(pieces)) != len(pieces) or not all(isinstance(piece, str) and piece for piece in pieces):
             raise ValueError("a piece of the vocabulary is empty or occurs twice")
-        specials, sentences = (
-            _checked_specials(document, len(pieces)),
-            SentencePieces.from_dict(document["sentencepiece"]),
-        )
+        specials = _checked_specials(document, len(pieces))
+        sentences = SentencePieces.from_dict(document["sentencepiece"])
         if sentences.fallback and not set(BYTES) <= set(pieces):
             raise ValueError("a piece for a byte is missing")
         return cls(

@@ -93,7 +93,7 @@ def times_rule(tokenizer: Tokenizer, latest: float) -> TimesInPairs:
 
 
 def _refuse_unknown(tokenizer: Tokenizer, settings: DecodingSettings) -> None:
-    """Raise SettingsError for ids that are none of the vocabulary, or for an end mark that is never generated."""
+    """Raise SettingsError for ids that the vocabulary does not have."""
     for name in ("suppress", "suppress_first"):
         for found in getattr(settings, name):
             if found >= len(tokenizer):

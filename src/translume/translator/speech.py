@@ -134,7 +134,7 @@ class Recording:
         hypotheses = tuple(self.found)
         if self.timed and hypotheses:
             hypotheses = (_joined(hypotheses),)
-        language = next((code for code, id_ in tokens.languages.items() if id_ == self.prompt[0]), "")
+        language = next((code for code, id_ in tokens.languages.items() if id_ in self.prompt[:1]), "")
         text = hypotheses[0].text if hypotheses else ""
         cut = bool(hypotheses) and hypotheses[0].finished_by == "length"
         return Translation(
