@@ -159,6 +159,11 @@ def decode_error(values: Mapping[str, Any]) -> Exception:
     return UnexpectedChildError(values["kind"], values["trace"])
 
 
+def usable_processors() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def exit_name(code: int) -> str:
     """Return "SIGKILL" or the like for a process ended by a signal, otherwise "exit code N"."""
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

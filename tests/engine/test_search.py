@@ -2,8 +2,10 @@
 
 import copy
 import functools
+import gc
 import math
 import random
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -318,6 +320,27 @@ def test_sources_that_begin_later_or_have_unknown_ids_are_left_to_torch(large_vo
         with pytest.raises(IndexError, match="index out of range"):
             engine.start(source, mask)
     assert engine._sources.read(*sources(80)) is None
+
+
+def test_a_batch_of_no_sources_is_left_to_torch(large_vocabulary):
+    _, engine = large_vocabulary
+    nothing = torch.zeros(0, 3, dtype=torch.long)
+    assert engine._sources.read(nothing, nothing.bool()) is None
+    assert engine.start(nothing, nothing.bool()).cache.cross.numel() == 0
+
+
+def test_an_idle_search_does_not_keep_the_weights_of_an_engine(large_vocabulary, sources):
+    engine = Engine(large_vocabulary[0], Choice("fp32", NATIVE))
+    found, numbers = complete_search(engine, engine.start(*sources(3)), **search_options(Greedy(), [2]))
+    found.remove(numbers[0])
+    found.close()
+    weights = weakref.ref(engine.decoder)
+    gc.disable()  # the garbage collector would find a cycle, but late
+    try:
+        del engine, found
+        assert weights() is None
+    finally:
+        gc.enable()
 
 
 def test_searches_in_several_threads_share_the_weights_and_give_the_same_results(large_vocabulary, sources):

@@ -533,3 +533,23 @@ def test_the_first_error_of_a_request_is_raised_before_its_other_results() -> No
         first.set_result(3)
 
     asyncio.run(waited())
+
+
+def test_an_error_is_raised_if_the_last_result_overtakes_it() -> None:
+    """One thread sets an error, and another the last result, before the first one has woken the event loop."""
+    second = Future[int]()
+
+    class Overtaken(Future[int]):
+        def cancelled(self) -> bool:
+            if self.done() and not second.done():
+                second.set_result(3)
+            return super().cancelled()
+
+    async def waited() -> None:
+        first = Overtaken()
+        whole = Wakeups().gather([first, second])
+        first.set_exception(RequestError(422, "minus two"))
+        with pytest.raises(RequestError, match=r"^minus two$"):
+            await asyncio.wait_for(whole, 5)
+
+    asyncio.run(waited())

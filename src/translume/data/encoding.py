@@ -1,7 +1,6 @@
 """Tokenize pairs on all cores: in this process, and in child processes once the work is long."""
 
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from translume.data.batch import flat
 from translume.data.cleaning import truncated_ids
 from translume.data.pairs import Pair
 from translume.errors import DataError
-from translume.processes import Call, ChildProcess, ProcessLostError, Request, serve_requests
+from translume.processes import Call, ChildProcess, ProcessLostError, Request, serve_requests, usable_processors
 from translume.tasks import find_task
 from translume.text import Labels, Tokenizer
 
@@ -92,8 +91,7 @@ class EncoderPool:
 
     def __init__(self, encoder: Encoder, processes: int | None = None) -> None:
         """processes: None for one for each core that this process may use, at most `MOST_PROCESSES`."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._count = min(cores, MOST_PROCESSES) if processes is None else processes
+        self._count = min(usable_processors(), MOST_PROCESSES) if processes is None else processes
         self._encoder, self._seconds = encoder, 0.0
         self._children: list[ChildProcess] = []
         self._next = 0

@@ -191,7 +191,8 @@ class Engine:
         self, strategy: Strategy, rules: Sequence[Rule], eos: int, size: int
     ) -> KernelSearchSettings | None:
         """Return `KernelSearchSettings.of`. The last ones are kept, if they do not depend on the sentences."""
-        if (last := self._last_settings) is not None and last[0] is strategy and last[1] == rules:
+        last = self._last_settings
+        if last is not None and last[0] is strategy and last[1] == rules and last[2].rules.struct.eos == eos:
             return last[2]
         settings = KernelSearchSettings.of(strategy, rules, eos, size)
         if settings is not None and all(isinstance(each, ForbidTokens | MinimumLength) for each in rules):

@@ -69,7 +69,8 @@ class KernelRules:
             setattr(self.struct, name, address(tensor))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, KernelRules) and self._rules == other._rules
+        same_end = isinstance(other, KernelRules) and self.struct.eos == other.struct.eos
+        return same_end and self._rules == other._rules
 
     __hash__ = None  # type: ignore[assignment]
 

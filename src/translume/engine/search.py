@@ -3,9 +3,10 @@
 import ctypes
 import math
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,8 @@ class NativeSearch:
 
     def __init__(self, model: SearchModel, settings: KernelSearchSettings, eos: int, idle: "IdleSearches") -> None:
         """idle: takes the search when it is closed."""
-        self.settings, self._library, self._idle = settings, loading.kernels().library, idle
+        self.settings, self._library = settings, loading.kernels().library
+        self._idle = weakref.ref(idle)  # a cycle would keep the weights of an unloaded model in memory
         self._model = model  # owns memory that the kernels read
         self._entries: list[_Entry] = []
         self._count = 0  # sentences that have entered
@@ -285,7 +287,8 @@ class NativeSearch:
         self._forget(entry, place)
 
     def close(self) -> None:
-        self._idle.put(self)
+        if (idle := self._idle()) is not None:
+            idle.put(self)
 
     def _entry_of(self, number: int) -> "tuple[_Entry, int]":
         """Return the entry that a sentence belongs to and its place there."""
@@ -331,7 +334,7 @@ class _Block:
     columns: NDArray[np.int64]
 
     @classmethod
-    @cache
+    @lru_cache(maxsize=256)
     def of(cls, width: int, nbest: int, longest: int, begin: int, phrases: bool, source: int) -> "_Block":
         """longest: limit.  begin: tokens before the first.  phrases: whether phrases are banned.
 

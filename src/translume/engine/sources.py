@@ -67,13 +67,15 @@ class SourceKernels:
     def read(self, source: Tensor, mask: Tensor) -> KVCache | None:
         """Return the cache of sources [B, S] of ids, which begin at the first position.
 
-        None: a source is empty or too long, begins later or has other ids.
+        None: there is no source, or one is empty or too long, begins later or has other ids.
         """
         there, ids = mask.numpy(), source.numpy()
         lengths = there.sum(1)
         count, size = there.shape
         longest = int(lengths.max(initial=0))
-        if longest > self._longest or not lengths.all() or bool((there != (np.arange(size) < lengths[:, None])).any()):
+        if not 0 < longest <= self._longest or not lengths.all():
+            return None
+        if (there != (np.arange(size) < lengths[:, None])).any():
             return None
         packed = ids[there].astype(np.int64, copy=False)
         if packed.min() < 0 or packed.max() >= self._size:

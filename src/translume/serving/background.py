@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -116,9 +116,10 @@ class Wakeups:
         whole.add_done_callback(lambda done: done.cancelled() or done.exception())
         left, lock = set(map(id, futures)), threading.Lock()
 
-        def finish(failed: "Future[T] | None" = None) -> None:
+        def finish() -> None:
             if whole.done():
                 return
+            failed = next((each for each in futures if _has_failed(each)), None)
             if failed is None:
                 whole.set_result([each.result() for each in futures])
             elif (error := None if failed.cancelled() else failed.exception()) is None:
@@ -130,9 +131,7 @@ class Wakeups:
             with lock:
                 left.discard(id(future))
                 last = not left
-            if future.cancelled() or future.exception() is not None:
-                self._post(loop, lambda: finish(future))
-            elif last:
+            if last or _has_failed(future):
                 self._post(loop, finish)
 
         for future in futures:
@@ -144,13 +143,19 @@ class Wakeups:
         self._done.append(call)
         if not self._waking:
             self._waking = True
-            with suppress(RuntimeError):  # the loop is closed: the server was stopped meanwhile
+            try:
                 loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:  # the loop is closed: the server was stopped meanwhile
+                self._waking = False
 
     def _wake(self) -> None:
         self._waking = False  # first, so that what is added from now on wakes the loop again
         while self._done:
             self._done.popleft()()
+
+
+def _has_failed(future: "Future[Any]") -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
 
 
 def _stopped() -> RequestError:

@@ -60,11 +60,11 @@ LONGEST_REASON: Final = 300
 """Most characters of an error message that quotes a value."""
 LONGEST_NAME: Final = 200
 MOST_BANNED: Final = 2000
+"""Most characters of all banned phrases, and of a prefix: building their tables takes time that grows with it."""
 KNOWN_SETTINGS: Final = 1000
 """Most settings of requests that are kept for a model."""
 _KNOWN: Final = WeakKeyDictionary[Any, dict[tuple[str, Limits], DecodingSettings]]()
 """For each model, the valid settings of earlier requests by what they changed, and by the limits."""
-"""Most characters of all banned phrases, and of a prefix: building their tables takes time that grows with it."""
 MOST_CONSTRAINTS, LONGEST_CONSTRAINT = 16, 200
 """Most constraints of a text, and most characters of one: the beam grows with the length of all constraints."""
 SHOWABLE: Final = tuple(part for part in PARTS if part != "integrated-gradients")

@@ -1,6 +1,7 @@
 """API v1: translation, streaming, scoring, classification, inspection, and facts about the server."""
 
 import json
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -131,25 +132,26 @@ def routes(server: Server, *, detects: bool) -> APIRouter:
 
 
 class _QuickRequests:
-    """What requests have demanded of the current models, so that others like them are checked within microseconds.
+    """What valid requests to the current models had besides their texts.
 
-    They are checked in the event loop: a thread would take longer.
+    `settings_with` has kept their settings, so requests like them are checked within microseconds, in the event loop.
+    A thread would take longer.
     """
 
     def __init__(self) -> None:
-        self._models: object = None
+        self._models: Callable[[], object] = lambda: None  # a weak reference: models that were replaced are unloaded
         self._seen = set[str]()
 
     def holds(self, values: Mapping[str, Any], models: object) -> bool:
         """Return whether a request has short texts, and all else was in an earlier one."""
-        return self._models is models and _is_quick(values) and _all_but_texts(values) in self._seen
+        return self._models() is models and _is_quick(values) and _all_but_texts(values) in self._seen
 
     def add(self, values: Mapping[str, Any], models: object) -> None:
         """Add a valid request."""
         if not _is_quick(values):
             return
-        if self._models is not models or len(self._seen) >= KNOWN_SETTINGS // 2:
-            self._models, self._seen = models, set()
+        if self._models() is not models or len(self._seen) >= KNOWN_SETTINGS // 2:
+            self._models, self._seen = weakref.ref(models), set()
         self._seen.add(_all_but_texts(values))
 
 

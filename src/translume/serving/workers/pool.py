@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import os
 import queue
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import Final, Self
 import torch
 
 from translume.errors import TranslumeError
-from translume.processes import Call, ChildProcess, ProcessLostError, UnexpectedChildError, exit_name
+from translume.processes import Call, ChildProcess, ProcessLostError, UnexpectedChildError, exit_name, usable_processors
 from translume.serving.workers.messages import LoadedModel, decode_error
 from translume.serving.workers.models import AnyServed
 from translume.tasks import find_task
@@ -282,5 +281,5 @@ def lanes_of(lanes: int, workers: int, computing: ComputeOptions) -> tuple[int, 
     """
     on_cpu = computing.device == "cpu" or (computing.device == "auto" and not torch.cuda.is_available())
     if not lanes:
-        lanes = max(1, len(os.sched_getaffinity(0)) // workers) if on_cpu and computing.threads is None else 1
+        lanes = max(1, usable_processors() // workers) if on_cpu and computing.threads is None else 1
     return lanes, replace(computing, threads=1) if lanes > 1 and computing.threads is None else computing
