@@ -69,8 +69,9 @@ class KernelRules:
             setattr(self.struct, name, address(tensor))
 
     def __eq__(self, other: object) -> bool:
-        same_end = isinstance(other, KernelRules) and self.struct.eos == other.struct.eos
-        return same_end and self._rules == other._rules
+        if not isinstance(other, KernelRules):
+            return NotImplemented
+        return bool(self.struct.eos == other.struct.eos and self._rules == other._rules)
 
     __hash__ = None  # type: ignore[assignment]
 
