@@ -64,3 +64,24 @@ def test_a_small_model_is_trained_on_the_translations_of_a_teacher(
     made = run(*words, *(word for each in of_table for word in ("--set", each)))
     assert made.exit_code == 0, made.stderr
     assert (tmp_path / "smaller.targets" / "0000.source.txt").read_text() == sources
+
+
+def test_a_teacher_of_several_languages_translates_in_the_direction_of_the_settings(
+    run: Callable[..., Result], folder: Path, tmp_path: Path
+) -> None:
+    corpora = "".join(
+        f'[[data.corpus]]\nsource_language = "{one}"\ntarget_language = "{other}"\n'
+        f'train_source = "{folder}/a.{one}"\ntrain_target = "{folder}/a.{other}"\n'
+        for one, other in (("en", "de"), ("de", "en"))
+    )
+    settings = "".join((folder / "a.toml").read_text().splitlines(keepends=True)[2:])
+    (tmp_path / "many.toml").write_text(f"{settings}{corpora}")
+    many = run("train", tmp_path / "many.toml", "--out", tmp_path / "many", "--threads", "1", "--set",
+               "model.language_tags=target", "--set", "tokenizer.shared=true")  # fmt: skip
+    assert many.exit_code == 0, many.stderr  # although the pair that is held out is of one direction
+    words = ["distil", tmp_path / "many", folder / "a.toml", "--out", tmp_path / "small", "--threads", "1"]
+    languages = ["--set", "data.source_language=en", "--set", "data.target_language=de"]
+    made = run(*words, *languages, "--workers", "1", "--set", "training.updates=2")
+    assert made.exit_code == 0, made.stderr
+    expected = run("translate", tmp_path / "many", "--from", "en", "--to", "de", text=(folder / "a.en").read_text())
+    assert (tmp_path / "small.targets" / "0000.target.txt").read_text() == expected.stdout

@@ -1,10 +1,14 @@
 """An imported Whisper is fine-tuned on a manifest of recordings."""
 
+import re
+
+import pytest
 import soundfile
 from tests.whisper.conftest import sound
 
 import translume
 from translume.config import Config
+from translume.errors import DataError
 from translume.training import Started, train
 
 
@@ -26,6 +30,10 @@ def test_a_model_learns_the_targets_of_a_manifest_and_keeps_its_prompt(whisper, 
             "training": {"updates": 61, "max_tokens": 256, "learning_rate": 0.003, "warmup_updates": 3},
         }
     )  # fmt: skip
+    other = config.model_copy(update={"data": config.data.model_copy(update={"target_language": "de"})})
+    message = f"{tmp_path}/train.tsv: data.target_language: found 'de', expected 'en'"
+    with pytest.raises(DataError, match=re.escape(message)):
+        list(train(other, tmp_path / "other", source=whisper.ours))
     events = list(train(config, tmp_path / "tuned", source=whisper.ours))
     tuned = translume.load_translator(tmp_path / "tuned", engine="plain")
     assert tuned.config.data.source == whisper.translator.config.data.source

@@ -53,7 +53,7 @@ def command(
     settings = Config.read(config, overrides)
     works = _works(settings, teacher, out.parent / f"{out.absolute().name}.targets")
     if any(not work.shard.target.exists() for work in works):
-        _translate(teacher, works, compute, workers, address, stops=on_error == "stop")
+        _translate(settings, teacher, works, compute, workers, address, stops=on_error == "stop")
         if any(not work.shard.target.exists() for work in works):
             click.get_current_context().exit(1)
     own: dict[str, object] = {
@@ -118,18 +118,31 @@ def _refuse_other(folder: Path, teacher: Path, places: "Iterable[Origin]") -> No
 
 
 def _translate(
-    teacher: Path, works: list[Work], compute: Compute, workers: int | None, address: str | None, *, stops: bool
+    config: "Config",
+    teacher: Path,
+    works: list[Work],
+    compute: Compute,
+    workers: int | None,
+    address: str | None,
+    *,
+    stops: bool,
 ) -> None:
+    """Write the translations that are missing. A teacher of several languages translates as the settings say."""
     from translume.translator import Translator
     from translume.translator.bulk import as_line
 
     translator = Translator.load(teacher, compute.to_load())
+    decoding = translator.config.decoding
+    if translator.directions.tagged:
+        languages = {"from_": config.data.source_language, "to": config.data.target_language}
+        decoding = decoding.model_copy(update=languages)
+        translator.check(decoding)
     translate_files(
         works,
         Bulk(
             model=teacher,
             translator=translator,
-            settings=translator.config.decoding,
+            settings=decoding,
             count=workers,
             cluster=address,
             stops=stops,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from translume.atomic import replace_file
 from translume.config.data import CleaningSettings, DataSettings
+from translume.config.languages import ENGLISH
 from translume.config.model import LanguageTags, ModelSettings
 from translume.data import held_out
 from translume.data.addresses import opened, size_of, state_of
@@ -385,9 +386,13 @@ def _tags(places: tuple[Origin, ...], tokenizers: tuple[Tokenizer, Tokenizer | L
         tokens = SpeechTokens.of(target)
         prompts = [tokens.prompt(place.direction.source, place.direction.target) for place in places]
         for place, prompt in zip(places, prompts, strict=True):
+            found, written = place.direction.source, place.direction.target
             if UNKNOWN_LANGUAGE in prompt:
-                found, known = place.direction.source, tokens.languages
+                known = tokens.languages
                 raise DataError(f"{place.file}: found recordings in '{found}', which has no tag{nearest(found, known)}")
+            if tokens.languages and written not in (found, ENGLISH):
+                wanted = f"'{found}' or '{ENGLISH}'" if found != ENGLISH else f"'{ENGLISH}'"
+                raise DataError(f"{place.file}: data.target_language: found '{written}', expected {wanted}")
         return BatchTags(np.empty((len(places), 0), np.int64), np.array(prompts, np.int64))
     sources, targets = ([getattr(place.direction, side) for place in places] for side in ("source", "target"))
     if where == "source":

@@ -177,7 +177,7 @@ def translation_metrics(
     parts = []
     for direction, numbers in groups.items():
         own = decoding
-        if several:
+        if several or (direction.target and translator.directions.several):  # validation pairs may be of one direction
             own = decoding.model_copy(update={"from_": direction.source, "to": direction.target})
         translator.check(own)
         settings = model.config.evaluation.of_language(direction.target).of_training(metric)
