@@ -1,5 +1,6 @@
 """Request models: pydantic validates and documents a body; every validation error becomes one line."""
 
+import weakref
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from translume.serving.api import requests
 from translume.serving.api.errors import RequestError
 from translume.serving.api.openapi import body
 from translume.serving.api.requests import WITHHELD, RequestBody, TranslateRequest
+from translume.serving.api.version1 import _QuickRequests
 
 LIMITS = Limits()
 MODELS = [
@@ -64,3 +66,22 @@ def test_the_first_validation_error_is_one_line_with_its_field(
     with pytest.raises(RequestError) as caught:
         TranslateRequest.parse(values, LIMITS)
     assert (caught.value.status, caught.value.field, str(caught.value)) == (422, field, message)
+
+
+def test_short_requests_like_valid_ones_before_are_quick_until_a_reload() -> None:
+    class Models:
+        pass
+
+    models, quick = Models(), _QuickRequests()
+    long = {"text": "a", "ban": 201 * "x"}
+    for values in ({"text": "a", "beam": 2, "timeout_seconds": 3}, long):
+        assert not quick.holds(values, models)
+        quick.add(values, models)
+    assert quick.holds({"text": ["b", "c"], "beam": 2}, models)
+    assert not quick.holds({"text": "a", "beam": 3}, models)
+    assert not quick.holds({"text": 2001 * [""], "beam": 2}, models)
+    assert not quick.holds({"text": "a", "beam": 2}, Models())
+    assert not quick.holds(long, models)  # building the tables of a ban takes long
+    replaced = weakref.ref(models)
+    del models
+    assert replaced() is None

@@ -15,6 +15,7 @@ from translume.serving.api.cost import characters_to_charge
 from translume.serving.api.openapi import ALWAYS, TEXT, WORKED, body, responses
 from translume.serving.api.requests import (
     KNOWN_SETTINGS,
+    LONGEST_NAME,
     ClassifyRequest,
     InspectRequest,
     ResolvedTranslation,
@@ -156,11 +157,16 @@ class _QuickRequests:
 
 
 def _is_quick(values: Mapping[str, Any]) -> bool:
-    """Return whether a request has only short texts and single values."""
-    texts = values["text"] if isinstance(values.get("text"), list) else [values.get("text")]
-    if not all(isinstance(each, str) for each in texts) or sum(map(len, texts)) > SHORT:
+    """Return whether a request has only short texts and single values, of which none is long, such as a ban."""
+    given = values.get("text")
+    texts: list[Any] = given if isinstance(given, list) else [given]
+    if not all(isinstance(each, str) for each in texts) or sum(len(each) + 1 for each in texts) > SHORT:
         return False
-    return not any(isinstance(value, list | dict) for name, value in values.items() if name != "text")
+    return not any(
+        isinstance(value, list | dict) or (isinstance(value, str) and len(value) > LONGEST_NAME)
+        for name, value in values.items()
+        if name != "text"
+    )
 
 
 def _all_but_texts(values: Mapping[str, Any]) -> str:

@@ -131,7 +131,7 @@ class Worker:
         return served
 
     def _start_lanes(self, count: int) -> None:
-        """Have `count` threads for work, which share all models. The kernels let go of Python's lock."""
+        """Start threads for work until there are `count`. They share all models, and call the kernels in parallel."""
         for number in range(self._lanes, count):
             threading.Thread(target=self._work, name=f"work_{number}", daemon=True).start()
         self._lanes = max(self._lanes, count)
