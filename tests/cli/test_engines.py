@@ -39,7 +39,7 @@ def test_dtype_is_offered_only_where_it_has_an_effect() -> None:
             if parameter.name == "dtype" and "--dtype" in parameter.opts:
                 offered[verb] = list(parameter.type.choices)
     with_engine = {verb for verb, dtypes in offered.items() if dtypes == ["auto", "fp32", "bf16", "int8"]}
-    assert with_engine == {"translate", "generate", "evaluate", "serve"}
+    assert with_engine == {"translate", "backtranslate", "generate", "evaluate", "serve"}
     assert all(dtypes == ["auto", "fp32", "bf16"] for verb, dtypes in offered.items() if verb not in with_engine)
     assert {"train", "score", "inspect", "classify", "heads"} <= set(offered)
 

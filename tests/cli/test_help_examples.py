@@ -51,6 +51,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "test.en": sources[:3],
         "test.de": [text[::-1] for text in sources[:3]],
         "text": sources[:3],
+        "news.1.de": sources[:3],
         "questions": sources[:3],
         "ids": ["5 6", "7"],
         "labels.tsv": [f"{text}\t{len(text) % 2}" for text in sources],
@@ -74,6 +75,7 @@ training = {updates = 3, max_tokens = 512, warmup_updates = 2, validate_every = 
         words = ["train", str(folder / f"{settings}.toml"), "--out", str(folder / "models" / model), "--threads", "1"]
         result = CliRunner().invoke(main, words, catch_exceptions=False)
         assert result.exit_code == 0, result.stderr
+    shutil.copytree(folder / "models" / "en-de", folder / "models" / "de-en")
     return folder
 
 

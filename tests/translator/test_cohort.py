@@ -119,7 +119,8 @@ def test_a_request_that_begins_later_is_answered_when_its_line_is_done(translato
     first, second = (
         Request(sent, number, "translate", {"lines": lines, "settings": settings, "watched": watched})
         for number, lines, watched in (
-            (1, [[1, TEXTS[2], []], [2, "x" * 40, []]], [0]), (2, [[1, "a", []], [2, "b" * 60, []]], [])
+            (1, [[1, TEXTS[2], [], None], [2, "x" * 40, [], None]], [0]),
+            (2, [[1, "a", [], None], [2, "b" * 60, [], None]], []),
         )
     )  # fmt: skip
     first.cancelled_parts.add(1)

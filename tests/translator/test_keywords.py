@@ -12,7 +12,7 @@ TEXT = "abc de. fgh"
 
 
 def test_every_setting_of_decoding_is_a_keyword_of_the_same_type() -> None:
-    lists = {"ban", "placeholders"}  # which also take one text
+    lists = {"ban", "placeholders", "suppress", "suppress_first"}  # which also take one text, or a list of ids
     of_settings = {name: field.annotation for name, field in DecodingSettings.model_fields.items()}
     of_options = get_type_hints(DecodingOptions)
     assert list(of_options) == list(of_settings)

@@ -21,7 +21,7 @@ from translume.errors import SettingsError
 @click.command(
     "backtranslate",
     short_help="Make training pairs from texts of the target language.",
-    epilog="Example: translume backtranslate models/de-en --input 'news.*.de.zst' --output synthetic",
+    epilog="Example: translume backtranslate models/de-en --input 'news.*.de' --output synthetic",
 )
 @click.argument("model", type=MODEL)
 @input_options

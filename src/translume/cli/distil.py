@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command(
     "distil",
     short_help="Train a small model on the translations of a large one.",
-    epilog="Example: translume distil models/large large.toml --out models/small --set model.width=256",
+    epilog="Example: translume distil models/en-de en-de.toml --out models/small --set model.width=256",
 )
 @click.argument("teacher", type=MODEL)
 @click.argument("config", type=FILE)
