@@ -177,6 +177,25 @@ def test_targets_are_scored_in_the_language_of_the_recording(whisper, tmp_path):
     assert score.log_prob == pytest.approx(found.hypotheses[0].log_prob, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("suppress_tokens", "1", 'suppress_tokens: found "1", expected a list of ids'),
+        ("max_initial_timestamp_index", "x", 'max_initial_timestamp_index: found "x", expected a whole number'),
+        ("forced_decoder_ids", [1], "forced_decoder_ids: found [1], expected pairs of a place and an id"),
+    ],
+)
+def test_damaged_rules_of_generation_are_refused_by_name(whisper, tmp_path, name, value, message):
+    import json
+    import shutil
+
+    shutil.copytree(whisper.folder, tmp_path / "theirs")
+    path = tmp_path / "theirs" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    with pytest.raises(SettingsError, match=re.escape(f"generation_config.json: {message}")):
+        import_model(tmp_path / "theirs", tmp_path / "ours")
+
+
 def test_a_folder_without_the_tokens_of_tasks_is_refused_by_name(whisper, tmp_path: Path):
     import shutil
 

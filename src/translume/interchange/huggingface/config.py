@@ -77,7 +77,7 @@ def decoding_values(
     if isinstance(longest, int) and longest > 1:
         decoding["max_length"] = max(1, longest - 1 - bool(languages))  # `generate` counts the start token and the tag
     for ours, theirs in (("suppress", "suppress_tokens"), ("suppress_first", "begin_suppress_tokens")):
-        if found := values.get(theirs):
+        if found := read_ids(place, values, theirs):
             decoding[ours] = sorted({id_ for id_ in found if 0 <= id_ < config.target_vocabulary})
     if "" in languages:  # texts of one language, not to be translated sentence by sentence
         decoding["split"] = "never"
@@ -125,6 +125,16 @@ def read_whole_number(place: Path, values: Mapping[str, Any], name: str) -> int:
     if not isinstance(found, int) or isinstance(found, bool):
         there = shown(found) if name in values else "nothing"
         raise SettingsError(f"{place}: {name}: found {there}, expected a whole number")
+    return found
+
+
+def read_ids(place: Path, values: Mapping[str, Any], name: str) -> list[int]:
+    """Return a list of ids; empty for null. Raises SettingsError if it is no list of whole numbers."""
+    found = values.get(name)
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(type(each) is int for each in found):
+        raise SettingsError(f"{place}: {name}: found {shown(found)}, expected a list of ids")
     return found
 
 

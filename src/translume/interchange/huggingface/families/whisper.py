@@ -19,6 +19,7 @@ from translume.interchange.huggingface.config import (
     read_boolean,
     read_json,
     read_whole_number,
+    shown,
 )
 from translume.interchange.huggingface.families.bart_layout import OURS, BartLayout
 from translume.interchange.huggingface.families.family import TiedTable
@@ -86,7 +87,9 @@ class Whisper(BartLayout):
         if "max_length" in decoding:  # `generate` counts the prompt
             decoding["max_length"] = max(1, decoding["max_length"] - (3 if tokenizer.languages else 1))
         decoding["timestamps"] = values.get("return_timestamps") is True
-        decoding["latest_start"] = SECONDS_PER_TIME * (values.get("max_initial_timestamp_index") or 0)
+        if values.get("max_initial_timestamp_index") is not None:
+            latest = read_whole_number(folder / GENERATION, values, "max_initial_timestamp_index")
+            decoding["latest_start"] = SECONDS_PER_TIME * latest
         if tokenizer.languages:
             decoding |= _direction(values, SpeechTokens.of(tokenizer))
         return decoding, notes
@@ -136,7 +139,13 @@ def _is_multilingual(config: ForeignConfig) -> bool:
 
 def _direction(values: Mapping[str, Any], tokens: SpeechTokens) -> dict[str, str]:
     """Return `from_` and `to` of [decoding] for `language` and `task`, or for the older `forced_decoder_ids`."""
-    forced = {place: id_ for place, id_ in values.get("forced_decoder_ids") or () if id_ is not None}
+    pairs = values.get("forced_decoder_ids") or []
+    try:
+        forced = {place: id_ for place, id_ in pairs if id_ is not None}
+    except (TypeError, ValueError):
+        raise SettingsError(
+            f"{GENERATION}: forced_decoder_ids: found {shown(pairs)}, expected pairs of a place and an id"
+        ) from None
     language = next((code for code, id_ in tokens.languages.items() if id_ == forced.get(1)), "")
     task = "translate" if forced.get(2) == tokens.translate else ""
     if values.get("language") or values.get("task"):
