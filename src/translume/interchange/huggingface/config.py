@@ -77,8 +77,8 @@ def decoding_values(
     if isinstance(longest, int) and longest > 1:
         decoding["max_length"] = max(1, longest - 1 - bool(languages))  # `generate` counts the start token and the tag
     for ours, theirs in (("suppress", "suppress_tokens"), ("suppress_first", "begin_suppress_tokens")):
-        if found := read_ids(place, values, theirs):
-            decoding[ours] = sorted({id_ for id_ in found if 0 <= id_ < config.target_vocabulary})
+        if ids := read_ids(place, values, theirs):
+            decoding[ours] = sorted({id_ for id_ in ids if 0 <= id_ < config.target_vocabulary})
     if "" in languages:  # texts of one language, not to be translated sentence by sentence
         decoding["split"] = "never"
     first = values.get("forced_bos_token_id")
