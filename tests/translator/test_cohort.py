@@ -124,10 +124,32 @@ def test_a_request_that_begins_later_is_answered_when_its_line_is_done(translato
         )
     )  # fmt: skip
     first.cancelled_parts.add(1)
-    later = [[second]]
+    later = [[second], []]
     translate_shared(first, lambda: translator, lambda: later.pop() if later else [])
     kinds = [(number, kind) for number, kind, values in sent.frames if "prefix" not in values]
     assert kinds == [(2, "response"), (2, "response"), (2, "done"), (1, "response"), (1, "done")]
     answered = [values.get("places", [values.get("place")]) for number, _, values in sent.frames if number == 2]
     assert sorted(answered[:2]) == [[0], [1]]
     assert any("prefix" in values for _, _, values in sent.frames)
+
+
+def test_lines_that_are_cancelled_during_a_step_leave_the_search(translator, monkeypatch):
+    settings = encode_settings(translator.config.decoding.model_copy(update={"strategy": "greedy"}))
+    first, second = (
+        Request(Sent(), number, "translate", {"lines": [[1, text, [], None]], "settings": settings, "watched": []})
+        for number, text in enumerate(TEXTS[2:4])
+    )
+    run, live = Cohort.run, []
+
+    def watched(cohort, unneeded):
+        live.append([number for number, _ in (line.key for line, _ in cohort._pieces.values())])
+        done = run(cohort, unneeded)
+        first.cancelled.set()
+        return done
+
+    monkeypatch.setattr(Cohort, "run", watched)
+    later = [[second]]
+    translate_shared(first, lambda: translator, lambda: later.pop() if later else [])
+    assert set(live[0]) == {0, 1}
+    assert all(set(each) == {1} for each in live[1:])
+    assert len(live) > 1

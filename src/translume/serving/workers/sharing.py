@@ -44,8 +44,11 @@ def translate_shared(
             for request in list(sharing.values()):
                 own = {place: result for (number, place), result in done.items() if number == request.number}
                 _send(request, own)
-                left[request.number] -= own.keys() | request.cancelled_parts
-                if request.cancelled.is_set() or not left[request.number]:
+                gone = left[request.number].intersection(_given_up(request))
+                for place in gone:
+                    cohort.remove((request.number, place))
+                left[request.number] -= own.keys() | gone
+                if not left[request.number]:
                     request.end()
                     del sharing[request.number]
             entering = more() if sharing and time.monotonic() >= again else ()
@@ -67,13 +70,11 @@ def _enter(cohort: Cohort[Key], requests: Iterable[Request]) -> None:
 
 def _unneeded(requests: Iterable[Request]) -> list[Key]:
     """The lines whose results the server does not need any more."""
-    return [
-        (request.number, place)
-        for request in requests
-        for place in (
-            range(len(request.values["lines"])) if request.cancelled.is_set() else list(request.cancelled_parts)
-        )
-    ]
+    return [(request.number, place) for request in requests for place in _given_up(request)]
+
+
+def _given_up(request: Request) -> Sequence[int]:
+    return range(len(request.values["lines"])) if request.cancelled.is_set() else list(request.cancelled_parts)
 
 
 def _send(request: Request, done: dict[int, Translation | TranslumeError]) -> None:
