@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "attention.h"
+#include "sampling.h"
 
 #define WIDEST 192
 #define MOST_ROWS 37
@@ -144,9 +145,23 @@ static void check_positions(int64_t head_size) {
     }
 }
 
+/* Torch decides every draw that a token could change which it may keep or not, also one before the first token. */
+static void check_draws(void) {
+    weighed kept[2] = {{3, 0, 5}, {1, 0, 8}};
+    choices found = {.kept = kept, .count = 2, .total = 4};
+    expect("first token", draw_token(&found, 11, 0, 1e-9), 5, 0);
+    expect("second token", draw_token(&found, 11, 0, 0.76), 8, 0);
+    found.unsure = 0.4;
+    expect("uncertain first token", draw_token(&found, 11, 0, 0.05), UNCERTAIN, 0);
+    expect("certain first token", draw_token(&found, 11, 0, 0.5), 5, 0);
+    expect("uncertain border", draw_token(&found, 11, 0, 0.76), UNCERTAIN, 0);
+    expect("uncertain last token", draw_token(&found, 11, 0, 0.95), UNCERTAIN, 0);
+}
+
 int main(void) {
     uint32_t digest = 0, ignored = 0;
     check_vectors();
+    check_draws();
     check_linear(48, 71, FP32, &ignored);
     check_linear(37, 131, FP32, &ignored);
     if (GROUP) {

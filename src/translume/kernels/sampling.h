@@ -238,7 +238,8 @@ static int64_t draw_token(const choices *found, int64_t size, int64_t block, dou
     for (; k < end; k++) {
         double weight = found->count < 0 ? found->weights[k] : found->kept[k].weight;
         if (before + weight > wanted) {
-            if (wanted - before <= margin && before > 0) return UNCERTAIN;
+            /* The first token begins at 0 exactly, unless one that torch may keep is before it. */
+            if (wanted - before <= margin && (before > 0 || found->unsure > 0)) return UNCERTAIN;
             if (before + weight - wanted <= margin && chance < 1) return UNCERTAIN;
             return found->count < 0 ? k : found->kept[k].token;
         }
