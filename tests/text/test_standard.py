@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
 from translume.text import Tokenizer, train_tokenizer
+from translume.text.library import LibraryIds
 from translume.text.standard import standard_json, tokenizer_files, write_tokenizers
 
 CORPUS = [
@@ -114,3 +115,14 @@ def test_the_librarys_file_is_refused_with_the_name_of_the_other(tmp_path: Path)
         f"{tmp_path}/tokenizer.json: is a tokenizer of the library `tokenizers`; "
         "expected its neighbour tokenizer_settings.json"
     )
+
+
+def test_a_special_token_of_which_pieces_cover_every_cut_is_text_but_has_no_standard_file() -> None:
+    pieces = ["<unk>", "<s>", "<", "s", ">", "<s", "s>", "a"]
+    marks = [{"id": id_, "content": pieces[id_], "special": True} for id_ in (0, 1)]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    model = {"type": "Unigram", "unk_id": 0, "vocab": [[piece, -float(rank)] for rank, piece in enumerate(pieces)]}
+    found = LibraryIds({"added_tokens": [{**mark, **flags} for mark in marks], "model": model}, len(pieces))
+    assert [pieces[id_] for id_ in found.encode("a<s>a<s")] == ["a", "<s", ">", "a", "<s"]
+    with pytest.raises(SettingsError, match=r"^tokenizer: the library would match the special token '<s>' in a text$"):
+        found.without_specials()

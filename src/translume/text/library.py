@@ -35,7 +35,7 @@ class LibraryIds:
                 raise
             raise ValueError(f"the library cannot read it: {error}") from None
         self._library.encode_special_tokens = True
-        if cuts := self._special_cuts():
+        if cuts := self._special_cuts(exact=False):
             before = [] if self._library.pre_tokenizer is None else [self._library.pre_tokenizer]
             self._library.pre_tokenizer = pre_tokenizers.Sequence([*before, *cuts])
         self._normaliser = self._library.normalizer
@@ -47,10 +47,10 @@ class LibraryIds:
             raise ValueError(f"ids of the vocabulary are not 0, 1, 2, … below {size}")
         self.pieces = (*sorted(ids, key=ids.__getitem__), *(f"<unused {number}>" for number in range(len(ids), size)))
 
-    def _special_cuts(self, added: Iterable[str] = ()) -> list[pre_tokenizers.PreTokenizer]:
+    def _special_cuts(self, added: Iterable[str] = (), *, exact: bool = True) -> list[pre_tokenizers.PreTokenizer]:
         """Return the steps that cut special tokens in a text, since a unigram model would match them.
 
-        added: special tokens beside those that are pieces of the model.
+        added: special tokens beside those that are pieces of the model.  exact: see `typed_specials`.
         """
         model = self.document["model"]
         if model.get("type") != "Unigram":
@@ -59,7 +59,7 @@ class LibraryIds:
         vocabulary = [piece for piece, _ in model["vocab"]]
         matched = [piece for piece in vocabulary if piece not in special]
         typed = [*(piece for piece in vocabulary if piece in special), *added]
-        cuts = typed_specials(typed, (), matched, replace=False)[1]
+        cuts = typed_specials(typed, (), matched, replace=False, exact=exact)[1]
         return [pre_tokenizers.Split(Regex(cut), "isolated") for cut in cuts]
 
     def without_specials(self) -> LibraryTokenizer:

@@ -8,11 +8,13 @@ from translume.errors import SettingsError
 
 
 def typed_specials(
-    special: Iterable[str], codes: Iterable[str], pieces: Iterable[str], *, replace: bool = True
+    special: Iterable[str], codes: Iterable[str], pieces: Iterable[str], *, replace: bool = True, exact: bool = True
 ) -> tuple[list[str], list[str]]:
     """Return regular expressions of the places where special tokens in a text are changed, and where they are cut.
 
     codes: those that are meant at the beginning of a string.  replace: whether characters may be changed.
+    exact: raise SettingsError for a token of which every cut could go through a piece. Otherwise it is cut before its
+    last character: it stays text, perhaps with other pieces than its characters would have without the cut.
     """
     single: set[str] = set()
     inside: set[str] = set()
@@ -38,7 +40,8 @@ def typed_specials(
             ),
             None,
         )
-        if place is None:
+        if place is None and (exact or len(name) == 1):
             raise SettingsError(f"tokenizer: the library would match the special token {name!r} in a text")
+        place = place or len(name) - 1
         cut.append(rf"{whole}{re.escape(name[:place])}\K(?={re.escape(name[place:])})")
     return ["|".join(changed)] if changed else [], ["|".join(cut)] if cut else []
