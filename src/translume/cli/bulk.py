@@ -199,10 +199,11 @@ def _pool(bulk: Bulk) -> Iterator[FindOutcomes]:
     from translume.translator.workers import outcomes
 
     model, translator, count = bulk.model, bulk.translator, bulk.count
+    frames = bool(translator.config.data.source.reader)
     if bulk.cluster is not None:
         _refuse_sharing(translator, f"--ray {bulk.cluster}", "expected a CPU")
         with RayWorkers(bulk.cluster, model, count, **_computing(translator)) as actors:
-            yield actors.outcomes
+            yield partial(actors.outcomes, frames=frames)
         return
     device = next(translator.checkpoint.model.parameters()).device
     if count is None and device.type == "cpu" and len(translator.models) == 1:
@@ -210,11 +211,11 @@ def _pool(bulk: Bulk) -> Iterator[FindOutcomes]:
     start = start_workers(model, translator, count or 1)
     if count is not None and count > 1:
         with start() as workers:
-            yield workers.outcomes
+            yield partial(workers.outcomes, frames=frames)
         return
 
     def alone(texts: Iterable[str], settings: "DecodingSettings") -> Iterator["Outcome"]:
-        for window in windows(numbered_lines(texts, frames=bool(translator.config.data.source.reader))):
+        for window in windows(numbered_lines(texts, frames=frames)):
             yield from outcomes(lambda lines: translator.translate_lines(lines, settings), window)
 
     yield alone

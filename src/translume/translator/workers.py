@@ -83,12 +83,12 @@ class WorkerPool(ABC):
                 raise each
             yield each
 
-    def outcomes(self, texts: Iterable[str], settings: DecodingSettings) -> Iterator[Outcome]:
+    def outcomes(self, texts: Iterable[str], settings: DecodingSettings, *, frames: bool = False) -> Iterator[Outcome]:
         """Yield the translation of each text or why it has none, in order.
 
-        Raises TranslationError if a worker process ends or hangs.
+        frames: see `numbered_lines`.  Raises TranslationError if a worker process ends or hangs.
         """
-        return self._outcomes(windows(numbered_lines(texts), lines=LINES_PER_REQUEST), settings)
+        return self._outcomes(windows(numbered_lines(texts, frames=frames), lines=LINES_PER_REQUEST), settings)
 
     def close(self) -> None:
         """End the workers. Requests in progress are lost."""
