@@ -1,10 +1,10 @@
 """WhisperForConditionalGeneration: pre-norm, windows of log-mel energies behind two convolutions, keys without bias."""
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -113,18 +113,8 @@ class Whisper(BartLayout):
             for name in state
             if name.endswith("q_proj.bias")
         }
-        return super().weights_from(ChainMap(zeros, _Readable(state)), settings)
-
-
-class _Readable(dict[str, Tensor]):
-    """A mapping whose values are looked up in another one, for `ChainMap`."""
-
-    def __init__(self, state: Mapping[str, Tensor]) -> None:
-        super().__init__(dict.fromkeys(state))  # type: ignore[arg-type]  # values are looked up
-        self._state = state
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._state[name]
+        # `state` reads a tensor when it is looked up, so it is not copied. Nothing is written to it.
+        return super().weights_from(ChainMap(zeros, cast("MutableMapping[str, Tensor]", state)), settings)
 
 
 def _generation(config: ForeignConfig) -> dict[str, Any]:
