@@ -12,6 +12,8 @@ import argparse
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -47,7 +49,7 @@ def in_shares(updater: Updater) -> None:
             first = optimisation.HeadLoss(first.objective + loss.objective, nll, first.tokens + loss.tokens)
         return first
 
-    updater.add = add  # type: ignore[method-assign]
+    patch.object(updater, "add", add).start()
 
 
 def nudged(updater: Updater) -> None:
@@ -63,25 +65,22 @@ def run(folder: Path, name: str, change: Change | None) -> tuple[dict[int, dict[
     made: list[Updater] = []
     original = Updater.__init__
 
-    def remember(self: Updater, *args: object, **kwargs: object) -> None:
-        original(self, *args, **kwargs)  # type: ignore[arg-type]
+    def remember(self: Updater, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
         made.append(self)
 
-    Updater.__init__ = remember  # type: ignore[method-assign]
     weights: dict[int, dict[str, Tensor]] = {}
-    changed, loss = change is None, 0.0
-    try:
+    loss = 0.0
+    with patch.object(Updater, "__init__", remember):
         for event in train(Config.read(folder / "run.toml"), folder / name, threads=1):
-            if not changed and made:
-                change(made[0])  # type: ignore[misc]  # it is not None
-                changed = True
+            if change is not None and made:
+                change(made[0])
+                change = None
             if isinstance(event, Progress):
                 loss = event.loss
                 if event.update % (event.updates // 10) == 0:
                     values = made[0].parameters_fp32()
                     weights[event.update] = {key: value.detach().double().clone() for key, value in values.items()}
-    finally:
-        Updater.__init__ = original  # type: ignore[method-assign]
     return weights, loss
 
 

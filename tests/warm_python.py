@@ -148,7 +148,7 @@ def warm_children(program: Path) -> Iterator[None]:
         return begin.Popen(command, **options) if limited else WarmChild(address, command, **options)
 
     names = {name: getattr(begin, name) for name in ("DEVNULL", "PIPE", "STDOUT")}
-    processes.subprocess = types.SimpleNamespace(Popen=popen, **names)  # type: ignore[assignment]
+    processes.subprocess = types.SimpleNamespace(Popen=popen, **names)  # type: ignore[assignment]  # has what is called
     try:
         yield
     finally:
