@@ -63,6 +63,7 @@ max_tokens = 256
 warmup_updates = 2
 validate_every = 5
 save_every = 5
+precision = "fp32"
 """,
         encoding="utf-8",
     )
@@ -81,7 +82,7 @@ def train_for_a_moment() -> Callable[..., Path]:
 data = {train_source = "a.en", train_target = "a.de", valid_source = "a.en", valid_target = "a.de"}
 tokenizer = {kind = "character", size = 300}
 model = {width = 12, feed_forward = 17, encoder_layers = 1, decoder_layers = 1, attention_heads = 2}
-training = {updates = 5, max_tokens = 512, warmup_updates = 2, validate_every = 5, save_every = 5}
+training = {updates = 5, max_tokens = 512, warmup_updates = 2, validate_every = 5, save_every = 5, precision = "fp32"}
 """
         (folder / "a.toml").write_text(settings, encoding="utf-8")
         for name, seed in seeds.items():

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,9 @@ from translume.model.classifier import Network
 from translume.text import Labels, SpecialIds, Tokenizer
 from translume.training.data_parallel import ReplicaPool, Share, replica_count, replica_of, shares_of
 from translume.training.group import Group
-from translume.training.precision import Precision
+
+Precision = Literal["fp32", "bf16"]
+"""The precision of matrix products and activations in training; the weights that Adam changes are fp32."""
 
 _KEPT_FP32 = ("head.", "encoder.embedding.mean", "encoder.embedding.deviation")
 """Beginnings of the names of buffers that stay fp32: tables of a head, mean and deviation of frames."""

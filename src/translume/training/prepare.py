@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Generator, Iterator
+from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,8 +41,8 @@ from translume.training.batches import BatchStream, seed_of
 from translume.training.events import Event, Preparing, Warned
 from translume.training.fine_tuning import inherit_settings, load_base
 from translume.training.group import Group
-from translume.training.optimisation import MovingAverage, Updater
-from translume.training.precision import choose_attention, choose_precision
+from translume.training.optimisation import MovingAverage, Precision, Updater
+from translume.training.precision import choose_attention, choose_precision, update_seconds
 from translume.training.resume import (
     EMA,
     FROZEN,
@@ -62,6 +63,9 @@ from translume.training.vocabularies import extended_vocabularies, vocabularies_
 
 SHORT_UPDATES = 5
 """Maximum number of updates with TRANSLUME_SHORT=1, which examples in the documentation set."""
+
+MEASURED_UPDATES = 2
+"""Number of different updates that a choice of the precision measures."""
 
 CACHE = "cache"
 """The folder of tokenized data in a model folder."""
@@ -242,45 +246,114 @@ def prepare_folder(config: Config, folder: Path) -> Iterator[Event | PreparedDat
         yield (yield from prepare_data(plan_run(config, store, None), store))
 
 
-def prepare_run(
-    plan: RunPlan, store: Store, data: PreparedData, *, begun: Begun, group: Group, device: torch.device
-) -> Generator[Event, None, Prepared]:
-    """Prepare network and optimiser: yield an event before each long step, and return the run's parts (`yield from`).
+@dataclass(slots=True, kw_only=True)
+class Untrained:
+    """The network of a run before its weights are restored, its batches, its teacher, and the facts about the run."""
 
-    begun: the facts about the run if it is new.
+    network: Network
+    stream: BatchStream
+    teacher: TeacherModel
+    begun: Begun
+
+
+def prepare_network(
+    plan: RunPlan, store: Store, data: PreparedData, *, source: Path | None, group: Group, device: torch.device
+) -> Generator[Event, None, Untrained]:
+    """Prepare the network: yield an event before each long step, and return it (`yield from`).
+
+    source: the model to fine-tune, if any. The precision of a new run is chosen here, by this process.
     """
-    model, training = data.model, data.training
-    config, settings = model.config, model.config.training
+    model, settings = data.model, data.model.config.training
     yield Preparing(what="model")
-    state = plan.state or State(begun=begun, metric=settings.metric)
-    teacher = yield from _load_teacher(plan, state, model, store, device)
-    transformer, notes = _transformer(plan, store, model, training, device)
+    if settings.teacher:
+        yield Preparing(what="teacher")
+    teacher = load_teacher(model, device)
+    if plan.state is not None:
+        refuse_other(str(store.folder), "weights of the teacher", plan.state.begun.teacher, teacher.digest)
+    network, notes = _network(plan, store, model, data.training, device)
     for note in notes:
         yield Preparing(what=note)
-    transformer.use_attention(cast(AttentionBackend, state.begun.attention))
     if settings.activation_checkpointing:
-        recompute_layers(transformer)
-    updater = _updater(transformer, model, state.begun.precision, device, teacher.teacher, group)
-    ema = _restored(plan, store, updater, settings.ema)
+        recompute_layers(network)
     stream = BatchStream(
-        training,
+        data.training,
         max_tokens=settings.max_tokens,
         seed=settings.seed,
-        dropout=config.tokenizer.dropout,
-        epoch=state.epoch,
-        position=state.position,
+        dropout=model.config.tokenizer.dropout,
+        epoch=plan.state.epoch if plan.state else 0,
+        position=plan.state.position if plan.state else 0,
         rank=group.rank,
         size=group.size,
     )
+    if plan.state is not None:
+        begun = plan.state.begun
+    else:
+        precision, attention = yield from _choose_arithmetic(network, model, stream, device)
+        begun = Begun(
+            source_tokenizer=model.source.digest,
+            target_tokenizer=model.target.digest,
+            data=data.digest,
+            precision=precision,
+            attention=attention,
+            threads=torch.get_num_threads(),
+            torch=torch.__version__,
+            source_model=str(source or ""),
+            teacher=teacher.digest,
+            source_digest=plan.base_digest,
+            processes=group.size,
+        )
+    return Untrained(network=network, stream=stream, teacher=teacher, begun=begun)
+
+
+def _choose_arithmetic(
+    network: Network, model: ModelDescription, stream: BatchStream, device: torch.device
+) -> Generator[Event, None, tuple[Precision, AttentionBackend]]:
+    """Choose precision and attention backend of a new run, and yield an event with what was measured.
+
+    Updates are measured on copies of the network, one after another, with the first batches of the run and without the
+    teacher, whose precision is its own.
+    """
+    settings, measured = model.config.training, {}
+    ahead = copy(stream)  # the position of the stream itself stays
+    updates = [ahead.take(settings.accumulate) for _ in range(MEASURED_UPDATES)]
+
+    def attention(precision: Precision) -> AttentionBackend:
+        return choose_attention(model.config.model, device, torch.float32 if precision == "fp32" else torch.bfloat16)
+
+    def seconds(precision: Precision) -> float:
+        measured_network = deepcopy(network)
+        measured_network.use_attention(attention(precision))
+        updater = _updater(measured_network, model, precision, device, None, Group())
+        measured[precision] = update_seconds(updater, updates)
+        return measured[precision]
+
+    precision = choose_precision(settings.precision, device, seconds)
+    if measured:
+        texts = [f"{value:.3g} s in {name}" for name, value in measured.items()]
+        yield Preparing(what=f"precision {precision}: processor time of an update is {', '.join(texts)}")
+    return precision, attention(precision)
+
+
+def prepare_run(plan: RunPlan, store: Store, data: PreparedData, untrained: Untrained, group: Group) -> Prepared:
+    """Return the parts of a run, with the optimiser and the weights of the last commit."""
+    model, begun, network = data.model, untrained.begun, untrained.network
+    settings, device = model.config.training, next(network.parameters()).device
+    state = plan.state or State(begun=begun, metric=settings.metric)
+    attention = cast(AttentionBackend, begun.attention)
+    network.use_attention(attention)
+    if untrained.teacher.teacher is not None:
+        untrained.teacher.teacher.network.use_attention(attention)
+    updater = _updater(network, model, cast(Precision, begun.precision), device, untrained.teacher.teacher, group)
+    ema = _restored(plan, store, updater, settings.ema)
     return Prepared(
         model=model,
-        training=training,
+        training=data.training,
         validation=data.validation,
         updater=updater,
-        transformer=transformer,
+        transformer=network,
         ema=ema,
         state=state,
-        stream=stream,
+        stream=untrained.stream,
         device=device,
         outdated=plan.outdated,
         group=group,
@@ -302,52 +375,23 @@ def _lengths(plan: RunPlan, model: ModelDescription, corpus: TokenizedCorpus) ->
     return found if base is None else base.merged(found)
 
 
-def _load_teacher(
-    plan: RunPlan, state: State, model: ModelDescription, store: Store, device: torch.device
-) -> Generator[Event, None, TeacherModel]:
-    """Load the run's teacher. Raises TrainingError if a resumed run began with another one."""
-    if model.config.training.teacher:
-        yield Preparing(what="teacher")
-    teacher = load_teacher(model, device, cast(AttentionBackend, state.begun.attention))
-    if plan.state is None:
-        state.begun.teacher = teacher.digest
-    refuse_other(str(store.folder), "weights of the teacher", state.begun.teacher, teacher.digest)
-    return teacher
-
-
 def _updater(
     transformer: Network,
     model: ModelDescription,
-    precision: str,
+    precision: Precision,
     device: torch.device,
     teacher: Teacher | None,
     group: Group,
 ) -> Updater:
     settings = model.config.training
     options = task_of(model.config).part("loss_options")(settings, model.target)
-    chosen = cast(Literal["fp32", "bf16"], precision)
     options = replace(options, teacher=teacher)
-    return Updater(transformer, settings, options=options, precision=chosen, device=device, group=group)
+    return Updater(transformer, settings, options=options, precision=precision, device=device, group=group)
 
 
-def facts_of(plan: RunPlan, data: PreparedData, source: Path | None, group: Group, device: torch.device) -> Begun:
-    """Return the facts about a new run that must not change when it is resumed; in a group, those of rank 0."""
-    model = data.model
-    precision = choose_precision(model.config.training.precision, device)
-    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-    own = Begun(
-        source_tokenizer=model.source.digest,
-        target_tokenizer=model.target.digest,
-        data=data.digest,
-        precision=precision,
-        attention=choose_attention(model.config.model, device, dtype),
-        threads=torch.get_num_threads(),
-        torch=torch.__version__,
-        source_model=str(source or ""),
-        source_digest=plan.base_digest,
-        processes=group.size,
-    )
-    return Begun(**json.loads(group.texts(json.dumps(asdict(own)))[0]))
+def facts_of_leader(begun: Begun, group: Group) -> Begun:
+    """Return what rank 0 of a group found about a run."""
+    return Begun(**json.loads(group.texts(json.dumps(asdict(begun)))[0]))
 
 
 def _with_tokenizers(plan: RunPlan, store: Store) -> Generator[Event, None, ModelDescription]:
@@ -394,7 +438,7 @@ def _refuse_other_tokenizers(store: Store, config: Config, begun: Begun) -> None
             refuse_other(str(store.folder), f"tokenizer than {path}", digest, Tokenizer.load(Path(path)).digest)
 
 
-def _transformer(
+def _network(
     plan: RunPlan, store: Store, model: ModelDescription, corpus: TokenizedCorpus, device: torch.device
 ) -> tuple[Network, list[str]]:
     """Return the untrained network on its device, and notes about it; a resumed run then loads its own weights."""

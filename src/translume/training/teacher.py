@@ -7,7 +7,6 @@ import torch
 
 from translume.checkpoint import AnyCheckpoint, Manifest, load_any, model_folder, own_file
 from translume.errors import SettingsError
-from translume.model.attention import AttentionBackend
 from translume.model.head import Teacher
 from translume.tasks import task_of
 from translume.training.resume import ModelDescription
@@ -21,7 +20,7 @@ class TeacherModel:
     digest: str
 
 
-def load_teacher(model: ModelDescription, device: torch.device, backend: AttentionBackend) -> TeacherModel:
+def load_teacher(model: ModelDescription, device: torch.device) -> TeacherModel:
     """Load the model that `training.teacher` names, in evaluation mode, onto a device.
 
     Raises SettingsError if it has another target vocabulary than the run's model, fewer positions, or a head without a
@@ -41,7 +40,6 @@ def load_teacher(model: ModelDescription, device: torch.device, backend: Attenti
         raise SettingsError(
             f"{place} reads at most {longest} positions, expected model.max_positions = {longest} or less"
         )
-    found.model.use_attention(backend)
     found.model.eval().requires_grad_(requires_grad=False)
     return TeacherModel(Teacher(found.model, settings.teacher_share), found.digest)
 

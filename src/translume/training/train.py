@@ -42,7 +42,16 @@ from translume.training.events import (
 from translume.training.group import Group, joined
 from translume.training.interrupt import SignalFlag
 from translume.training.optimisation import Weights, learning_rate, snapshot
-from translume.training.prepare import CACHE, Prepared, RunPlan, facts_of, plan_run, prepare_data, prepare_run
+from translume.training.prepare import (
+    CACHE,
+    Prepared,
+    RunPlan,
+    facts_of_leader,
+    plan_run,
+    prepare_data,
+    prepare_network,
+    prepare_run,
+)
 from translume.training.resume import Store, Window, add_candidate, describe_kept_weights
 from translume.training.validation import Quality, Validator, better, clearly_better, measured_by
 
@@ -109,9 +118,11 @@ def _train(
             yield finished
         return
     group.refuse_differences({"the digest of the training pairs": data.digest})
-    begun = facts_of(plan, data, origin, group, place)
     with group.together():
-        prepared = yield from prepare_run(plan, store, data, begun=begun, group=group, device=place)
+        untrained = yield from prepare_network(plan, store, data, source=origin, group=group, device=place)
+    untrained.begun = facts_of_leader(untrained.begun, group)
+    with group.together():
+        prepared = prepare_run(plan, store, data, untrained, group)
         validator = _validator(prepared)
         run = Run(prepared, store, validator)
     prepared.receive()
