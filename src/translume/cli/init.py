@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from translume.config import DataSettings
     from translume.data.pairs import Split
     from translume.recommend import Choice, Value
+    from translume.recommend.columns import Columns
+    from translume.recommend.manifests import Manifest
     from translume.tasks import Task
 
 SETTINGS_SUFFIXES = (".toml", ".yaml", ".yml")
@@ -98,7 +100,7 @@ def command(
     TRAIN_SOURCE and TRAIN_TARGET are two parallel files; TRAIN_SOURCE alone is a TSV, CSV or JSONL file of pairs, or
     a text file for a language model. With --task classification, the second file or column contains the labels of the
     texts in the first. With --corpus or --both, one model translates in all directions; file names must end with the
-    language, as train.en does.
+    language, as train.en does. Sources may be paths of recordings, images or arrays, relative to the file.
     """
     from translume.data.lines import STANDARD_INPUT
     from translume.data.tables import first_row, table_kind
@@ -130,9 +132,11 @@ def command(
         raise SettingsError("--valid: expected one TSV, CSV or JSONL training file, and no --valid-source")
     if base is not None:
         task = _task_of_base(base, task)
+    named = parse_columns(columns, template=template is not None) if columns else ()
+    manifest = _manifest(train_source, train_target, named, base) if template is None else None
     if task is None:
         text = train_target is None and columns is None and template is None and is_text(train_source)
-        task = find_task("language_model" if text else "sequence")
+        task = find_task("language_model" if text and manifest is None else "sequence")
     if task.reads == "documents" and train_target is not None:
         raise SettingsError("init: found two files, expected one text file for a language model")
     files: dict[str, Value] = {}
@@ -147,8 +151,10 @@ def command(
             if columns is not None or template is not None or valid_source is not None:
                 raise SettingsError("--columns, --template and --valid-source: expected none for a language model")
             found: tuple[int | str, ...] = ()
+        elif manifest is not None:
+            found = manifest.columns
         elif columns:
-            found = parse_columns(columns, template=template is not None)
+            found = named
         elif template is not None:
             found = ()
         else:
@@ -164,7 +170,7 @@ def command(
         files |= {"valid": (str(valid),)} if valid else {}
     if valid_source and valid_target:
         files |= {"valid_source": (str(valid_source),), "valid_target": (str(valid_target),)}
-    _print_proposal(files, task, base)
+    _print_proposal(files, task, base, "text" if manifest is None else manifest.kind)
 
 
 def _task_of_base(base: Path, task: "Task | None") -> "Task":
@@ -179,12 +185,33 @@ def _task_of_base(base: Path, task: "Task | None") -> "Task":
     return found
 
 
-def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None) -> None:
-    """Survey the data and print the proposed settings."""
+def _manifest(source: Path, target: Path | None, columns: "Columns", base: Path | None) -> "Manifest | None":
+    """Return what the training files are if their sources are paths; None for text.
+
+    Raises DataError if the model to fine-tune reads other sources.
+    """
+    from translume.checkpoint import read_config
+    from translume.errors import DataError
+    from translume.recommend.manifests import find_manifest
+
+    reads = "text" if base is None else read_config(base).data.source.kind
+    if base is not None and reads == "text":
+        return None
+    manifest = find_manifest(source, target, columns)
+    if base is not None and (manifest is None or manifest.kind != reads.replace("whisper", "audio")):
+        found = "text" if manifest is None else f"paths of {manifest.kind}"
+        raise DataError(f"{source}: found {found}, but {base} reads {reads}")
+    return manifest
+
+
+def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None, kind: str) -> None:
+    """Survey the data and print the proposed settings.  kind: of the sources."""
+    from translume.checkpoint import read_config
     from translume.config import DataSettings
     from translume.recommend import Choice
 
-    data = DataSettings.model_validate({"task": task.name, **files})
+    source = kind if base is None else read_config(base).data.source.model_dump()
+    data = DataSettings.model_validate({"task": task.name, "source": source, **files})
     count = _count(data, "train")
     valid = (*data.valid_source, *data.valid)
     if valid:

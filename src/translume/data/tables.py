@@ -99,9 +99,14 @@ def read_columns(file: str, columns: Sequence[Column], *, exactly: bool = False)
         yield line, [fields[place] for place in places]
 
 
+def first_rows(file: str, count: int) -> list[list[str]]:
+    """Return the fields of the first lines, at most `count`, of a TSV or CSV file."""
+    return [fields for _, fields in islice(_csv_rows(file) if table_kind(file) == "csv" else _tsv_rows(file), count)]
+
+
 def first_row(file: str) -> list[str]:
     """Return the fields of the first line of a TSV or CSV file; none if it is empty."""
-    return next(_csv_rows(file) if table_kind(file) == "csv" else _tsv_rows(file), (1, []))[1]
+    return next(iter(first_rows(file, 1)), [])
 
 
 def _place(column: Column) -> int:

@@ -103,7 +103,7 @@ def _find_keys(file: Path, line: str, keys: tuple[str, str], *, labelled: bool) 
         value = json.loads(line)
     except (ValueError, RecursionError):  # reading the pairs reports the error
         return ()
-    texts = dict(_texts(value)) if isinstance(value, dict) else {}
+    texts = dict(texts_of(value)) if isinstance(value, dict) else {}
     if all(key in texts for key in keys):
         return ()
     if labelled or len(texts) != 2:
@@ -112,13 +112,13 @@ def _find_keys(file: Path, line: str, keys: tuple[str, str], *, labelled: bool) 
     return tuple(texts)
 
 
-def _texts(value: dict[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+def texts_of(value: dict[str, object], above: str = "") -> Iterator[tuple[str, str]]:
     """Yield the texts in an object and its inner objects, with their names for data.columns."""
     for key, each in value.items():
         if isinstance(each, str):
             yield above + key, each
         elif isinstance(each, dict) and not above:
-            yield from _texts(each, f"{key}.")
+            yield from texts_of(each, f"{key}.")
 
 
 def _label_is_first(file: Path) -> bool:

@@ -6,9 +6,10 @@ from itertools import islice
 from pathlib import Path
 
 from translume.checkpoint import read_config, read_vocabularies
-from translume.config import Config, DataSettings, TrainingSettings
+from translume.config import Config, DataSettings, FrameSettings, TrainingSettings
 from translume.data import read_pairs
 from translume.recommend import Choice, Proposal
+from translume.recommend.manifests import survey_files
 from translume.recommend.survey import language_of
 from translume.text import Tokenizer
 
@@ -42,13 +43,21 @@ _SAME_OBJECTIVE = (
 def propose_fine_tuning(data: DataSettings, count: int, model: Path) -> Proposal:
     """Return the proposal for fine-tuning `model` on `count` pairs, read from the files in `data`.
 
-    Only [training] is proposed: the rest is inherited from the model.
+    Only [training] is proposed: the rest is inherited from the model. Raises DataError if sources are files and not
+    even half of them can be read.
     """
     base = read_config(model)
-    once = math.ceil(count * _tokens_of_a_pair(data, model) / (base.training.max_tokens * base.training.accumulate))
+    notes = list(_notes(data, base, model))
+    if isinstance(data.source, FrameSettings):
+        found = survey_files(data, count)
+        tokens = found.positions(data.source) / len(found.headers)
+        notes += found.notes()
+    else:
+        tokens = _tokens_of_a_pair(data, model)
+    once = math.ceil(count * tokens / (base.training.max_tokens * base.training.accumulate))
     updates = math.ceil(min(max(EPOCHS * once, MIN_UPDATES), MAX_UPDATES) / 100) * 100
     choices = tuple(_training(base.training, updates, once))
-    return Proposal(choices=choices, description=f" to fine-tune {model}", notes=tuple(_notes(data, base, model)))
+    return Proposal(choices=choices, description=f" to fine-tune {model}", notes=tuple(notes))
 
 
 def _tokens_of_a_pair(data: DataSettings, model: Path) -> float:

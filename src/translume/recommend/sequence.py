@@ -10,6 +10,7 @@ from translume.config.evaluation import tokenizer_of
 from translume.data import read_pairs
 from translume.recommend import Choice, Proposal
 from translume.recommend.columns import languages_of_columns
+from translume.recommend.manifests import propose_for_manifest
 from translume.recommend.survey import Side, language_of, languages_of, survey
 
 
@@ -58,7 +59,9 @@ MAX_POSITIONS, SPARE = 2048, 8
 
 
 def propose_for_pairs(data: DataSettings, count: int) -> Proposal:
-    """Return the proposal for `count` pairs of texts, read from the files in `data`."""
+    """Return the proposal for `count` pairs, of texts or of a source and its text, read from the files in `data`."""
+    if data.source.reader:
+        return propose_for_manifest(data, count)
     if data.train:
         languages = languages_of_columns(data.columns)
         languages = languages if any(languages) else languages_of(Path(data.train[0]))

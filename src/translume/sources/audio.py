@@ -35,10 +35,7 @@ class RecordingReader(FrameReader):
     def decode(self, content: bytes) -> NDArray[Any]:
         if not content:
             raise UnreadableError("empty file, expected audio")
-        try:
-            import soundfile
-        except (ImportError, OSError):
-            raise SettingsError("data.source: audio needs soundfile; pip install 'translume[audio]'") from None
+        soundfile = soundfile_module()
         if content[:4] == b"RIFF" and 8 + int.from_bytes(content[4:8], "little") - len(content) in range(2, 1 << 31):
             raise UnreadableError("truncated: the file is shorter than its header says")
         try:
@@ -159,3 +156,12 @@ def resampled(samples: Tensor, rate: int) -> Tensor:
     count = -(-len(samples) * new // old)
     found = F.conv1d(F.pad(samples, (width, width + old))[None, None], kernels, stride=old)
     return found[0].mT.flatten()[:count]
+
+
+def soundfile_module() -> Any:
+    """Return the module soundfile. Raises SettingsError if it is not installed."""
+    try:
+        import soundfile
+    except (ImportError, OSError):
+        raise SettingsError("data.source: audio needs soundfile; pip install 'translume[audio]'") from None
+    return soundfile

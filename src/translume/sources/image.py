@@ -14,7 +14,8 @@ from translume.sources.reader import FrameReader, UnreadableError
 if TYPE_CHECKING:
     from PIL import Image
 
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+"""Formats that are read, of those that Pillow knows."""
 _DEEP = ("I;16", "I;16B", "I;16L", "I")
 
 
@@ -30,11 +31,11 @@ class ImageReader(FrameReader):
     def decode(self, content: bytes) -> NDArray[Any]:
         if not content:
             raise UnreadableError("empty file, expected an image")
-        image = _pillow()
+        image = pillow_module()
         try:
             with warnings.catch_warnings():  # of large images, which are refused below
                 warnings.simplefilter("ignore")
-                found = image.open(io.BytesIO(content), formats=_FORMATS)
+                found = image.open(io.BytesIO(content), formats=FORMATS)
             self._refuse_large(found.size)
             found.load()
         except image.DecompressionBombError:
@@ -46,7 +47,7 @@ class ImageReader(FrameReader):
         return self._columns(found)
 
     def convert(self, given: object) -> NDArray[Any]:
-        image = _pillow()
+        image = pillow_module()
         if isinstance(given, image.Image):
             self._refuse_large(given.size)
             return self._columns(given)
@@ -79,7 +80,7 @@ class ImageReader(FrameReader):
 
     def _columns(self, found: "Image.Image") -> NDArray[Any]:
         """Return the columns [width, height · colours] of an image scaled to the height of the settings."""
-        image = _pillow()
+        image = pillow_module()
         if found.mode in _DEEP:  # 16 bits; Pillow would cut them off at 255
             found = image.fromarray(np.clip(np.asarray(found, np.float64) / 257, 0, 255).astype(np.uint8))
         if found.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in found.info:
@@ -96,7 +97,8 @@ class ImageReader(FrameReader):
         return pixels.reshape(height, width, -1).transpose(1, 0, 2).reshape(width, -1)
 
 
-def _pillow() -> Any:
+def pillow_module() -> Any:
+    """Return the module PIL.Image. Raises SettingsError if Pillow is not installed."""
     try:
         from PIL import Image
     except ImportError:
