@@ -95,7 +95,7 @@ def _training(base: TrainingSettings, updates: int, once: int) -> Iterable[Choic
 def _notes(data: DataSettings, base: Config, model: Path) -> Iterable[str]:
     """Yield warnings about languages: of files whose names say another one, and of recordings, which no name says."""
     if base.model.language_tags == "speech":
-        yield "add source_language and target_language to [data]: the prompt of the model names the language of recordings"
+        yield "add source_language and target_language to [data]: the model's prompt names the language of recordings"
     for files, side in ((data.train_source, "source"), (data.train_target, "target")):
         held = getattr(base.data, f"{side}_language")
         for file in files:
