@@ -1,7 +1,10 @@
 """Many files are translated into a folder: one output for each input, and a second call does what is missing."""
 
 import gzip
+import json
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -11,7 +14,7 @@ from click.testing import Result
 
 from translume.data import read_lines
 from translume.errors import DataError, TranslationError
-from translume.translator import Translation
+from translume.translator import Translation, scoring
 from translume.translator.bulk import Shard, as_line, shards_of, write_shard
 from translume.translator.planning import Line, LineError
 from translume.translator.workers import outcomes
@@ -77,6 +80,92 @@ def test_inputs_of_the_same_name_are_refused(tmp_path: Path) -> None:
     )
 
 
+def test_pairs_of_many_files_are_scored_and_inspected_as_alone(
+    run: Callable[..., Result], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [("ab kl", "AB KL"), ("cde " * 700, "CDE"), ("fgh a", "FGH B"), ("", "AB")]
+    rows = "".join(f'{{"s": "{source}", "t": "{target}"}}\n' for source, target in pairs)
+    (tmp_path / "p.jsonl.zst").write_bytes(zstandard.compress(rows.encode()))
+    for number, name in enumerate(("p.en", "p.de")):
+        (tmp_path / name).write_text("".join(f"{pair[number]}\n" for pair in pairs if len(pair[0]) < 99))
+    model, out = folder / "model", tmp_path / "out"
+    words = ["--input", tmp_path / "p.jsonl.zst", "--columns", "s,t", "--output", out, "--workers", "1"]
+    made = run("score", model, *words)
+    assert made.exit_code == 1
+    (failure,) = [line for line in made.stderr.splitlines() if line.startswith("warning: ")]
+    assert failure.startswith(f"warning: {tmp_path}/p.jsonl.zst:2: the source has 2,")
+    assert failure.endswith("; it has no score")
+    found = list(read_lines(out / "p.jsonl.log_probs.zst"))
+    alone = run("score", model, tmp_path / "p.en", tmp_path / "p.de").stdout.splitlines()
+    assert (found[1], len(found), len(alone)) == ("", 4, 3)
+    assert list(map(float, [found[0], *found[2:]])) == pytest.approx(list(map(float, alone)), abs=1e-5)
+
+    parallel = ["--input", tmp_path / "p.en", "--targets", tmp_path / "p.de", "--output", out, "--workers", "1"]
+    assert run("score", model, *parallel, "--json").exit_code == 0
+    objects = [json.loads(line)["log_prob"] for line in read_lines(out / "p.en.jsonl")]
+    assert objects == pytest.approx(list(map(float, alone)), abs=1e-5)
+
+    (out / "p.en.jsonl").unlink()
+    assert run("inspect", model, "--corpus", *parallel).exit_code == 0
+    views = {view["line"]: view for view in map(json.loads, read_lines(out / "p.en.jsonl"))}
+    lens = run("inspect", model, "--corpus", tmp_path / "p.en", tmp_path / "p.de", "--json")
+    suspects = json.loads(lens.stdout)["suspects"]
+    assert [view["line"] for view in suspects] == sorted(views, key=lambda line: views[line]["gain"])
+    for view in suspects:
+        assert {**views[view["line"]], "log_p": 0, "gain": 0, "worst_log_p": 0} == {
+            **view, "log_p": 0, "gain": 0, "worst_log_p": 0
+        }  # fmt: skip
+        for name in ("log_p", "gain", "worst_log_p"):
+            assert views[view["line"]][name] == pytest.approx(view[name], abs=1e-5)
+
+    scored = scoring.score_pairs
+    monkeypatch.setattr(
+        scoring, "score_pairs", lambda *given: [replace(each, log_prob=-math.inf) for each in scored(*given)]
+    )
+    (out / "p.en.log_probs").unlink(missing_ok=True)
+    impossible = run("score", model, *parallel)
+    assert impossible.stderr.splitlines()[-1] == "3 targets contain a token of probability 0"
+    assert list(read_lines(out / "p.en.log_probs")) == ["-inf"] * 3
+
+
+def test_files_that_are_no_pairs_are_one_line_each_and_have_no_output(
+    run: Callable[..., Result], folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "short.de").write_text("AB KL\n")
+    (tmp_path / "empty").touch()
+    model, out = folder / "model", tmp_path / "out"
+    words = ["score", model, "--output", out, "--workers", "1", "--input", folder / "a.en", "--targets"]
+    unequal = run(*words, tmp_path / "short.de")
+    message = f"{folder}/a.en has 12 lines but {tmp_path}/short.de has 1; expected as many in both"
+    assert (unequal.exit_code, unequal.stderr) == (1, f"warning: {message}\n")
+    assert run(*words, tmp_path / "none").stderr == f"warning: {tmp_path}/none: no such file\n"
+    assert run(*words, tmp_path / "none", "--on-error", "stop").stderr == f"Error: {tmp_path}/none: no such file\n"
+    both = run(*words, folder / "a.de", "--input", tmp_path / "empty", "--targets", tmp_path / "empty")
+    assert (both.exit_code, both.stderr.splitlines()[-1]) == (
+        1,
+        f"warning: {tmp_path}/empty: empty file, expected one sentence a line; the other files are scored",
+    )
+    assert [path.name for path in out.iterdir()] == ["a.en.log_probs"]
+    for wrong, message in (
+        ([*words, folder / "*.de"], f"--input: {folder}/a.en stands for 1 files, but"),
+        ([*words, folder / "a.de", "--input", "b"], "--input: found 2, but --targets 1; expected as many of each"),
+        ([*words, folder / "a.de", "--columns", "a,b"], "--columns: found with --targets, expected tables"),
+        (["score", model, "--output", out, "--input", "a", "--columns", "a"], "--columns: found 'a', expected two"),
+        (["score", model, folder / "a.en"], "score: expected MODEL SOURCE TARGET, or --input and --output"),
+        (["score", model, "a", "b", "--workers", "2"], "--workers: found without --input, expected --input and"),
+        (["inspect", model, "--input", "a", "--output", out], "--input: found without --corpus, expected both"),
+        (
+            ["inspect", model, "--corpus", "--input", folder / "a.en", "--output", out, "--beam", "2"],
+            "inspect: decoding options are for a TEXT or --compare, found --corpus alone",
+        ),
+    ):
+        (folder / "b.de").touch()
+        found = run(*wrong)
+        (folder / "b.de").unlink()
+        assert found.stderr.startswith(f"Error: {message}"), found.stderr
+        assert (found.exit_code, found.stderr.count("\n")) == (1, 1)
+
+
 def test_lines_after_one_that_fails_are_translated_in_order(tmp_path: Path) -> None:
     def translate(lines: list[Line]) -> Iterator[Translation]:
         for line in lines:
@@ -116,7 +205,7 @@ def test_files_of_an_address_are_translated_and_trained_on(
     made = run(*trained, "--set", "training.updates=2")
     assert made.exit_code == 0, made.stderr
     lost = run("translate", folder / "model", "--input", "memory://pairs/b", "--output", tmp_path, "--workers", "1")
-    assert lost.stderr == "warning: memory://pairs/b: no such file; the other files are translated\n"
+    assert lost.stderr == "warning: memory://pairs/b: no such file\n"
     lost = run("translate", folder / "model", "--input", "odd://pairs/b", "--output", tmp_path, "--workers", "1")
     assert lost.stderr.startswith("warning: odd://pairs/b: cannot be read: Protocol not known: odd")
     lost = run("translate", folder / "model", "--input", "ftp://localhost:1/*.en", "--output", tmp_path)

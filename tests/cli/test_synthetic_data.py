@@ -1,12 +1,13 @@
 """Training data made by a model: back-translations of texts, and targets of a teacher."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
-from translume.checkpoint import read_config
+from translume.checkpoint import load_checkpoint, read_config, save_model
 from translume.data import read_lines
 
 
@@ -51,9 +52,17 @@ def test_a_small_model_is_trained_on_the_translations_of_a_teacher(
     assert targets.stat().st_mtime_ns == written
     other = run(*words, "--set", f"data.train_source={folder}/a.de")
     assert other.stderr == (
-        f"Error: {tmp_path}/small.targets: found translations by another teacher or of other training files; "
-        "delete it or change --out\n"
+        f"Error: {tmp_path}/small.targets: found translations by another teacher, of other training files or with "
+        "other settings of [decoding]; delete it or change --out\n"
     )
+    teacher = load_checkpoint(folder / "model")
+    changed = teacher.config.change("decoding.beam=2")
+    save_model(tmp_path / "teacher", replace(teacher, config=changed))
+    assert run(words[0], tmp_path / "teacher", *words[2:]).stderr == other.stderr
+    (tmp_path / "short.de").write_text("AB KL\n")
+    unequal = run(*words, "--set", f"data.train_target={tmp_path}/short.de")
+    message = f"{folder}/a.en has 12 lines but {tmp_path}/short.de has 1; expected as many in both"
+    assert unequal.stderr == f"Error: {message}\n"
 
     table = "".join(f'{{"a": "{line}", "b": "x"}}\n' for line in sources.splitlines())
     (tmp_path / "a.jsonl").write_text(table)

@@ -183,6 +183,33 @@ def test_the_command_continues_each_line(folder: Path) -> None:
     assert texts[2].startswith("cc")
 
 
+def test_prompts_in_files_keep_their_line_breaks_and_are_continued_as_alone(
+    folder: Path, generator: Generator, tmp_path: Path
+) -> None:
+    prompts = ["aa\nbb", "aa " * 20, "", "cc"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"p": prompt}) + "\n" for prompt in prompts))
+    options = ["--strategy", "greedy", "--max-length", 3, "--output", tmp_path / "out", "--workers", 1]
+    code, output, errors = run(["generate", folder, "--input", tmp_path / "a.jsonl", "--column", "p", *options])
+    failure = "the prompt has 21 tokens, expected at most 10: the model reads 11 with its begin mark"
+    assert (code, output) == (1, "")
+    assert errors.startswith(f"warning: {tmp_path}/a.jsonl:2: {failure}; it has no continuation\n")
+    found = [json.loads(line) for line in (tmp_path / "out" / "a.jsonl.jsonl").read_text().splitlines()]
+    alone = {
+        prompt: generator.generate(prompt, strategy="greedy", max_length=3).text
+        for prompt in prompts
+        if prompt != prompts[1]
+    }
+    assert found == [
+        {"error": failure} if prompt == prompts[1] else {"prompt": prompt, "text": alone[prompt]} for prompt in prompts
+    ]
+    table = run(["generate", folder, "--input", tmp_path / "a.jsonl", *options])
+    assert table == (1, "", f"Error: {tmp_path}/a.jsonl: a table, expected --column, that of the prompts\n")
+    several = run(["generate", folder, "--input", tmp_path / "a", *options[4:], "--nbest", 2])
+    assert (
+        several[2] == "Error: --nbest: found with --input, expected --json as well, which has all texts of a prompt\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -14,6 +14,8 @@ from translume.checkpoint import save_model
 from translume.errors import ModelFolderError, TranslationError
 from translume.translator import Translator, Workers, load_translator
 from translume.translator import workers as module
+from translume.translator.jobs import SCORE
+from translume.translator.planning import Line
 
 Make = Callable[..., Translator]
 pytestmark = pytest.mark.usefixtures("warm_processes")
@@ -58,6 +60,18 @@ def test_workers_load_the_model_in_the_given_dtype(saved):
         found = [each.hypotheses[0].log_prob for each in workers.translate_all(texts, translator.config.decoding)]
     assert found == pytest.approx(wanted["bf16"], abs=1e-6)
     assert found != pytest.approx(wanted["fp32"], abs=1e-4)
+
+
+def test_workers_score_targets_as_the_translator_does_and_name_those_that_they_cannot(saved, pair):
+    _, translator = saved
+    pairs = [("abc", "xy"), ("e" * 30, "x"), ("", ""), ("hello you", "abc")]
+    lines = [(Line(number=n, text=source, target=target), 1) for n, (source, target) in enumerate(pairs, 1)]
+    found = list(pair.outcomes(SCORE, iter(lines), translator.config.decoding))
+    assert str(found.pop(1)) == "line 2: the source has 31 tokens with its end mark, expected at most 17"
+    wanted = list(translator.score_all(pairs[:1] + pairs[2:]))
+    assert [each.tokens for each in found] == [each.tokens for each in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-5)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e9])

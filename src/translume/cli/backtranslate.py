@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from translume.cli.bulk import Bulk, bulk_options, input_options, translate_files, work_of
+from translume.cli.bulk import TRANSLATE, Bulk, FileOptions, file_options, print_warnings, process_files, text_works
 from translume.cli.options import (
     MODEL,
     Compute,
@@ -24,21 +24,16 @@ from translume.errors import SettingsError
     epilog="Example: translume backtranslate models/de-en --input 'news.*.de' --output synthetic",
 )
 @click.argument("model", type=MODEL)
-@input_options
+@file_options
 @click.option("--tag", default="<BT>", help="First word of each synthetic source; empty for none.  [default: <BT>]")
-@bulk_options
 @decoding_options
 @set_option
 @workers_option
 @engine_compute_options
 def command(
     model: Path,
-    inputs: tuple[str, ...],
-    output: Path | None,
-    column: str | None,
+    files: FileOptions,
     tag: str,
-    on_error: str | None,
-    address: str | None,
     workers: int | None,
     overrides: tuple[str, ...],
     compute: Compute,
@@ -51,8 +46,10 @@ def command(
     """
     from translume.translator import Translator
     from translume.translator.bulk import as_synthetic_pair
+    from translume.translator.jobs import TRANSLATE as JOB
+    from translume.translator.planning import numbered_lines
 
-    if not inputs or output is None:
+    if not files.inputs or files.output is None:
         raise SettingsError("--input, --output: expected both")
     if not tag.isprintable():
         raise SettingsError(f"--tag: found {tag!r}, expected a word without tabs and line breaks")
@@ -62,12 +59,15 @@ def command(
         raise SettingsError("--nbest: expected one translation for each line")
     bulk = Bulk(
         model=model,
-        translator=translator,
+        loaded=translator,
+        job=JOB,
+        verb=TRANSLATE,
         settings=settings,
         count=workers,
-        cluster=address,
-        stops=on_error == "stop",
+        cluster=files.address,
+        stops=files.on_error == "stop",
         row=partial(as_synthetic_pair, tag=tag),
+        report=print_warnings,
     )
-    if translate_files(work_of(inputs, output, column, translator.config.data, ".tsv"), bulk):
+    if process_files(text_works(files, files.output, translator.config.data, numbered_lines, ".tsv"), bulk):
         click.get_current_context().exit(1)

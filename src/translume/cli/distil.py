@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.bulk import Bulk, Work, bulk_options, translate_files
+from translume.cli.bulk import TRANSLATE, Bulk, FileOptions, Lines, Work, bulk_options, print_warnings, process_files
 from translume.cli.options import FILE, FOLDER, MODEL, Compute, compute_options, json_option, set_option, workers_option
 from translume.cli.train import train_model
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
-    from translume.config import Config
+    from translume.config import Config, DecodingSettings
     from translume.data.pairs import Origin
 
 
@@ -35,8 +35,7 @@ def command(
     teacher: Path,
     config: Path,
     out: Path,
-    on_error: str | None,
-    address: str | None,
+    files: FileOptions,
     workers: int | None,
     as_json: bool,
     overrides: tuple[str, ...],
@@ -51,9 +50,10 @@ def command(
     from translume.data.pairs import origins
 
     settings = Config.read(config, overrides)
-    works = _works(settings, teacher, out.parent / f"{out.absolute().name}.targets")
+    decoding = _decoding(settings, teacher)
+    works = _works(settings, teacher, decoding, out.parent / f"{out.absolute().name}.targets")
     if any(not work.shard.target.exists() for work in works):
-        _translate(settings, teacher, works, compute, workers, address, stops=on_error == "stop")
+        _translate(teacher, decoding, works, compute, workers, files)
         if any(not work.shard.target.exists() for work in works):
             click.get_current_context().exit(1)
     own: dict[str, object] = {
@@ -68,23 +68,42 @@ def command(
     train_model(student, out, None, compute, resume="the same command", as_json=as_json)
 
 
-def _works(config: "Config", teacher: Path, folder: Path) -> list[Work]:
+def _decoding(config: "Config", teacher: Path) -> "DecodingSettings":
+    """Return how the teacher translates. One of several languages translates as the settings of the student say."""
+    from translume.checkpoint import read_config
+
+    found = read_config(teacher)
+    if found.model.language_tags == "none":
+        return found.decoding
+    languages = {"from_": config.data.source_language, "to": config.data.target_language}
+    return found.decoding.model_copy(update=languages)
+
+
+def _works(config: "Config", teacher: Path, decoding: "DecodingSettings", folder: Path) -> list[Work]:
     """Return the training sources, those of tables written to text files, and the files of their translations.
 
-    Raises SettingsError if the folder of translations is that of another teacher or of other training files.
+    Raises SettingsError if the folder of translations is that of another teacher, of other training files or of other
+    settings, and DataError for parallel files of unequal length.
     """
     from translume.atomic import make_folder, write_file
     from translume.data import count_lines, read_lines
     from translume.data.pairs import origins
     from translume.tasks import task_of
     from translume.translator.bulk import Shard
+    from translume.translator.planning import numbered_lines
 
     data, task = config.data, task_of(config)
     if (task.reads, task.predicts) != ("pairs", "tokens") or data.corpus or data.source.reader:
         raise SettingsError("distil: expected texts and their targets in one direction, in [data]")
     make_folder(folder)
     places = origins(data, "train")
-    _refuse_other(folder, teacher, places)
+    for place in places:
+        place.check_lengths()
+    _refuse_other(folder, teacher, decoding, places)
+
+    def read(file: str) -> Lines:
+        return numbered_lines(read_lines(file))
+
     works = []
     for number, place in enumerate(places):
         file = place.file
@@ -94,11 +113,11 @@ def _works(config: "Config", teacher: Path, folder: Path) -> list[Work]:
                 lines = (" ".join(pair.source.splitlines()) for pair in place.read())
                 write_file(Path(file), "".join(f"{line}\n" for line in lines).encode())
         target = folder / f"{number:04}.target.txt"
-        works.append(Work(Shard(file, target), partial(count_lines, file), partial(read_lines, file)))
+        works.append(Work(Shard(file, target), partial(count_lines, file), partial(read, file)))
     return works
 
 
-def _refuse_other(folder: Path, teacher: Path, places: "Iterable[Origin]") -> None:
+def _refuse_other(folder: Path, teacher: Path, decoding: "DecodingSettings", places: "Iterable[Origin]") -> None:
     """Record what a folder of translations is made from. Raises SettingsError if that was something else before."""
     from translume.atomic import write_file
     from translume.checkpoint import Manifest
@@ -108,44 +127,42 @@ def _refuse_other(folder: Path, teacher: Path, places: "Iterable[Origin]") -> No
     record = folder / "made_from.json"
     weights = Manifest.read(teacher).files[WEIGHTS].sha256
     sources = [[file_digest(place.file, folder / DIGESTS), place.columns, place.template] for place in places]
-    found = f"{json.dumps({'teacher': weights, 'sources': sources})}\n".encode()
+    values = {"teacher": weights, "sources": sources, "decoding": decoding.model_dump(mode="json")}
+    found = f"{json.dumps(values)}\n".encode()
     if not record.exists():
         write_file(record, found)
     elif record.read_bytes() != found:
         raise SettingsError(
-            f"{folder}: found translations by another teacher or of other training files; delete it or change --out"
+            f"{folder}: found translations by another teacher, of other training files or with other settings of "
+            "[decoding]; delete it or change --out"
         )
 
 
 def _translate(
-    config: "Config",
     teacher: Path,
+    decoding: "DecodingSettings",
     works: list[Work],
     compute: Compute,
     workers: int | None,
-    address: str | None,
-    *,
-    stops: bool,
+    files: FileOptions,
 ) -> None:
-    """Write the translations that are missing. A teacher of several languages translates as the settings say."""
+    """Write the translations that are missing."""
     from translume.translator import Translator
     from translume.translator.bulk import as_line
+    from translume.translator.jobs import TRANSLATE as JOB
 
     translator = Translator.load(teacher, compute.to_load())
-    decoding = translator.config.decoding
-    if translator.directions.tagged:
-        languages = {"from_": config.data.source_language, "to": config.data.target_language}
-        decoding = decoding.model_copy(update=languages)
-        translator.check(decoding)
-    translate_files(
-        works,
-        Bulk(
-            model=teacher,
-            translator=translator,
-            settings=decoding,
-            count=workers,
-            cluster=address,
-            stops=stops,
-            row=as_line,
-        ),
+    translator.check(decoding)
+    bulk = Bulk(
+        model=teacher,
+        loaded=translator,
+        job=JOB,
+        verb=TRANSLATE,
+        settings=decoding,
+        count=workers,
+        cluster=files.address,
+        stops=files.on_error == "stop",
+        row=as_line,
+        report=print_warnings,
     )
+    process_files(works, bulk)

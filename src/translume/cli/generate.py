@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume.cli.bulk import CONTINUE, Bulk, FileOptions, Lines, Work, file_options, process_files, text_works
 from translume.cli.group import interrupt_hint
-from translume.cli.options import MODEL, Compute, decoding_options, engine_compute_options, json_option, set_option
+from translume.cli.options import (
+    MODEL,
+    Compute,
+    decoding_options,
+    engine_compute_options,
+    json_option,
+    set_option,
+    workers_option,
+)
 from translume.cli.terminal import ProgressBar, warn
+from translume.errors import SettingsError
 
 if TYPE_CHECKING:
-    from translume.config import DecodingSettings
+    from translume.config import DataSettings, DecodingSettings
     from translume.translator import Generation, Generator
 
 SEPARATOR = "-----"
@@ -31,21 +41,29 @@ SEPARATOR = "-----"
     "--prompt", "named", metavar="TEXT", help="The prompt, instead of PROMPT, such as one that begins with -."
 )
 @decoding_options
+@file_options
 @json_option
 @set_option
+@workers_option
 @engine_compute_options
 def command(
     model: Path,
     prompt: str | None,
     named: str | None,
+    files: FileOptions,
     as_json: bool,
     overrides: tuple[str, ...],
+    workers: int | None,
     compute: Compute,
 ) -> None:
     """Continue PROMPT, or each line of standard input, and print the prompt with its continuation.
 
     An empty prompt begins a document. On a terminal the text appears as it is generated. If there are several texts, a
     line of five hyphens comes between two. --json prints one object for each prompt.
+
+    With --input and --output, the prompts in many files are continued with one process on each core. Each output,
+    NAME.jsonl, has an object with `prompt` and `text` for each prompt, or with --json all of the generation. It appears
+    when it is complete, so the same command continues after an interruption.
     """
     from translume.cli.evaluate_language_model import load_generator_with
     from translume.data import read_lines
@@ -53,8 +71,32 @@ def command(
 
     if prompt is not None and named is not None:
         raise click.UsageError("PROMPT and --prompt: expected one of them")
+    folder = files.folder({"PROMPT": prompt is not None, "--prompt": named is not None})
+    if folder is None and workers is not None:
+        raise SettingsError("--workers: found without --input, expected --input and --output")
     generator = load_generator_with(model, overrides, compute)
     settings = generator.choose(None)
+    if folder is not None:
+        from translume.translator.bulk import as_object, as_text_object
+        from translume.translator.jobs import GENERATE
+
+        if settings.nbest > 1 and not as_json:
+            raise SettingsError("--nbest: found with --input, expected --json as well, which has all texts of a prompt")
+        bulk = Bulk(
+            model=model,
+            loaded=generator,
+            job=GENERATE,
+            verb=CONTINUE,
+            settings=settings,
+            count=workers,
+            cluster=files.address,
+            stops=files.on_error == "stop",
+            row=as_object if as_json else as_text_object,
+            report=lambda place, found: _print_warnings(found, f"{place}: "),
+        )
+        if process_files(_works(files, folder, generator.config.data), bulk):
+            click.get_current_context().exit(1)
+        return
     given = prompt if named is None else named
     with interrupt_hint("Interrupted"), ProgressBar("generating", unit="prompts", prints=True) as bar:
         if given is not None and not as_json and settings.nbest == 1 and sys.stdout.isatty():
@@ -68,6 +110,21 @@ def command(
             for line in _output_lines(generation, first=bar.done == 1, as_json=as_json):
                 click.echo(line)
             _print_warnings(generation, "" if given is not None else f"prompt {bar.done}: ")
+
+
+def _works(files: FileOptions, folder: Path, data: "DataSettings") -> list[Work]:
+    """Return the files of prompts with their outputs. Raises SettingsError for a table without --column."""
+    from translume.data.tables import KINDS, suffix_of
+    from translume.translator.planning import Line
+
+    def lines(prompts: Iterator[str]) -> Lines:
+        return ((Line(number=number, text=text), len(text)) for number, text in enumerate(prompts, 1))
+
+    works = text_works(files, folder, data, lines, ".jsonl", line_breaks=True)
+    for work in works:
+        if files.columns is None and suffix_of(work.shard.source) in KINDS:
+            raise SettingsError(f"{work.shard.source}: a table, expected --column, that of the prompts")
+    return works
 
 
 def _print_stream(generator: "Generator", prompt: str, settings: "DecodingSettings") -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from translume.atomic import check_writable, write_file
+from translume.cli.bulk import FileOptions, pair_file_options
 from translume.cli.options import (
     FILE,
     MODEL,
@@ -20,6 +21,7 @@ from translume.cli.options import (
     decoding_options,
     json_option,
     set_option,
+    workers_option,
 )
 from translume.cli.terminal import ProgressBar, note
 from translume.errors import SettingsError, nearest
@@ -60,6 +62,8 @@ class InspectOptions:
     as_json: bool
     overrides: tuple[str, ...]
     compute: Compute
+    files: FileOptions
+    workers: int | None
 
     @property
     def what_if(self) -> bool:
@@ -84,7 +88,7 @@ def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ..
     epilog='Example: translume inspect models/en-de "A man is riding a bicycle." --html out.html',
 )
 @click.argument("model", type=MODEL)
-@click.argument("inputs", nargs=-1, metavar="TEXT | SOURCE TARGET | FILE")
+@click.argument("texts", nargs=-1, metavar="TEXT | SOURCE TARGET | FILE")
 @click.option(
     "--corpus",
     is_flag=True,
@@ -137,13 +141,15 @@ def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ..
     metavar="TEXT",
     help="Show how this source changes the translation and its probabilities. Instead of a trace.",
 )
+@pair_file_options
 @decoding_options
 @json_option
 @set_option
+@workers_option
 @compute_options
 def command(
     model: Path,
-    inputs: tuple[str, ...],
+    texts: tuple[str, ...],
     corpus: bool,
     other: Path | None,
     target: str | None,
@@ -155,8 +161,10 @@ def command(
     why_not: tuple[str, ...],
     force: tuple[tuple[int, str], ...],
     edit: tuple[str, ...],
+    files: FileOptions,
     as_json: bool,
     overrides: tuple[str, ...],
+    workers: int | None,
     compute: Compute,
 ) -> None:
     """Show, for every token of the translation of TEXT, the predicted distribution, the alternatives, how decoding
@@ -164,16 +172,24 @@ def command(
 
     For a classifier: the classes, and which tokens of TEXT are evidence for and against each. With --corpus, texts
     and labels: how reliable its probabilities are.
+
+    With --corpus, --input and --output, the pairs of many files are scored with one process on each core. Each output,
+    NAME.jsonl, has an object for each pair with `gain`, which is low for a target that does not fit its source.
     """
     from translume.checkpoint import read_config
     from translume.tasks import task_of
 
-    if not 1 <= len(inputs) <= 1 + corpus:
+    folder = files.folder({"SOURCE": texts, "--compare": other, "--top": top, "--html": html, "--json": as_json})
+    if folder is not None and not corpus:
+        raise SettingsError("--input: found without --corpus, expected both; a TEXT is inspected alone")
+    if folder is None and workers is not None:
+        raise SettingsError("--workers: found without --input, expected --input and --output")
+    if folder is None and not 1 <= len(texts) <= 1 + corpus:
         raise SettingsError("inspect: expected one TEXT, or --corpus with SOURCE TARGET or one file of pairs")
     options = InspectOptions(
         model=model,
-        text=None if corpus else inputs[0],
-        corpus=tuple(map(Path, inputs)) if corpus else (),
+        text=None if corpus else texts[0],
+        corpus=tuple(map(Path, texts)) if corpus else (),
         other=other,
         target=target,
         reference=reference,
@@ -187,6 +203,8 @@ def command(
         as_json=as_json,
         overrides=overrides,
         compute=compute,
+        files=files,
+        workers=workers,
     )
     _refuse_unused(options)
     if html is not None:
@@ -198,7 +216,7 @@ def _refuse_unused(options: InspectOptions) -> None:
     """Raise SettingsError for an option that would have no effect."""
     given = options.target is not None or options.reference is not None
     traced = options.alternatives is not None or options.attribution is not None
-    if not options.corpus:
+    if not options.corpus and options.files.output is None:
         if options.other is not None:
             raise SettingsError("inspect: --compare is for --corpus, found a TEXT")
         if options.what_if and (given or traced or options.top is not None or options.html is not None):
@@ -221,6 +239,11 @@ def inspect_translator(options: InspectOptions) -> None:
     """Print, or write as a page, the trace of a text, the answers to what-if questions, or the lists of a corpus."""
     from translume.inspection.tracing import ATTRIBUTION_METHODS
 
+    if options.files.output is not None:
+        from translume.cli.inspect_corpus import judge_files
+
+        judge_files(options, options.files.output)
+        return
     if options.corpus:
         from translume.cli.inspect_corpus import inspect_files
 

@@ -37,6 +37,8 @@ def inspect_classifier(options: InspectOptions) -> None:
         raise SettingsError(
             "inspect: --target, --reference, --alternatives and --compare are for translators, found a classifier"
         )
+    if options.files.output is not None:
+        raise SettingsError("--input: found a classifier, expected a translator")
     if options.corpus and options.html is not None:
         raise SettingsError("inspect: --html of a classifier is for a TEXT, found --corpus")
     classifier = load_classifier_with(options.model, options.overrides, options.compute)

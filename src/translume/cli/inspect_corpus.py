@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.atomic import write_file
+from translume.cli.bulk import INSPECT, Bulk, pair_works, process_files
 from translume.cli.inspect import CORPUS_ENTRIES, CORPUS_PAGE_ENTRIES, InspectOptions, print_lines
 from translume.cli.options import changed
 from translume.cli.terminal import ProgressBar, note
+from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.config import DataSettings, DecodingSettings
@@ -58,6 +60,30 @@ def inspect_files(options: InspectOptions) -> None:
         from translume.drawing import corpus_lines
 
         print_lines(corpus_lines(lens))
+
+
+def judge_files(options: InspectOptions, folder: Path) -> None:
+    """Write, for each pair of many files, how probable its target is with and without its source."""
+    from translume.inspection.corpus import JUDGE
+    from translume.translator.bulk import as_object
+
+    files, translator = options.files, options.compute.load_plain(options.model)
+    if translator.config.data.source.reader:
+        found = translator.config.data.source.kind
+        raise SettingsError(f"--input: found data.source = '{found}', expected texts to compare with an empty one")
+    bulk = Bulk(
+        model=options.model,
+        loaded=translator,
+        job=JUDGE,
+        verb=INSPECT,
+        settings=translator.config.decoding,
+        count=options.workers,
+        cluster=files.address,
+        stops=files.on_error == "stop",
+        row=as_object,
+    )
+    if process_files(pair_works(files, folder, translator.config, ".jsonl"), bulk):
+        click.get_current_context().exit(1)
 
 
 def _length(files: "DataSettings") -> int | None:

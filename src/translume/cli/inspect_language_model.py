@@ -24,7 +24,7 @@ def inspect_language_model(options: InspectOptions) -> None:
     from translume.inspection.text import PARTS, trace_text
 
     given = (options.target, options.reference, options.other, options.alternatives, options.attribution)
-    if options.what_if or any(each is not None for each in given) or options.corpus:
+    if options.what_if or any(each is not None for each in given) or options.corpus or options.files.output:
         raise SettingsError("inspect: found a language model, which allows only TEXT, --top, --html and --json")
     generator = load_generator_with(options.model, options.overrides, options.compute)
     assert options.text is not None

@@ -43,7 +43,7 @@ MODEL = _ModelPath(path_type=Path)
 """A model that is read. It may be a repository of the Hub."""
 
 
-def _group(
+def option_group(
     parameter: str, build: Callable[[Values, Any], Any], options: Sequence[Callable[[Any], Any]]
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds `options` to a command, which gets them as the argument `parameter`.
@@ -122,15 +122,15 @@ def _dtype(*names: str) -> Callable[[Any], Any]:
     return click.option("--dtype", type=click.Choice(names), help="[default: auto]")
 
 
-compute_options = _group("compute", _compute, [_DEVICE, _dtype("auto", "fp32", "bf16"), _THREADS])
+compute_options = option_group("compute", _compute, [_DEVICE, _dtype("auto", "fp32", "bf16"), _THREADS])
 """--device, --dtype and --threads, as `compute`."""
 
-engine_compute_options = _group(
+engine_compute_options = option_group(
     "compute", _compute, [_ENGINE, _DEVICE, _dtype("auto", "fp32", "bf16", "int8"), _THREADS]
 )
 """--engine, --device, --dtype and --threads, as `compute`."""
 
-threads_option = _group("compute", _compute, [_THREADS])
+threads_option = option_group("compute", _compute, [_THREADS])
 """--threads, as `compute`."""
 
 
@@ -164,7 +164,7 @@ def _set(values: Values, earlier: tuple[str, ...] | None) -> tuple[str, ...]:
     return (*(earlier or ()), *values["set"])
 
 
-set_option = _group(
+set_option = option_group(
     "overrides",
     _set,
     [
@@ -197,7 +197,7 @@ def _text(name: str, help: str, *, metavar: str = "NAME", multiple: bool = False
     return click.option(name, metavar=metavar, multiple=multiple, help=help)
 
 
-decoding_options = _group(
+decoding_options = option_group(
     "overrides",
     _assignments("decoding"),
     [
@@ -261,7 +261,7 @@ decoding_options = _group(
 )
 """Options named like settings of [decoding], added to `overrides`."""
 
-evaluation_options = _group(
+evaluation_options = option_group(
     "overrides",
     _assignments("evaluation"),
     [
@@ -309,7 +309,7 @@ class CalibrationOptions:
         return None if self.picture is None or str(self.picture) == "-" else self.picture
 
 
-calibration_options = _group(
+calibration_options = option_group(
     "calibrate",
     lambda values, earlier: CalibrationOptions(picture=values["calibration"], fit=values["fit_temperature"]),
     [

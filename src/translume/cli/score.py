@@ -3,11 +3,31 @@
 import json
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.options import FILE, MODEL, Compute, compute_options, json_option
+from translume.cli.bulk import SCORE, Bulk, FileOptions, pair_file_options, pair_works, process_files
+from translume.cli.options import FILE, MODEL, Compute, compute_options, json_option, workers_option
 from translume.cli.terminal import ProgressBar, warn
+from translume.errors import SettingsError
+
+if TYPE_CHECKING:
+    from translume.translator import TargetScore
+
+
+class _Impossible:
+    """Count the targets of probability 0."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, score: "TargetScore") -> None:
+        self.count += score.log_prob == -math.inf
+
+    def report(self) -> None:
+        if self.count:
+            warn(f"{self.count} targets contain a token of probability 0")
 
 
 @click.command(
@@ -16,27 +36,70 @@ from translume.cli.terminal import ProgressBar, warn
     epilog="Example: translume score models/en-de test.en test.de > log_probs.txt",
 )
 @click.argument("model", type=MODEL)
-@click.argument("source", type=FILE)
-@click.argument("target", type=FILE)
+@click.argument("source", type=FILE, required=False)
+@click.argument("target", type=FILE, required=False)
 @click.option("--to", metavar="CODE", help="Language of the targets, of a model with several.")
 @click.option("--from", "from_", metavar="CODE", help="Language of the sources.")
+@pair_file_options
 @json_option
+@workers_option
 @compute_options
 def command(
-    model: Path, source: Path, target: Path, to: str | None, from_: str | None, as_json: bool, compute: Compute
+    model: Path,
+    source: Path | None,
+    target: Path | None,
+    to: str | None,
+    from_: str | None,
+    files: FileOptions,
+    as_json: bool,
+    workers: int | None,
+    compute: Compute,
 ) -> None:
-    """Print the log-probability of each target given its source, end mark included, in nats, one a line."""
+    """Print the log-probability of each target given its source, end mark included, in nats, one a line.
+
+    With --input and --output, the pairs of many files are scored with one process on each core. Each output,
+    NAME.log_probs, appears when it is complete, so the same command continues after an interruption. A pair that cannot
+    be scored is reported and becomes an empty line.
+    """
     from translume.config import DataSettings
     from translume.data import read_pairs
 
+    folder = files.folder({"SOURCE": source})
+    if folder is None and (source is None or target is None):
+        raise SettingsError("score: expected MODEL SOURCE TARGET, or --input and --output")
+    if folder is None and workers is not None:
+        raise SettingsError("--workers: found without --input, expected --input and --output")
     translator = compute.load_plain(model)
-    files = DataSettings(train_source=(str(source),), train_target=(str(target),))
-    pairs = ((pair.source, pair.target) for pair in read_pairs(files, "train"))
-    impossible = 0
+    impossible = _Impossible()
+    if folder is not None:
+        from translume.translator.bulk import as_number, as_object
+        from translume.translator.jobs import SCORE as JOB
+
+        direction = translator.direction(to=to, from_=from_)
+        languages = {"from_": direction.source, "to": direction.target}
+        bulk = Bulk(
+            model=model,
+            loaded=translator,
+            job=JOB,
+            verb=SCORE,
+            settings=translator.config.decoding.model_copy(update=languages),
+            count=workers,
+            cluster=files.address,
+            stops=files.on_error == "stop",
+            row=as_object if as_json else as_number,
+            report=lambda _, score: impossible.add(score),
+        )
+        works = pair_works(files, folder, translator.config, ".jsonl" if as_json else ".log_probs")
+        failed = process_files(works, bulk)
+        impossible.report()
+        if failed:
+            click.get_current_context().exit(1)
+        return
+    data = DataSettings(train_source=(str(source),), train_target=(str(target),))
+    pairs = ((pair.source, pair.target) for pair in read_pairs(data, "train"))
     with ProgressBar("scoring", unit="pairs", prints=True) as bar:
         for score in translator.score_all(pairs, to=to, from_=from_):
             bar.advance()
             click.echo(json.dumps(score.to_dict(), ensure_ascii=False) if as_json else f"{score.log_prob:.6f}")
-            impossible += score.log_prob == -math.inf
-    if impossible:
-        warn(f"{impossible} targets contain a token of probability 0")
+            impossible.add(score)
+    impossible.report()

@@ -4,13 +4,24 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.bulk import Bulk, bulk_options, input_options, start_workers, translate_files, warnings_of, work_of
+from translume.cli.bulk import (
+    TRANSLATE,
+    Bulk,
+    FileOptions,
+    file_options,
+    print_warnings,
+    process_files,
+    start_workers,
+    text_works,
+    warnings_of,
+)
 from translume.cli.documents import check_output, is_document, translate_document, write_result
 from translume.cli.group import interrupt_hint
 from translume.cli.length_limit import LimitCount
@@ -57,8 +68,7 @@ Constraints = Iterable[Iterable[str]] | None
     help="Words and phrases that each target must contain: one line for each input line, separated by tabs.",
 )
 @click.option("--out", type=FILE, help="File to write instead of standard output, once it is complete.")
-@input_options
-@bulk_options
+@file_options
 @click.option(
     "--format",
     "form",
@@ -78,11 +88,7 @@ def command(
     average: "Average | None",
     workers: int | None,
     out: Path | None,
-    inputs: tuple[str, ...],
-    output: Path | None,
-    column: str | None,
-    on_error: str | None,
-    address: str | None,
+    files: FileOptions,
     form: str | None,
     as_json: bool,
     overrides: tuple[str, ...],
@@ -109,42 +115,36 @@ def command(
     from translume.data import read_lines
     from translume.data.evaluation_files import read_sources
     from translume.translator.bulk import as_line
-    from translume.translator.planning import splits_sentences
+    from translume.translator.jobs import TRANSLATE as JOB
+    from translume.translator.planning import numbered_lines, splits_sentences
 
-    if inputs or output or column:
-        given = (
-            ("FILE", file != "-"),
-            ("--out", out),
-            ("--format", form),
-            ("--json", as_json),
-            ("--constraints-per-line", constraints),
-        )
-        if not inputs or output is None:
-            raise SettingsError("--input, --output: found one of them, expected both; --column is for them")
-        for option in (option for option, value in given if value):
-            raise SettingsError(f"{option}: found with --input, expected only --input and --output")
-    else:
-        for option in (option for option, value in (("--ray", address), ("--on-error", on_error)) if value is not None):
-            raise SettingsError(f"{option}: found without --input, expected --input and --output")
+    others_given = {"FILE": file != "-", "--out": out, "--format": form, "--json": as_json}
+    folder = files.folder({**others_given, "--constraints-per-line": constraints})
     check_output(file, out)
     translator = load_ensemble(model, others, average, compute)
     settings = changed(translator.config, overrides, "decoding").decoding
-    if output is not None:
+    frames = bool(translator.config.data.source.reader)
+    if folder is not None:
         if settings.nbest > 1:
             raise SettingsError("--nbest: found with --input, expected one translation for each line")
         bulk = Bulk(
             model=model,
-            translator=translator,
+            loaded=translator,
+            job=JOB,
+            verb=TRANSLATE,
             settings=settings,
             count=workers,
-            cluster=address,
-            stops=on_error == "stop",
+            cluster=files.address,
+            stops=files.on_error == "stop",
             row=as_line,
+            report=print_warnings,
         )
-        if translate_files(work_of(inputs, output, column, translator.config.data), bulk):
+        if process_files(
+            text_works(files, folder, translator.config.data, partial(numbered_lines, frames=frames)), bulk
+        ):
             click.get_current_context().exit(1)
         return
-    if form is not None or (translator.config.data.source.reader and file.lower().endswith(RECORDINGS)):
+    if form is not None or (frames and file.lower().endswith(RECORDINGS)):
         others_given = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}
         _check_recording(file, form, translator, [option for option, given in others_given.items() if given])
         with interrupt_hint(NOTHING_WRITTEN):
@@ -234,7 +234,7 @@ def _translating(
     on_cpu = next(translator.checkpoint.model.parameters()).device.type == "cpu"
     if count is not None and count > 1:
         with start_workers(model, translator, count)() as workers:
-            yield workers.translate_all
+            yield partial(workers.translate_all, frames=bool(translator.config.data.source.reader))
     elif count == 1 or not on_cpu or torch.get_num_threads() == 1 or len(translator.models) > 1:
         yield lambda texts, settings, required: translator.translate_all(texts, settings=settings, constraints=required)
     else:

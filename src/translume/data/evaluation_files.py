@@ -30,7 +30,7 @@ class EvaluationSet:
         return [next(text for text in texts if text is not None) for texts in zip(*self.references, strict=True)]
 
 
-def files_of_pairs(files: Sequence[Path], data: DataSettings) -> DataSettings:
+def files_of_pairs(files: Sequence[Path | str], data: DataSettings) -> DataSettings:
     """Return [data] with one file of pairs, or two parallel files, as its training files, for `read_pairs`."""
     names = ("train", "train_source", "train_target", "valid", "weights", "corpus")
     unset: dict[str, object] = {**dict.fromkeys(names, ()), "sampling_temperature": 1.0}
@@ -62,16 +62,17 @@ def read_sources(file: str, data: DataSettings) -> Iterator[str]:
     )
 
 
-def read_column(file: str, column: str) -> Iterator[str]:
-    """Yield the texts in one column of a TSV, CSV or JSONL file; line ends in a text become spaces.
+def read_column(file: str, column: str, *, line_breaks: bool = False) -> Iterator[str]:
+    """Yield the texts in one column of a TSV, CSV or JSONL file.
 
-    column: a name, or for TSV and CSV a number from 0.  Raises SettingsError for another kind of file.
+    column: a name, or for TSV and CSV a number from 0.  line_breaks: whether to keep those in a text, instead of making
+    them spaces.  Raises SettingsError for another kind of file.
     """
     if suffix_of(file) not in KINDS:
         raise SettingsError(f"--column: {file} is no table, expected a file named {', '.join(KINDS)}")
     numbered = column.isdecimal() and table_kind(file) != "json"
     for _, (text,) in read_columns(file, (int(column) if numbered else column,)):
-        yield " ".join(text.splitlines())
+        yield text if line_breaks else " ".join(text.splitlines())
 
 
 def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> EvaluationSet:

@@ -7,19 +7,22 @@ one more than the number of likelier tokens; if several tokens tie for the first
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from translume.checkpoint import Checkpoint
+from translume.config import DecodingSettings
 from translume.errors import DataError, suggest_keywords
-from translume.inspection.json_values import Document
+from translume.inspection.json_values import Document, to_json_values
 from translume.reliability import BINS, Bins, Reliability
 from translume.text import Tokenizer
-from translume.translator import Translator
-from translume.translator.planning import windows
-from translume.translator.scoring import ScoredPair, TokenBeliefs, beliefs_of_pairs, score_pairs
+from translume.translator import TargetScore, Translator
+from translume.translator.jobs import Job
+from translume.translator.planning import Line, LineError, windows
+from translume.translator.scoring import ScoredPair, TokenBeliefs, beliefs_of_pairs, score_lines, score_pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,11 @@ class PairView:
     gain: float | None
     worst: str
     worst_log_p: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the pair as a JSON object."""
+        values: dict[str, Any] = to_json_values(self)
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,6 +402,41 @@ def inspect_corpus(
         never_predicted=never[:show],
         comparison=None,
     )
+
+
+def judge_lines(translator: Translator, lines: Sequence[Line], settings: DecodingSettings) -> Iterator[PairView]:
+    """Yield what `inspect_corpus` lists about a pair for the target of each line, in order.
+
+    Raises LineError for the first line that cannot be scored, after those before it.
+    """
+    scores, failed = list[TargetScore](), None
+    try:
+        for score in score_lines(translator.checkpoint, lines, settings, translator.models):
+            scores.append(score)
+    except LineError as error:
+        failed = error
+    scored = lines[: len(scores)]
+    blank = [replace(line, text="") for line in scored]
+    priors = score_lines(translator.checkpoint, blank, settings, translator.models)
+    for line, score, prior in zip(scored, scores, priors, strict=True):
+        gain = (score.log_prob - prior.log_prob) / len(score.tokens)
+        worst = min(range(len(score.tokens)), key=score.token_log_probs.__getitem__)
+        yield PairView(
+            line=line.number,
+            source=line.text,
+            target=line.target or "",
+            log_p=score.log_prob,
+            tokens=len(score.tokens),
+            gain=gain if -torch.inf < gain < torch.inf else None,
+            worst=score.tokens[worst],
+            worst_log_p=score.token_log_probs[worst],
+        )
+    if failed is not None:
+        raise failed
+
+
+JUDGE: Final = Job(name=f"{__name__}:JUDGE", results=TypeAdapter(list[PairView]), run=judge_lines)
+"""What is listed about each pair of a corpus, for filtering. Settings as for `SCORE`."""
 
 
 def numbered(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[int, ScoredPair]]:

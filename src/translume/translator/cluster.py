@@ -1,4 +1,4 @@
-"""Translate one input with the processes of a Ray cluster."""
+"""Share the lines of an input among the processes of a Ray cluster."""
 
 import os
 import socket
@@ -11,8 +11,9 @@ from typing import Any, Final
 from translume.config import DecodingSettings
 from translume.errors import SettingsError
 from translume.processes import ProcessLostError
-from translume.translator.planning import Line
-from translume.translator.workers import EngineDtype, Outcome, PlainDtype, WorkerPool, load_worker, outcomes
+from translume.translator.jobs import Job, find_job
+from translume.translator.planning import Line, LineError
+from translume.translator.workers import EngineDtype, PlainDtype, R, WorkerPool, load_worker, outcomes
 
 RETRIES: Final = 3
 """How often Ray gives the same lines to another process after the death of one."""
@@ -28,10 +29,10 @@ class _Actor:
     def __init__(self, folder: str, dtype: EngineDtype | None, plain: PlainDtype) -> None:
         self._load: Callable[[], Any] = partial(load_worker, folder, dtype, plain)
 
-    def translate(self, lines: list[Line], settings: DecodingSettings) -> list[Outcome]:
-        """Return the outcome of each line."""
-        translator = self._load()
-        return list(outcomes(lambda rest: translator.translate_lines(rest, settings), lines))
+    def run(self, job: str, lines: list[Line], settings: DecodingSettings) -> list[Any]:
+        """Return the outcome of each line.  job: its name."""
+        model, found = self._load(), find_job(job)
+        return list(outcomes(lambda rest: found.run(model, rest, settings), lines))
 
     def pid(self) -> int:
         """Return the process id."""
@@ -104,10 +105,10 @@ class RayWorkers(WorkerPool):
             except (OSError, OverflowError) as error:
                 raise _no_cluster(address, error) from None
 
-    def _request(self, lines: list[Line], settings: DecodingSettings) -> Iterator[Outcome]:
+    def _request(self, job: Job[R], lines: list[Line], settings: DecodingSettings) -> Iterator[R | LineError]:
         actor = self._idle.get()
         try:
-            yield from self._ray.get(actor.translate.remote(lines, settings))
+            yield from self._ray.get(actor.run.remote(job.name, lines, settings))
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:

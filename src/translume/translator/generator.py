@@ -5,7 +5,7 @@ from collections.abc import Generator as Steps
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from translume.decoding import (
     resolve_strategy,
     strategy_from,
 )
-from translume.engine import Engine
+from translume.engine import Engine, build_engine
 from translume.errors import SettingsError, TranslationError, refuse_unknown_keywords
 from translume.text import Tokenizer
 from translume.translator.assembly import ProgressCallback
@@ -39,7 +39,7 @@ from translume.translator.engines import (
     with_engine,
 )
 from translume.translator.perplexity import Perplexity, label_log_probs
-from translume.translator.planning import Piece
+from translume.translator.planning import Line, LineError, Piece
 from translume.translator.ranking import minimum_bayes_risk
 from translume.translator.results import TargetScore, TextHypothesis
 from translume.translator.search import CancelCheck, sampling_keys
@@ -170,6 +170,13 @@ class Generator:
             raise TypeError("Generator: it has no model folder, so it cannot be pickled; load_generator(folder) can")
         return type(self).load, (self.folder, self._options)
 
+    def compile(self, dtype: Literal["fp32", "bf16", "int8"] = "fp32") -> "Generator":
+        """A generator of the same model that searches with weights packed for this machine; see `Translator.compile`.
+
+        Raises EngineError (a SettingsError) if there is no engine for the model or the machine.
+        """
+        return Generator(self.checkpoint, build_engine(self.checkpoint.model, dtype))
+
     def with_checkpoint(self, checkpoint: LanguageModelCheckpoint) -> "Generator":
         """A generator of the same model and engine with other settings."""
         return Generator(checkpoint, self._engine)
@@ -242,6 +249,31 @@ class Generator:
                 else:
                     yield self._report(self.stream(prompt, settings=chosen, check_cancelled=check_cancelled), callback)
             first += len(part)
+
+    def generate_lines(self, lines: Sequence[Line], settings: DecodingSettings) -> Iterator[Generation]:
+        """Continue the texts of lines, in order.
+
+        Raises LineError for the first one that cannot be continued, after the generations of those before it.
+        """
+        failed: LineError | None = None
+        for number, line in enumerate(lines):
+            try:
+                self._encode(line.text)
+            except TranslationError as error:
+                lines, failed = lines[:number], LineError(line, str(error))
+                break
+        done = 0
+        try:
+            for found in self.generate_all([line.text for line in lines], settings=settings):
+                done += 1
+                yield found
+        except TranslationError as error:  # one of them ends the search of its batch
+            if len(lines) == 1:
+                raise LineError(lines[0], str(error)) from None
+            for line in lines[done:]:
+                yield from self.generate_lines([line], settings)
+        if failed is not None:
+            raise failed
 
     def _report(self, steps: Steps[str, None, Generation], callback: ProgressCallback) -> Generation:
         """Call back with the text so far after each part of a stream; return its generation."""

@@ -16,7 +16,7 @@ from translume.translator.results import Translation
 
 TRANSLATIONS: Final = TypeAdapter(list[Translation])
 CHUNK: Final = 16
-"""Translations per message."""
+"""Results per message."""
 
 T = TypeVar("T")
 
@@ -26,20 +26,20 @@ def encode(kind: TypeAdapter[T], value: T) -> bytes:
     return json.dumps(kind.dump_python(value, mode="json")).encode()
 
 
-def encode_translations(translations: Iterable[Translation]) -> Iterator[bytes]:
-    """Yield translations in chunks, as JSON for `TRANSLATIONS`. An error comes after the chunk of those before it."""
-    chunk: list[Translation] = []
+def encode_results(kind: TypeAdapter[list[T]], results: Iterable[T]) -> Iterator[bytes]:
+    """Yield results in chunks, as JSON for `kind`. An error comes after the chunk of those before it."""
+    chunk: list[T] = []
     error: TranslumeError | None = None
     try:
-        for each in translations:
+        for each in results:
             chunk.append(each)
             if len(chunk) == CHUNK:
-                yield encode(TRANSLATIONS, chunk)
+                yield encode(kind, chunk)
                 chunk = []
     except TranslumeError as caught:
         error = caught
     if chunk:
-        yield encode(TRANSLATIONS, chunk)
+        yield encode(kind, chunk)
     if error is not None:
         raise error
 
@@ -71,7 +71,13 @@ def decode_settings(values: Mapping[str, Any]) -> DecodingSettings:
 def encode_lines(lines: Sequence[Line]) -> list[list[Any]]:
     """Return lines as JSON values for `decode_lines`."""
     return [
-        [line.number, line.text, line.constraints, line.direction and (line.direction.source, line.direction.target)]
+        [
+            line.number,
+            line.text,
+            line.constraints,
+            line.direction and (line.direction.source, line.direction.target),
+            line.target,
+        ]
         for line in lines
     ]
 
@@ -84,6 +90,7 @@ def decode_lines(values: Sequence[Sequence[Any]]) -> list[Line]:
             text=text,
             constraints=tuple(held),
             direction=Direction(source=direction[0], target=direction[1]) if direction else None,
+            target=target,
         )
-        for number, text, held, direction in values
+        for number, text, held, direction, target in values
     ]

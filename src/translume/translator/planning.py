@@ -29,6 +29,7 @@ class Line:
 
     constraints: phrases that its target must contain.  direction: its languages, instead of those in [decoding].
     given: a source that is no text, such as an array; `text` describes it. None: `text` is the source, or its path.
+    target: the target to score, if there is one.
     """
 
     number: int
@@ -36,6 +37,7 @@ class Line:
     constraints: tuple[str, ...] = ()
     direction: Direction | None = None
     given: object = None
+    target: str | None = None
 
     @property
     def place(self) -> str:

@@ -8,12 +8,15 @@ from torch import Tensor
 
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
-from translume.config import Direction
+from translume.config import DecodingSettings, Direction
 from translume.errors import DataError, SettingsError, TranslationError
 from translume.sources import frame_reader
 from translume.text.speech import UNKNOWN_LANGUAGE
 from translume.translator.ensemble import EnsembleMembers
 from translume.translator.planning import (
+    FRAMES_CHARACTERS,
+    Line,
+    LineError,
     Piece,
     Tags,
     batches,
@@ -40,6 +43,14 @@ class ScoredPair:
     source: str
     target: str | TextHypothesis
     direction: Direction | None = None
+
+
+class PairError(TranslationError):
+    """A pair that cannot be scored.  number: its position among the pairs."""
+
+    def __init__(self, pair: ScoredPair, number: int, reason: str) -> None:
+        super().__init__(f"{pair.place}: {reason}")
+        self.number, self.reason = number, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +90,7 @@ def score_pairs(
     """The scores of `pairs`, in order.
 
     models: score instead of the checkpoint's plain model.
-    Raises TranslationError if a side is longer than the model can read.
+    Raises PairError if a side is longer than the model can read.
     """
     scores: dict[int, TargetScore] = {}
     for batch in _batches(checkpoint, pairs, max_tokens):
@@ -95,6 +106,25 @@ def score_pairs(
                 token_log_probs=tuple(values),
             )
     return [scores[index] for index in range(len(pairs))]
+
+
+def score_lines(
+    checkpoint: Checkpoint, lines: Sequence[Line], settings: DecodingSettings, models: EnsembleMembers | None = None
+) -> Iterator[TargetScore]:
+    """Yield the score of the target of each line, in order.  settings: the languages, and `max_tokens` in a batch.
+
+    Raises LineError for the first line that cannot be scored, after the scores of those before it.
+    """
+    direction = Direction(source=settings.from_, target=settings.to)
+    pairs = [
+        ScoredPair(place=line.place, source=line.text, target=line.target or "", direction=direction) for line in lines
+    ]
+    try:
+        scores = score_pairs(checkpoint, pairs, settings.max_tokens, models)
+    except PairError as error:
+        yield from score_pairs(checkpoint, pairs[: error.number], settings.max_tokens, models)
+        raise LineError(lines[error.number], error.reason) from None
+    yield from scores
 
 
 def beliefs_of_pairs(
@@ -131,13 +161,11 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
     labels = [[*tag.target, *ids] for tag, ids in zip(tags, _labels(checkpoint, pairs), strict=True)]
     longest = {"source": checkpoint.config.longest_source, "target": checkpoint.config.model.max_positions}
     lengths = [len(source.read_ids) + 1 for source in sources]
-    for pair, *sides in zip(pairs, lengths, map(len, labels), strict=True):
+    for number, (pair, *sides) in enumerate(zip(pairs, lengths, map(len, labels), strict=True)):
         for side, length in zip(("source", "target"), sides, strict=True):
             if length > longest[side]:
-                raise TranslationError(
-                    f"{pair.place}: the {side} has {length:,} tokens with its end mark, "
-                    f"expected at most {longest[side]:,}"
-                )
+                reason = f"the {side} has {length:,} tokens with its end mark, expected at most {longest[side]:,}"
+                raise PairError(pair, number, reason)
     device = next(checkpoint.model.parameters()).device
     longer = [max(source, len(target)) for source, target in zip(lengths, labels, strict=True)]
     for batch in batches(longer, max_tokens):
@@ -156,21 +184,20 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
 
 
 def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], tags: Sequence[Tags]) -> list[Piece]:
-    """The sources of pairs. Raises TranslationError for one that is no text and cannot be read."""
+    """The sources of pairs. Raises PairError for one that is no text and cannot be read."""
     reader = frame_reader(checkpoint.config.data.source)
     if reader is None:
         texts = checkpoint.source_tokenizer.encode_all([pair.source for pair in pairs])
         return [Piece(ids=tuple(ids), source_tags=tag.source) for ids, tag in zip(texts, tags, strict=True)]
     pieces = []
-    for pair in pairs:
+    for number, pair in enumerate(pairs):
         try:
             piece = frames_piece(reader, pair.source, checkpoint.config.longest_source - 1)
         except DataError as error:
-            raise TranslationError(f"{pair.place}: {error}") from None
+            raise PairError(pair, number, str(error)) from None
         if piece.frames is not None and (window := reader.settings.window) and len(piece.frames) > window:
-            raise TranslationError(
-                f"{pair.place}: {pair.source}: {len(piece.frames):,} frames, expected at most {window:,} for a score"
-            )
+            reason = f"{pair.source}: {len(piece.frames):,} frames, expected at most {window:,} for a score"
+            raise PairError(pair, number, reason)
         pieces.append(piece)
     return pieces
 
@@ -216,16 +243,16 @@ def _target(target: str | TextHypothesis, number: int) -> str | TextHypothesis:
 
 
 def numbered_pairs(
-    pairs: Iterable[tuple[str, str | TextHypothesis]], direction: Direction
+    pairs: Iterable[tuple[str, str | TextHypothesis]], direction: Direction, *, frames: bool = False
 ) -> Iterator[tuple[ScoredPair, int]]:
-    """Number pairs of one direction from 1, with their sizes, for `windows`."""
+    """Number pairs of one direction from 1, with their sizes, for `windows`.  frames: as for `numbered_lines`."""
     for number, pair in enumerate(pairs, start=1):
         if isinstance(pair, str) or len(pair) != 2:
             raise TypeError(f"line {number}: found {_describe(pair)}, expected a pair of a source and a target")
         source, target = pair
         source = without_line_break(source, number)
         scored = ScoredPair(place=f"line {number}", source=source, target=_target(target, number), direction=direction)
-        yield scored, len(source)
+        yield scored, FRAMES_CHARACTERS if frames else len(source)
 
 
 def _describe(pair: Sequence[object]) -> str:

@@ -292,7 +292,8 @@ class Translator:
         from_: str | None = None,
     ) -> Iterator[TargetScore]:
         """One score a pair, in order; see `score`."""
-        for window in windows(numbered_pairs(pairs, self.direction(to=to, from_=from_))):
+        frames = bool(self.config.data.source.reader)
+        for window in windows(numbered_pairs(pairs, self.direction(to=to, from_=from_), frames=frames)):
             yield from self._score(window)
 
     def beliefs(

@@ -1,4 +1,4 @@
-"""Translate one input with several single-threaded processes, which is faster than one multi-threaded process."""
+"""Share the lines of an input among single-threaded processes, which is faster than one multi-threaded process."""
 
 import signal
 import time
@@ -12,24 +12,26 @@ from itertools import chain, islice
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, TypeVar
 
 from translume.config import DecodingSettings
 from translume.errors import TranslationError, TranslumeError
 from translume.processes import ChildProcess, ProcessLostError, Request, serve_requests
+from translume.translator.classifier import Classifier
+from translume.translator.generator import Generator
+from translume.translator.jobs import TRANSLATE, Job, find_job
 from translume.translator.messages import (
-    TRANSLATIONS,
     decode_error,
     decode_lines,
     decode_settings,
     encode_error,
     encode_lines,
+    encode_results,
     encode_settings,
-    encode_translations,
 )
 from translume.translator.planning import Line, LineError, numbered_lines, windows
 from translume.translator.results import Translation
-from translume.translator.translator import Translator, load_translator
+from translume.translator.translator import Translator, load
 
 LINES_PER_REQUEST: Final = 256
 START_WORKERS_SECONDS: Final = 4.0
@@ -40,21 +42,20 @@ HANG_TIMEOUT_SECONDS: Final = 3600.0
 
 EngineDtype = Literal["fp32", "bf16", "int8"]
 PlainDtype = Literal["fp32", "bf16"]
-Outcome = Translation | LineError
-"""The translation of a line, or why it has none."""
+R = TypeVar("R")
 
 
-def outcomes(translate: Callable[[list[Line]], Iterable[Translation]], lines: list[Line]) -> Iterator[Outcome]:
-    """Yield the outcome of each line, in order.
+def outcomes(run: Callable[[list[Line]], Iterable[R]], lines: list[Line]) -> Iterator[R | LineError]:
+    """Yield the result of each line or why it has none, in order.
 
-    translate: translates lines in order; raises LineError after the lines before the one that it names.
+    run: yields results in order; raises LineError after the lines before the one that it names.
     """
     done = 0
     while done < len(lines):
         try:
-            for translation in translate(lines[done:]):
+            for result in run(lines[done:]):
                 done += 1
-                yield translation
+                yield result
         except LineError as error:
             done += 1
             yield error
@@ -68,27 +69,36 @@ class WorkerPool(ABC):
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="translume-workers")
 
     def translate_all(
-        self, texts: Iterable[str], settings: DecodingSettings, constraints: Iterable[Iterable[str]] | None = None
+        self,
+        texts: Iterable[str],
+        settings: DecodingSettings,
+        constraints: Iterable[Iterable[str]] | None = None,
+        *,
+        frames: bool = False,
     ) -> Iterator[Translation]:
         """Yield what `Translator.translate_all` yields, in order. Reads a few hundred texts ahead per worker.
 
+        frames: see `numbered_lines`; few sources of frames are read ahead.
         Raises TranslationError as `Translator.translate_all` does, and if a worker process ends or hangs.
         """
-        return self.translate_windows(windows(numbered_lines(texts, constraints), lines=LINES_PER_REQUEST), settings)
+        lines = numbered_lines(texts, constraints, frames=frames)
+        return self.translate_windows(windows(lines, lines=LINES_PER_REQUEST), settings)
 
     def translate_windows(self, lines: Iterable[list[Line]], settings: DecodingSettings) -> Iterator[Translation]:
         """Translate consecutive lines, one list per request."""
-        for each in self._outcomes(lines, settings):
+        for each in self._outcomes(TRANSLATE, lines, settings):
             if isinstance(each, LineError):
                 raise each
             yield each
 
-    def outcomes(self, texts: Iterable[str], settings: DecodingSettings, *, frames: bool = False) -> Iterator[Outcome]:
-        """Yield the translation of each text or why it has none, in order.
+    def outcomes(
+        self, job: Job[R], lines: Iterable[tuple[Line, int]], settings: DecodingSettings
+    ) -> Iterator[R | LineError]:
+        """Yield the result of each line or why it has none, in order.
 
-        frames: see `numbered_lines`.  Raises TranslationError if a worker process ends or hangs.
+        lines: with their sizes, for `windows`.  Raises TranslationError if a worker process ends or hangs.
         """
-        return self._outcomes(windows(numbered_lines(texts, frames=frames), lines=LINES_PER_REQUEST), settings)
+        return self._outcomes(job, windows(lines, lines=LINES_PER_REQUEST), settings)
 
     def close(self) -> None:
         """End the workers. Requests in progress are lost."""
@@ -103,18 +113,20 @@ class WorkerPool(ABC):
         self.close()
 
     @abstractmethod
-    def _request(self, lines: list[Line], settings: DecodingSettings) -> Iterable[Outcome]:
+    def _request(self, job: Job[R], lines: list[Line], settings: DecodingSettings) -> Iterable[R | LineError]:
         """Return the outcomes of some lines, from an idle worker. Called in a thread of its own."""
 
-    def _outcomes(self, lines: Iterable[list[Line]], settings: DecodingSettings) -> Iterator[Outcome]:
-        waiting: deque[Future[tuple[list[Outcome], Exception | None]]] = deque()
+    def _outcomes(
+        self, job: Job[R], lines: Iterable[list[Line]], settings: DecodingSettings
+    ) -> Iterator[R | LineError]:
+        waiting: deque[Future[tuple[list[R | LineError], Exception | None]]] = deque()
         parts, done, more = iter(lines), 0, True
         while more or waiting:
             window = next(parts, None) if more else None
             more = window is not None
             if window is not None:
                 done = done or window[0].number - 1
-                waiting.append(self._threads.submit(self._gathered, window, settings))
+                waiting.append(self._threads.submit(self._gathered, job, window, settings))
             if waiting and (not more or len(waiting) > 2 * self.count):
                 found, error = waiting.popleft().result()
                 yield from found
@@ -124,11 +136,13 @@ class WorkerPool(ABC):
                 if error is not None:
                     raise error
 
-    def _gathered(self, lines: list[Line], settings: DecodingSettings) -> tuple[list[Outcome], Exception | None]:
+    def _gathered(
+        self, job: Job[R], lines: list[Line], settings: DecodingSettings
+    ) -> tuple[list[R | LineError], Exception | None]:
         """Return the outcomes before an error, and the error."""
-        found: list[Outcome] = []
+        found: list[R | LineError] = []
         try:
-            for each in self._request(lines, settings):
+            for each in self._request(job, lines, settings):
                 found.append(each)
         except (TranslumeError, ProcessLostError) as error:
             return found, error
@@ -175,15 +189,20 @@ class Workers(WorkerPool):
             child.close()
         super().close()
 
-    def _request(self, lines: list[Line], settings: DecodingSettings) -> Iterator[Outcome]:
-        def translate(rest: list[Line]) -> Iterator[Translation]:
-            values = {"model": self._model, "lines": encode_lines(rest), "settings": encode_settings(settings)}
-            for message in child.request("translate", values).responses(HANG_TIMEOUT_SECONDS):
-                yield from TRANSLATIONS.validate_json(message.body)
+    def _request(self, job: Job[R], lines: list[Line], settings: DecodingSettings) -> Iterator[R | LineError]:
+        def run(rest: list[Line]) -> Iterator[R]:
+            values = {
+                "model": self._model,
+                "job": job.name,
+                "lines": encode_lines(rest),
+                "settings": encode_settings(settings),
+            }
+            for message in child.request("run", values).responses(HANG_TIMEOUT_SECONDS):
+                yield from job.results.validate_json(message.body)
 
         child = self._idle.get()
         try:
-            yield from outcomes(translate, lines)
+            yield from outcomes(run, lines)
         except ProcessLostError as lost:
             reason = f"{lost}, perhaps because memory ran out; try fewer --workers"
             raise ProcessLostError(reason) from None
@@ -202,7 +221,8 @@ def translate_with_workers(
 
     start: starts workers with the same model and engine as the translator.
     """
-    parts, busy = windows(numbered_lines(texts, constraints), lines=LINES_PER_REQUEST), 0.0
+    frames = bool(translator.config.data.source.reader)
+    parts, busy = windows(numbered_lines(texts, constraints, frames=frames), lines=LINES_PER_REQUEST), 0.0
     for part in parts:
         if busy > START_WORKERS_SECONDS:
             with start() as workers:
@@ -216,10 +236,11 @@ def translate_with_workers(
 
 
 @cache
-def load_worker(folder: str, dtype: EngineDtype | None, plain: PlainDtype) -> Translator:
-    """Return the translator of a worker process."""
-    translator = load_translator(folder, device="cpu", dtype=plain, threads=1, engine="plain")
-    return translator if dtype is None else translator.compile(dtype)
+def load_worker(folder: str, dtype: EngineDtype | None, plain: PlainDtype) -> Translator | Generator:
+    """Return the model of a worker process."""
+    model = load(folder, device="cpu", dtype=plain, threads=1, engine="plain")
+    assert not isinstance(model, Classifier)
+    return model if dtype is None else model.compile(dtype)
 
 
 def _handle(request: Request) -> None:
@@ -227,9 +248,9 @@ def _handle(request: Request) -> None:
     if request.method == "load":
         load_worker(**request.values)
         return
-    translator = load_worker(**request.values["model"])
+    model, job = load_worker(**request.values["model"]), find_job(request.values["job"])
     lines, settings = decode_lines(request.values["lines"]), decode_settings(request.values["settings"])
-    for chunk in encode_translations(translator.translate_lines(lines, settings)):
+    for chunk in encode_results(job.results, job.run(model, lines, settings)):
         request.respond(body=chunk)
 
 
