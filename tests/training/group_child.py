@@ -1,5 +1,6 @@
 """One of two processes that train together, for test_group.py: `group_child.py FOLDER`."""
 
+import itertools
 import json
 import os
 import signal
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from translume.config import Config
-from translume.data import Batch
-from translume.errors import TrainingError
+from translume.data import Batch, Pair
+from translume.data.streaming import EpochReader
+from translume.errors import DataError, TrainingError
 from translume.model.head import HeadLoss
 from translume.training import Finished, Progress, prepare, train
 from translume.training.group import GroupError, joined
@@ -31,7 +33,7 @@ def main() -> None:
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     prepare.choose_attention = lambda *_: "plain"  # no measurement, which may differ between runs
     os.chdir(folder / f"rank{rank}")
-    rows, whole = (Config.read(folder / f"{name}.toml") for name in ("rows", "whole"))
+    rows, whole, streamed = (Config.read(folder / f"{name}.toml") for name in ("rows", "whole", "streamed"))
     sharded = rows.change("training.shard='optimizer'", "training.updates=5")
     lost = Config.parse((folder / "lost.toml").read_text())  # its paths are relative to the current folder
     found: dict[str, Any] = {}
@@ -40,6 +42,12 @@ def main() -> None:
         assert isinstance(last, Finished)
         found["quality"] = [last.nll, last.metrics]
         list(train(whole, folder / "whole"))
+
+        list(train(streamed, folder / "streamed"))
+        interrupted = train(streamed, folder / "streamed and interrupted")
+        assert any(isinstance(event, Progress) and event.update == 7 for event in interrupted)
+        interrupted.close()  # type: ignore[attr-defined]  # a generator
+        list(train(streamed, folder / "streamed and interrupted"))
 
         list(train(sharded, folder / "sharded"))
         list(train(sharded.change("training.updates=8"), folder / "sharded"))
@@ -54,6 +62,16 @@ def main() -> None:
 
         found["settings"] = error_of(rows.change(f"training.seed={rank + 3}"), folder / "settings")
         found["data"] = error_of(lost, folder / "data")
+        read, reads = EpochReader.read, itertools.count()
+
+        def fail(self: EpochReader, most: int) -> tuple[int, list[Pair]] | None:
+            if rank == 1 and next(reads) == 1:
+                raise DataError("train.source:211: not UTF-8")
+            return read(self, most)
+
+        EpochReader.read = fail  # type: ignore[method-assign]
+        found["stream"] = error_of(streamed, folder / "stream")
+        EpochReader.read = read  # type: ignore[method-assign]
         real = Updater.add
 
         def add(self: Updater, batch: Batch) -> HeadLoss:

@@ -27,13 +27,18 @@ def tensors(folder: Path, name: str = "resume/raw.safetensors") -> dict[str, tor
 
 @pytest.fixture(scope="module")
 def configs(toy: Make, toy_files: Path) -> dict[str, Config]:
-    """rows: some batches have a single row.  whole: two batches in each update.  lost: only rank 0 has the data."""
+    """rows: some batches have a single row.  whole: two batches in each update.  lost: only rank 0 has the data.
+
+    streamed: reads several buffers.
+    """
+    stream = {"streaming": True, "shuffle_buffer": 70, "cleaning": {"max_tokens": 8}}
     data = {f"train_{side}": f"only_here.{side}" for side in ("source", "target")}
     validation = {"metric": "exact_match", "validation_sentences": 5, "average_last": 2}
     return {
         "rows": toy({"model": {"dropout": 0.0}}, updates=8, max_tokens=19, **validation),
         "whole": toy({"model": {"dropout": 0.3}}, updates=5, max_tokens=101, accumulate=2),
         "lost": toy({"data": data}, updates=3),
+        "streamed": toy({"model": {"dropout": 0.0}, "data": stream}, updates=9, max_tokens=211),
     }
 
 
@@ -74,7 +79,9 @@ def found(folder: Path) -> list[dict[str, Any]]:
     return [json.loads((folder / f"found{rank}.json").read_text()) for rank in (0, 1)]
 
 
-@pytest.mark.parametrize(("name", "run"), [("rows", "undisturbed"), ("rows", "sharded"), ("whole", "whole")])
+@pytest.mark.parametrize(
+    ("name", "run"), [("rows", "undisturbed"), ("rows", "sharded"), ("whole", "whole"), ("streamed", "streamed")]
+)
 def test_two_processes_make_the_updates_of_one(
     configs: dict[str, Config],
     folder: Path,
@@ -109,6 +116,23 @@ def test_a_signal_to_one_rank_saves_and_the_resumed_run_has_the_same_bits(
         [Manifest.read(folder / run).files[name].sha256 for name in files] for run in ("undisturbed", "interrupted")
     ]
     assert digests[0] == digests[1]
+
+
+def test_a_streamed_run_of_two_ranks_that_was_stopped_in_a_buffer_ends_with_the_same_bits(folder: Path) -> None:
+    runs = [Manifest.read(folder / run).files for run in ("streamed", "streamed and interrupted")]
+    states = [
+        json.loads((folder / run / files["resume/state.json"].file).read_text())
+        for run, files in zip(("streamed", "streamed and interrupted"), runs, strict=True)
+    ]
+    assert states[0]["place"] == states[1]["place"]
+    assert states[0]["place"]["buffer"]["buffer"] > 0
+    for name in ("resume/raw.safetensors", "resume/optimizer.safetensors"):
+        assert runs[0][name].sha256 == runs[1][name].sha256
+
+
+def test_a_rank_that_fails_in_its_stream_ends_all(found: list[dict[str, Any]]) -> None:
+    message = "rank 1: train.source:211: not UTF-8"
+    assert [each["stream"] for each in found] == [[message, True], [message, False]]
 
 
 def test_other_settings_on_one_rank_are_refused(found: list[dict[str, Any]], folder: Path) -> None:

@@ -24,6 +24,10 @@ FEATURES = {
     "best": {},
     "average, moving average and accumulation": {"average_last": 3, "keep": 4, "ema": 0.9, "accumulate": 2},
     "patience": {"patience": 2, "validate_every": 2, "learning_rate": 0.3},
+    "streaming": {
+        "others": {"data": {"streaming": True, "shuffle_buffer": 70, "cleaning": {"max_tokens": 8}}},
+        "max_tokens": 401,
+    },
 }
 
 

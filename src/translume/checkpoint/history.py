@@ -48,14 +48,16 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
 def data_of_history(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what went into a model: "training", "validation", "files", and "base", those of its base model, if any.
 
-    The first three are those of the last start. Logs of earlier versions lack some of them.
+    The first three are those of the last start; "training" counts the pairs of a stream up to the last end, if it is
+    later. Logs of earlier versions lack some of them.
     """
     started = [record for record in history if record.get("event") == "started"]
     if not started:
         return {}
     bases = [base for record in started if (base := record.get("base"))]
     found = {name: started[-1].get(name) for name in ("training", "validation", "files")}
-    return {**found, "base": bases[-1] if bases else None}
+    counted = [record["training"] for record in history if record.get("training")]
+    return {**found, "training": counted[-1] if counted else None, "base": bases[-1] if bases else None}
 
 
 def record_evaluation(folder: Path, record: Mapping[str, Any]) -> None:

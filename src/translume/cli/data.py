@@ -98,7 +98,8 @@ def prepare_command(config: Path, out: Path | None, overrides: tuple[str, ...]) 
             case Warned():
                 warn(f"warning: {event.message}")
             case PreparedData():
-                click.echo(f"train: {event.training.account.summary()}")
+                some = ", the first pairs of the files" if event.stream else ""
+                click.echo(f"train{some}: {event.training.account.summary()}")
                 if event.validation.account.to_dict() != event.training.account.to_dict():
                     click.echo(f"valid: {event.validation.account.summary()}")
 
@@ -130,14 +131,33 @@ def _read(path: Path, overrides: tuple[str, ...]) -> "Config":
 def _prepared(
     config: "Config", look: "Callable[[list[Pair]], object] | None" = None
 ) -> Iterator[tuple[str, "TokenizedCorpus"]]:
-    """Yield both splits as a run would read them, prepared in a temporary folder; `look` gets the training pairs."""
+    """Yield both splits as a run would read them, prepared in a temporary folder; `look` gets the training pairs.
+
+    With `data.streaming`, the training pairs are the first ones of the files.
+    """
     from translume.data import prepare
+    from translume.data.streaming import open_stream
     from translume.training.vocabularies import vocabularies_of
 
     source, target = vocabularies_of(config, lambda sides: note(f"learning the vocabulary of {' and '.join(sides)}"))
     splits: tuple[Literal["train", "valid"], ...] = ("train", "valid") if _has_validation(config) else ("train",)
     with tempfile.TemporaryDirectory(prefix="translume-") as folder:
         for split in splits:
+            if split == "train" and config.data.streaming:
+                note("data.streaming: these are the first pairs of the files")
+                yield (
+                    split,
+                    open_stream(
+                        config.data,
+                        source,
+                        target,
+                        seed=config.training.seed,
+                        max_positions=config.model.max_positions,
+                        language_tags=config.model.language_tags,
+                        look=look,
+                    ).sample,
+                )
+                continue
             with ProgressBar("reading and tokenizing", unit="pairs") as bar:
                 yield (
                     split,

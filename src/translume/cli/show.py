@@ -167,7 +167,8 @@ def _print_data(data: dict[str, Any], settings: "DataSettings | None") -> None:
             click.echo(f"{name} files (BLAKE2b-128 as of `b2sum -l 128`, bytes, pairs used):")
             for file in files:
                 weight = "" if file["weight"] == 1 else f"  weight {file['weight']:g}"
-                click.echo(f"  {file['digest']}  {file['size']:>13,}  {file['pairs']:>11,}  {file['path']}{weight}")
+                pairs = "streamed" if file["pairs"] is None else f"{file['pairs']:,}"
+                click.echo(f"  {file['digest']:>32}  {file['size']:>13,}  {pairs:>11}  {file['path']}{weight}")
     if not data.get("files") and settings is not None:
         from translume.data.pairs import origins
 

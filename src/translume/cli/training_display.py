@@ -98,7 +98,11 @@ class TrainingDisplay:
             note(task_of(read_config(folder)).next_steps(folder))
 
     def _start(self, event: Started) -> None:
-        self._print(f"training data: {event.training.summary()}")
+        if event.streamed:
+            files = sum(file.split == "train" for file in event.files)
+            self._print(f"training data: streamed from {files:,} {'file' if files == 1 else 'files'}")
+        if event.training.read or not event.streamed:
+            self._print(f"training data{', so far' if event.streamed else ''}: {event.training.summary()}")
         if event.validation.to_dict() != event.training.to_dict():
             self._print(f"validation data: {event.validation.summary()}")
         sizes = {event.source_vocabulary, event.target_vocabulary}

@@ -119,6 +119,13 @@ class DataSettings(Settings):
     """Number of times each training file is read in an epoch (2.5: twice, then half of it); empty: once each."""
     corpus: Annotated[tuple[CorpusSettings, ...], BeforeValidator(_as_tuple)] = ()
     """The corpora of a model of several languages, one [[data.corpus]] table each, instead of the files above."""
+    streaming: bool = False
+    """Read the training files as they are needed, without a token cache: for a corpus that is larger than the disk.
+
+    Needs validation files, and excludes `weights`, `corpus`, sources other than text and `cleaning.duplicates`.
+    """
+    shuffle_buffer: int = Field(default=200_000, ge=1, le=100_000_000)
+    """With `streaming`, the number of pairs that are shuffled and sorted into batches at a time."""
     sampling_temperature: float = Field(default=1.0, ge=1.0, le=1000.0)
     """T of Arivazhagan et al. (2019): a corpus of n pairs has a share of an epoch ∝ (n · weight) ** (1/T).
 
@@ -144,6 +151,22 @@ class DataSettings(Settings):
                     raise ValueError(f"{name} is set with [[data.corpus]], expected it there")
         elif self.sampling_temperature != 1:
             raise ValueError(f"sampling_temperature is {self.sampling_temperature}, expected 1 without [[data.corpus]]")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_streamed(self) -> Self:
+        if self.streaming:
+            if self.source.reader:
+                raise ValueError(f"streaming is true with source = '{self.source.kind}', expected false")
+            if self.cleaning.duplicates:
+                raise ValueError("streaming is true with cleaning.duplicates = true, expected one of them")
+            for name in ("corpus", "weights"):
+                if getattr(self, name):
+                    raise ValueError(f"streaming is true with {name}, expected false; or mix the files beforehand")
+            if not self.valid and not self.valid_source:
+                raise ValueError(
+                    "streaming is true without validation files; expected valid_source and valid_target, or valid"
+                )
         return self
 
     @property

@@ -1,7 +1,7 @@
 """Cleaning rules, duplicate detection, and the counts of pairs used, held out and dropped."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Literal
 
@@ -49,9 +49,12 @@ class Account:
     @classmethod
     def joined(cls, directions: dict[str, "Account"]) -> "Account":
         """Return the sums of the accounts of one or more directions."""
-        every = list(directions.values())
-        if len(every) == 1:
-            return every[0]
+        total = cls.total(list(directions.values()))
+        return total if len(directions) == 1 else replace(total, directions=directions)
+
+    @classmethod
+    def total(cls, every: "Sequence[Account]") -> "Account":
+        """Return the sums of one or more accounts, each reason with its first example."""
         reasons = [reason for reason in REASONS if any(reason in each.dropped for each in every)]
         return cls(
             read=sum(each.read for each in every),
@@ -63,7 +66,6 @@ class Account:
             },
             truncated=sum(each.truncated for each in every),
             unit=every[0].unit,
-            directions=directions,
         )
 
     def __post_init__(self) -> None:
@@ -156,6 +158,15 @@ class Ledger:
                 text if len(text) <= _SHOWN else text[:_SHOWN] + "…" for text in (pair.source, pair.target)
             )
             self._examples[reason] = Pair(source=source, target=target, file=pair.file, line=pair.line)
+
+    def keep(self, pairs: list[Pair], codes: NDArray[np.int8]) -> list[Pair]:
+        """Return the pairs with the code KEPT, and count the others under their reasons."""
+        if (codes == KEPT).all():
+            return pairs
+        for code in np.unique(codes[codes != KEPT]).tolist():
+            dropped = np.flatnonzero(codes == code)
+            self.drop(REASONS[code], pairs[int(dropped[0])], len(dropped))
+        return [pairs[i] for i in np.flatnonzero(codes == KEPT).tolist()]
 
     def close(self) -> Account:
         """Return the account so far, reasons in the order of the rules."""

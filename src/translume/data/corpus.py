@@ -59,6 +59,8 @@ class TokenizedCorpus:
     """`data.sampling_temperature`: how the shares of the directions in an epoch are flattened."""
     tags: BatchTags | None = field(default=None, repr=False)
     """The ids of the tags of languages in each origin: [origins, 0 or 1] of sources and of targets; None: no tags."""
+    base: int = 0
+    """What `numbers` adds to the numbers of the pairs, so that those of buffers of a stream differ."""
     documents: NDArray[np.int64] | None = field(default=None, repr=False)
     """If the pairs are blocks: for each, the number of its document."""
     frames: NDArray[Any] | None = field(default=None, repr=False)
@@ -147,11 +149,13 @@ class TokenizedCorpus:
         )
 
     def numbers(self, indices: NDArray[Any]) -> tuple[int, ...]:
-        """Return the numbers of pairs [B] in the corpus that `of_epoch` was called on."""
-        return tuple((indices if self.documents is None else self.documents[indices]).tolist())
+        """Return the numbers of pairs [B] in the corpus that `of_epoch` was called on, from `base`."""
+        found = indices if self.documents is None else self.documents[indices]
+        return tuple((found.astype(np.int64) + self.base).tolist())
 
     def place(self, number: int) -> str:
-        """Return the file and line of a pair, such as "train.en:812"."""
+        """Return the file and line of a pair, such as "train.en:812".  number: one of `numbers`."""
+        number -= self.base
         origin = int(np.searchsorted(self.first, number, side="right")) - 1
         return f"{self.origins[origin].file}:{int(self.line_numbers[number])}"
 
@@ -224,7 +228,7 @@ class Writer:
         starts = np.cumsum(lengths) - lengths + self.tokens
         every = starts[-self.pairs % STRIDE :: STRIDE]
         arrays = {
-            "tokens": _interleaved(source, target, self._layout.of("tokens")),
+            "tokens": interleaved(source, target, self._layout.of("tokens")),
             "source_lengths": source.lengths,
             "target_lengths": target.lengths,
             "starts": every,
@@ -254,7 +258,7 @@ class Writer:
             file.close()
 
 
-def _interleaved(source: Ragged, target: Ragged, dtype: np.dtype[Any]) -> NDArray[Any]:
+def interleaved(source: Ragged, target: Ragged, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return source 0, target 0, source 1, target 1, … as one array."""
     lengths = np.stack([source.lengths, target.lengths], 1).reshape(-1)
     starts = np.stack([source.starts, target.starts + len(source.tokens)], 1).reshape(-1)

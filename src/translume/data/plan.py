@@ -145,8 +145,9 @@ def _cut(corpus: TokenizedCorpus, order: NDArray[np.uint32], max_tokens: int) ->
         width = np.maximum(source.astype(np.int64) + tags[0], target.astype(np.int64) + tags[1]) + 1
         if int(width.max()) > max_tokens:
             worst = int(window[int(width.argmax())])
+            place = corpus.place(worst + corpus.base)
             raise SettingsError(
-                f"training.max_tokens: {max_tokens}, but {corpus.place(worst)} alone has {int(width.max())} tokens; "
+                f"training.max_tokens: {max_tokens}, but {place} alone has {int(width.max())} tokens; "
                 "expected more, or a smaller data.cleaning.max_tokens"
             )
         last = begin + len(window) == len(order)

@@ -22,7 +22,7 @@ from translume.config.model import LanguageTags, ModelSettings
 from translume.data import held_out
 from translume.data.addresses import opened, size_of, state_of
 from translume.data.batch import BatchTags, Ragged, starts_of
-from translume.data.cleaning import KEPT, REASONS, Account, Ledger, Rules
+from translume.data.cleaning import KEPT, Account, Ledger, Rules
 from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus
 from translume.data.encoding import Cut, Encoded, Encoder, EncoderPool
 from translume.data.held_out import chunks, source_hashes
@@ -71,13 +71,14 @@ class DataFile:
 
     size: in bytes.  digest: of its bytes, BLAKE2b with 128 bits in hexadecimal, as `b2sum -l 128` prints it.
     pairs: number of its pairs in the corpus; two parallel files have the same.  weight: times that an epoch reads it.
+    The digest of a streamed file is "" and its pairs are None.
     """
 
     split: Split
     path: str
     size: int
     digest: str
-    pairs: int
+    pairs: int | None
     weight: float
 
 
@@ -222,14 +223,14 @@ class Builder:
         self._ledger = self._ledgers.setdefault(str(place.direction), Ledger(self._unit))
         _begin_origins(writers, chunk.place + 1)
         self._ledger.read += len(chunk.pairs)
-        kept = self._keep(chunk.pairs, chunk.codes)
+        kept = self._ledger.keep(chunk.pairs, chunk.codes)
         kept, frames = self._read_frames(kept)
         encoded = chunk.encoded() if chunk.encoded else self._encoder.encode(kept, self._positions(frames))
         source_tokens, source_lengths = encoded.source, encoded.source_lengths
         target_tokens, target_lengths = encoded.target, encoded.target_lengths
         codes = self._rules.of_lengths(source_lengths, target_lengths)
         self._ledger.truncated += int((encoded.cut & (codes == KEPT)).sum())
-        self._keep(kept, codes)
+        self._ledger.keep(kept, codes)
         held = np.zeros(len(kept), np.bool_)
         if self._sample is not None and len(kept):
             held = np.isin(source_hashes(kept), self._sample)
@@ -268,15 +269,6 @@ class Builder:
         assert self._reader is not None
         return [self._reader.settings.positions_of(len(each)) for each in frames]
 
-    def _keep(self, pairs: list[Pair], codes: NDArray[np.int8]) -> list[Pair]:
-        """Return the pairs that no rule drops, and enter the others in the ledger."""
-        if (codes == KEPT).all():
-            return pairs
-        for code in np.unique(codes[codes != KEPT]).tolist():
-            dropped = np.flatnonzero(codes == code)
-            self._ledger.drop(REASONS[code], pairs[int(dropped[0])], len(dropped))
-        return [pairs[i] for i in np.flatnonzero(codes == KEPT).tolist()]
-
 
 _ABANDONED_SECONDS = 86_400
 
@@ -313,15 +305,11 @@ def prepare(
     from_training = split == "train" or held
     places = origins(settings, "train") if from_training else valid
     rules = settings.cleaning if from_training else None
-    cuts = settings.cleaning.too_long != "drop"
     documents = task.reads == "documents"
-    if documents:
-        max_positions = None
-    elif max_positions is not None and language_tags != "none":
-        max_positions -= ModelSettings(language_tags=language_tags).target_tags or 1
-    limits = [] if max_positions is None else [max_positions - 1]
-    limit = min(limits + ([settings.cleaning.max_tokens] if (rules or cuts) and not documents else []), default=None)
-    values = _ingredients(settings, rules, places, limit, hold_out=held)
+    model_limit, limit = limits_of(
+        settings, max_positions=max_positions, language_tags=language_tags, cleaned=from_training
+    )
+    values = ingredients(settings, rules, places, limit, hold_out=held)
     values["tokenizers"] = [source_tokenizer.digest, target_tokenizer.digest]
     values["files"] = [[file_digest(file, folder / DIGESTS) for file in place.files] for place in places]
     reader = frame_reader(settings.source)
@@ -330,17 +318,16 @@ def prepare(
         values["sizes"] = [_sizes_digest(place) for place in places]
     home = folder / values_digest(values)
     tokenizers = (source_tokenizer, target_tokenizer)
-    model_limit = None if max_positions is None else max_positions - 1
     part = "used" if split == "train" or not held else "held_out"
     if part == "held_out":  # weights say how often a file is trained on; validation reads every pair once
         places = tuple(replace(place, weight=1.0) for place in places)
     for _ in range(5):
         try:
-            found = _checked(open_corpus(home, part, places, tokenizers, model_limit, task), settings, part)
+            found = checked(open_corpus(home, part, places, tokenizers, model_limit, task), settings, part)
             if documents:
                 return replace(found, block_length=settings.block_length)
             temperature = settings.sampling_temperature if part == "used" and split == "train" else 1.0
-            return replace(found, temperature=temperature, tags=_tags(places, tokenizers, language_tags))
+            return replace(found, temperature=temperature, tags=tags_of(places, tokenizers, language_tags))
         except DamagedCacheError:
             for place in places:
                 place.check_lengths()
@@ -362,13 +349,32 @@ def prepare(
     raise DataError(f"{home}: the cache is damaged right after it was written")
 
 
+def limits_of(
+    settings: DataSettings, *, max_positions: int | None, language_tags: LanguageTags, cleaned: bool
+) -> tuple[int | None, int | None]:
+    """Return the length of the longest side that the model can read, and that of a side to keep; None: no limit.
+
+    Lengths are in tokens without end mark and tags.  cleaned: whether the pairs pass the cleaning rules.
+    """
+    if find_task(settings.task).reads == "documents":
+        return None, None
+    readable = max_positions
+    if readable is not None:
+        tags = 0 if language_tags == "none" else ModelSettings(language_tags=language_tags).target_tags or 1
+        readable -= tags + 1
+    longest = [settings.cleaning.max_tokens] if cleaned or settings.cleaning.too_long != "drop" else []
+    return readable, min(longest + ([] if readable is None else [readable]), default=None)
+
+
 def _sizes_digest(place: Origin) -> str:
     """Return a digest of the sizes of the files that an origin names, in bytes."""
     sizes = (os.stat(pair.source).st_size if os.path.isfile(pair.source) else -1 for pair in place.read())
     return values_digest(list(sizes))
 
 
-def _tags(places: tuple[Origin, ...], tokenizers: tuple[Tokenizer, Tokenizer | Labels], where: str) -> BatchTags | None:
+def tags_of(
+    places: tuple[Origin, ...], tokenizers: tuple[Tokenizer, Tokenizer | Labels], where: str
+) -> BatchTags | None:
     """Return the tags of each origin's languages. Raises DataError for a language that has none."""
     if where == "none":
         return None
@@ -400,7 +406,7 @@ def _tags(places: tuple[Origin, ...], tokenizers: tuple[Tokenizer, Tokenizer | L
     return BatchTags(ids(source, sources), ids(target, targets))
 
 
-def _ingredients(
+def ingredients(
     settings: DataSettings,
     rules: CleaningSettings | None,
     places: tuple[Origin, ...],
@@ -422,7 +428,7 @@ def _ingredients(
     }
 
 
-def _checked(corpus: TokenizedCorpus, settings: DataSettings, part: str) -> TokenizedCorpus:
+def checked(corpus: TokenizedCorpus, settings: DataSettings, part: str) -> TokenizedCorpus:
     """Return the corpus. Raises DataError, with the drop counts, if it has no pairs."""
     if corpus.pairs:
         return corpus

@@ -2,39 +2,155 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
 
 import torch
 
-from translume.data import Batch, BatchPlan, TokenizedCorpus
-from translume.errors import TrainingError
+from translume.data import Account, Batch, BatchPlan, TokenizedCorpus
+from translume.data.streaming import Place, Share, Shares, Stream
+from translume.errors import DataError, SettingsError, TrainingError
 from translume.model.head import HeadLoss
+from translume.training.group import Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """Options of all plans.  dropout: of merges in the subword segmentation."""
+
+    max_tokens: int
+    seed: int
+    dropout: float
+
+    def plan(self, corpus: TokenizedCorpus, epoch: int, *numbers: int) -> BatchPlan:
+        """Return the batches of a corpus in an epoch.  numbers: more to derive the seed from."""
+        seed = seed_of(self.seed, *numbers) if numbers else self.seed
+        return BatchPlan(corpus, max_tokens=self.max_tokens, seed=seed, epoch=epoch, dropout=self.dropout)
+
+
+class Plans(Protocol):
+    """Plans of batches, one after another, without end.
+
+    epoch, corpus, plan: the current ones.  account: counts of the training pairs.  place: what the state of a run
+    keeps of the current plan besides its epoch, as JSON values.
+    """
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def corpus(self) -> TokenizedCorpus: ...
+    @property
+    def plan(self) -> BatchPlan: ...
+    @property
+    def account(self) -> Account: ...
+    @property
+    def place(self) -> dict[str, Any]: ...
+    def advance(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class EpochPlans:
+    """A plan for each epoch of a corpus in the token cache."""
+
+    def __init__(self, corpus: TokenizedCorpus, options: PlanOptions, epoch: int = 0) -> None:
+        self.corpus, self.account, self.epoch = corpus, corpus.account, epoch
+        self.place: dict[str, Any] = {}
+        self._options = options
+        self.plan = options.plan(corpus, epoch)
+
+    def advance(self) -> None:
+        """Go on to the next epoch."""
+        self.epoch += 1
+        self.plan = self._options.plan(self.corpus, self.epoch)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class BufferPlans:
+    """A plan for each buffer of a stream, which the processes of a group read together.
+
+    account: of the pairs that were read in the first epoch, the current buffer included.
+    """
+
+    def __init__(self, stream: Stream, options: PlanOptions, group: Group, place: Mapping[str, Any]) -> None:
+        """place: `place` of the buffer to begin with; empty for the first.
+
+        Raises SettingsError if a batch could not hold every pair that passes the cleaning rules.
+        """
+        if options.max_tokens < stream.widest:
+            raise SettingsError(
+                f"training.max_tokens: {options.max_tokens}, but pairs of a stream may have {stream.widest} tokens; "
+                "expected more, or a smaller data.cleaning.max_tokens"
+            )
+        self._stream, self._options, self._group = stream, options, group
+        self._next = Place.of(place["buffer"]) if place else Place()
+        nothing = Account(read=0, used=0, held_out=0, dropped={}, examples={}, unit=stream.sample.account.unit)
+        self.account = Account.from_dict(place["account"]) if place else nothing
+        self.place = self._place()
+        self._shares = Shares(replace(stream.reader, rank=group.rank, ranks=group.size), self._next)
+        self._base = 0
+        self.epoch = self._next.epoch
+        self.corpus = stream.sample
+        self._plan: BatchPlan | None = None
+
+    @property
+    def plan(self) -> BatchPlan:
+        """The plan of the current buffer; the first one is read when it is used, since all processes must take part."""
+        if self._plan is None:
+            self.advance()
+        assert self._plan is not None
+        return self._plan
+
+    def advance(self) -> None:
+        """Read the next buffer that has pairs after cleaning. An error in one process ends all."""
+        used = True
+        while True:
+            self.place, self.epoch = self._place(), self._next.epoch
+            with self._group.together():
+                data = self._shares.next()
+            shares = [Share.from_bytes(each) for each in self._group.blobs(data)]
+            with self._group.together():
+                self._refuse_differences(shares)
+                self._next = shares[0].after
+                if not shares[0].read:
+                    if not used:
+                        raise DataError("data: an epoch of the training files has no pairs left after cleaning")
+                    used = False
+                    continue
+                self.corpus = self._stream.corpus(shares, self._base)
+                self._base += self.corpus.pairs
+                if self.epoch == 0:
+                    self.account = Account.total([self.account, self.corpus.account])
+                if self.corpus.pairs:
+                    self._plan = self._options.plan(self.corpus, self.epoch, self.place["buffer"]["buffer"])
+                    return
+
+    def close(self) -> None:
+        """End the process that reads ahead."""
+        self._shares.close()
+
+    def _place(self) -> dict[str, Any]:
+        return {"buffer": asdict(self._next), "account": self.account.to_dict()}
+
+    def _refuse_differences(self, shares: Sequence[Share]) -> None:
+        """Raise DataError if the processes read different files."""
+        for rank, share in enumerate(shares):
+            if (share.after, share.read) != (shares[0].after, shares[0].read):
+                raise DataError(f"data: rank {rank} read other training pairs than rank 0; expected the same files")
 
 
 class BatchStream:
-    """Training batches, epoch after epoch. A run is resumed by `epoch` and `position` of the next batch."""
+    """Training batches without end. A run is resumed by the epoch, the place and the position of the next batch."""
 
-    def __init__(
-        self,
-        corpus: TokenizedCorpus,
-        *,
-        max_tokens: int,
-        seed: int,
-        dropout: float,
-        epoch: int = 0,
-        position: int = 0,
-        rank: int = 0,
-        size: int = 1,
-    ) -> None:
-        """position: number of batches of `epoch` already used.  dropout: of merges in the subword segmentation.
+    def __init__(self, plans: Plans, *, position: int = 0, rank: int = 0, size: int = 1) -> None:
+        """position: number of batches of the current plan already used.
 
         rank, size: of the processes that share the batches of every update.
         """
-        self.epoch, self.position = epoch, position
-        self._corpus, self._max_tokens, self._seed, self._dropout = corpus, max_tokens, seed, dropout
+        self.plans, self.position = plans, position
         self._rank, self._size = rank, size
-        self._plan = self._plan_of(epoch)
+        self._used: list[TokenizedCorpus] = []
 
     def take(self, count: int) -> dict[tuple[int, ...], Batch]:
         """Return the part of this rank in the next `count` batches, each with a key for `gather`.
@@ -44,6 +160,7 @@ class BatchStream:
         fewer rows than ranks has none for some ranks.
         """
         whole = count % self._size == 0
+        self._used.clear()
         found: dict[tuple[int, ...], Batch] = {}
         for index in range(count):
             plan, position = self._next()
@@ -54,15 +171,19 @@ class BatchStream:
         return found
 
     def _next(self) -> tuple[BatchPlan, int]:
-        """Return the place of the next batch; after the last of an epoch, of the first of the next epoch."""
-        if self.position >= len(self._plan):
-            self.epoch, self.position = self.epoch + 1, 0
-            self._plan = self._plan_of(self.epoch)
+        """Return the place of the next batch; after the last of a plan, of the first of the next plan."""
+        if self.position >= len(self.plans.plan):
+            self.plans.advance()
+            self.position = 0
         self.position += 1
-        return self._plan, self.position - 1
+        if self.plans.corpus not in self._used:
+            self._used.append(self.plans.corpus)
+        return self.plans.plan, self.position - 1
 
-    def _plan_of(self, epoch: int) -> BatchPlan:
-        return BatchPlan(self._corpus, max_tokens=self._max_tokens, seed=self._seed, epoch=epoch, dropout=self._dropout)
+    def line(self, number: int) -> str:
+        """Return the file and line of a pair that the last call of `take` returned.  number: one of `Batch.lines`."""
+        corpus = next(each for each in self._used if each.base <= number < each.base + each.pairs)
+        return corpus.place(number)
 
 
 def seed_of(*numbers: int) -> int:

@@ -31,6 +31,7 @@ class Started:
     are trained, or of those of low-rank adapters.  files: of training and validation.
     base: of a fine-tuned model, when it begins: "model" (folder), "weights_sha256" and the data of the base model as
     `data_of_history` returns them; else None.  processes: number of those that train together.
+    streamed: whether the training pairs are read while they are used, so that `training` counts those read so far.
     """
 
     update: int
@@ -50,6 +51,7 @@ class Started:
     files: tuple[DataFile, ...]
     base: dict[str, Any] | None = None
     processes: int = 1
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +125,15 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """SIGINT, SIGTERM or SIGHUP was received. Everything up to `update` is saved; the same command resumes the run."""
+    """SIGINT, SIGTERM or SIGHUP was received. Everything up to `update` is saved; the same command resumes the run.
+
+    training: as in Finished.
+    """
 
     update: int
     signal: str
     folder: Path
+    training: Account | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +142,7 @@ class Finished:
 
     nll, metrics: quality of the kept weights on the validation set, if measured.  measure: as in Validated.
     kept: a description of these weights.  already: whether the run was complete when `train` was called.
+    training: the pairs of a stream that were read so far, of its first epoch; else None.
     """
 
     update: int
@@ -147,6 +154,7 @@ class Finished:
     folder: Path
     already: bool
     measure: Measure = "nll"
+    training: Account | None = None
 
 
 Event = Preparing | Started | Resumed | Warned | Progress | Validated | Saved | Interrupted | Finished

@@ -76,17 +76,20 @@ class Group:
 
     def texts(self, text: str) -> list[str]:
         """Return the text of every rank."""
+        return [data.decode() for data in self.blobs(text.encode())]
+
+    def blobs(self, data: bytes) -> list[bytes]:
+        """Return the bytes of every rank."""
         if self.alone:
-            return [text]
-        data = text.encode()
+            return [data]
         sizes = [int(size) for (size,) in self.numbers([len(data)])]
         if not any(sizes):
-            return [""] * self.size
+            return [b""] * self.size
         mine = torch.zeros(max(sizes), dtype=torch.uint8)
         mine[: len(data)] = torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[: len(data)]
         found = [torch.empty_like(mine) for _ in range(self.size)]
         self._exchange(lambda: dist.all_gather(found, mine))
-        return [bytes(each[:size].tolist()).decode() for each, size in zip(found, sizes, strict=True)]
+        return [each[:size].numpy().tobytes() for each, size in zip(found, sizes, strict=True)]
 
     def add(self, tensor: Tensor) -> None:
         """Replace a tensor by its sum over all ranks. The bits are the same on every rank."""

@@ -8,7 +8,7 @@ from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
@@ -25,9 +25,10 @@ from translume.checkpoint import (
     unique_tensors,
 )
 from translume.config import Config, ModelSettings
-from translume.data import TokenizedCorpus, prepare
+from translume.data import DataFile, TokenizedCorpus, files_of, prepare
 from translume.data.lengths import Lengths, learn_lengths
-from translume.data.pairs import origins
+from translume.data.pairs import SPLITS, origins
+from translume.data.streaming import Stream, open_stream
 from translume.errors import SettingsError, TrainingError
 from translume.model import HeadData
 from translume.model.attention import AttentionBackend
@@ -37,7 +38,7 @@ from translume.model.layers import recompute_layers
 from translume.model.low_rank import adapt, merge
 from translume.tasks import check_settings, task_of
 from translume.text import Labels, Tokenizer
-from translume.training.batches import BatchStream, seed_of
+from translume.training.batches import BatchStream, BufferPlans, EpochPlans, PlanOptions, Plans, seed_of
 from translume.training.events import Event, Preparing, Warned
 from translume.training.fine_tuning import inherit_settings, load_base
 from translume.training.group import Group
@@ -75,11 +76,12 @@ CACHE = "cache"
 class Prepared:
     """Everything a run needs.
 
-    ema: None without `training.ema`.  outdated: whether the settings now select other weights than the folder's.
+    files: those that the training pairs come from.  ema: None without `training.ema`.  outdated: whether the settings
+    now select other weights than the folder's.
     """
 
     model: ModelDescription
-    training: TokenizedCorpus
+    files: list[DataFile]
     validation: TokenizedCorpus
     updater: Updater
     transformer: Network
@@ -185,11 +187,15 @@ def _refuse_named_tokenizers(config: Config, base: AnyCheckpoint, place: str) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedData:
-    """The vocabularies and the tokenized pairs of a run."""
+    """The vocabularies and the tokenized pairs of a run.
+
+    training: with `data.streaming`, the sample of `stream`.
+    """
 
     model: ModelDescription
     training: TokenizedCorpus
     validation: TokenizedCorpus
+    stream: Stream | None = None
 
     @property
     def digest(self) -> str:
@@ -213,27 +219,37 @@ def prepare_data(plan: RunPlan, store: Store) -> Generator[Event, None, Prepared
         yield Warned(update=0, message=plan.unused)
     model = yield from _with_tokenizers(plan, store)
     config = model.config
-    corpora = []
-    for split, what in (("train", "training data"), ("valid", "validation data")):
+    stream, corpora = None, []
+    positions, tags = config.model.max_positions, config.model.language_tags
+    for split, what in zip(SPLITS, ("training data", "validation data"), strict=True):
         yield Preparing(what=what)
-        corpora.append(
-            prepare(
+        if split == "train" and config.data.streaming:
+            stream = open_stream(
                 config.data,
                 model.source,
                 model.target,
-                store.folder / CACHE,
-                split=cast(Literal["train", "valid"], split),
-                max_positions=config.model.max_positions,
-                language_tags=config.model.language_tags,
+                seed=config.training.seed,
+                max_positions=positions,
+                language_tags=tags,
             )
-        )
+            corpora.append(stream.sample)
+        else:
+            corpora.append(
+                prepare(
+                    config.data,
+                    model.source,
+                    model.target,
+                    store.folder / CACHE,
+                    split=split,
+                    max_positions=positions,
+                    language_tags=tags,
+                )
+            )
     training, validation = corpora
+    found = PreparedData(model=model, training=training, validation=validation, stream=stream)
     if plan.state is not None:
-        found = PreparedData(model=model, training=training, validation=validation)
         refuse_other(str(store.folder), "training data", plan.state.begun.data, found.digest)
-    return PreparedData(
-        model=replace(model, lengths=_lengths(plan, model, training)), training=training, validation=validation
-    )
+    return replace(found, model=replace(model, lengths=_lengths(plan, model, training)))
 
 
 def prepare_folder(config: Config, folder: Path) -> Iterator[Event | PreparedData]:
@@ -275,20 +291,19 @@ def prepare_network(
         yield Preparing(what=note)
     if settings.activation_checkpointing:
         recompute_layers(network)
-    stream = BatchStream(
-        data.training,
-        max_tokens=settings.max_tokens,
-        seed=settings.seed,
-        dropout=model.config.tokenizer.dropout,
-        epoch=plan.state.epoch if plan.state else 0,
-        position=plan.state.position if plan.state else 0,
-        rank=group.rank,
-        size=group.size,
-    )
+    options = PlanOptions(max_tokens=settings.max_tokens, seed=settings.seed, dropout=model.config.tokenizer.dropout)
+    plans: Plans
+    if data.stream is None:
+        plans = sample = EpochPlans(data.training, options, plan.state.epoch if plan.state else 0)
+    else:
+        plans = BufferPlans(data.stream, options, group, plan.state.place if plan.state else {})
+        sample = EpochPlans(data.training, options)
+    stream = BatchStream(plans, position=plan.state.position if plan.state else 0, rank=group.rank, size=group.size)
     if plan.state is not None:
         begun = plan.state.begun
     else:
-        precision, attention = yield from _choose_arithmetic(network, model, stream, device)
+        measured = BatchStream(copy(sample), rank=group.rank, size=group.size)  # `sample` stays in its epoch
+        precision, attention = yield from _choose_arithmetic(network, model, measured, device)
         begun = Begun(
             source_tokenizer=model.source.digest,
             target_tokenizer=model.target.digest,
@@ -310,12 +325,11 @@ def _choose_arithmetic(
 ) -> Generator[Event, None, tuple[Precision, AttentionBackend]]:
     """Choose precision and attention backend of a new run, and yield an event with what was measured.
 
-    Updates are measured on copies of the network, one after another, with the first batches of the run and without the
+    Updates are measured on copies of the network, one after another, with batches of `stream` and without the
     teacher, whose precision is its own.
     """
     settings, measured = model.config.training, {}
-    ahead = copy(stream)  # the position of the stream itself stays
-    updates = [ahead.take(settings.accumulate) for _ in range(MEASURED_UPDATES)]
+    updates = [stream.take(settings.accumulate) for _ in range(MEASURED_UPDATES)]
 
     def attention(precision: Precision) -> AttentionBackend:
         return choose_attention(model.config.model, device, torch.float32 if precision == "fp32" else torch.bfloat16)
@@ -345,9 +359,10 @@ def prepare_run(plan: RunPlan, store: Store, data: PreparedData, untrained: Untr
         untrained.teacher.teacher.network.use_attention(attention)
     updater = _updater(network, model, cast(Precision, begun.precision), device, untrained.teacher.teacher, group)
     ema = _restored(plan, store, updater, settings.ema)
+    cache = store.folder / CACHE
     return Prepared(
         model=model,
-        training=data.training,
+        files=data.stream.files() if data.stream else files_of(data.training, "train", cache),
         validation=data.validation,
         updater=updater,
         transformer=network,

@@ -84,8 +84,9 @@ class Begun:
 class State:
     """The state of a run after `update` updates. With the settings, it determines all random numbers.
 
-    epoch, position: batches used.  validated: update of the last complete validation.  best_update, best_nll,
-    best_metrics: the best validation by `metric`, None before the first.  waiting: validations since then.
+    epoch, place, position: the plan of batches, and how many of them are used; see `training.batches`.
+    validated: update of the last complete validation.  best_update, best_nll, best_metrics: the best validation by
+    `metric`, None before the first.  waiting: validations since then.
     measured_by: digest of the validation data and of the settings that a metric depends on; "" in old folders.
     candidates: updates whose weights are kept for averaging, oldest first.  mean_nll, mean_metrics: quality of their
     mean, measured at the end of a run.  keeps_best: whether the best is the model because that mean is worse.
@@ -96,6 +97,7 @@ class State:
     update: int = 0
     epoch: int = 0
     position: int = 0
+    place: dict[str, Any] = field(default_factory=dict)
     validated: int = 0
     metric: str = "nll"
     best_update: int = 0
@@ -155,9 +157,10 @@ def refuse_other_settings(folder: str, began: Config, found: Config, precision: 
                 path, old, new = first_difference(f"{table}.{name}", old, new)
                 rule = f"; these may change: {', '.join(MAY_CHANGE)}" if table == "training" else ""
                 raise TrainingError(f"{folder}: this run began with {path} = {old!r}, found {new!r}{rule}")
-    if began.data.source != found.data.source:
-        path, old, new = first_difference("data.source", began.data.source, found.data.source)
-        raise TrainingError(f"{folder}: this run began with {path} = {old!r}, found {new!r}")
+    for name in ("source", "streaming", *(["shuffle_buffer"] if found.data.streaming else [])):
+        if getattr(began.data, name) != getattr(found.data, name):
+            path, old, new = first_difference(f"data.{name}", getattr(began.data, name), getattr(found.data, name))
+            raise TrainingError(f"{folder}: this run began with {path} = {old!r}, found {new!r}")
 
 
 def refuse_other(folder: str, what: str, began: str, found: str) -> None:

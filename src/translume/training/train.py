@@ -20,7 +20,7 @@ from translume.checkpoint import (
     write_card,
 )
 from translume.config import Config, TrainingSettings
-from translume.data import Batch, files_of
+from translume.data import Account, Batch, files_of
 from translume.data.pairs import SPLITS, origins
 from translume.errors import ModelFolderError, TrainingError, suggest_keywords
 from translume.model.allocator import keep_freed_memory
@@ -123,6 +123,7 @@ def _train(
     untrained.begun = facts_of_leader(untrained.begun, group)
     with group.together():
         prepared = prepare_run(plan, store, data, untrained, group)
+        stack.callback(prepared.stream.plans.close)
         validator = _validator(prepared)
         run = Run(prepared, store, validator)
     prepared.receive()
@@ -181,17 +182,17 @@ def _trained(prepared: Prepared) -> int:
 def _first_events(plan: RunPlan, prepared: Prepared, store: Store, validator: Validator) -> Iterator[Event]:
     """Yield the first events of a run: its state, and warnings about changes since the last process."""
     state, settings = prepared.state, prepared.model.config.training
-    cache = store.folder / CACHE
-    files = files_of(prepared.training, "train", cache)
+    files = prepared.files
     if origins(prepared.model.config.data, "valid"):
-        files += files_of(prepared.validation, "valid", cache)
+        files = [*files, *files_of(prepared.validation, "valid", store.folder / CACHE)]
+    training = prepared.stream.plans.account
     yield Started(
         update=state.update,
         updates=settings.updates,
         folder=store.folder,
-        training=prepared.training.account,
+        training=training,
         validation=prepared.validation.account,
-        training_pairs=prepared.training.pairs,
+        training_pairs=training.used,
         validation_pairs=prepared.validation.pairs,
         source_vocabulary=len(prepared.model.source),
         target_vocabulary=len(prepared.model.target),
@@ -202,6 +203,7 @@ def _first_events(plan: RunPlan, prepared: Prepared, store: Store, validator: Va
         threads=torch.get_num_threads(),
         files=tuple(files),
         processes=prepared.group.size,
+        streamed=prepared.model.config.data.streaming,
         base=_base_data(Path(state.begun.source_model), plan.base_digest) if plan.base is not None else None,
     )
     if plan.state is None:
@@ -309,7 +311,8 @@ class Run:
                 if reason is not None:
                     last = self._finished(reason)
                 elif caught:
-                    last = Interrupted(update=self._state.update, signal=caught, folder=self._store.folder)
+                    update, folder = self._state.update, self._store.folder
+                    last = Interrupted(update=update, signal=caught, folder=folder, training=self._streamed())
                 if last is not None:
                     self.record(last)
                     yield from self._log_warning()
@@ -398,7 +401,12 @@ class Run:
             folder=self._store.folder,
             already=False,
             measure=self._measure,
+            training=self._streamed(),
         )
+
+    def _streamed(self) -> Account | None:
+        """Return the pairs of a stream that were read so far."""
+        return self._prepared.stream.plans.account if self._prepared.model.config.data.streaming else None
 
     def _kept(self) -> Mapping[str, Tensor]:
         """Return the weights that become the model. Rank 0 reads them from its folder and sends them to the others."""
@@ -415,7 +423,8 @@ class Run:
 
     def _save(self) -> Event:
         state, prepared = self._state, self._prepared
-        state.epoch, state.position = prepared.stream.epoch, prepared.stream.position
+        plans, state.position = prepared.stream.plans, prepared.stream.position
+        state.epoch, state.place = plans.epoch, plans.place
         state.seconds = self._elapsed()
         live = prepared.live(whole=True)
         with self._group.together():
@@ -432,12 +441,17 @@ class Run:
         card = Card(
             parameters=self._validator.parameters,
             trained_parameters=_trained(prepared),
-            data=prepared.training.account.summary(),
+            data=self._counts(),
             scores=self._scores(),
             base=state.begun.source_model,
             base_digest=state.begun.source_digest,
         )
         write_card(self._store.folder, prepared.model.config, card)
+
+    def _counts(self) -> str:
+        plans = self._prepared.stream.plans
+        so_far = self._streamed() is not None and plans.epoch == 0
+        return plans.account.summary() + ("\n(so far: the first epoch of the stream has not ended)" if so_far else "")
 
     def _scores(self) -> list[str]:
         state, settings = self._state, self._settings
@@ -507,7 +521,7 @@ class Run:
         progress = Progress(
             update=state.update,
             updates=settings.updates,
-            epoch=self._prepared.stream.epoch + 1,
+            epoch=self._prepared.stream.plans.epoch + 1,
             loss=window.objective / window.tokens,
             nll=None if window.nll is None else window.nll / window.tokens,
             tokens=window.tokens,
@@ -525,7 +539,7 @@ class Run:
 
     def _not_finite(self, what: str, value: float, batches: list[tuple[int, ...]]) -> str:
         pairs = [number for lines in batches for number in lines]
-        named = ", ".join(self._prepared.training.place(number) for number in pairs[:_NAMED_PAIRS])
+        named = ", ".join(self._prepared.stream.line(number) for number in pairs[:_NAMED_PAIRS])
         rest = f" and {len(pairs) - _NAMED_PAIRS} more" if len(pairs) > _NAMED_PAIRS else ""
         where = f" on {named}{rest}" if pairs else ""
         good = f"update {self._saved} in {self._store.folder}" if self._saved else "none"

@@ -8,9 +8,13 @@ from translume.config import Config, DataSettings
 from translume.data import Pair, read_pairs
 from translume.data.corpus import sampling_weights
 from translume.data.pairs import origins
+from translume.data.streaming import head_pairs
 from translume.errors import SettingsError
 from translume.tasks import task_of
 from translume.text import Labels, Tokenizer, extend_tokenizer, train_tokenizer
+
+STREAMED_PAIRS = 1_000_000
+"""Pairs from which the vocabularies of a stream are learned."""
 
 Learning = Callable[[tuple[str, ...]], object]
 """Called with the sides ("source", "target") before their tokenizer is learnt, which can take minutes."""
@@ -90,7 +94,13 @@ def extended_vocabularies(
 
 
 def _sampled_pairs(data: DataSettings) -> Iterator[Pair]:
-    """Yield the training pairs, each as often as its direction's share with `data.sampling_temperature` demands."""
+    """Yield the training pairs, each as often as its direction's share with `data.sampling_temperature` demands.
+
+    Of a stream, the first `STREAMED_PAIRS` pairs are yielded, as many of each file.
+    """
+    if data.streaming:
+        yield from head_pairs(data, STREAMED_PAIRS)
+        return
     if data.sampling_temperature == 1:
         yield from read_pairs(data, "train")
         return
