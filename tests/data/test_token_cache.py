@@ -1,6 +1,7 @@
 """The cache: ids round-trip, damage is detected, concurrent processes do not interfere."""
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -139,6 +140,72 @@ def test_leftovers_of_dead_processes_are_removed_after_a_day(corpus_files, by_by
     prepare(corpus_files(PAIRS), by_bytes, by_bytes, tmp_path / "cache", split="train")
     assert not old.exists()
     assert young.exists()
+
+
+class Killed(BaseException):
+    """Simulates the death of the process."""
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize("duplicates", [False, True])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(deaths=st.lists(st.integers(1, 20), min_size=1, max_size=3), damaged=st.booleans())
+def test_a_build_that_was_killed_is_continued_with_the_same_bytes(
+    write, by_bytes, tmp_path, duplicates, deaths, damaged
+):
+    """Without validation files, so that a sample is held out. `damaged`: a file lost what had been written to it."""
+    lines = [f"source {i}\t{'x' * (i % 23)}" for i in range(101)] + ["source 0\txx"] * 9
+    files = tuple(write(f"{number}.tsv", lines[number::3]) for number in range(3))
+    chosen = DataSettings(train=files, cleaning=CleaningSettings(max_tokens=19, duplicates=duplicates))
+    append, encoded = token_cache.Builder._append, []
+
+    def prepared(folder: str, death: int = -1) -> Path:
+        numbers = iter(range(1000))
+
+        def until(self: token_cache.Builder, chunk: token_cache._Chunk, writers: dict[str, corpus.Writer]) -> None:
+            if next(numbers) == death:
+                raise Killed
+            encoded.append(len(chunk.pairs))
+            append(self, chunk, writers)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(token_cache, "_CHUNK", 7)
+            patch.setattr(token_cache, "SAVE_SECONDS", 0.0)
+            patch.setattr(token_cache.Builder, "_append", until)
+            prepare(chosen, by_bytes, by_bytes, tmp_path / folder, split="train", processes=1)
+        (home,) = made(tmp_path / folder)
+        return home
+
+    for folder in ("whole", "killed"):
+        shutil.rmtree(tmp_path / folder, ignore_errors=True)
+    whole = content(prepared("whole"))
+    assert sum(encoded) == 110
+    encoded.clear()
+    for death in deaths:
+        try:
+            prepared("killed", death)
+        except Killed:
+            continue
+        break
+    if damaged:
+        for file in (tmp_path / "killed").glob(".partial-*/used.tokens"):
+            file.write_bytes(b"")
+    assert content(prepared("killed")) == whole
+    if not damaged:
+        assert sum(encoded) == 110
+
+
+def test_a_build_in_progress_is_not_taken_for_a_leftover(corpus_files, by_bytes, tmp_path):
+    busy = tmp_path / "cache" / ".partial-busy"
+    busy.mkdir(parents=True)
+    with (busy / "lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.utime(busy, (time.time() - 90_000,) * 2)
+        prepare(corpus_files(PAIRS), by_bytes, by_bytes, tmp_path / "cache", split="train")
+    assert busy.exists()
 
 
 BUILD = """

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,6 +149,15 @@ class Ledger:
         self.truncated = 0
         self._dropped: dict[str, int] = {}
         self._examples: dict[str, Pair] = {}
+
+    @classmethod
+    def of(cls, account: Account) -> Self:
+        """Return a ledger that continues the counts of an account."""
+        ledger = cls(account.unit)
+        ledger.read, ledger.used, ledger.held_out = account.read, account.used, account.held_out
+        ledger.truncated = account.truncated
+        ledger._dropped, ledger._examples = dict(account.dropped), dict(account.examples)
+        return ledger
 
     def drop(self, reason: str, pair: Pair, count: int = 1) -> None:
         """Count `count` pairs under a reason. The first pair of each reason is its example."""

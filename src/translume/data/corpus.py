@@ -199,6 +199,11 @@ class Layout:
         """The names of the arrays."""
         return (*ARRAYS, *FRAME_ARRAYS) if self.frame_size else ARRAYS
 
+    def counts(self, pairs: int, tokens: int, frames: int) -> dict[str, int]:
+        """Return the number of values of each of `arrays`."""
+        others = {"tokens": tokens, "starts": -(-pairs // STRIDE), "frames": frames * self.frame_size}
+        return {name: others.get(name, pairs) for name in self.arrays}
+
     def of(self, array: str) -> np.dtype[Any]:
         """Return the type of one of `arrays`."""
         if array in ("source_lengths", "target_lengths"):
@@ -210,13 +215,26 @@ class Layout:
 class Writer:
     """Appends pairs to the files of one part ("used" or "held_out") of an unfinished cache."""
 
-    def __init__(self, folder: Path, part: str, layout: Layout) -> None:
+    def __init__(self, folder: Path, part: str, layout: Layout, counts: Mapping[str, Any] | None = None) -> None:
+        """counts: what `sync` returned in another process, to continue its files.
+
+        Raises DamagedCacheError if the files are not that long.
+        """
         self._layout = layout
-        self._files: dict[str, IO[bytes]] = {name: (folder / f"{part}.{name}").open("wb") for name in layout.arrays}
-        self.pairs = 0
-        self.tokens = 0
-        self.frames = 0
+        self.pairs = self.tokens = self.frames = 0
         self.first: list[int] = []
+        if counts is not None:
+            self.pairs, self.tokens, self.frames = (int(counts[name]) for name in ("pairs", "tokens", "frames"))
+            self.first = list(map(int, counts["first"]))
+        self._files: dict[str, IO[bytes]] = {}
+        for name, count in layout.counts(self.pairs, self.tokens, self.frames).items():
+            path, size = folder / f"{part}.{name}", count * layout.of(name).itemsize
+            if counts is not None and (not path.exists() or path.stat().st_size < size):
+                self.abandon()
+                raise DamagedCacheError(str(path))
+            self._files[name] = path.open("wb" if counts is None else "r+b")
+            self._files[name].truncate(size)
+            self._files[name].seek(size)
 
     def begin_origin(self) -> None:
         """Start the next origin."""
@@ -243,12 +261,17 @@ class Writer:
         self.pairs += len(lengths)
         self.tokens += int(lengths.sum())
 
-    def close(self) -> dict[str, object]:
-        """Sync and close the files, and return this part's entry of the index."""
+    def sync(self) -> dict[str, Any]:
+        """Write everything to the disk, and return the counts with which another process can continue."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-            file.close()
+        return {"pairs": self.pairs, "tokens": self.tokens, "frames": self.frames, "first": list(self.first)}
+
+    def close(self) -> dict[str, object]:
+        """Sync and close the files, and return this part's entry of the index."""
+        self.sync()
+        self.abandon()
         frames = {"frames": self.frames} if self._layout.frame_size else {}
         return {"pairs": self.pairs, "tokens": self.tokens, "first": [*self.first, self.pairs], **frames}
 
@@ -285,14 +308,8 @@ def open_corpus(
         shape = index["parts"][part]
         pairs, tokens, first = int(shape["pairs"]), int(shape["tokens"]), tuple(map(int, shape["first"]))
         account = _renamed(Account.from_dict(index["account"]), dict(zip(index["files"], origins, strict=True)))
-        sizes = {
-            "tokens": tokens,
-            "starts": -(-pairs // STRIDE),
-            "frames": int(shape.get("frames", 0)) * layout.frame_size,
-        }
-        arrays = {
-            name: _mapped(folder / f"{part}.{name}", layout.of(name), sizes.get(name, pairs)) for name in layout.arrays
-        }
+        counts = layout.counts(pairs, tokens, int(shape.get("frames", 0)))
+        arrays = {name: _mapped(folder / f"{part}.{name}", layout.of(name), count) for name, count in counts.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedCacheError(str(folder)) from error
     return TokenizedCorpus(

@@ -2,13 +2,12 @@
 
 import json
 import os
-import shutil
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
+from itertools import islice
 from pathlib import Path
 from typing import cast
 
@@ -27,7 +26,8 @@ from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCo
 from translume.data.encoding import Cut, Encoded, Encoder, EncoderPool
 from translume.data.held_out import chunks, source_hashes
 from translume.data.lines import unreadable
-from translume.data.pairs import Origin, Pair, Split, origins, read_pairs
+from translume.data.pairs import Origin, Pair, Split, origins
+from translume.data.partial_cache import HELD_OUT, Progress, build
 from translume.errors import DataError, nearest
 from translume.sources import FrameReader, frame_reader
 from translume.tasks import Task, find_task
@@ -115,6 +115,8 @@ def _write_digests(memory: Path, known: dict[str, str]) -> None:
         raise DataError(f"{memory.parent}: cannot be written: {error.strerror}") from None
 
 
+SAVE_SECONDS = 10.0
+"""Interval at which a build saves its progress."""
 _CHUNK = 8192
 _FRAMES_CHUNK = 64
 """Pairs in memory at a time, if their sources are texts or frames."""
@@ -129,16 +131,20 @@ def _begin_origins(writers: dict[str, Writer], count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Pairs of one origin, of which those with the code KEPT are being encoded; None if their sources are frames."""
+    """Pairs of one origin, of which those with the code KEPT are being encoded; None if their sources are frames.
+
+    read: number of pairs of the origin up to the end of the chunk.
+    """
 
     place: int
+    read: int
     pairs: list[Pair]
     codes: NDArray[np.int8]
     encoded: Callable[[], Encoded] | None
 
 
 class Builder:
-    """Writes a tokenized corpus in bounded memory. `sample`: sorted hashes of the held-out sources, or None."""
+    """Writes a tokenized corpus in bounded memory.  hold_out: whether a sample is held out for validation."""
 
     def __init__(
         self,
@@ -146,11 +152,11 @@ class Builder:
         tokenizers: tuple[Tokenizer, Tokenizer | Labels],
         rules: CleaningSettings | None,
         limit: int | None,
-        sample: NDArray[np.uint64] | None,
         progress: Callable[[int], None] | None,
         task: Task,
         *,
         cut: Cut = "drop",
+        hold_out: bool = False,
         look: Callable[[list[Pair]], object] | None = None,
         reader: FrameReader | None = None,
         processes: int | None = None,
@@ -166,7 +172,8 @@ class Builder:
             # Recordings fill windows, whatever the limits of targets are.
             source_limit=reader.settings.longest(0) - 1 if reader and reader.settings.window else None,
         )
-        self._sample = sample
+        self._hold_out, self._sample = hold_out, np.zeros(0, np.uint64)
+        self._rereads = look is not None or (rules is not None and rules.duplicates)
         self._progress = progress
         self._ledger = Ledger(task.reads)
         self._ledgers: dict[str, Ledger] = {}
@@ -180,18 +187,32 @@ class Builder:
         )
 
     def write(self, folder: Path) -> dict[str, object]:
-        """Write all files except the index, and return the content of the index."""
-        names = ("used",) if self._sample is None else ("used", "held_out")
-        writers = {name: Writer(folder, name, self._layout) for name in names}
+        """Write all files except the index, and return the content of the index.
+
+        A folder that an interrupted call left is continued; the files are those of an undisturbed call.
+        """
+        done = Progress.of(folder)
+        if self._hold_out:
+            self._sample = self._chosen(folder)
+        names = ("used", "held_out") if self._hold_out else ("used",)
+        try:
+            writers = {name: Writer(folder, name, self._layout, done.parts.get(name)) for name in names}
+        except DamagedCacheError:
+            done = Progress()
+            writers = {name: Writer(folder, name, self._layout) for name in names}
+        self._ledgers = {name: Ledger.of(Account.from_dict(each)) for name, each in done.accounts.items()}
         try:
             with EncoderPool(self._encoder, self._processes) as pool:
-                size = _FRAMES_CHUNK if self._reader else _CHUNK
                 waiting: deque[_Chunk] = deque()
-                for number, place in enumerate(self._places):
-                    for chunk in chunks(place.read(), size):
-                        waiting.append(self._started(chunk, number, pool))
-                        while len(waiting) > pool.ahead:
-                            self._append(waiting.popleft(), writers)
+                saved = time.monotonic()
+                for chunk in self._chunks(done, pool):
+                    waiting.append(chunk)
+                    while len(waiting) > pool.ahead:
+                        last = waiting.popleft()
+                        self._append(last, writers)
+                        if time.monotonic() - saved >= SAVE_SECONDS:
+                            self._saved(last, writers).save(folder)
+                            saved = time.monotonic()
                 while waiting:
                     self._append(waiting.popleft(), writers)
             _begin_origins(writers, len(self._places))
@@ -206,16 +227,51 @@ class Builder:
             "parts": parts,
             "files": [place.file for place in self._places],
             "account": Account.joined({name: each.close() for name, each in self._ledgers.items()}).to_dict(),
-            "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
+            "sizes": {
+                path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name.split(".")[0] in names
+            },
         }
 
-    def _started(self, pairs: list[Pair], place: int, pool: EncoderPool) -> "_Chunk":
-        """Check the texts of pairs, and start to encode those that are kept."""
+    def _chosen(self, folder: Path) -> NDArray[np.uint64]:
+        """Return the sorted hashes of the held-out sources, which are chosen once."""
+        file = folder / HELD_OUT
+        if not file.exists():
+            pairs = (pair for place in self._places for pair in place.read())
+            found = held_out.choose(pairs, documents=self._unit == "documents")
+            replace_file(file, json.dumps(found.tolist()).encode())
+        return np.array(json.loads(file.read_text(encoding="utf-8")), np.uint64)
+
+    def _chunks(self, done: Progress, pool: EncoderPool) -> Iterator[_Chunk]:
+        """Yield all chunks after those that are done, once their texts are checked and their encoding has begun."""
+        size = _FRAMES_CHUNK if self._reader else _CHUNK
+        for number, place in enumerate(self._places):
+            pairs, read = place.read(), 0
+            if number <= done.place:
+                read = done.pairs
+                skipped = islice(pairs, read) if number == done.place else pairs
+                if self._rereads:
+                    deque(map(self._codes, chunks(skipped, size)), maxlen=0)
+                elif number == done.place:
+                    deque(skipped, maxlen=0)
+                if number < done.place:
+                    continue
+            for chunk in chunks(pairs, size):
+                read += len(chunk)
+                codes = self._codes(chunk)
+                kept = chunk if (codes == KEPT).all() else [chunk[i] for i in np.flatnonzero(codes == KEPT).tolist()]
+                yield _Chunk(number, read, chunk, codes, pool.submit(kept) if self._reader is None else None)
+
+    def _codes(self, pairs: list[Pair]) -> NDArray[np.int8]:
+        """Check the texts of pairs."""
         if self._look:
             self._look(pairs)
-        codes = self._rules.of_texts(pairs)
-        kept = pairs if (codes == KEPT).all() else [pairs[i] for i in np.flatnonzero(codes == KEPT).tolist()]
-        return _Chunk(place, pairs, codes, pool.submit(kept) if self._reader is None else None)
+        return self._rules.of_texts(pairs)
+
+    def _saved(self, last: _Chunk, writers: dict[str, Writer]) -> Progress:
+        """Return the progress after a chunk, once everything that was written is on the disk."""
+        parts = {name: writer.sync() for name, writer in writers.items()}
+        accounts = {name: each.close().to_dict() for name, each in self._ledgers.items()}
+        return Progress(place=last.place, pairs=last.read, parts=parts, accounts=accounts)
 
     def _append(self, chunk: "_Chunk", writers: dict[str, Writer]) -> None:
         """Write the pairs of a chunk that are kept. Chunks come in order, so the account is always the same."""
@@ -232,7 +288,7 @@ class Builder:
         self._ledger.truncated += int((encoded.cut & (codes == KEPT)).sum())
         self._ledger.keep(kept, codes)
         held = np.zeros(len(kept), np.bool_)
-        if self._sample is not None and len(kept):
+        if self._hold_out and len(kept):
             held = np.isin(source_hashes(kept), self._sample)
         source_starts, target_starts = starts_of(source_lengths), starts_of(target_lengths)
         lines = np.fromiter((pair.line for pair in kept), np.int64, len(kept))
@@ -270,9 +326,6 @@ class Builder:
         return [self._reader.settings.positions_of(len(each)) for each in frames]
 
 
-_ABANDONED_SECONDS = 86_400
-
-
 def prepare(
     settings: DataSettings,
     source_tokenizer: Tokenizer,
@@ -296,8 +349,8 @@ def prepare(
     `data.block_length`. `progress` is called with the number of pairs read so far while a corpus is built, and `look`
     with the pairs, before any rule drops them. `processes`: how many tokenize once the work is long, None
     for one on each core. The cache's name is a digest of the files' bytes, the tokenizers and the
-    rules, so paths and weights may change. Two processes may build it at the same time: the first to finish moves its
-    copy into place, and both use that. Raises DataError if a file cannot be used.
+    rules, so paths and weights may change. One process builds it, and others wait for it. If that process is killed,
+    the next call continues its work. Raises DataError if a file cannot be used.
     """
     valid = origins(settings, "valid")
     held = not valid
@@ -331,21 +384,20 @@ def prepare(
         except DamagedCacheError:
             for place in places:
                 place.check_lengths()
-            sample = held_out.choose(read_pairs(settings, "train"), documents=documents) if held else None
             builder = Builder(
                 places,
                 tokenizers,
                 rules,
                 limit,
-                sample,
                 progress,
                 task,
                 cut=settings.cleaning.too_long,
+                hold_out=held,
                 look=look,
                 reader=reader,
                 processes=processes,
             )
-            _build(home, builder)
+            build(home, builder.write)
     raise DataError(f"{home}: the cache is damaged right after it was written")
 
 
@@ -443,65 +495,6 @@ def checked(corpus: TokenizedCorpus, settings: DataSettings, part: str) -> Token
     first = corpus.account.examples.get("unreadable")
     example = f"; {first.file}:{first.line}: {first.source}" if first else ""
     raise DataError(f"data: none of {corpus.account.read:,} {unit} is left: {reasons or 'all held out'}{example}")
-
-
-def _build(home: Path, builder: Builder) -> None:
-    """Write a cache to a temporary folder and rename it, unless another process was faster."""
-    try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(home.parent)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=home.parent))
-        try:
-            index = {**builder.write(partial), "format": FORMAT, "digest": home.name}
-            with (partial / "index.json").open("w", encoding="utf-8") as file:
-                json.dump(index, file, ensure_ascii=True, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.chmod(0o755)
-            _move(partial, home)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    except OSError as error:
-        raise DataError(f"{home.parent}: cannot be written: {error.strerror or error}") from None
-
-
-def _move(partial: Path, home: Path) -> None:
-    """Rename `partial` to `home`. A complete cache that is already there stays; a damaged one is removed."""
-    for _ in range(5):
-        try:
-            os.rename(partial, home)
-        except OSError:
-            if not home.is_dir():
-                raise
-            if _is_complete(home):
-                return
-            trash = Path(tempfile.mkdtemp(prefix=".partial-", dir=home.parent))
-            try:
-                os.rename(home, trash / "damaged")
-            except FileNotFoundError:
-                pass
-            finally:
-                shutil.rmtree(trash, ignore_errors=True)
-        else:
-            return
-
-
-def _is_complete(home: Path) -> bool:
-    try:
-        index = json.loads((home / "index.json").read_text(encoding="utf-8"))
-        return all((home / name).stat().st_size == size for name, size in index["sizes"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove partial caches that killed processes left a day ago or earlier."""
-    for path in folder.glob(".partial-*"):
-        try:
-            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
-                shutil.rmtree(path, ignore_errors=True)
-        except FileNotFoundError:
-            continue
 
 
 def encode_texts(tokenizer: Tokenizer, pairs: list[Pair]) -> list[list[int]]:

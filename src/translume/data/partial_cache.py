@@ -1,0 +1,140 @@
+"""A token cache that is being built: locked, and continued where an interrupted build stopped."""
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any, Self
+
+from translume.atomic import replace_file
+from translume.data.corpus import FORMAT
+from translume.errors import DataError, TranslumeError
+
+LOCK = "lock"
+PROGRESS = "progress.json"
+HELD_OUT = "held_out.json"
+"""Files of a partial cache that are not in a complete one."""
+
+_PREFIX = ".partial-"
+_ABANDONED_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a build came.
+
+    place: number of the origin that is being read.  pairs: number of its pairs that were written or dropped.
+    parts: the counts of each `Writer`.  accounts: those of each direction, as `Account.to_dict` returns them.
+    """
+
+    place: int = 0
+    pairs: int = 0
+    parts: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    accounts: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """Read the progress of a partial cache; of a new one if there is none."""
+        try:
+            return cls(**json.loads((folder / PROGRESS).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return cls()
+
+    def save(self, folder: Path) -> None:
+        """Write the progress. Everything that it counts must have been synced before."""
+        replace_file(folder / PROGRESS, json.dumps(asdict(self)).encode())
+
+
+def build(home: Path, write: Callable[[Path], dict[str, object]]) -> None:
+    """Build a cache, unless it is complete. `write` fills a partial folder and returns the content of the index.
+
+    If another process builds it, wait for its end. A build that is killed leaves its folder, which the next one gets.
+    After an error the folder is removed. Raises DataError if the cache cannot be written.
+    """
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(home)
+        with _locked(home) as partial:
+            if partial is None:
+                return
+            try:
+                index = {**write(partial), "format": FORMAT, "digest": home.name}
+                with (partial / "index.json").open("w", encoding="utf-8") as file:
+                    json.dump(index, file, ensure_ascii=True, indent=1)
+                    file.flush()
+                    os.fsync(file.fileno())
+                for name in (PROGRESS, HELD_OUT, LOCK):
+                    (partial / name).unlink(missing_ok=True)
+                _move(partial, home)
+            except (OSError, TranslumeError):
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+    except OSError as error:
+        raise DataError(f"{home.parent}: cannot be written: {error.strerror or error}") from None
+
+
+@contextmanager
+def _locked(home: Path) -> Iterator[Path | None]:
+    """Lock the folder in which `home` is built, and yield it; None if the cache is complete.
+
+    The lock is a file in the folder, so it goes when the folder is renamed. The system unlocks it when a process ends.
+    """
+    partial = home.parent / f"{_PREFIX}{home.name}"
+    while not _is_complete(home):
+        partial.mkdir(exist_ok=True)
+        try:
+            file = (partial / LOCK).open("ab")
+        except FileNotFoundError:  # renamed by another process just now
+            continue
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if _is_open(file, partial / LOCK):
+                if _is_complete(home):  # finished after the check above
+                    shutil.rmtree(partial, ignore_errors=True)
+                    break
+                yield partial
+                return
+    yield None
+
+
+def _is_open(file: IO[bytes], path: Path) -> bool:
+    """Return whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _move(partial: Path, home: Path) -> None:
+    """Rename `partial` to `home`, which is missing or damaged."""
+    if home.is_dir():
+        trash = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=home.parent))
+        try:
+            os.rename(home, trash / "damaged")
+        finally:
+            shutil.rmtree(trash, ignore_errors=True)
+    os.rename(partial, home)
+
+
+def _is_complete(home: Path) -> bool:
+    try:
+        index = json.loads((home / "index.json").read_text(encoding="utf-8"))
+        return all((home / name).stat().st_size == size for name, size in index["sizes"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _remove_abandoned(home: Path) -> None:
+    """Remove partial caches, other than that of `home`, that killed processes left a day ago or earlier."""
+    for path in home.parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # removed, finished or locked by another process
+            if path.name != f"{_PREFIX}{home.name}" and time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                with (path / LOCK).open("ab") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
