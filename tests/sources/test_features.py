@@ -18,6 +18,7 @@ from translume.engine import build_engine, self_test
 from translume.errors import DataError, SettingsError, TrainingError, TranslationError
 from translume.model.frames import FrameEmbedding
 from translume.sources import frame_reader
+from translume.tasks import find_task
 from translume.training import Validated, train
 from translume.training.vocabularies import vocabularies_of
 from translume.translator import Translator
@@ -67,6 +68,16 @@ def test_the_commands_read_paths_of_a_manifest_relative_to_it(trained: Path, man
     lines = runner.invoke(main, ["translate", str(trained), "--threads", "1"], input=paths)
     assert table.stdout == lines.stdout
     assert len(lines.stdout.splitlines()) == 7
+
+
+def test_descriptions_of_a_model_name_its_sources(trained: Path, make: Make) -> None:
+    shown = CliRunner().invoke(main, ["show", str(trained)])
+    assert shown.stdout.splitlines()[0] == f"{trained}: An encoder-decoder Transformer, features to text"
+    card = (trained / "README.md").read_text()
+    assert "\n- text2text-generation\n" in card
+    assert "An encoder-decoder Transformer, features to text, made with Translume." in card
+    advice = find_task("sequence").next_steps(Path("a model"), make())
+    assert advice == "Next: translume translate 'a model' < PATHS, or translume evaluate 'a model' MANIFEST"
 
 
 def test_a_source_that_cannot_be_read_names_its_line_and_path(trained: Path, manifests: Path) -> None:

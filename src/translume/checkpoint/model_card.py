@@ -37,12 +37,12 @@ class CardWords:
 def describe_transformer(config: Config) -> CardWords:
     """Return the words for an encoder-decoder Transformer."""
     directions = Directions.of(config.data, config.model)
-    direction = directions.describe() if directions.several else "text to text"
+    direction = directions.describe() if directions.several else f"{config.data.source.medium} to text"
     if directions.default.source and directions.default.target:
         direction = f"{directions.default.source} to {directions.default.target}"
     return CardWords(
         kind=f"An encoder-decoder Transformer, {direction}, made with Translume.",
-        tag="translation",
+        tag=config.data.source.hub_task,
         output="target",
         layers=f"{config.model.encoder_layers} + {config.model.decoder_layers}",
         vocabulary="one vocabulary for both sides" if config.tokenizer.shared else "a vocabulary for each side",

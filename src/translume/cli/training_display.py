@@ -95,7 +95,8 @@ class TrainingDisplay:
             from translume.checkpoint import read_config
             from translume.tasks import task_of
 
-            note(task_of(read_config(folder)).next_steps(folder))
+            config = read_config(folder)
+            note(task_of(config).next_steps(folder, config))
 
     def _start(self, event: Started) -> None:
         if event.streamed:

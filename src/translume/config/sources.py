@@ -19,6 +19,10 @@ class SourceKind(Settings):
     """The class of the encoder's first layers: "module:Class"."""
     language_tags: ClassVar[tuple[str, ...]] = ("none",)
     """Values of `model.language_tags` that a model of such sources may have."""
+    medium: ClassVar[str] = "text"
+    """What a source is, in descriptions of a model: "speech to text"."""
+    hub_task: ClassVar[str] = "translation"
+    """The name on model hubs for the task of writing such sources as text."""
     kind: str
 
     @property
@@ -71,6 +75,8 @@ class FeatureSettings(FrameSettings):
 
     reader: ClassVar[str] = "translume.sources.features:FeatureReader"
     embedding: ClassVar[str] = "translume.model.frames:FrameEmbedding"
+    medium: ClassVar[str] = "features"
+    hub_task: ClassVar[str] = "text2text-generation"
     kind: Literal["features"] = "features"
     values: int = Field(default=80, ge=1, le=1_048_576)
     """Number of values F in each frame."""
@@ -85,6 +91,8 @@ class AudioSettings(FrameSettings):
 
     reader: ClassVar[str] = "translume.sources.audio:AudioReader"
     embedding: ClassVar[str] = "translume.model.frames:FrameEmbedding"
+    medium: ClassVar[str] = "speech"
+    hub_task: ClassVar[str] = "automatic-speech-recognition"
     kind: Literal["audio"] = "audio"
     features: Literal["log_mel", "mfcc"] = "log_mel"
     """Values of a frame: log energies of mel bands, as Whisper's, or mel-frequency cepstral coefficients of them."""
@@ -116,6 +124,8 @@ class WhisperSettings(FrameSettings):
     reader: ClassVar[str] = "translume.sources.audio:WhisperReader"
     embedding: ClassVar[str] = "translume.model.frames:WhisperEmbedding"
     language_tags: ClassVar[tuple[str, ...]] = ("speech", "english_speech")
+    medium: ClassVar[str] = "speech"
+    hub_task: ClassVar[str] = "automatic-speech-recognition"
     kind: Literal["whisper"] = "whisper"
     mels: int = Field(default=80, ge=1, le=128)
     """Number of mel bands between 0 and 8 kHz."""
@@ -148,6 +158,8 @@ class ImageSettings(FrameSettings):
 
     reader: ClassVar[str] = "translume.sources.image:ImageReader"
     embedding: ClassVar[str] = "translume.model.frames:ImageEmbedding"
+    medium: ClassVar[str] = "image"
+    hub_task: ClassVar[str] = "image-to-text"
     kind: Literal["image"] = "image"
     height: int = Field(default=32, ge=1, le=1024)
     """Height in pixels to which images are scaled; their width follows."""

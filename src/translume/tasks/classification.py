@@ -8,7 +8,7 @@ from translume.errors import SettingsError
 from translume.tasks.task import Task
 
 if TYPE_CHECKING:
-    from translume.config import DataSettings, ModelSettings, TrainingSettings
+    from translume.config import Config, DataSettings, ModelSettings, TrainingSettings
 
 
 def _check(data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
@@ -26,7 +26,7 @@ def _describe_vocabulary(source: int, target: int, shared: bool) -> str:
     return f"{source:,} tokens, {target:,} labels"
 
 
-def _next_steps(folder: Path) -> str:
+def _next_steps(folder: Path, config: "Config") -> str:
     model = shlex.quote(str(folder))
     return f"Next: translume classify {model} < TEXT, or translume evaluate {model} FILE.tsv"
 

@@ -8,7 +8,7 @@ from translume.errors import SettingsError
 from translume.tasks.task import READ_SOURCES, Task
 
 if TYPE_CHECKING:
-    from translume.config import DataSettings, ModelSettings, TrainingSettings
+    from translume.config import Config, DataSettings, ModelSettings, TrainingSettings
 
 _SOURCE_SETTINGS = ("segments", "pretrained_source", "language_tags")
 _PAIR_RULES = ("too_long", "max_ratio", "identical", "source_script")
@@ -44,7 +44,7 @@ def _describe_vocabulary(source: int, target: int, shared: bool) -> str:
     return f"{target:,} tokens"
 
 
-def _next_steps(folder: Path) -> str:
+def _next_steps(folder: Path, config: "Config") -> str:
     model = shlex.quote(str(folder))
     return f"Next: translume generate {model} PROMPT, or translume evaluate {model} FILE"
 

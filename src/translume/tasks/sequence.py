@@ -8,7 +8,7 @@ from translume.errors import SettingsError
 from translume.tasks.task import Task
 
 if TYPE_CHECKING:
-    from translume.config import DataSettings, ModelSettings, TrainingSettings
+    from translume.config import Config, DataSettings, ModelSettings, TrainingSettings
 
 
 def _check(data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
@@ -25,8 +25,10 @@ def _describe_vocabulary(source: int, target: int, shared: bool) -> str:
     return f"{source:,} tokens, shared" if shared else f"{source:,} source and {target:,} target tokens"
 
 
-def _next_steps(folder: Path) -> str:
+def _next_steps(folder: Path, config: "Config") -> str:
     model = shlex.quote(str(folder))
+    if config.data.source.reader:
+        return f"Next: translume translate {model} < PATHS, or translume evaluate {model} MANIFEST"
     return f"Next: translume translate {model} < TEXT, or translume evaluate {model} SOURCE REFERENCE"
 
 

@@ -46,7 +46,7 @@ class Task:
     "nll", and whether a larger value is better.
     check: raises SettingsError, naming the place, if settings do not fit the task.
     describe_vocabulary: (source size, target size, shared) -> a phrase.
-    next_steps: (model folder) -> commands to run after training.
+    next_steps: (model folder, config) -> commands to run after training.
 
     Parts, as "package.module:name":
 
@@ -78,7 +78,7 @@ class Task:
     metrics: Mapping[str, bool]
     check: "Callable[[DataSettings, ModelSettings, TrainingSettings, str], None]"
     describe_vocabulary: Callable[[int, int, bool], str]
-    next_steps: Callable[[Path], str]
+    next_steps: "Callable[[Path, Config], str]"
     vocabulary: str
     network: str
     vocabularies: str
