@@ -1,6 +1,7 @@
 """Recordings as sources: formats, sample rates, channels, features, and what is refused."""
 
 import io
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -71,13 +72,13 @@ def test_stereo_is_mixed_down() -> None:
 
 @pytest.mark.parametrize("rate", [8000, 22_050, 44_100, 48_000])
 def test_other_rates_are_resampled(rate: int) -> None:
-    found = resampled(torch.from_numpy(tone(0.2, rate)), rate).numpy()
+    found = torch.cat([*resampled([torch.from_numpy(tone(0.2, rate))], rate)]).numpy()
     assert len(found) == 3200
     np.testing.assert_allclose(found[400:-400], tone(0.2)[400:-400], atol=1e-4)
 
 
 def test_frequencies_above_8_khz_do_not_come_back_as_lower_ones() -> None:
-    found = resampled(torch.from_numpy(tone(0.2, 48_000, hertz=11_000)), 48_000)
+    found = torch.cat([*resampled([torch.from_numpy(tone(0.2, 48_000, hertz=11_000))], 48_000)])
     assert found[400:-400].abs().max() < 1e-3
 
 
@@ -134,3 +135,21 @@ def test_sources_change_their_speed_in_training() -> None:
     for row, length in zip(found, lengths.tolist(), strict=True):
         torch.testing.assert_close(row[:length, 0], torch.linspace(0, 40, length), atol=1e-4, rtol=0)
         assert not row[length:].any()
+
+
+def test_a_recording_is_the_same_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = encoded(np.random.default_rng(3).normal(size=(30_011, 3)) * 0.1, rate=22_050)
+    whole = reader().read(content)
+    monkeypatch.setattr("translume.sources.audio._BLOCK", 701)
+    monkeypatch.setattr("translume.sources.audio._FRAMES", 17)
+    np.testing.assert_allclose(reader().read(content), whole, atol=1e-5)
+
+
+def test_channels_of_a_compressed_recording_are_not_all_in_memory() -> None:
+    silence = encoded(np.zeros((6 * 192_000, 8), np.int16), rate=192_000, kind="FLAC")
+    assert len(silence) < 100_000
+    tracemalloc.start()
+    assert reader().read(silence).shape == (600, 23)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8_000_000  # decoded at once, they take 37 MB

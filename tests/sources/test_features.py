@@ -1,5 +1,8 @@
 """Models whose sources are arrays of frames, from a manifest to translations."""
 
+import contextlib
+import io
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -207,3 +210,19 @@ def test_a_run_is_resumed_with_the_source_that_it_began_with(make: Make, trained
 def replace_updates(config: Config) -> Config:
     """Return the settings for one update more than those of the fixture."""
     return config.change("training.updates=14")
+
+
+def test_every_damaged_file_is_refused_in_one_line(make: Make) -> None:
+    reader, rng = frame_reader(make().data.source), random.Random(7)
+    assert reader is not None
+    for save in (np.save, np.savez, np.savez_compressed):
+        buffer = io.BytesIO()
+        save(buffer, np.ones((7, 5), np.float32))
+        for _ in range(700):
+            content = bytearray(buffer.getvalue())
+            for _ in range(rng.choice((1, 2, 9))):
+                content[rng.randrange(min(len(content), rng.choice((128, 999))))] = rng.choice(
+                    (0, 40, 255, rng.randrange(256))
+                )
+            with contextlib.suppress(DataError):
+                reader.read(bytes(content[: rng.randrange(len(content))] if rng.random() < 0.2 else content))

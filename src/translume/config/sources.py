@@ -65,6 +65,10 @@ class FrameSettings(SourceKind, ABC):
     def size(self) -> int:
         """Number of values F in a frame."""
 
+    def within(self, *, seconds: float, pixels: int) -> Self:
+        """Return the settings with lower limits of files, where they apply."""
+        return self
+
     def positions_of(self, frames: int) -> int:
         """Return the number of positions that the encoder makes of so many frames."""
         return -(-frames // (1 << self.convolutions))
@@ -86,7 +90,16 @@ class FeatureSettings(FrameSettings):
         return self.values
 
 
-class AudioSettings(FrameSettings):
+class RecordingSettings(FrameSettings, ABC):
+    """Settings common to sources that are recordings."""
+
+    max_seconds: float
+
+    def within(self, *, seconds: float, pixels: int) -> Self:
+        return self.model_copy(update={"max_seconds": min(self.max_seconds, seconds)})
+
+
+class AudioSettings(RecordingSettings):
     """[data] source = "audio": WAV, FLAC, Ogg and MP3; 100 frames a second of the sound as mono at 16 kHz."""
 
     reader: ClassVar[str] = "translume.sources.audio:AudioReader"
@@ -114,7 +127,7 @@ class AudioSettings(FrameSettings):
         return self
 
 
-class WhisperSettings(FrameSettings):
+class WhisperSettings(RecordingSettings):
     """[data] source = "whisper": recordings as models imported from Whisper read them (Radford et al. 2023).
 
     The encoder reads windows of a fixed length, filled up with silence; 100 frames a second, with one of two
@@ -173,6 +186,9 @@ class ImageSettings(FrameSettings):
     @property
     def size(self) -> int:
         return self.height * (3 if self.color else 1)
+
+    def within(self, *, seconds: float, pixels: int) -> Self:
+        return self.model_copy(update={"max_pixels": min(self.max_pixels, pixels)})
 
 
 def _as_table(value: object) -> object:

@@ -3,7 +3,9 @@
 import io
 import math
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from translume.config.sources import AudioSettings, WhisperSettings
+from translume.config.sources import AudioSettings, RecordingSettings, WhisperSettings
 from translume.errors import SettingsError
 from translume.sources.reader import FrameReader, UnreadableError
 
@@ -23,6 +25,11 @@ WINDOW, HOP = 400, 160
 _RANGE = 8.0
 """Energies are at most so many powers of ten below the largest of a recording."""
 _LOWEST_RATE, _HIGHEST_RATE = 1000, 768_000
+_MOST_CHANNELS = 32
+_BLOCK = 1 << 16
+"""Samples of each channel that are decoded at a time: a compressed recording of many channels may hold gigabytes."""
+_FRAMES = 1 << 13
+"""Frames whose spectra are computed at a time."""
 _ZEROS = 16
 """Zero crossings of the resampling filter on each side."""
 
@@ -30,7 +37,7 @@ _ZEROS = 16
 class RecordingReader(FrameReader):
     """Reads recordings. Arrays are samples from −1 to 1 at 16 kHz, [samples] or [samples, channels]."""
 
-    settings: AudioSettings | WhisperSettings
+    settings: RecordingSettings
 
     def decode(self, content: bytes) -> NDArray[Any]:
         if not content:
@@ -45,11 +52,23 @@ class RecordingReader(FrameReader):
                     raise UnreadableError(
                         f"has {rate:,} samples a second, expected {_LOWEST_RATE:,} to {_HIGHEST_RATE:,}"
                     )
+                if file.channels > _MOST_CHANNELS:
+                    raise UnreadableError(f"has {file.channels:,} channels, expected at most {_MOST_CHANNELS}")
                 self._refuse_long(file.frames / rate)
-                samples = file.read(dtype="float32", always_2d=True, frames=int(self.settings.max_seconds * rate) + 1)
+                samples = torch.cat([*resampled(self._mono(file), rate)])
         except soundfile.LibsndfileError:
             raise UnreadableError("not audio that soundfile reads, or truncated") from None
-        return self._frames(resampled(torch.from_numpy(samples.mean(1)), rate))
+        if not torch.isfinite(samples).all():
+            raise UnreadableError("holds a number that is not finite")
+        return self._frames(samples)
+
+    def _mono(self, file: Any) -> Iterator[Tensor]:
+        """Yield the samples of an open file, the mean of its channels, in blocks."""
+        count = 0
+        while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
+            count += len(block)
+            self._refuse_long(count / file.samplerate)  # the header of an MP3 may say less
+            yield torch.from_numpy(block.mean(1))
 
     def convert(self, given: object) -> NDArray[Any]:
         if not isinstance(given, np.ndarray):
@@ -110,9 +129,15 @@ def log_mel(samples: Tensor, mels: int) -> Tensor:
     """
     samples = F.pad(samples, (0, max(0, WINDOW - len(samples))))
     window = torch.hann_window(WINDOW)
-    spectrum = torch.stft(samples, WINDOW, HOP, window=window, center=True, pad_mode="reflect", return_complex=True)
-    energies = (mel_filters(mels) @ spectrum[:, :-1].abs().square()).clamp(min=1e-10).log10()
-    return ((energies.maximum(energies.max() - _RANGE) + 4) / 4).mT.contiguous()
+    count = len(samples) // HOP
+    filters = mel_filters(mels)
+    padded = F.pad(samples[None], (WINDOW // 2, WINDOW // 2), "reflect")[0]
+    energies = torch.empty(count, mels)
+    for begin in range(0, count, _FRAMES):
+        part = padded[begin * HOP : (min(count, begin + _FRAMES) - 1) * HOP + WINDOW]
+        spectrum = torch.stft(part, WINDOW, HOP, window=window, center=False, return_complex=True)
+        energies[begin : begin + _FRAMES] = (filters @ spectrum.abs().square()).clamp(min=1e-10).log10().mT
+    return (energies.maximum(energies.max() - _RANGE) + 4) / 4
 
 
 @lru_cache(maxsize=8)
@@ -141,10 +166,15 @@ def _cosines(size: int) -> Tensor:
     return torch.from_numpy(matrix.astype(np.float32))
 
 
-def resampled(samples: Tensor, rate: int) -> Tensor:
-    """Return samples [n] at `rate` Hz as samples at 16 kHz, by a sinc filter with a Hann window (Smith 2002)."""
-    if rate == RATE or not len(samples):
-        return samples
+def resampled(blocks: Iterable[Tensor], rate: int) -> Iterator[Tensor]:
+    """Yield blocks of samples [n] at `rate` Hz as samples at 16 kHz, by a sinc filter with a Hann window (Smith 2002).
+
+    There is at least one block, which may be empty.
+    """
+    if rate == RATE:
+        yield torch.zeros(0)
+        yield from blocks
+        return
     common = math.gcd(rate, RATE)
     old, new = rate // common, RATE // common
     cutoff = min(old, new) * 0.95
@@ -153,9 +183,16 @@ def resampled(samples: Tensor, rate: int) -> Tensor:
     time = (phase + torch.arange(-width, width + old, dtype=torch.float64) / old) * cutoff
     window = torch.cos(time.clamp(-_ZEROS, _ZEROS) * math.pi / _ZEROS / 2).square()
     kernels = (torch.sinc(time) * window * cutoff / old).float()[:, None]  # [new, 1, 2·width + old]
-    count = -(-len(samples) * new // old)
-    found = F.conv1d(F.pad(samples, (width, width + old))[None, None], kernels, stride=old)
-    return found[0].mT.flatten()[:count]
+    rest, count, made = torch.zeros(width), 0, 0
+    for block in chain(blocks, (None,)):
+        count += 0 if block is None else len(block)
+        rest = torch.cat([rest, torch.zeros(width + old) if block is None else block])
+        groups = max(0, (len(rest) - 2 * width) // old)  # of `new` samples, each from `old` and those around them
+        if groups:
+            found = F.conv1d(rest[None, None, : groups * old + 2 * width], kernels, stride=old)[0].mT.flatten()
+            rest = rest[groups * old :]
+            yield found[: max(0, -(-count * new // old) - made)] if block is None else found
+            made += len(found)
 
 
 def soundfile_module() -> Any:

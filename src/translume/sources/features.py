@@ -1,13 +1,23 @@
 """Features: arrays of frames that another program computed, in .npy and .npz files."""
 
 import io
+import struct
+import tokenize
 import zipfile
-from typing import Any
+import zlib
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.sources.reader import LARGEST_FILE, FrameReader, UnreadableError
+from translume.sources.reader import FrameReader, UnreadableError
+
+DAMAGED: Final = (
+    *(ValueError, EOFError, OSError, KeyError, SyntaxError, MemoryError, TypeError, OverflowError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
+)
+"""What numpy raises for a damaged file: the header of an array is a Python literal, and an archive may be compressed or
+encrypted in any way."""
 
 
 class FeatureReader(FrameReader):
@@ -20,8 +30,8 @@ class FeatureReader(FrameReader):
             if content[:2] == b"PK":
                 with zipfile.ZipFile(io.BytesIO(content)) as archive:
                     size = sum(each.file_size for each in archive.infolist())
-                if size > LARGEST_FILE:
-                    raise UnreadableError(f"holds {size:,} bytes, expected at most {LARGEST_FILE:,}")
+                if size > self.largest:
+                    raise UnreadableError(f"holds {size:,} bytes, expected at most {self.largest:,}")
             found = np.load(io.BytesIO(content), allow_pickle=False)
             if isinstance(found, np.ndarray):
                 return self.convert(found)
@@ -29,7 +39,7 @@ class FeatureReader(FrameReader):
             if len(names) != 1:
                 raise UnreadableError(f"holds {len(names)} arrays, expected one")
             return self.convert(found[names[0]])
-        except (ValueError, EOFError, OSError, zipfile.BadZipFile, KeyError, SyntaxError, MemoryError):
+        except DAMAGED:
             raise UnreadableError("not an array in .npy or .npz format, or truncated") from None
 
     def convert(self, given: object) -> NDArray[Any]:

@@ -1,6 +1,7 @@
 """The interface of readers of frames."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +15,32 @@ LARGEST_FILE = 1 << 30
 """The largest file that is read, in bytes."""
 
 
-class FrameReader(ABC):
-    """Reads sources of one kind as frames: float32 arrays [L, F].  settings: those of the kind."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Frames:
+    """A file that was read already.  values: its frames, float32 [L, F]."""
 
-    def __init__(self, settings: FrameSettings) -> None:
-        self.settings = settings
+    values: NDArray[np.float32]
+
+
+class FrameReader(ABC):
+    """Reads sources of one kind as frames: float32 arrays [L, F]."""
+
+    def __init__(self, settings: FrameSettings, largest: int = LARGEST_FILE) -> None:
+        """settings: those of the kind.  largest: the most bytes of a file, and of what an archive unpacks to."""
+        self.settings, self.largest = settings, largest
 
     def read(self, given: object) -> NDArray[np.float32]:
-        """Return the frames [L, F] of a path, of the bytes of a file, or of an array.
+        """Return the frames [L, F] of a path, of the bytes of a file, of an array, or of `Frames`.
 
         Raises DataError, which begins with the path if there is one, for a source that cannot be read; TypeError for an
         object of another type.
         """
+        if isinstance(given, Frames):
+            return given.values
         name = str(given) if isinstance(given, str | Path) else describe(given)
         try:
             if isinstance(given, str | Path):
-                frames = self.decode(_content(Path(given)))
+                frames = self.decode(self._content(Path(given)))
             elif isinstance(given, bytes):
                 frames = self.decode(given)
             else:
@@ -53,6 +64,13 @@ class FrameReader(ABC):
     def convert(self, given: object) -> NDArray[Any]:
         """Return the frames of an object. Raises UnreadableError with the reason, TypeError for another type."""
 
+    def _content(self, path: Path) -> bytes:
+        if not path.is_file():
+            raise UnreadableError("is a folder, expected a file" if path.is_dir() else "no such file")
+        if (size := path.stat().st_size) > self.largest:
+            raise UnreadableError(f"has {size:,} bytes, expected at most {self.largest:,}")
+        return path.read_bytes()
+
 
 _LARGEST = 65504
 """The largest number of 16 bits, in which frames are cached."""
@@ -62,18 +80,12 @@ class UnreadableError(Exception):
     """A source cannot be read. The message is the reason; `FrameReader.read` adds the place."""
 
 
-def _content(path: Path) -> bytes:
-    if not path.is_file():
-        raise UnreadableError("is a folder, expected a file" if path.is_dir() else "no such file")
-    if (size := path.stat().st_size) > LARGEST_FILE:
-        raise UnreadableError(f"has {size:,} bytes, expected at most {LARGEST_FILE:,}")
-    return path.read_bytes()
-
-
 def describe(given: object) -> str:
     """Return a short description of a source that has no path."""
     if isinstance(given, bytes):
         return f"<{len(given):,} bytes>"
+    if isinstance(given, Frames):
+        return "file"
     shape = getattr(given, "shape", None) or getattr(given, "size", None)
     size = f" {' × '.join(map(str, shape))}" if isinstance(shape, tuple) else ""
     return f"<{type(given).__name__}{size}>"
