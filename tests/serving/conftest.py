@@ -38,13 +38,13 @@ from translume.serving.api.app import build_app
 from translume.serving.api.languages import Detector
 from translume.serving.run import listen, uvicorn_server
 from translume.serving.server import Server
-from translume.serving.workers.models import Served, ServedClassifier, ServedGenerator, ServedModels
+from translume.serving.workers.models import Served, ServedClassifier, ServedGenerator, ServedModels, ServedTranscriber
 from translume.serving.workers.pool import WorkerPool
 from translume.text import Labels, train_tokenizer
 from translume.translator import Classifier, Generator, Translator, load_translator
 from translume.translator.engines import ComputeOptions
 
-AnyServed = Served | ServedClassifier | ServedGenerator
+AnyServed = Served | ServedTranscriber | ServedClassifier | ServedGenerator
 
 ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
 LABELS = ("animal", "colour", "fruit")
@@ -84,6 +84,35 @@ def translator(make: Callable[..., Translator], tmp_path_factory: pytest.TempPat
     folder = tmp_path_factory.mktemp("translator") / "model"
     save_model(folder, make("decoding.beam=3").checkpoint)
     return load_translator(folder, device="cpu", dtype="fp32")
+
+
+@pytest.fixture(scope="session")
+def make_transcriber() -> Callable[..., Translator]:
+    """Return models with random weights of one kind of source, by settings of [data.source]; at most 97 positions."""
+
+    def build(kind: str, **source: Any) -> Translator:
+        config = Config.build(
+            {
+                "data": {"source": {"kind": kind, "channels": 7, **source}},
+                "tokenizer": {"kind": "character", "size": 61, "unknown": "token"},
+                "model": {
+                    **{"encoder_layers": 1, "decoder_layers": 1, "width": 22, "feed_forward": 29},
+                    **{"attention_heads": 11, "max_positions": 97},
+                },
+                "decoding": {"beam": 3, "max_length": 9},
+            }
+        )
+        tokenizer = train_tokenizer(config.tokenizer, [ALPHABET])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            network = build_model(config.model, len(tokenizer), len(tokenizer), config.data.source).eval()
+            for parameter in network.parameters():
+                parameter.data += 0.3 * torch.randn_like(parameter)
+        return Translator(
+            Checkpoint(config=config, model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
+        )
+
+    return build
 
 
 @pytest.fixture(scope="session")
@@ -155,6 +184,16 @@ class Answer:
         return json.loads(self.body)
 
 
+FORM = "multipart/form-data; boundary=xx"
+
+
+def form(content: bytes, name: str = "file", **fields: str) -> bytes:
+    """Return the body of a form with a file and other fields."""
+    head = "".join(f'--xx\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{fields[key]}\r\n' for key in fields)
+    head += f'--xx\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    return head.encode() + content + b"\r\n--xx--\r\n"
+
+
 class Live:
     """A server in a thread, and an HTTP client for it."""
 
@@ -198,6 +237,10 @@ class Live:
         """Send a JSON body: `value`, or an object of `fields`."""
         text = json.dumps(fields if value is None else value)
         return self.ask("POST", path, text.encode(), content_type="application/json")
+
+    def upload(self, path: str, content: bytes, name: str = "file", **fields: str) -> Answer:
+        """Send a file as a form, with other fields."""
+        return self.ask("POST", path, form(content, name, **fields), content_type=FORM)
 
     def form(self, path: str, **fields: str) -> Answer:
         return self.ask("POST", path, urlencode(fields).encode(), content_type="application/x-www-form-urlencoded")

@@ -312,7 +312,11 @@ def test_a_file_waits_until_the_queue_has_room(tmp_path: Path) -> None:
         echo.let.clear()
         crowd = jobs._scheduler.submit(echo, [type("Item", (), {"text": "x"})] * 60, 30)
         job = take("a b.\n" * 90)
-        time.sleep(0.3)
+        deadline = time.monotonic() + 120
+        while job.status == "waiting":  # its process is starting
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.1)
         assert job.status == "working"
         echo.let.set()
         job.finished.result(120)

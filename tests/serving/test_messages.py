@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from translume.errors import SettingsError, TranslationError, TranslumeError
 from translume.processes import UnexpectedChildError
 from translume.serving.api.errors import RequestError
 from translume.serving.workers.messages import SCORE, decode_error, encode_error
+from translume.sources import Frames
 from translume.translator import TargetScore, TextHypothesis, Translation
 from translume.translator.alignment import Alignment
 from translume.translator.messages import (
@@ -23,9 +25,10 @@ from translume.translator.messages import (
     decode_lines,
     decode_settings,
     encode,
+    encode_frames,
     encode_lines,
+    encode_results,
     encode_settings,
-    encode_translations,
 )
 from translume.translator.planning import Line, LineError
 
@@ -79,6 +82,13 @@ def test_settings_and_lines_round_trip(options: dict[str, Any]) -> None:
     assert decode_settings(encode_settings(settings)) == settings
     lines = [Line(number=1, text="a\n"), Line(number=7, text="", constraints=("b", "c d"))]
     assert decode_lines(encode_lines(lines)) == lines
+    frames = [np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((0, 3), np.float32), np.ones((1, 3), np.float32)]
+    files = [Line(number=2, text="", given=Frames(values)) for values in frames]
+    found = decode_lines(encode_lines([files[0], *lines, *files[1:]]), encode_frames(files))
+    assert found[1:3] == lines
+    for line, values in zip((found[0], *found[3:]), frames, strict=True):
+        assert isinstance(line.given, Frames)
+        np.testing.assert_array_equal(line.given.values, values)
 
 
 def test_errors_round_trip_except_the_text_of_unexpected_ones() -> None:
@@ -111,7 +121,7 @@ def test_translations_before_an_error_are_sent_first() -> None:
 
     chunks = []
     with pytest.raises(TranslationError, match=r"^no more$"):
-        chunks.extend(encode_translations(translations()))
+        chunks.extend(encode_results(TRANSLATIONS, translations()))
     found = [TRANSLATIONS.validate_json(chunk) for chunk in chunks]
     assert [len(each) for each in found] == [CHUNK, CHUNK, 3]
     assert [each.source for chunk in found for each in chunk] == [str(number) for number in range(2 * CHUNK + 3)]

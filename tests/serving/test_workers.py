@@ -286,7 +286,11 @@ def test_a_cancelled_search_is_abandoned(connection: Connection, folder: Path, m
         return translate_lines(*arguments)
 
     monkeypatch.setattr(Translator, "translate_lines", slow)
-    values = {"lines": [[0, "a b c", [], None]], "settings": encode_settings(DecodingSettings()), "watched": []}
+    values = {
+        "lines": encode_lines([Line(number=0, text="a b c")]),
+        "settings": encode_settings(DecodingSettings()),
+        "watched": [],
+    }
     about = {"method": "translate", "values": {"model": "0", **values}}
     connection.send({"type": "request", "id": 1, **about})
     assert begun.wait(60)  # later requests do not share the first one's search

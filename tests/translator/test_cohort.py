@@ -14,7 +14,7 @@ from translume.serving.workers.sharing import translate_shared
 from translume.text import train_tokenizer
 from translume.translator import Translator
 from translume.translator.cohort import Cohort
-from translume.translator.messages import encode_settings
+from translume.translator.messages import encode_lines, encode_settings
 from translume.translator.planning import Line, LineError
 
 TEXTS = ["ab c.", "the", "a much longer sentence, with more words", "x. y! z?", " ", "qrs tuv", "zyx wvu ts"]
@@ -111,6 +111,10 @@ class Sent:
         self.frames.append((values["id"], values["type"], values.get("values", {})))
 
 
+def lines_of(*texts):
+    return encode_lines([Line(number=number, text=text) for number, text in enumerate(texts, start=1)])
+
+
 def test_a_request_that_begins_later_is_answered_when_its_line_is_done(translator, monkeypatch):
     """A line that was cancelled is not answered."""
     monkeypatch.setattr("translume.serving.workers.sharing.PAUSE", 0)
@@ -119,8 +123,8 @@ def test_a_request_that_begins_later_is_answered_when_its_line_is_done(translato
     first, second = (
         Request(sent, number, "translate", {"lines": lines, "settings": settings, "watched": watched})
         for number, lines, watched in (
-            (1, [[1, TEXTS[2], [], None], [2, "x" * 40, [], None]], [0]),
-            (2, [[1, "a", [], None], [2, "b" * 60, [], None]], []),
+            (1, lines_of(TEXTS[2], "x" * 40), [0]),
+            (2, lines_of("a", "b" * 60), []),
         )
     )  # fmt: skip
     first.cancelled_parts.add(1)
@@ -136,7 +140,12 @@ def test_a_request_that_begins_later_is_answered_when_its_line_is_done(translato
 def test_lines_that_are_cancelled_during_a_step_leave_the_search(translator, monkeypatch):
     settings = encode_settings(translator.config.decoding.model_copy(update={"strategy": "greedy"}))
     first, second = (
-        Request(Sent(), number, "translate", {"lines": [[1, text, [], None]], "settings": settings, "watched": []})
+        Request(
+            Sent(),
+            number,
+            "translate",
+            {"lines": lines_of(text), "settings": settings, "watched": []},
+        )
         for number, text in enumerate(TEXTS[2:4])
     )
     run, live = Cohort.run, []

@@ -15,6 +15,7 @@ from translume.serving.server import Server
 from translume.serving.workers.work import (
     GENERATE_PROBE,
     PROBE,
+    PROBE_SETTINGS,
     Classifying,
     Generating,
     Part,
@@ -50,6 +51,9 @@ def routes(server: Server) -> APIRouter:
             )
         for each in server.models.classifiers.values():
             await server.results(None, Classifying(each.classifier), [PROBE], PROBE_SECONDS)
+        for other in server.models.transcribers.values():
+            part = Part(text="", frames=other.health_probe)
+            await server.results(None, Translating(other.transcriber, PROBE_SETTINGS), [part], PROBE_SECONDS)
         for one in server.models.generators.values():
             work = Generating(one.generator, GENERATE_PROBE)
             await server.results(None, work, [Prompt(text="")], PROBE_SECONDS)

@@ -157,7 +157,9 @@ class DriftMonitor:
         translation = future.result()
         best = translation.hypotheses[0]
         if math.isfinite(best.log_prob):
-            self._metrics.surprise.observe(-best.log_prob / len(best.tokens))
+            self._metrics.surprise.observe(-best.log_prob / max(1, len(best.tokens)))
+        if not translation.source:  # it was a file, and traces are of texts
+            return
         if next(self._lines) % ENTROPY_SAMPLE or time.monotonic() < self._next_trace:
             return
         # A translation that was joined from parts has several end tokens and cannot be traced.

@@ -74,15 +74,16 @@ class Server:
         if access is not None and ADMITTED not in request.scope:
             await access.admit(request.scope, secret if isinstance(secret, str) else "")
 
-    async def accept(self, request: Request, texts: Iterable[str], more: int = 0) -> None:
+    async def accept(self, request: Request, texts: Iterable[str], more: int = 0, others: int = 0) -> None:
         """Charge texts to the client's key before they are processed; RequestError if its quota is used up.
 
         more: characters that the texts count for beyond their own; see `characters_to_charge`.
+        others: characters that other sources count for.
         """
         given = tuple(texts)
         if self.log_text:
             request.scope.get("translume.note", {})["texts"] = given
-        own = sum(map(len, given))
+        own = sum(map(len, given)) + others
         if more >= (COSTLY - 1) * own > 0:
             request.scope[PAYER] = client_of(request.scope)
         access: Access | None = request.scope.get(ACCESS)

@@ -1,9 +1,12 @@
 """JSON messages for worker processes: lines, settings, translations and errors."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final, TypeVar
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from translume.config import Config, DecodingSettings
@@ -11,6 +14,7 @@ from translume.config.languages import Direction
 from translume.errors import TranslumeError
 from translume.processes import decode_error as decode_known_error
 from translume.processes import encode_error as encode_known_error
+from translume.sources import Frames
 from translume.translator.planning import Line, LineError
 from translume.translator.results import Translation
 
@@ -69,7 +73,7 @@ def decode_settings(values: Mapping[str, Any]) -> DecodingSettings:
 
 
 def encode_lines(lines: Sequence[Line]) -> list[list[Any]]:
-    """Return lines as JSON values for `decode_lines`."""
+    """Return lines as JSON values for `decode_lines`. The values of frames are those of `encode_frames`."""
     return [
         [
             line.number,
@@ -77,13 +81,25 @@ def encode_lines(lines: Sequence[Line]) -> list[list[Any]]:
             line.constraints,
             line.direction and (line.direction.source, line.direction.target),
             line.target,
+            line.given.values.shape if isinstance(line.given, Frames) else None,
         ]
         for line in lines
     ]
 
 
-def decode_lines(values: Sequence[Sequence[Any]]) -> list[Line]:
-    """Return the lines of `encode_lines`."""
+def encode_frames(lines: Sequence[Line]) -> bytes:
+    """Return the values of the frames of lines, one after the other."""
+    return b"".join(each.given.values.tobytes() for each in lines if isinstance(each.given, Frames))
+
+
+def decode_lines(values: Sequence[Sequence[Any]], frames: bytes = b"") -> list[Line]:
+    """Return the lines of `encode_lines`.  frames: those of `encode_frames`."""
+    shapes = [tuple(shape) for *_, shape in values if shape is not None]
+    ends = accumulate(map(math.prod, shapes))
+    whole = np.frombuffer(frames, np.float32)
+    given = (
+        Frames(whole[end - math.prod(shape) : end].reshape(shape)) for shape, end in zip(shapes, ends, strict=True)
+    )
     return [
         Line(
             number=number,
@@ -91,6 +107,7 @@ def decode_lines(values: Sequence[Sequence[Any]]) -> list[Line]:
             constraints=tuple(held),
             direction=Direction(source=direction[0], target=direction[1]) if direction else None,
             target=target,
+            given=None if shape is None else next(given),
         )
-        for number, text, held, direction, target in values
+        for number, text, held, direction, target, shape in values
     ]

@@ -44,6 +44,12 @@ class Limits(Settings):
     """Most candidate tokens that an inspection lists at a step."""
     file_bytes: int = 5_000_000
     """Most bytes of an uploaded file."""
+    unpacked_bytes: int = 100_000_000
+    """Most bytes to which an uploaded archive of arrays unpacks."""
+    seconds: float = 600.0
+    """Most seconds of an uploaded recording; a model may read less."""
+    pixels: int = 50_000_000
+    """Most pixels of an uploaded image."""
     file_characters: int = 1_000_000
     """Most characters of an uploaded file's text."""
     document_seconds: float = 20.0

@@ -21,6 +21,7 @@ from translume.serving.api.languages import Detector
 from translume.serving.api.openapi import NOTES, TAGS, complete
 from translume.serving.api.responses import error_response
 from translume.serving.files import routes as files
+from translume.serving.files import transcription
 from translume.serving.files.jobs import Jobs
 from translume.serving.page import routes as page
 from translume.serving.server import Server
@@ -59,6 +60,7 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
     app.include_router(libretranslate.routes(server, detector))
     app.include_router(deepl.routes(server, detector))
     app.include_router(files.routes(server, jobs, detector))
+    app.include_router(transcription.routes(server, jobs.documents))
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(TranslumeError, _known_error)
     app.add_exception_handler(Exception, _internal_error)

@@ -17,7 +17,7 @@ WIDTHS: Final = ("beam", "samples", "strategy", "nbest")
 
 
 def characters_to_charge(work: Translating, parts: Sequence[Part], given: Iterable[str], limits: Limits) -> int:
-    """Return the number of characters to charge beyond those of the lines, as they may cost more than usual.
+    """Return the number of characters to charge beyond those of the parts, as they may cost more than usual.
 
     A line that may make twice as many target tokens as with the model's own settings counts twice.
     given: the settings that the request replaces.
@@ -38,7 +38,7 @@ def characters_to_charge(work: Translating, parts: Sequence[Part], given: Iterab
             field=field,
         )
     return sum(
-        len(part.text) * (each.target_tokens - each.usual_target_tokens) // each.usual_target_tokens
+        part.characters * (each.target_tokens - each.usual_target_tokens) // each.usual_target_tokens
         for part, each in zip(parts, costs, strict=True)
         if each.target_tokens > each.usual_target_tokens > 0
     )
@@ -47,6 +47,8 @@ def characters_to_charge(work: Translating, parts: Sequence[Part], given: Iterab
 def _bound(work: Translating, parts: Sequence[Part]) -> int:
     """Return the most target tokens of lines with the model's own settings, as if each byte were a token."""
     checkpoint, settings = work.translator.checkpoint, work.settings
+    if any(part.frames is not None for part in parts):
+        return sum(_cost(work, part).target_tokens for part in parts)
     limits = (target_limit(checkpoint, len(part.text.encode()), 0, settings) for part in parts)
     return strategy_from(settings).width * sum(limits)
 
@@ -63,7 +65,8 @@ def _field_to_lower(work: Translating, parts: Sequence[Part], costs: Sequence[Li
     if any(part.constraints for part in parts):
         return "constraints"
     own = work.translator.config.decoding
-    best, field = 2 / 3 * sum(each.target_tokens for each in costs), "text"
+    best = 2 / 3 * sum(each.target_tokens for each in costs)
+    field = "text" if all(part.frames is None for part in parts) else "file"
     for name in given:
         other = Translating(work.translator, work.settings.model_copy(update={name: getattr(own, name)}))
         if (made := sum(_cost(other, part).target_tokens for part in parts)) < best:

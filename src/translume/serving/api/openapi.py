@@ -41,7 +41,8 @@ NOTES: Final = (
     "before its response, the log records status 499. docs/serving.md has examples."
 )
 TAGS: Final = {
-    "v1": "Translation, scoring, classification, files, and inspection of the model's predictions.",
+    "v1": "Translation, transcription, scoring, classification, files, and inspection of the model's predictions.",
+    "OpenAI": "The API of OpenAI for recordings, for clients written for it.",
     "LibreTranslate": "The API of LibreTranslate, for clients written for it.",
     "DeepL": "The API of DeepL, for clients written for it.",
     "operations": "Health checks for operators.",
@@ -60,6 +61,8 @@ FETCHED: Final = (404, 409, 422, 504, 507, *ALWAYS)
 """Error statuses of a route that returns a translated file."""
 
 JSON: Final = "application/json"
+FORM: Final = "multipart/form-data"
+DOCUMENT: Final = f"A file: {', '.join(FORMATS)}."
 TEXT: Final[dict[str, Any]] = {"type": "string"}
 
 
@@ -78,14 +81,14 @@ def ref(name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def body(model: type[RequestBody], *kinds: str, file: bool = False) -> dict[str, Any]:
-    """Describe the body of a request.  kinds: media types, JSON by default.  file: whether it has a part `file`."""
+def body(model: type[RequestBody], *kinds: str, file: str = "") -> dict[str, Any]:
+    """Describe the body of a request.  kinds: media types, JSON by default.  file: what its part `file` is, if any."""
     schema = model.model_json_schema(schema_generator=_Schema)
     required = schema.get("required", [])
     # Required fields first: that is the order in which the page /docs lists them.
     properties = dict(sorted(schema["properties"].items(), key=lambda item: item[0] not in required))
     if file:
-        upload = {"type": "string", "format": "binary", "description": f"A file: {', '.join(FORMATS)}."}
+        upload = {"type": "string", "format": "binary", "description": file}
         required, properties = ["file", *required], {"file": upload, **properties}
     schema = {**schema, "required": required, "properties": properties}
     content: dict[str, Any] = {kind: {"schema": schema} for kind in kinds or (JSON,)}
@@ -100,6 +103,12 @@ def responses(
     schema = ref(model.__name__) if isinstance(model, type) else model
     content: dict[str, Any] = {kind: {} if schema is None else {"schema": schema}}
     return {status: {"description": words, "content": content}, **refusals(*errors)}
+
+
+def with_texts(described: Responses, *kinds: str) -> Responses:
+    """Add media types of texts, which a request may choose, to the description of a route's response."""
+    described[200]["content"] |= {kind: {"schema": TEXT} for kind in kinds}
+    return described
 
 
 def with_events(described: Responses, schema: dict[str, Any]) -> Responses:

@@ -28,9 +28,10 @@ from translume.decoding import resolve_strategy, strategy_from
 from translume.errors import SettingsError, nearest
 from translume.inspection.tracing import DEFAULT_PARTS, PARTS, Part
 from translume.serving.access.limits import Limits
+from translume.serving.api.body import parse_json
 from translume.serving.api.errors import Expected, RequestError, shown, validation_error
 from translume.serving.api.texts import RequestTexts
-from translume.serving.workers.models import Served, ServedGenerator, ServedModels
+from translume.serving.workers.models import Served, ServedGenerator, ServedModels, ServedTranscriber
 from translume.translator.constraints import refuse_constraints
 from translume.translator.planning import splits_sentences
 
@@ -71,6 +72,10 @@ SHOWABLE: Final = tuple(part for part in PARTS if part != "integrated-gradients"
 """Parts of a trace that a request can select; integrated gradients take too long."""
 TARGET_FIELDS: Final = ("translation", "prefix_tokens", "target_tokens")
 """Fields of an inspection that give the target. A request has at most one of them."""
+
+
+Decoding = Served | ServedTranscriber | ServedGenerator
+"""Models whose requests may replace settings of [decoding]."""
 
 
 def check_length(text: str, place: str, limits: Limits) -> None:
@@ -424,6 +429,80 @@ class FileRequest(RequestBody):
     """Code of the target language."""
 
 
+class TranscribeRequest(SettingsRequest):
+    """The form fields of /v1/transcribe, except the file."""
+
+    example: ClassVar[dict[str, Any]] = {"file": "@talk.wav", "format": "json", "beam": 4}
+
+    model: Name = ""
+    """Name of a model; may be left out if the server has only one that reads files."""
+    source: Name = ""
+    """Code of the language of a recording, for Whisper; by default it is detected."""
+    target: Name = ""
+    """Code of the language to write: that of the recording, the default, or `en`, for Whisper."""
+    format: Annotated[Literal["json", "txt", "srt", "vtt"], Expected("one of: json, txt, srt, vtt")] = "json"
+    """Format of the response: JSON, plain text, or subtitles, which need a model that writes times."""
+    detail: bool = False
+    """Whether to return tokens and their log-probabilities."""
+    timeout_seconds: Seconds = 0.0
+    """Time limit of the request; by default, and at most, the server's."""
+
+    @classmethod
+    def parse_form(cls, fields: Mapping[str, str], limits: Limits) -> Self:
+        """Validate the fields of a form. A value that is not for a text is read as JSON."""
+        return cls.parse({name: _form_value(cls, name, text) for name, text in fields.items()}, limits)
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """The settings of [decoding] that the request replaces."""
+        timed = {"timestamps": True} if self.format in ("srt", "vtt") else {}
+        return {"from_": self.source, "to": self.target, **timed, **super().decoding}
+
+
+class SpeechRequest(RequestBody):
+    """The form fields of OpenAI's /v1/audio/transcriptions and /v1/audio/translations, except the file."""
+
+    example: ClassVar[dict[str, Any]] = {"file": "@talk.wav", "model": "whisper"}
+
+    model: Name
+    """Name of a model."""
+    language: Name = ""
+    """Code of the language of the recording; by default it is detected."""
+    response_format: Annotated[
+        Literal["json", "text", "srt", "verbose_json", "vtt"], Expected("one of: json, text, srt, verbose_json, vtt")
+    ] = "json"
+    """Format of the response; `verbose_json` has segments with times."""
+    temperature: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Above 0, samples."""
+    prompt: Annotated[Literal[""], Expected("none: prompts are not supported")] = ""
+    """Must be empty."""
+
+    @classmethod
+    def parse_form(cls, fields: Mapping[str, str], limits: Limits) -> Self:
+        """Validate the fields of a form."""
+        return cls.parse({name: _form_value(cls, name, text) for name, text in fields.items()}, limits)
+
+    def transcription(self, *, to_english: bool) -> TranscribeRequest:
+        """Return the same request for /v1/transcribe."""
+        form = {"text": "txt", "verbose_json": "json"}.get(self.response_format, self.response_format)
+        more: dict[str, Any] = {"timestamps": True} if self.response_format == "verbose_json" else {}
+        if self.temperature:
+            more |= {"strategy": "sampling", "temperature": self.temperature}
+        values = {"model": self.model, "source": self.language, "target": "en" if to_english else "", "format": form}
+        return TranscribeRequest.model_validate({**values, **more}, context=Limits())
+
+
+def _form_value(model: type[RequestBody], name: str, text: str) -> Any:
+    """Return the value of a field of a form: JSON, such as a number, unless the field is a text."""
+    fields = {**DecodingSettings.model_fields, **model.model_fields}
+    if name in fields and isinstance(fields[name].get_default(call_default_factory=True), str | None):
+        return text
+    try:
+        return parse_json(text.encode())
+    except RequestError:
+        return text
+
+
 class LibreTranslateFileRequest(RequestBody):
     """The form fields of LibreTranslate's /translate_file, except the file."""
 
@@ -677,7 +756,7 @@ def split_language(served: Served, split: str | None = None) -> str | None:
     return served.source if splits else None
 
 
-def settings_with(served: Served | ServedGenerator, changes: Mapping[str, Any], limits: Limits) -> DecodingSettings:
+def settings_with(served: Decoding, changes: Mapping[str, Any], limits: Limits) -> DecodingSettings:
     """Return a model's [decoding] with changes; RequestError (422) for a value that is not allowed.
 
     The server splits texts before they are translated, so `split` is "never". Results are kept.
@@ -694,7 +773,7 @@ def settings_with(served: Served | ServedGenerator, changes: Mapping[str, Any], 
     return found
 
 
-def _settings_with(served: Served | ServedGenerator, changes: Mapping[str, Any], limits: Limits) -> DecodingSettings:
+def _settings_with(served: Decoding, changes: Mapping[str, Any], limits: Limits) -> DecodingSettings:
     for name, value in changes.items():
         _refuse_extreme(name, value, limits)
     _refuse_long_rules(changes)

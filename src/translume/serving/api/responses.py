@@ -21,7 +21,7 @@ CHUNKED_DEPTH: Final = 2
 
 Count = Annotated[int, Field(ge=0)]
 Nats = Annotated[float | None, Field(description="Nats; null is −∞.")]
-Offers = list[Literal["translate", "score", "inspect", "classify", "generate"]]
+Offers = list[Literal["translate", "score", "inspect", "classify", "generate", "transcribe"]]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -137,6 +137,48 @@ class Classification(ResponseBody):
     """Difference between the two most probable labels; with several labels, the smallest distance from 0.5."""
 
 
+class SpokenSegment(ResponseBody):
+    """What is said in a part of a recording.  start, end: in seconds."""
+
+    start: Annotated[float, Field(ge=0)]
+    end: Annotated[float, Field(ge=0)]
+    text: str
+
+
+class TranscribeResponse(ResponseBody):
+    """The response of /v1/transcribe as JSON."""
+
+    model: str
+    text: str
+    warnings: list[TranslationWarning]
+    language: str = ""
+    """Code of the language of a recording, given or detected, for Whisper."""
+    segments: list[SpokenSegment] = []
+    """With `timestamps`, and for recordings longer than a window of Whisper."""
+    hypotheses: list[Hypothesis] = []
+    """Best first; present with `detail` or `nbest`."""
+
+
+class SpeechSegment(ResponseBody):
+    """A segment in OpenAI's format."""
+
+    id: Count
+    start: float
+    end: float
+    text: str
+
+
+class SpeechResponse(ResponseBody):
+    """The response of /v1/audio/transcriptions as JSON. All fields but the text are those of `verbose_json`."""
+
+    text: str
+    task: Literal["transcribe", "translate"] = "transcribe"
+    language: str = ""
+    duration: float = 0.0
+    """Seconds."""
+    segments: list[SpeechSegment] = []
+
+
 class ClassifyResponse(ResponseBody):
     """The response of /v1/classify."""
 
@@ -246,6 +288,19 @@ class Engine(ResponseBody):
     """Whether the results of a sentence alone and in a batch were equal, bit for bit."""
 
 
+class Reads(ResponseBody):
+    """The files that a model reads."""
+
+    kind: str
+    """`data.source.kind` of the model: audio, whisper, image or features."""
+    files: list[str]
+    """Ends of their names. The kind of a file is recognised by its content."""
+    seconds: float = 0.0
+    """The most seconds of a recording; `limits.seconds` may allow less."""
+    times: bool
+    """Whether the model writes times, for subtitles."""
+
+
 class Model(ResponseBody):
     """A model of the server."""
 
@@ -267,6 +322,10 @@ class Model(ResponseBody):
     """The model's [decoding]: the defaults of requests."""
     labels: list[str] = []
     several_labels: bool = False
+    reads: Reads | None = None
+    """Of a model of recordings, images or arrays."""
+    languages: list[str] = []
+    """Codes of the languages of recordings that a model can tell apart."""
 
 
 class ModelsResponse(ResponseBody):

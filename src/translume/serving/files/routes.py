@@ -17,7 +17,7 @@ from translume.documents.files import FORMATS
 from translume.serving.access.admission import refund_if_failed
 from translume.serving.api.errors import RequestError
 from translume.serving.api.languages import Detector, between, detect_source
-from translume.serving.api.openapi import FETCHED, KEYED, READ, WORKED, body, responses
+from translume.serving.api.openapi import DOCUMENT, FETCHED, FORM, KEYED, READ, WORKED, body, responses
 from translume.serving.api.requests import FileRequest, LibreTranslateFileRequest
 from translume.serving.api.responses import File, FileDeleted, TranslatedFile, json_response
 from translume.serving.background import client_disconnected, wait_for_result
@@ -27,7 +27,6 @@ from translume.serving.server import Server
 
 CHUNK: Final = 65536
 """Bytes that are read from a result at a time."""
-FORM: Final = "multipart/form-data"
 
 
 def routes(server: Server, jobs: Jobs, detector: Detector | None) -> APIRouter:
@@ -36,7 +35,7 @@ def routes(server: Server, jobs: Jobs, detector: Detector | None) -> APIRouter:
     uploads = Uploads(server, jobs.documents)
     _add_version1(router, server, jobs, uploads, detector)
     translated = responses(TranslatedFile, "The address of the translated file.", 422, 501, 504, 507, *READ)
-    form = body(LibreTranslateFileRequest, FORM, file=True)
+    form = body(LibreTranslateFileRequest, FORM, file=DOCUMENT)
 
     @router.post("/translate_file", tags=["LibreTranslate"], openapi_extra=form, responses=translated)
     async def translate_file(request: Request) -> Response:
@@ -69,7 +68,7 @@ def _add_version1(router: APIRouter, server: Server, jobs: Jobs, uploads: Upload
     status = responses(File, "The status, and the path of the result.", 404, *KEYED)
     fetched = responses(None, "The file.", *FETCHED, *KEYED, kind="*/*")
     deleted = responses(FileDeleted, "The file is deleted.", 404, *KEYED)
-    form = body(FileRequest, FORM, file=True)
+    form = body(FileRequest, FORM, file=DOCUMENT)
 
     @router.post("/v1/files", tags=["v1"], status_code=202, responses=accepted, openapi_extra=form)
     async def upload_file(request: Request) -> Response:

@@ -14,7 +14,7 @@ from translume.documents.files import FORMATS
 from translume.serving.access.admission import ACCESS, ADMITTED
 from translume.serving.access.clients import client_of
 from translume.serving.access.limits import Limits
-from translume.serving.api.body import form_fields, form_parts, media_type, read_body
+from translume.serving.api.body import FormPart, form_fields, form_parts, media_type, read_body
 from translume.serving.api.errors import RequestError
 from translume.serving.api.requests import missing_parameter, settings_with, split_language
 from translume.serving.files.documents import DocumentProcesses
@@ -75,9 +75,24 @@ class Uploads:
         self._reading = {False: 0, True: 0}
 
     async def read(self, request: Request, *, unknown_format: int) -> Upload:
-        """Read the file of a form, and admit and charge the request; RequestError if the form or the file is invalid.
+        """Read a document of a form, and admit and charge the request; RequestError if it is invalid.
 
         unknown_format: the status for a file that is not one of `FORMATS`.
+        """
+        async with self.receive(request, unknown_format) as (fields, part):
+            name, suffix = _document_name(part, unknown_format)
+            texts = await run_in_threadpool(self._texts, suffix, part.value)
+        await self._server.accept(request, texts)
+        client = client_of(request.scope)
+        return Upload(name=name, suffix=suffix, data=part.value, fields=fields, texts=texts, client=client)
+
+    @asynccontextmanager
+    async def receive(
+        self, request: Request, unknown_format: int = 415
+    ) -> AsyncIterator[tuple[dict[str, str], FormPart]]:
+        """Yield the fields and the part 'file' of a form, whose request is admitted.
+
+        Until the context ends, the file counts among those that are read. unknown_format: the status for another body.
         """
         server = self._server
         if (found := media_type(request)) != "multipart/form-data":
@@ -98,18 +113,15 @@ class Uploads:
             body = await read_body(request, limits)
             fields = form_fields(request, body)
             await server.admit(request, fields.get("api_key"))
-            name, suffix, data = _file(request, body, unknown_format)
-            if len(data) > server.limits.file_bytes:
+            part = _file(request, body)
+            if len(part.value) > server.limits.file_bytes:
                 raise RequestError(
                     413,
-                    f"file: found {len(data):,} bytes, expected at most {server.limits.file_bytes:,}",
+                    f"file: found {len(part.value):,} bytes, expected at most {server.limits.file_bytes:,}",
                     code="file_too_large",
                     field="file",
                 )
-            texts = await run_in_threadpool(self._texts, suffix, data)
-        await server.accept(request, texts)
-        client = client_of(request.scope)
-        return Upload(name=name, suffix=suffix, data=data, fields=fields, texts=texts, client=client)
+            yield fields, part
 
     def _texts(self, suffix: str, data: bytes) -> tuple[str, ...]:
         """Return the texts of a file's segments; RequestError for a damaged file (422) or too much text (413)."""
@@ -129,14 +141,19 @@ class Uploads:
             self._reading[known] -= 1
 
 
-def _file(request: Request, body: bytes, unknown_format: int) -> tuple[str, str, bytes]:
-    """Return the name without suffix, the suffix and the content of the part 'file'."""
+def _file(request: Request, body: bytes) -> FormPart:
+    """Return the part 'file'."""
     part = next((part for part in form_parts(request, body) if part.name == "file"), None)
     if part is None:
         raise missing_parameter("file")
     if not part.file_name:
         raise RequestError(400, "Invalid request: empty file", code="missing_field", field="file")
-    name, suffix = _name(part.file_name)
+    return part
+
+
+def _document_name(part: FormPart, unknown_format: int) -> tuple[str, str]:
+    """Return the name without suffix, and the suffix, of a document."""
+    name, suffix = _name(part.file_name or "")
     if suffix not in FORMATS:
         raise RequestError(
             unknown_format,
@@ -144,7 +161,7 @@ def _file(request: Request, body: bytes, unknown_format: int) -> tuple[str, str,
             code="unsupported_format",
             field="file",
         )
-    return name, suffix, part.value
+    return name, suffix
 
 
 def _name(given: str) -> tuple[str, str]:

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from translume.checkpoint import read_config, verify
-from translume.errors import SettingsError, TranslumeError
-from translume.serving.workers.models import AnyServed, ServedModels
-from translume.tasks import task_of
+from translume.errors import TranslumeError
+from translume.serving.workers.models import AnyServed, ServedModels, served_class
 from translume.translator.engines import ComputeOptions
 
 Load = Callable[[str, Path], AnyServed]
@@ -136,11 +135,7 @@ def with_manifest(load: Load) -> Load:
 
 def load_served(name: str, folder: Path, computing: ComputeOptions) -> AnyServed:
     """Load the model of a folder into this process, in the class that serves its task."""
-    config = read_config(folder)
-    if config.data.source.reader:
-        raise SettingsError(f"{name}: found a model of {config.data.source.kind}, expected one of text to serve")
-    served: AnyServed = task_of(config).part("served").load(name, folder, computing)
-    return served
+    return served_class(read_config(folder)).load(name, folder, computing)
 
 
 def state_of(folder: Path) -> str:

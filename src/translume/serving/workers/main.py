@@ -13,7 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from translume.errors import TranslumeError
+import numpy as np
+from numpy.typing import NDArray
+
+from translume.config import FrameSettings
+from translume.errors import DataError, TranslumeError
 from translume.processes import Connection, Request, connect, requests
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
@@ -31,6 +35,7 @@ from translume.serving.workers.messages import (
 )
 from translume.serving.workers.models import AnyServed, ServedModels
 from translume.serving.workers.sharing import translate_shared
+from translume.sources import describe, frame_reader
 from translume.translator.engines import ComputeOptions
 from translume.translator.messages import decode_settings, encode
 
@@ -42,6 +47,7 @@ THREADS: Final = {
     "load": "load",
     "unload": "load",
     "check": "check",
+    "read": "read",
     "translate": "work",
     "score": "work",
     "classify": "work",
@@ -208,10 +214,28 @@ def _results(request: Request, served: Any) -> Iterator[bytes]:
             limits = Limits.model_validate(values["limits"])
             wanted = resolve_inspection(values["values"], ServedModels([served]), limits)
             yield inspect(wanted, limits, values["form"], check_cancelled).encode()
+        case "read":
+            limits = Limits.model_validate(values["limits"])
+            seconds = min(limits.seconds, served.facts["reads"].get("seconds", limits.seconds))
+            source = model.config.data.source.within(seconds=seconds, pixels=limits.pixels)
+            yield _read(source, request.body, limits).tobytes()
         case "entropies":
             target = HYPOTHESIS.validate_python(values["target"])
             settings = decode_settings(values["settings"])
             yield encode(NUMBERS, entropies(model, values["source"], target, settings))
+
+
+def _read(source: FrameSettings, content: bytes, limits: Limits) -> NDArray[np.float32]:
+    """Return the frames of an uploaded file. Raises RequestError if it is too large (413) or cannot be read (422)."""
+    reader = frame_reader(source, limits.unpacked_bytes)
+    assert reader is not None
+    try:
+        return reader.read(content)
+    except DataError as error:
+        reason, _, setting = str(error).removeprefix(f"{describe(content)}: ").partition(" (data.source.")
+        large = setting.startswith("max_")
+        code = "file_too_large" if large else "invalid_file"
+        raise RequestError(413 if large else 422, f"file: {reason}", code=code, field="file") from None
 
 
 def freeze_startup_objects() -> None:

@@ -1,12 +1,16 @@
 """The models of a server, by name and by pair of languages."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from translume.config import DecodingSettings, Direction
+import numpy as np
+
+from translume.config import Config, DecodingSettings, Direction, FrameSettings
 from translume.config.languages import SHOWN
+from translume.config.sources import RecordingSettings
 from translume.errors import SettingsError, TranslumeError, nearest
 from translume.kernels.loading import describe_kernels
 from translume.serving.api.errors import RequestError
@@ -14,10 +18,13 @@ from translume.serving.api.language_codes import find_language, public
 from translume.serving.workers.messages import LoadedModel
 from translume.serving.workers.proxy import ClassifierProxy, GeneratorProxy, TranslatorProxy
 from translume.serving.workers.work import GENERATE_PROBE, PROBE, PROBE_SETTINGS
+from translume.sources import Frames
+from translume.sources.headers import EXTENSIONS
 from translume.tasks import task_of
 from translume.translator import Classifier, Generator, Translator
 from translume.translator.engines import ComputeOptions
-from translume.translator.planning import Line, directions_of
+from translume.translator.planning import Line, Reading, directions_of
+from translume.translator.speech import FRAMES_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,29 +46,7 @@ class Served:
     @classmethod
     def of(cls, name: str, translator: Translator) -> "Served":
         """Describe a translator of this process, which is a worker. Runs the self-test of its engine."""
-        findings: dict[str, Any] = {}
-        if translator.engine is not None:
-            from translume.engine import self_test
-
-            findings = self_test(translator.engine, translator.checkpoint.model).to_dict()
-            findings["kernels"] = describe_kernels()
-        settings, checkpoint = translator.config, translator.checkpoint
-        weights = list(checkpoint.model.parameters())
-        dtype = translator.engine.dtype if translator.engine else str(weights[0].dtype)
-        facts = {
-            "parameters": sum(each.numel() for each in weights),
-            "source_vocabulary": len(checkpoint.source_tokenizer),
-            "target_vocabulary": len(checkpoint.target_tokenizer),
-            "max_positions": settings.model.max_positions,
-            "decoding": settings.decoding.model_dump(mode="json"),
-            "engine": {
-                "kind": "fast" if translator.engine else "plain",
-                "dtype": dtype.removeprefix("torch."),
-                "own_kernels": translator.engine is not None and translator.engine.encoder is not None,
-                **findings,
-            },
-            "offers": ["translate", "score", "inspect"],
-        }
+        facts = {**_facts_of(translator), "offers": ["translate", "score", "inspect"]}
         # In a worker process, the translator itself takes the place of the proxy.
         return cls._between_languages(name, cast(TranslatorProxy, translator), facts)
 
@@ -125,6 +110,109 @@ class Served:
         """
         several = {"directions": [[each.source, each.target] for each in self.views()]} if self.directions else {}
         return {"name": self.name, "source": self.source, "target": self.target, **several, **self.facts}
+
+
+def _facts_of(translator: Translator) -> dict[str, Any]:
+    """Return facts for clients. Runs the self-test of the engine."""
+    findings: dict[str, Any] = {}
+    if translator.engine is not None:
+        from translume.engine import self_test
+
+        findings = self_test(translator.engine, translator.checkpoint.model).to_dict()
+        findings["kernels"] = describe_kernels()
+    settings, checkpoint = translator.config, translator.checkpoint
+    weights = list(checkpoint.model.parameters())
+    dtype = translator.engine.dtype if translator.engine else str(weights[0].dtype)
+    return {
+        "parameters": sum(each.numel() for each in weights),
+        "source_vocabulary": len(checkpoint.source_tokenizer),
+        "target_vocabulary": len(checkpoint.target_tokenizer),
+        "max_positions": settings.model.max_positions,
+        "decoding": settings.decoding.model_dump(mode="json"),
+        "engine": {
+            "kind": "fast" if translator.engine else "plain",
+            "dtype": dtype.removeprefix("torch."),
+            "own_kernels": translator.engine is not None and translator.engine.encoder is not None,
+            **findings,
+        },
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedTranscriber:
+    """A model of recordings, images or arrays. Routes for texts do not know it: a text would be the path of a file.
+
+    facts: values for clients, besides the name.
+    """
+
+    name: str
+    transcriber: TranslatorProxy
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, name: str, translator: Translator) -> "ServedTranscriber":
+        """Describe a translator of this process, which is a worker. Runs the self-test of its engine."""
+        source: FrameSettings = cast(FrameSettings, translator.config.data.source)
+        medium: Any = "audio" if isinstance(source, RecordingSettings) else source.kind
+        reads: dict[str, Any] = {"kind": source.kind, "files": list(EXTENSIONS[medium]), "times": source.window > 0}
+        limit = Reading.of(translator.checkpoint, PROBE_SETTINGS).limit
+        if isinstance(source, RecordingSettings):
+            longest = math.inf if source.window else (limit << source.convolutions) / FRAMES_PER_SECOND
+            reads["seconds"] = min(source.max_seconds, longest)
+        directions = translator.directions
+        facts = {
+            **_facts_of(translator),
+            "offers": ["transcribe"],
+            "reads": reads,
+            "languages": list(directions.sources) if directions.speech else [],
+        }
+        return cls(name=name, transcriber=cast(TranslatorProxy, translator), facts=facts)
+
+    @classmethod
+    def load(cls, name: str, folder: Path, computing: ComputeOptions) -> "ServedTranscriber":
+        """Load the translator of a model folder into this process."""
+        return cls.of(name, Translator.load(folder, computing))
+
+    @classmethod
+    def remote(cls, name: str, pool: Any, key: str, loaded: LoadedModel) -> "ServedTranscriber":
+        """Return a translator in worker processes."""
+        return cls(name=name, transcriber=TranslatorProxy(pool, key, loaded), facts=loaded.facts)
+
+    @property
+    def model(self) -> TranslatorProxy:
+        """The translator."""
+        return self.transcriber
+
+    @property
+    def direction(self) -> Mapping[str, str]:
+        """The settings in [decoding] that choose a direction: none, a request does."""
+        return {}
+
+    @property
+    def health_probe(self) -> Frames:
+        """A source that is read within milliseconds. Windows of silence are not searched: one would take seconds."""
+        return self._probe(silent=self.transcriber.config.data.source.window > 0)
+
+    def probe(self) -> None:
+        """Transcribe noise, to see that the model works."""
+        line = Line(number=0, text="", given=self._probe(silent=False))
+        for _, result in self.transcriber.translate_each([line], PROBE_SETTINGS):
+            if isinstance(result, TranslumeError):
+                raise result
+
+    def _probe(self, *, silent: bool) -> Frames:
+        source: FrameSettings = cast(FrameSettings, self.transcriber.config.data.source)
+        shape = source.window or 2 << source.convolutions, source.size
+        noise = np.random.default_rng(0).random(shape, np.float32)
+        return Frames(np.zeros(shape, np.float32) if silent else noise)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values for clients.
+
+        reads: as `responses.Reads` defines it.  languages: of recordings that the model can tell apart; empty for other
+        models.
+        """
+        return {"name": self.name, **self.facts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,9 +327,17 @@ class ServedGenerator:
         return {"name": self.name, **self.facts}
 
 
-AnyServed = Served | ServedClassifier | ServedGenerator
+AnyServed = Served | ServedTranscriber | ServedClassifier | ServedGenerator
 """A model of any task under its name."""
 S = TypeVar("S")
+
+
+def served_class(config: Config) -> type[AnyServed]:
+    """Return the class that holds a model in a server."""
+    if config.data.source.reader:
+        return ServedTranscriber
+    found: type[AnyServed] = task_of(config).part("served")
+    return found
 
 
 class ServedModels:
@@ -262,6 +358,7 @@ class ServedModels:
         }
         self.classifiers = self.of(ServedClassifier)
         self.generators = self.of(ServedGenerator)
+        self.transcribers = self.of(ServedTranscriber)
 
     def of(self, kind: type[S]) -> dict[str, S]:
         """Return the models of a class by name, such as all translators."""
@@ -274,6 +371,10 @@ class ServedModels:
     def generator(self, name: str) -> ServedGenerator:
         """Return the language model of a name, or the only one. Raises RequestError (404 or 422) if there is none."""
         return _named_or_only(name, self.generators, "language model", "no_generator")
+
+    def transcriber(self, name: str) -> ServedTranscriber:
+        """Return the model of recordings, images or arrays of a name, or the only one. Raises RequestError."""
+        return _named_or_only(name, self.transcribers, "model of recordings, images or arrays", "no_transcriber")
 
     def __iter__(self) -> Iterator[Served]:
         return iter(self._served.values())
@@ -294,8 +395,10 @@ class ServedModels:
             if view is not None:
                 return view
         if name in self._all and name not in self._served:
-            task = task_of(self._all[name].model.config)
-            reason = f"model: {name!r} is a {task.model}, expected a translator; use /v1/{task.command}"
+            other = self._all[name]
+            task, offer = task_of(other.model.config), other.facts["offers"][0]
+            kind = "model of files" if isinstance(other, ServedTranscriber) else task.model
+            reason = f"model: {name!r} is a {kind}, expected a translator; use /v1/{offer}"
             raise RequestError(422, reason, field="model")
         if name not in self._served:
             raise RequestError(

@@ -15,11 +15,11 @@ from typing import Final, Self
 
 import torch
 
+from translume.config import Config
 from translume.errors import TranslumeError
 from translume.processes import Call, ChildProcess, ProcessLostError, UnexpectedChildError, exit_name, usable_processors
 from translume.serving.workers.messages import LoadedModel, decode_error
-from translume.serving.workers.models import AnyServed
-from translume.tasks import find_task
+from translume.serving.workers.models import AnyServed, served_class
 from translume.translator.engines import ComputeOptions
 
 LOAD_TIMEOUT_SECONDS: Final = 600.0
@@ -104,7 +104,7 @@ class WorkerPool:
             self._models[key] = _Model(name=name, folder=folder, state=first.state)
         with self._changed:
             self._changed.notify_all()
-        served: AnyServed = find_task(first.task).part("served").remote(name, self, key, first)
+        served = served_class(Config.parse(first.config, place="config")).remote(name, self, key, first)
         weakref.finalize(served.model, self._unused.put, key).atexit = False
         return served
 

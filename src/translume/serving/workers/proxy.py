@@ -5,9 +5,11 @@ import time
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from translume.config import Config, DecodingSettings
+import numpy as np
+
+from translume.config import Config, DecodingSettings, FrameSettings
 from translume.config.languages import Direction
 from translume.data.lengths import Lengths
 from translume.errors import SettingsError, TranslumeError
@@ -15,11 +17,12 @@ from translume.processes import ProcessLostError
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 from translume.serving.workers.messages import CLASSIFICATION, GENERATION, NUMBERS, SCORE, LoadedModel, decode_error
+from translume.sources import Frames
 from translume.tasks import find_task
 from translume.text import Labels, Tokenizer
 from translume.translator import Classification, Generation, TargetScore, TextHypothesis, Translation
 from translume.translator.assembly import ProgressCallback
-from translume.translator.messages import TRANSLATIONS, encode_lines, encode_settings
+from translume.translator.messages import TRANSLATIONS, encode_frames, encode_lines, encode_settings
 from translume.translator.planning import Line, Reading, Readings
 from translume.translator.search import CancelCheck
 
@@ -97,18 +100,20 @@ class _CheckingProxy:
         if reason:
             raise SettingsError(reason)
 
-    def _request(self, method: str, values: Mapping[str, Any], check_cancelled: CancelCheck | None = None) -> bytes:
+    def _request(
+        self, method: str, values: Mapping[str, Any], check_cancelled: CancelCheck | None = None, body: bytes = b""
+    ) -> bytes:
         """Return the response to a request that runs while the worker translates. Retry once if the worker ends."""
         try:
             try:
-                return self._try(method, values, check_cancelled)
+                return self._try(method, values, check_cancelled, body)
             except ProcessLostError:
-                return self._try(method, values, check_cancelled)
+                return self._try(method, values, check_cancelled, body)
         except ProcessLostError as error:
             raise RequestError(503, f"{error}, for the second time; see the server's log", code="worker_lost") from None
 
-    def _try(self, method: str, values: Mapping[str, Any], check_cancelled: CancelCheck | None) -> bytes:
-        call = self._pool.next_worker().request(method, {"model": self._key, **values})
+    def _try(self, method: str, values: Mapping[str, Any], check_cancelled: CancelCheck | None, body: bytes) -> bytes:
+        call = self._pool.next_worker().request(method, {"model": self._key, **values}, body)
         return b"".join([message.body for message in call.responses(HANG_TIMEOUT_SECONDS, check_cancelled)])
 
 
@@ -137,7 +142,7 @@ class TranslatorProxy(_CheckingProxy):
         on_progress, cancelled = on_progress or {}, set[int]()
         values = {"lines": encode_lines(lines), "settings": encode_settings(settings), "watched": list(on_progress)}
         with self._pool.lease() as worker:
-            call = worker.request("translate", {"model": self._key, **values})
+            call = worker.request("translate", {"model": self._key, **values}, encode_frames(lines))
 
             def cancel_unneeded() -> None:
                 for place in unneeded():
@@ -157,6 +162,12 @@ class TranslatorProxy(_CheckingProxy):
                     yield found["place"], error
                 else:
                     yield from zip(found["places"], TRANSLATIONS.validate_json(message.body), strict=True)
+
+    def read_source(self, content: bytes, limits: Limits, check_cancelled: CancelCheck) -> Frames:
+        """Return the frames of a file that is no text. Raises RequestError if it is too large or cannot be read."""
+        found = self._request("read", {"limits": limits.to_dict()}, check_cancelled, content)
+        size: int = cast(FrameSettings, self.config.data.source).size
+        return Frames(np.frombuffer(found, np.float32).reshape(-1, size))
 
     def score_all(
         self, pairs: Iterable[tuple[str, str]], *, to: str | None = None, from_: str | None = None

@@ -61,7 +61,7 @@ def translate_shared(
 def _enter(cohort: Cohort[Key], requests: Iterable[Request]) -> None:
     lines, on_progress = {}, {}
     for request in requests:
-        for place, line in enumerate(decode_lines(request.values["lines"])):
+        for place, line in enumerate(decode_lines(request.values["lines"], request.body)):
             lines[request.number, place] = line
         for place in request.values["watched"]:
             on_progress[request.number, place] = partial(_send_prefix, request, place)

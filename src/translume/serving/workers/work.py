@@ -5,12 +5,13 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from translume.config import DecodingSettings
+from translume.config import Config, DecodingSettings
 from translume.config.languages import Direction
 from translume.decoding import strategy_from
 from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
 from translume.serving.workers.proxy import ClassifierProxy, GeneratorProxy, TranslatorProxy
+from translume.sources import Frames
 from translume.text.sentences import sentences_of
 from translume.translator import Classification, Generation, TargetScore, Translation
 from translume.translator.assembly import ProgressCallback, join_pieces
@@ -30,6 +31,9 @@ PROBE = "a"
 """Text with which a model is tested."""
 GENERATE_PROBE = DecodingSettings(strategy="greedy", max_length=1)
 PROBE_SETTINGS = DecodingSettings(strategy="greedy", max_length=5, max_length_action="truncate")
+
+FRAMES_PER_CHARACTER = 4
+"""Frames of a source that is no text which count as one character: 25 a second of speech, which has about 15."""
 
 _BREAKS = re.compile(r"([\r\n]+)")
 
@@ -98,6 +102,7 @@ class Paragraphs:
 class Part:
     """A line of a text.  first: whether it is the text's first line; only that one gets a forced prefix.
 
+    frames: of a source that is no text; then `text` is empty.
     constraints: phrases that its target must contain.
     direction: its languages, instead of those in the settings.
     on_prefix: called during the search with the stable prefix of the target, in the scheduler's thread.
@@ -107,7 +112,13 @@ class Part:
     first: bool = True
     constraints: tuple[str, ...] = ()
     direction: Direction | None = None
+    frames: Frames | None = None
     on_prefix: ProgressCallback | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def characters(self) -> int:
+        """The characters that it counts for: those of the text, or the frames of another source / 4."""
+        return len(self.text) if self.frames is None else math.ceil(len(self.frames.values) / FRAMES_PER_CHARACTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +159,8 @@ class Translating:
     def cost(self, item: Part) -> LineCost:
         """Return what translating a line may cost. Raises RequestError (422) like `size`."""
         checkpoint, own = self.translator.checkpoint, self.translator.config.decoding
-        line, reading = Line(number=0, text=item.text), self.translator.reading(self.settings, item.direction)
+        line = Line(number=0, text=item.text, given=item.frames)
+        reading = self.translator.reading(self.settings, item.direction)
         try:
             plan = plan_lines([line], checkpoint.source_tokenizer, reading)[0]
         except LineError as error:
@@ -162,7 +174,7 @@ class Translating:
         if self.settings.prefix and item.first:
             prefix = len(checkpoint.target_tokenizer.encode(self.settings.prefix))
         size, made, usual = 0, 0, 0
-        for piece in plan.pieces:
+        for piece in (each for each in plan.pieces for _ in range(_windows(each, checkpoint.config))):
             length = len(piece.ids)
             limit = target_limit(checkpoint, length, prefix if piece.first else 0, self.settings, held)
             usual_limit = target_limit(checkpoint, length, 0, own)
@@ -205,7 +217,13 @@ class Translating:
         """Translate the lines at some places."""
         chosen = [items[place] for place in places]
         lines = [
-            Line(number=number, text=item.text, constraints=item.constraints, direction=item.direction)
+            Line(
+                number=number,
+                text=item.text,
+                constraints=item.constraints,
+                direction=item.direction,
+                given=item.frames,
+            )
             for number, item in enumerate(chosen, start=1)
         ]
         on_prefix = {number: item.on_prefix for number, item in enumerate(chosen) if item.on_prefix is not None}
@@ -315,6 +333,12 @@ class Generating:
             prompts, settings=self.settings, on_text=on_text, check_cancelled=check_cancelled
         )
         return list(found)
+
+
+def _windows(piece: Piece, config: Config) -> int:
+    """Return the number of searches for a piece: of a recording that a model reads in windows, one for each."""
+    window = config.data.source.window
+    return math.ceil(len(piece.frames) / window) if window and piece.frames is not None else 1
 
 
 def _refused(error: LineError) -> RequestError:

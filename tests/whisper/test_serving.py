@@ -1,0 +1,93 @@
+"""A Whisper in a server writes what it writes in Python: texts, times, languages, over windows of a recording."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.serving.conftest import Live
+from tests.warm_python import warm_children
+from tests.whisper.conftest import CODES, POSITIONS, sound
+
+from translume.documents.transcripts import transcript
+from translume.serving.access.limits import Limits
+from translume.serving.server import Server
+from translume.serving.workers.models import ServedModels
+from translume.serving.workers.pool import WorkerPool
+from translume.translator.engines import ComputeOptions
+
+soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (extra: audio)")
+
+SHORT, LONG = 320 * POSITIONS // 2, 320 * POSITIONS * 5 // 2
+"""Samples of half a window, and of two and a half."""
+
+
+@pytest.fixture(scope="module")
+def live(whisper: SimpleNamespace, warm_python: Path) -> Iterator[Live]:
+    options = ComputeOptions(engine="plain", device="cpu", dtype="fp32", threads=None)
+    with warm_children(warm_python), WorkerPool(1, options) as pool:
+        server = Server(models=ServedModels([pool.load("whisper", whisper.ours)]), limits=Limits(seconds=5.0))
+        live = Live(server)
+        yield live
+        live.stop()
+
+
+def wav(samples: int) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, sound(samples), 16_000, format="WAV", subtype="FLOAT")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("samples", [SHORT, LONG], ids=["half a window", "windows"])
+@pytest.mark.parametrize("form", ["txt", "srt", "vtt"])
+def test_texts_and_subtitles_are_those_of_the_command(
+    live: Live, whisper: SimpleNamespace, samples: int, form: str
+) -> None:
+    content = wav(samples)
+    found = live.upload("/v1/transcribe", content, format=form, source="de")
+    wanted = whisper.translator.translate(content, from_="de", timestamps=form != "txt")
+    assert found.body.decode() == transcript(wanted, form)
+    kinds = {"txt": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
+    assert found.headers["Content-Type"] == f"{kinds[form]}; charset=utf-8"
+
+
+def test_languages_are_detected_named_and_translated(live: Live, whisper: SimpleNamespace) -> None:
+    content = wav(SHORT)
+
+    def values(wanted: Any) -> tuple[str, str]:
+        return wanted.text, wanted.language
+
+    found = live.upload("/v1/transcribe", content).json()
+    assert (found["text"], found["language"]) == values(whisper.translator.translate(content))
+    assert "segments" not in found
+    found = live.upload("/v1/transcribe", content, source="de", target="en").json()
+    assert (found["text"], found["language"]) == values(whisper.translator.translate(content, from_="de", to="en"))
+    assert live.upload("/v1/transcribe", content, source="xx").json()["error"] == (
+        "from_: found 'xx'; the model translates en→en, de→de, de→en, zh→zh, zh→en, haw→haw, haw→en"
+    )
+    model = live.get("/v1/models").json()["models"][0]
+    assert model["languages"] == [*CODES]
+    assert (model["reads"]["times"], model["reads"]["seconds"]) == (True, 7200.0)
+    assert live.get("/health/ready").status == 200
+
+
+def test_openai_clients_get_segments_and_english(live: Live, whisper: SimpleNamespace) -> None:
+    content = wav(LONG)
+    options = {"model": "whisper", "response_format": "verbose_json", "timestamp_granularities[]": "segment"}
+    found = live.upload("/v1/audio/transcriptions", content, **options, language="de").json()
+    wanted = whisper.translator.translate(content, from_="de", timestamps=True)
+    assert (found["task"], found["language"], found["text"]) == ("transcribe", "de", wanted.text)
+    assert found["duration"] == pytest.approx(LONG / 16_000, abs=0.01)
+    assert found["segments"] == [
+        {"id": number, "start": each.start, "end": each.end, "text": each.text}
+        for number, each in enumerate(wanted.segments)
+    ]
+    english = live.upload("/v1/audio/translations", content, model="whisper").json()
+    assert english == {"text": whisper.translator.translate(content, to="en").text}
+
+
+def test_long_recordings_are_refused_by_the_limit_of_the_server(live: Live) -> None:
+    answer = live.upload("/v1/transcribe", wav(16_000 * 6))
+    assert (answer.status, answer.json()["error"]) == (413, "file: has 6.0 seconds, expected at most 5")
