@@ -9,6 +9,7 @@ from translume.checkpoint import load_checkpoint
 from translume.config import Config
 from translume.errors import SettingsError
 from translume.training import train
+from translume.training.vocabularies import vocabularies_of
 
 
 def test_letters_are_the_tokens_of_sources_and_phones_those_of_targets(
@@ -38,3 +39,20 @@ def test_a_shared_vocabulary_is_not_decomposed(toy: Callable[..., Config], tmp_p
     message = r"^tokenizer.normalization: 'nfd' is for sources only, expected shared = false with it$"
     with pytest.raises(SettingsError, match=message):
         list(train(config, tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    ("streaming", "sample", "words"),
+    [(False, 5, ["a3", "a7", "b3", "b7", "c2"]), (True, 6, ["a0", "a1", "b0", "b1", "c0", "c1"]), (False, 99, None)],
+)
+def test_vocabularies_are_learned_from_a_sample_of_the_pairs(
+    tmp_path: Path, streaming: bool, sample: int, words: list[str] | None
+) -> None:
+    """Of 8 + 9 + 3 pairs, every fourth one; of a stream, the first two of each file."""
+    named = [f"{file}{line}" for file, lines in (("a", 8), ("b", 9), ("c", 3)) for line in range(lines)]
+    for file in "abc":
+        (tmp_path / f"{file}.tsv").write_text("".join(f"{word}\ty\n" for word in named if word[0] == file))
+    data = {"train": [str(tmp_path / "?.tsv")], "valid": [str(tmp_path / "a.tsv")], "streaming": streaming}
+    tokenizer = {"kind": "word", "unknown": "token", "sample": sample}
+    source, _ = vocabularies_of(Config.build({"data": data, "tokenizer": tokenizer}))
+    assert [word for word in named if source.specials.unk not in source.encode(word)] == (words or named)

@@ -38,6 +38,9 @@ class TokenizerSettings(Settings):
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability of skipping a merge while training (BPE-dropout, Provilkov et al. 2020); only "bpe" has merges."""
 
+    sample: int = Field(default=2_000_000, ge=1)
+    """Maximum number of training pairs that a vocabulary is learned from: evenly spread over all of them, or with
+    `data.streaming` the first ones of each file."""
     extend: int = Field(default=0, ge=0, le=1_000_000)
     """Maximum number of tokens that `train --from` adds to each vocabulary of the base model, learned from the training
     files; each begins with the mean weights of the tokens that it replaces. For "bpe", "word" and "character"."""

@@ -4,17 +4,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from translume.config import Config, DataSettings
-from translume.data import Pair, read_pairs
+from translume.config import Config
+from translume.data import Pair, count_lines, read_pairs
 from translume.data.corpus import sampling_weights
 from translume.data.pairs import origins
 from translume.data.streaming import head_pairs
 from translume.errors import SettingsError
 from translume.tasks import task_of
 from translume.text import Labels, Tokenizer, extend_tokenizer, train_tokenizer
-
-STREAMED_PAIRS = 1_000_000
-"""Pairs from which the vocabularies of a stream are learned."""
 
 Learning = Callable[[tuple[str, ...]], object]
 """Called with the sides ("source", "target") before their tokenizer is learnt, which can take minutes."""
@@ -67,7 +64,7 @@ def _tokenizer(config: Config, path: str, sides: tuple[str, ...], learning: Lear
         return Tokenizer.load(Path(path))
     if learning is not None:
         learning(sides)
-    texts = (getattr(pair, side) for pair in _sampled_pairs(config.data) for side in sides)
+    texts = (getattr(pair, side) for pair in _sampled_pairs(config) for side in sides)
     return train_tokenizer(config.tokenizer, texts, _languages(config))
 
 
@@ -83,7 +80,7 @@ def extended_vocabularies(
         raise SettingsError(f"tokenizer.extend: found {count} with training.lora_rank, expected one of them")
 
     def texts(*sides: str) -> Iterator[str]:
-        return (getattr(pair, side) for pair in _sampled_pairs(config.data) for side in sides)
+        return (getattr(pair, side) for pair in _sampled_pairs(config) for side in sides)
 
     if not isinstance(target, Tokenizer):
         return extend_tokenizer(source, texts("source"), count), target
@@ -93,24 +90,27 @@ def extended_vocabularies(
     return extend_tokenizer(source, texts("source"), count), extend_tokenizer(target, texts("target"), count)
 
 
-def _sampled_pairs(data: DataSettings) -> Iterator[Pair]:
-    """Yield the training pairs, each as often as its direction's share with `data.sampling_temperature` demands.
+def _sampled_pairs(config: Config) -> Iterator[Pair]:
+    """Yield the training pairs to learn from, at most `tokenizer.sample` and evenly spread.
 
-    Of a stream, the first `STREAMED_PAIRS` pairs are yielded, as many of each file.
+    Each is yielded as often as its direction's share with `data.sampling_temperature` demands. Of a stream, the first
+    pairs of the files are yielded.
     """
+    data, most = config.data, config.tokenizer.sample
     if data.streaming:
-        yield from head_pairs(data, STREAMED_PAIRS)
-        return
-    if data.sampling_temperature == 1:
-        yield from read_pairs(data, "train")
+        yield from head_pairs(data, most)
         return
     places = origins(data, "train")
-    counts = [sum(1 for _ in place.read()) for place in places]
-    groups, weights = [place.direction for place in places], [place.weight for place in places]
-    for place, weight in zip(places, sampling_weights(groups, counts, weights, data.sampling_temperature), strict=True):
-        due = 0.0
+    counts = [count_lines(place.file) if place.kind == "parallel" else sum(1 for _ in place.read()) for place in places]
+    weights = [1.0] * len(places)
+    if data.sampling_temperature != 1:
+        groups, own = [place.direction for place in places], [place.weight for place in places]
+        weights = list(sampling_weights(groups, counts, own, data.sampling_temperature))
+    share = min(1.0, most / max(sum(counts), 1))
+    due = 0.0
+    for place, weight in zip(places, weights, strict=True):
         for pair in place.read():
-            due += weight
+            due += weight * share
             for _ in range(int(due)):
                 yield pair
             due -= int(due)
