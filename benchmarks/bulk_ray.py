@@ -41,7 +41,7 @@ def actors() -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if path.read_bytes().startswith(b"ray::_Actor.translate"):
+            if path.read_bytes().startswith(b"ray::_Actor.run"):
                 found.append(int(path.parent.name))
         except OSError:
             continue

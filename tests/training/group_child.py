@@ -17,12 +17,13 @@ from translume.model.head import HeadLoss
 from translume.training import Finished, Progress, prepare, train
 from translume.training.group import GroupError, joined
 from translume.training.optimisation import Updater
+from translume.training.sharded import ShardedUpdater
 
 
-def error_of(config: Config, folder: Path) -> list[Any]:
+def error_of(config: Config, folder: Path, source: Path | None = None) -> list[Any]:
     """Return the message of a run that fails, and whether this process reports it."""
     try:
-        for _ in train(config, folder):
+        for _ in train(config, folder, source=source):
             pass
     except TrainingError as error:
         return [str(error), isinstance(error, GroupError) and error.reports]
@@ -33,7 +34,9 @@ def main() -> None:
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     prepare.choose_attention = lambda *_: "plain"  # no measurement, which may differ between runs
     os.chdir(folder / f"rank{rank}")
-    rows, whole, streamed = (Config.read(folder / f"{name}.toml") for name in ("rows", "whole", "streamed"))
+    names = ("rows", "whole", "streamed", "documents")
+    rows, whole, streamed, documents = (Config.read(folder / f"{name}.toml") for name in names)
+    divided = rows.change("training.shard='full'", "training.updates=5")
     sharded = rows.change("training.shard='optimizer'", "training.updates=5")
     lost = Config.parse((folder / "lost.toml").read_text())  # its paths are relative to the current folder
     found: dict[str, Any] = {}
@@ -51,6 +54,12 @@ def main() -> None:
 
         list(train(sharded, folder / "sharded"))
         list(train(sharded.change("training.updates=8"), folder / "sharded"))
+        list(train(divided, folder / "divided"))
+        list(train(divided.change("training.updates=8"), folder / "divided"))
+        *_, last = train(divided.change("training.updates=8"), folder / "undisturbed_divided")
+        found["quality divided"] = [last.nll, last.metrics] if isinstance(last, Finished) else []
+        list(train(documents, folder / "documents"))
+        found["adapters"] = error_of(divided.change("training.lora_rank=2"), folder / "adapters", folder / "divided")
 
         events = []
         for event in train(rows, folder / "interrupted"):
@@ -81,6 +90,15 @@ def main() -> None:
         Updater.add = add  # type: ignore[method-assign]
         found["nan"] = error_of(whole, folder / "nan")
         Updater.add = real  # type: ignore[method-assign]
+        whole_real = ShardedUpdater.add
+
+        def second(self: ShardedUpdater, batch: Batch) -> HeadLoss:
+            loss = whole_real(self, batch)
+            return replace(loss, objective=loss.objective * float("nan")) if rank == 1 else loss
+
+        ShardedUpdater.add = second  # type: ignore[method-assign]
+        found["nan divided"] = error_of(divided.change("training.accumulate=3"), folder / "nan_divided")
+        ShardedUpdater.add = whole_real  # type: ignore[method-assign]
         (folder / f"found{rank}.json").write_text(json.dumps(found))
         if rank == 1:
             for event in train(rows, folder / "death"):

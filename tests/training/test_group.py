@@ -13,8 +13,10 @@ import torch
 
 from translume.checkpoint import Manifest, committed, read_tensors
 from translume.config import Config
+from translume.errors import ModelFolderError
 from translume.training import Resumed, Started, Warned, train
 from translume.training.group import Group, joined
+from translume.training.sharded import stored
 
 Make = Callable[..., Config]
 
@@ -29,7 +31,7 @@ def tensors(folder: Path, name: str = "resume/raw.safetensors") -> dict[str, tor
 def configs(toy: Make, toy_files: Path) -> dict[str, Config]:
     """rows: some batches have a single row.  whole: two batches in each update.  lost: only rank 0 has the data.
 
-    streamed: reads several buffers.
+    streamed: reads several buffers.  documents: a language model whose weights are divided.
     """
     stream = {"streaming": True, "shuffle_buffer": 70, "cleaning": {"max_tokens": 8}}
     data = {f"train_{side}": f"only_here.{side}" for side in ("source", "target")}
@@ -39,6 +41,30 @@ def configs(toy: Make, toy_files: Path) -> dict[str, Config]:
         "whole": toy({"model": {"dropout": 0.3}}, updates=5, max_tokens=101, accumulate=2),
         "lost": toy({"data": data}, updates=3),
         "streamed": toy({"model": {"dropout": 0.0}, "data": stream}, updates=9, max_tokens=211),
+        "documents": Config.build(
+            {
+                "data": {"task": "language_model", "train": str(toy_files / "train.source"), "block_length": 11},
+                "tokenizer": {"kind": "word", "size": 29, "unknown": "token", "whitespace": "keep"},
+                "model": {
+                    "width": 12,
+                    "feed_forward": 23,
+                    "encoder_layers": 0,
+                    "decoder_layers": 2,
+                    "attention_heads": 2,
+                    "dropout": 0.0,
+                    "head": {"tie": "all"},
+                },
+                "training": {
+                    "updates": 5,
+                    "max_tokens": 101,
+                    "warmup_updates": 2,
+                    "precision": "fp32",
+                    "shard": "full",
+                    "ema": 0.9,
+                    "clip_norm": 0.1,
+                },
+            }
+        ),
     }
 
 
@@ -80,7 +106,15 @@ def found(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "run"), [("rows", "undisturbed"), ("rows", "sharded"), ("whole", "whole"), ("streamed", "streamed")]
+    ("name", "run"),
+    [
+        ("rows", "undisturbed"),
+        ("rows", "sharded"),
+        ("rows", "divided"),
+        ("documents", "documents"),
+        ("whole", "whole"),
+        ("streamed", "streamed"),
+    ],
 )
 def test_two_processes_make_the_updates_of_one(
     configs: dict[str, Config],
@@ -89,7 +123,7 @@ def test_two_processes_make_the_updates_of_one(
     name: str,
     run: str,
 ) -> None:
-    """If each rank takes whole batches, even dropout is the same. The sharded run was resumed after five updates."""
+    """If each rank takes whole batches, even dropout is the same. Sharded and divided runs were resumed once."""
     list(train(configs[name], tmp_path, threads=1))
     moments = "resume/optimizer.safetensors"
     alone, together = ({**tensors(each), **tensors(each, moments)} for each in (tmp_path, folder / run))
@@ -102,6 +136,8 @@ def test_two_processes_make_the_updates_of_one(
 
 def test_both_ranks_know_the_quality_of_the_model(found: list[dict[str, Any]]) -> None:
     assert found[0]["quality"] == found[1]["quality"]
+    assert found[0]["quality divided"] == found[1]["quality divided"]
+    assert found[0]["quality divided"][0] == pytest.approx(found[0]["quality"][0], abs=1e-5)
     nll, metrics = found[0]["quality"]
     assert nll > 0
     assert set(metrics) == {"exact_match"}
@@ -114,6 +150,11 @@ def test_a_signal_to_one_rank_saves_and_the_resumed_run_has_the_same_bits(
     files = ("weights.safetensors", "resume/raw.safetensors", "resume/optimizer.safetensors")
     digests = [
         [Manifest.read(folder / run).files[name].sha256 for name in files] for run in ("undisturbed", "interrupted")
+    ]
+    assert digests[0] == digests[1]
+    digests = [
+        [Manifest.read(folder / run).files[name].sha256 for name in files[1:]]
+        for run in ("undisturbed_divided", "divided")
     ]
     assert digests[0] == digests[1]
 
@@ -150,6 +191,30 @@ def test_nan_on_one_rank_stops_all(found: list[dict[str, Any]]) -> None:
     (message, reports), (other, reports_too) = (each["nan"] for each in found)
     assert message.startswith("rank 1: update 1: the loss is nan on ")
     assert (message, reports, reports_too) == (other, True, False)
+    (message, reports), (other, reports_too) = (each["nan divided"] for each in found)
+    assert message.startswith("rank 1: update 1: the loss is nan on ")
+    assert (message, reports, reports_too) == (other, True, False)
+
+
+def test_weights_are_stored_in_a_file_without_a_name_and_a_failure_reads_them_all(tmp_path: Path) -> None:
+    values = {"a": torch.randn(3, 5), "none": torch.empty(0, 7), "b": torch.tensor([2.0])}
+    found = stored(values.items(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert found.keys() == values.keys()
+    assert all(torch.equal(found[name], value) for name, value in values.items())
+    rest = iter(values.items())
+    with pytest.raises(ModelFolderError) as caught:
+        stored(rest, tmp_path / "none")
+    assert str(caught.value) == f"{tmp_path}/none: cannot be written: No such file or directory"
+    assert list(rest) == []  # other processes wait for each
+
+
+def test_adapters_and_divided_weights_are_refused(found: list[dict[str, Any]]) -> None:
+    message = (
+        "training.shard: found 'full' with weights that are not trained (lora_rank, freeze_pretrained), "
+        "expected 'none' or 'optimizer'"
+    )
+    assert [each["adapters"] for each in found] == [[message, True], [message, False]]
 
 
 def test_a_rank_that_died_is_named_with_what_is_saved(found: list[dict[str, Any]]) -> None:

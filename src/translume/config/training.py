@@ -87,8 +87,9 @@ class TrainingSettings(Settings):
     activation_checkpointing: bool = False
     """Keep only the inputs of layers for the backward pass, which computes the rest again (Chen et al. 2016): less
     memory, about a third more time."""
-    shard: Literal["none", "optimizer"] = "none"
-    """What several processes divide: nothing, or the optimiser state (ZeRO-1, Rajbhandari et al. 2020)."""
+    shard: Literal["none", "optimizer", "full"] = "none"
+    """What several processes divide: nothing, the optimiser state (ZeRO-1, Rajbhandari et al. 2020), or weights and
+    gradients too (FSDP2, Zhao et al. 2023)."""
 
     lora_rank: int = Field(default=0, ge=0)
     """Rank r of low-rank adapters (LoRA, Hu et al. 2021), which `train --from` then trains instead of the weights."""

@@ -143,13 +143,14 @@ class BufferPlans:
 class BatchStream:
     """Training batches without end. A run is resumed by the epoch, the place and the position of the next batch."""
 
-    def __init__(self, plans: Plans, *, position: int = 0, rank: int = 0, size: int = 1) -> None:
+    def __init__(self, plans: Plans, *, position: int = 0, rank: int = 0, size: int = 1, in_step: bool = False) -> None:
         """position: number of batches of the current plan already used.
 
         rank, size: of the processes that share the batches of every update.
+        in_step: whether all of them must compute equally many batches.
         """
         self.plans, self.position = plans, position
-        self._rank, self._size = rank, size
+        self._rank, self._size, self._in_step = rank, size, in_step
         self._used: list[TokenizedCorpus] = []
 
     def take(self, count: int) -> dict[tuple[int, ...], Batch]:
@@ -157,7 +158,7 @@ class BatchStream:
 
         If the ranks can share whole batches evenly, the i-th batch has the key (i,), whatever the rank. Otherwise every
         rank takes some rows of each batch, which are of similar lengths, and the key has the rank too. A batch with
-        fewer rows than ranks has none for some ranks.
+        fewer rows than ranks has none for some ranks. If these compute in step, they get its first row without tokens.
         """
         whole = count % self._size == 0
         self._used.clear()
@@ -168,6 +169,8 @@ class BatchStream:
                 found[(index,)] = plan.batch(position)
             elif not whole and self._rank < len(plan.numbers(position)):
                 found[index, self._rank] = plan.batch(position, slice(self._rank, None, self._size))
+            elif not whole and self._in_step:
+                found[index, self._rank] = replace(plan.batch(position, slice(1)), tokens=0, lines=())
         return found
 
     def _next(self) -> tuple[BatchPlan, int]:
@@ -198,6 +201,8 @@ def seed_of(*numbers: int) -> int:
 class Accumulator(Protocol):
     """The part of an `Updater` that accumulates gradients."""
 
+    @property
+    def in_step(self) -> bool: ...
     def add(self, batch: Batch) -> HeadLoss: ...
     def clear(self) -> None: ...
 
@@ -222,7 +227,7 @@ def gather(updater: Accumulator, batches: Mapping[tuple[int, ...], Batch], *, se
     Dropout in part p of the batch with the key (i, …) is drawn by (seed, update, i, p, …). When CUDA runs out of
     memory, everything is computed again with that batch in halves; TrainingError if a single pair does not fit.
     Accumulation stops at a loss that is not finite: `objective` is not finite then, and the last entry of `lines` is
-    that batch.
+    that batch. Processes that compute in step go on to the last batch.
     """
     parts = {key: [batch] for key, batch in batches.items()}
     splits = 0
@@ -257,9 +262,10 @@ def _attempt(
                 return key, place
             objective = float(loss.objective.detach())
             nll = None if loss.nll is None or sums.nll is None else sums.nll + float(loss.nll)
+            if finite(sums.objective):
+                sums.lines.append(batch.lines)
             sums.objective, sums.nll, sums.tokens = sums.objective + objective, nll, sums.tokens + batch.tokens
-            sums.lines.append(batch.lines)
-            if not finite(objective):
+            if not finite(objective) and not updater.in_step:
                 return None
     return None
 

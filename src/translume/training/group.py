@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,8 @@ from torch import Tensor
 
 from translume.checkpoint import choose_device
 from translume.errors import TrainingError, TranslumeError
+
+T = TypeVar("T")
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(days=1)
@@ -71,7 +74,7 @@ class Group:
             return [list(values)]
         mine = torch.tensor(values, dtype=torch.float64)
         found = [torch.empty_like(mine) for _ in range(self.size)]
-        self._exchange(lambda: dist.all_gather(found, mine))
+        self.exchange(lambda: dist.all_gather(found, mine))
         return [each.tolist() for each in found]
 
     def texts(self, text: str) -> list[str]:
@@ -88,26 +91,33 @@ class Group:
         mine = torch.zeros(max(sizes), dtype=torch.uint8)
         mine[: len(data)] = torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[: len(data)]
         found = [torch.empty_like(mine) for _ in range(self.size)]
-        self._exchange(lambda: dist.all_gather(found, mine))
+        self.exchange(lambda: dist.all_gather(found, mine))
         return [each[:size].numpy().tobytes() for each, size in zip(found, sizes, strict=True)]
 
     def add(self, tensor: Tensor) -> None:
         """Replace a tensor by its sum over all ranks. The bits are the same on every rank."""
         if not self.alone:
-            self._exchange(lambda: dist.all_reduce(tensor))
+            self.exchange(lambda: dist.all_reduce(tensor))
 
     def join(self, whole: Tensor, part: Tensor) -> None:
         """Fill a vector with the equal parts of all ranks, in their order."""
-        self._exchange(lambda: dist.all_gather(list(whole.chunk(self.size)), part))
+        self.exchange(lambda: dist.all_gather(list(whole.chunk(self.size)), part))
 
     def receive(self, tensors: Iterable[Tensor]) -> None:
         """Replace tensors by those of rank 0."""
         if not self.alone:
             for tensor in tensors:
                 whole = tensor.contiguous()
-                self._exchange(lambda whole=whole: dist.broadcast(whole, 0))  # type: ignore[misc]  # mypy has no types of defaults
+                self.exchange(lambda whole=whole: dist.broadcast(whole, 0))  # type: ignore[misc]  # mypy has no types of defaults
                 if whole is not tensor:
                     tensor.copy_(whole)
+
+    def exchange(self, collective: Callable[[], T]) -> T:
+        """Return what a function returns that exchanges tensors. Raises GroupError if the connection is lost."""
+        try:
+            return collective()
+        except RuntimeError as error:
+            raise self._lost(error) from None
 
     def caught(self, name: str) -> str:
         """Return the name of a signal that any rank has caught, or ""."""
@@ -162,11 +172,10 @@ class Group:
                 message = f"found {mine}, but rank 0 has {first}; expected the same on every rank"
         self.agree(message)
 
-    def _exchange(self, collective: Callable[[], object]) -> None:
-        try:
-            collective()
-        except RuntimeError as error:
-            raise self._lost(error) from None
+    def leaving(self, message: str) -> GroupError:
+        """Leave the group, and return the error to raise: this process cannot take part in the exchanges of others."""
+        dist.destroy_process_group()
+        return GroupError(f"rank {self.rank}: {message}", reports=True)
 
     def _lost(self, error: RuntimeError) -> GroupError:
         """Find the processes that died, and return the error that says so. The exchange of the others fails too."""

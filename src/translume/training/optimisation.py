@@ -1,11 +1,11 @@
 """Optimisation: learning rate schedules, loss options, Adam on fp32 weights, and moving averages of weights."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -172,12 +172,29 @@ class _Flat:
             self.working.copy_(self.master.detach())
 
 
+def narrow_buffers(model: Network) -> None:
+    """Make the buffers of a network bf16, except those that stay fp32."""
+    for name, buffer in model.named_buffers():
+        if buffer.is_floating_point() and not name.startswith(_KEPT_FP32):
+            buffer.data = buffer.data.to(torch.bfloat16)
+
+
+def adam_of(settings: TrainingSettings, groups: Iterable[tuple[list[nn.Parameter], float]]) -> torch.optim.Optimizer:
+    """Return the optimiser of some groups of parameters, each with its weight decay."""
+    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
+    parts = [{"params": parameters, "weight_decay": decay} for parameters, decay in groups]
+    return kind(parts, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon, fused=True)
+
+
 class Updater:
     """Accumulates gradients over batches, and applies Adam to fp32 weights.
 
     With bf16 the network has rounded copies of the weights, refreshed after each step; gradients of several batches are
     summed in fp32. On a CPU, the number of threads that torch has at construction is divided among replicas.
     """
+
+    in_step = False
+    """Whether every process must call `add` equally often in an update."""
 
     def __init__(
         self,
@@ -197,30 +214,28 @@ class Updater:
         # Beside bf16 weights the exact ones are only needed for saving, so that they need no memory of a GPU.
         keep = "cpu" if precision == "bf16" else device
         self._frozen = {name: p.detach().to(keep, torch.float32) for name, p in frozen.items()}
-        groups: list[dict[str, Any]] = []
+        groups: list[tuple[list[nn.Parameter], float]] = []
         self._flats: list[_Flat] = []
+        self.trained_parameters = sum(parameter.numel() for parameter in named.values())
         kept = {id(p) for p in model.partly_frozen()}  # without weight decay
         divided = settings.shard == "optimizer"
         for matrices, decay in ((True, settings.weight_decay), (False, 0.0)):
             part = {name: p for name, p in named.items() if (p.dim() > 1 and id(p) not in kept) == matrices}
             if part:
                 self._flats.append(_Flat(part, precision, *((self._group.rank, self._group.size) if divided else ())))
-                groups.append({"params": [self._flats[-1].own], "weight_decay": decay})
+                groups.append(([self._flats[-1].own], decay))
         if precision == "bf16":
             for parameter in model.parameters():
                 if not parameter.requires_grad:
                     parameter.data = parameter.data.to(torch.bfloat16)
-            for name, buffer in model.named_buffers():
-                if buffer.is_floating_point() and not name.startswith(_KEPT_FP32):
-                    buffer.data = buffer.data.to(torch.bfloat16)
+            narrow_buffers(model)
         count = 1 if kept else replica_count(torch.get_num_threads(), device)  # not with frozen rows
         self._replicas = [model, *(replica_of(model) for _ in range(count - 1))]
         for replica in self._replicas:
             for flat in self._flats:
                 flat.give_gradients(replica)
         self._pool = ReplicaPool(count, torch.get_num_threads()) if count > 1 else None
-        kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
-        self._optimizer = kind(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon, fused=True)
+        self._optimizer = adam_of(settings, groups)
 
     def add(self, batch: TrainingBatch) -> HeadLoss:
         """Compute one batch forward and backward, and accumulate the gradients of the SUM of its losses."""
@@ -353,6 +368,11 @@ def mean(members: Iterable[Mapping[str, Tensor]]) -> Weights:
             else:
                 total[name] = value.to("cpu", torch.float64, copy=True)
     return {name: (value / count).float() for name, value in total.items()}
+
+
+def mean_by_name(members: Sequence[Mapping[str, Tensor]]) -> Weights:
+    """Return the mean of members that need no memory, such as mapped files, summed as by `mean`, a tensor at a time."""
+    return {name: mean({name: member[name]} for member in members)[name] for name in members[0]}
 
 
 class MovingAverage:

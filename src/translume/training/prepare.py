@@ -24,7 +24,7 @@ from translume.checkpoint import (
     mark_separators,
     unique_tensors,
 )
-from translume.config import Config, ModelSettings
+from translume.config import Config, ModelSettings, TrainingSettings
 from translume.data import DataFile, TokenizedCorpus, files_of, prepare
 from translume.data.lengths import Lengths, learn_lengths
 from translume.data.pairs import SPLITS, origins
@@ -42,7 +42,7 @@ from translume.training.batches import BatchStream, BufferPlans, EpochPlans, Pla
 from translume.training.events import Event, Preparing, Warned
 from translume.training.fine_tuning import inherit_settings, load_base
 from translume.training.group import Group
-from translume.training.optimisation import MovingAverage, Precision, Updater
+from translume.training.optimisation import MovingAverage, Precision, Updater, Weights, snapshot
 from translume.training.precision import choose_attention, choose_precision, update_seconds
 from translume.training.resume import (
     EMA,
@@ -58,6 +58,7 @@ from translume.training.resume import (
     refuse_other,
     refuse_other_settings,
 )
+from translume.training.sharded import ShardedUpdater
 from translume.training.teacher import TeacherModel, load_teacher
 from translume.training.validation import load_weights
 from translume.training.vocabularies import extended_vocabularies, vocabularies_of
@@ -83,7 +84,7 @@ class Prepared:
     model: ModelDescription
     files: list[DataFile]
     validation: TokenizedCorpus
-    updater: Updater
+    updater: Updater | ShardedUpdater
     transformer: Network
     ema: MovingAverage | None
     state: State
@@ -95,17 +96,48 @@ class Prepared:
     def receive(self) -> None:
         """Replace the weights, their average and the network's other tensors by those of rank 0."""
         self.updater.receive()
-        average = self.ema.values.values() if self.ema else ()
+        average = () if self.divided else self._average.values()
         self.group.receive([*average, *_buffers(self.updater).values()])
 
-    def live(self, *, whole: bool) -> Live:
-        """Return the current tensors, including those of the optimiser if `whole`."""
+    @property
+    def divided(self) -> bool:
+        """Whether no process has all weights."""
+        return isinstance(self.updater, ShardedUpdater)
+
+    @property
+    def _average(self) -> Weights:
+        return self.ema.values if self.ema else {}
+
+    def best(self, folder: Path) -> Weights:
+        """Return the current weights to keep as the best so far; those that processes divide in rank 0 only."""
+        shown = self._average or self.updater.parameters_fp32()
+        if isinstance(self.updater, ShardedUpdater):
+            return self.updater.whole(shown).kept(folder)
+        return snapshot(shown) if self.group.leads else {}
+
+    def live(self, *, folder: Path | None = None) -> Live:
+        """Return the current tensors, including those of the optimiser if they are for a commit to `folder`.
+
+        Of weights that processes divide, those for a commit are in rank 0 only. Otherwise each is gathered when it is
+        read, which all processes must do in step.
+        """
+        if isinstance(self.updater, ShardedUpdater):
+            gathered = [self.updater.whole(values) for values in (self.updater.parameters_fp32(), self._average)]
+            raw, ema = gathered if folder is None else [each.kept(folder) for each in gathered]
+            return Live(
+                raw=raw,
+                ema=ema,
+                buffers=_buffers(self.updater),
+                optimizer={} if folder is None else self.updater.whole_state().kept(folder),
+                frozen={},
+                merge=lambda trained: trained,
+            )
         raw, frozen = self.updater.parameters_fp32(), self.updater.frozen_fp32()
         return Live(
             raw=raw,
-            ema=self.ema.values if self.ema else {},
+            ema=self._average,
             buffers=_buffers(self.updater),
-            optimizer=self.updater.state() if whole else {},
+            optimizer={} if folder is None else self.updater.state(),
             frozen=frozen,
             merge=partial(merge, self.transformer, frozen),
         )
@@ -298,7 +330,13 @@ def prepare_network(
     else:
         plans = BufferPlans(data.stream, options, group, plan.state.place if plan.state else {})
         sample = EpochPlans(data.training, options)
-    stream = BatchStream(plans, position=plan.state.position if plan.state else 0, rank=group.rank, size=group.size)
+    stream = BatchStream(
+        plans,
+        position=plan.state.position if plan.state else 0,
+        rank=group.rank,
+        size=group.size,
+        in_step=divides_weights(settings, group),
+    )
     if plan.state is not None:
         begun = plan.state.begun
     else:
@@ -338,6 +376,7 @@ def _choose_arithmetic(
         measured_network = deepcopy(network)
         measured_network.use_attention(attention(precision))
         updater = _updater(measured_network, model, precision, device, None, Group())
+        assert isinstance(updater, Updater)
         measured[precision] = update_seconds(updater, updates)
         return measured[precision]
 
@@ -397,11 +436,17 @@ def _updater(
     device: torch.device,
     teacher: Teacher | None,
     group: Group,
-) -> Updater:
+) -> Updater | ShardedUpdater:
     settings = model.config.training
     options = task_of(model.config).part("loss_options")(settings, model.target)
     options = replace(options, teacher=teacher)
-    return Updater(transformer, settings, options=options, precision=precision, device=device, group=group)
+    kind = ShardedUpdater if divides_weights(settings, group) else Updater
+    return kind(transformer, settings, options=options, precision=precision, device=device, group=group)
+
+
+def divides_weights(settings: TrainingSettings, group: Group) -> bool:
+    """Return whether the processes of a group divide the weights."""
+    return settings.shard == "full" and not group.alone
 
 
 def facts_of_leader(begun: Begun, group: Group) -> Begun:
@@ -518,13 +563,13 @@ def class_head_data(source: Tokenizer, labels: Labels, corpus: TokenizedCorpus) 
     )
 
 
-def _buffers(updater: Updater) -> dict[str, Tensor]:
+def _buffers(updater: Updater | ShardedUpdater) -> dict[str, Tensor]:
     """Return the tensors of the network that are not weights."""
     weights = {*updater.parameters_fp32(), *updater.frozen_fp32()}
     return {name: value for name, value in unique_tensors(updater.model).items() if name not in weights}
 
 
-def _restored(plan: RunPlan, store: Store, updater: Updater, decay: float) -> MovingAverage | None:
+def _restored(plan: RunPlan, store: Store, updater: Updater | ShardedUpdater, decay: float) -> MovingAverage | None:
     """Load the tensors of the last commit into model and updater; return its moving average, or a new one."""
     ema = None
     if plan.state is not None:
@@ -537,5 +582,6 @@ def _restored(plan: RunPlan, store: Store, updater: Updater, decay: float) -> Mo
     if decay > 0:
         ema = MovingAverage(decay, updater.parameters_fp32())
         if plan.state is not None:
-            ema.load(store.tensors(EMA))
+            saved = store.tensors(EMA)
+            ema.load(dict(updater.own_parts(saved)) if isinstance(updater, ShardedUpdater) else saved)
     return ema

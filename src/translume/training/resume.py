@@ -28,7 +28,7 @@ from translume.config import Config, Settings, TrainingSettings
 from translume.data.lengths import Lengths
 from translume.errors import ModelFolderError, TrainingError
 from translume.text import Labels, Tokenizer
-from translume.training.optimisation import Weights, mean
+from translume.training.optimisation import Weights, mean, mean_by_name
 
 MAY_CHANGE = (
     "updates",
@@ -216,7 +216,8 @@ class Live:
 
     def model(self, trained: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return all weights of the model for given trained ones."""
-        return {**self.frozen, **self.merge(trained)}
+        merged = self.merge(trained)
+        return {**self.frozen, **merged} if self.frozen else merged
 
     @property
     def shown(self) -> Mapping[str, Tensor]:
@@ -317,6 +318,8 @@ class Store:
             earlier = averaged_with(state, settings)
             if not earlier:
                 return live.model(live.shown)
+            if not live.frozen:
+                return mean_by_name(list(self._members(earlier, live)))
             return {**live.frozen, **mean(map(live.merge, self._members(earlier, live)))}
         if best is None:
             best = self.tensors(BEST) if state.best_update and self.has(BEST) else None

@@ -41,7 +41,7 @@ from translume.training.events import (
 )
 from translume.training.group import Group, joined
 from translume.training.interrupt import SignalFlag
-from translume.training.optimisation import Weights, learning_rate, snapshot
+from translume.training.optimisation import Weights, learning_rate
 from translume.training.prepare import (
     CACHE,
     Prepared,
@@ -53,6 +53,7 @@ from translume.training.prepare import (
     prepare_run,
 )
 from translume.training.resume import Store, Window, add_candidate, describe_kept_weights
+from translume.training.sharded import Sent, stored
 from translume.training.validation import Quality, Validator, better, clearly_better, measured_by
 
 _NAMED_PAIRS = 8
@@ -176,7 +177,7 @@ def _finished_already(plan: RunPlan, store: Store) -> Finished | None:
 
 def _trained(prepared: Prepared) -> int:
     """Return the number of trained parameters, those of adapters included."""
-    return sum(value.numel() for value in prepared.updater.parameters_fp32().values())
+    return prepared.updater.trained_parameters
 
 
 def _first_events(plan: RunPlan, prepared: Prepared, store: Store, validator: Validator) -> Iterator[Event]:
@@ -249,7 +250,7 @@ def _validator(prepared: Prepared) -> Validator:
     model = prepared.model
     with torch.random.fork_rng(devices=[]):
         network = build_network(model.config, len(model.source), len(model.target)).to(prepared.device)
-    network.load_state_dict(prepared.live(whole=False).buffers, strict=False)
+    network.load_state_dict(prepared.live().buffers, strict=False)
     validation = task_of(model.config).part("validation")
     return Validator(
         model=network,
@@ -258,6 +259,7 @@ def _validator(prepared: Prepared) -> Validator:
         device=prepared.device,
         task_metrics=validation(model, prepared.validation, network, prepared.device, prepared.group),
         group=prepared.group,
+        keeps_memory=not prepared.divided,
     )
 
 
@@ -348,7 +350,7 @@ class Run:
 
     def _validate(self, signals: SignalFlag) -> Iterator[Event]:
         state, settings, begun = self._state, self._settings, time.monotonic()
-        live = self._prepared.live(whole=False)
+        live = self._prepared.live()
         quality = self._validator.measure(live.model(live.shown), lambda: bool(signals.caught))
         if quality is None:
             return
@@ -357,7 +359,9 @@ class Run:
         if best:
             state.best_update, state.best_nll = state.update, quality.nll
             state.best_metrics, state.waiting = dict(quality.metrics), 0
-            self._new_best = snapshot(live.shown) if self._group.leads else None
+            with self._group.together():
+                found = self._prepared.best(self._store.folder)
+            self._new_best = found if self._group.leads else None
         else:
             state.waiting += 1
         seconds = time.monotonic() - begun
@@ -409,24 +413,28 @@ class Run:
         return self._prepared.stream.plans.account if self._prepared.model.config.data.streaming else None
 
     def _kept(self) -> Mapping[str, Tensor]:
-        """Return the weights that become the model. Rank 0 reads them from its folder and sends them to the others."""
-        live, kept = self._prepared.live(whole=False), None
+        """Return the weights that become the model, which rank 0 reads from its folder.
+
+        It sends each to the others when it is read, which all processes must do in step.
+        """
+        folder, kept = self._store.folder, None
         with self._group.together():
+            live = self._prepared.live(folder=folder if self._prepared.divided else None)
             if self._group.leads:
                 kept = self._store.kept(self._state, self._settings, live, self._new_best)
-        if kept is None:
-            kept = {name: torch.empty_like(value, device="cpu") for name, value in live.model(live.shown).items()}
-        if not self._group.alone:
-            kept = {name: kept[name].to("cpu", torch.float32).contiguous() for name in sorted(kept)}
-            self._group.receive(kept.values())
-        return kept
+                if self._prepared.divided:
+                    kept = stored(kept.items(), folder)
+        if self._group.alone and kept is not None:
+            return kept
+        return Sent(kept, self._validator.shapes, self._group)
 
     def _save(self) -> Event:
         state, prepared = self._state, self._prepared
         plans, state.position = prepared.stream.plans, prepared.stream.position
         state.epoch, state.place = plans.epoch, plans.place
         state.seconds = self._elapsed()
-        live = prepared.live(whole=True)
+        with self._group.together():
+            live = prepared.live(folder=self._store.folder)
         with self._group.together():
             if self._history is not None:
                 state.history_bytes = self._history.size()

@@ -93,6 +93,7 @@ class Validator:
 
     task_metrics: measures the task's metrics with `model`; None if `training.metric` needs none.
     group: the processes that share the batches; all measure the same weights.
+    keeps_memory: whether the network keeps its memory between two measurements.
     """
 
     model: Network
@@ -101,6 +102,15 @@ class Validator:
     device: torch.device
     task_metrics: Metrics | None
     group: Group
+    keeps_memory: bool = True
+
+    def __post_init__(self) -> None:
+        self._allocate(False)
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """The shapes of the parameters of the model, tied ones once."""
+        return {name: parameter.shape for name, parameter in self.model.named_parameters()}
 
     @property
     def parameters(self) -> int:
@@ -109,7 +119,20 @@ class Validator:
 
     def measure(self, weights: Mapping[str, Tensor], stop: Stop) -> Quality | None:
         """Measure weights; None soon after `stop` returns true."""
-        load_weights(self.model, weights)
+        self._allocate(True)
+        try:
+            load_weights(self.model, weights)
+            return self._measured(stop)
+        finally:
+            self._allocate(False)
+
+    def _allocate(self, wanted: bool) -> None:
+        """Give memory to the parameters, or free it, unless they keep it."""
+        if not self.keeps_memory:
+            for parameter in self.model.parameters():
+                parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size() if wanted else 0)
+
+    def _measured(self, stop: Stop) -> Quality | None:
         self.model.eval()
         total, tokens, stopped = 0.0, 0, False
         # Validation keeps pairs that training drops as too long; such a pair becomes a batch of its own.
