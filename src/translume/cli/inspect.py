@@ -170,8 +170,9 @@ def command(
     """Show, for every token of the translation of TEXT, the predicted distribution, the alternatives, how decoding
     ranked them, and which source tokens were attended to.
 
-    For a classifier: the classes, and which tokens of TEXT are evidence for and against each. With --corpus, texts
-    and labels: how reliable its probabilities are.
+    For a model of audio, images or features, TEXT is the path of a file, and attention is drawn over its spectrogram or
+    image. For a classifier: the classes, and which tokens of TEXT are evidence for and against each. With --corpus,
+    texts and labels: how reliable its probabilities are.
 
     With --corpus, --input and --output, the pairs of many files are scored with one process on each core. Each output,
     NAME.jsonl, has an object for each pair with `gain`, which is low for a target that does not fit its source.
@@ -260,12 +261,12 @@ def inspect_translator(options: InspectOptions) -> None:
 def _show_trace(translator: "Translator", options: InspectOptions) -> None:
     """Show the trace of a translation or of a given target, and the record of the search."""
     from translume.inspection import record_beam, trace
-    from translume.inspection.tracing import ATTRIBUTION_METHODS, DEFAULT_PARTS
+    from translume.inspection.tracing import ATTRIBUTION_METHODS, default_parts
 
     assert options.text is not None
     text, target, html = options.text, options.target, options.html
     settings = changed(translator.config, options.overrides, "decoding").decoding
-    methods = (*DEFAULT_PARTS, *chosen_methods(options.attribution, ATTRIBUTION_METHODS))
+    methods = (*default_parts(translator.config), *chosen_methods(options.attribution, ATTRIBUTION_METHODS))
     with attribution_errors():
         found = trace(translator, text, target, k=options.top or TOP, settings=settings, show=methods)
     if target is None:
@@ -292,6 +293,8 @@ def _note_split(translator: "Translator", text: str, settings: "DecodingSettings
     """Note that `translate` splits the text, so that its translation may differ from the one inspected."""
     from translume.translator.planning import Line
 
+    if translator.config.data.source.reader:
+        return
     pieces = translator.plans([Line(number=0, text=text)], settings)[0].pieces
     if len(pieces) > 1:
         note(f"inspected as one text, but translate splits it into {len(pieces)} sentences: inspect each by itself")

@@ -13,9 +13,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from translume.drawing.frames import pixels_of, place_of, unit_of
 from translume.errors import SettingsError, nearest
 from translume.inspection import ClassTrace, Trace
-from translume.inspection.values import AttentionKind, Attribution, Evidence, HeadChoice, Heads, Step, Token
+from translume.inspection.values import AttentionKind, Attribution, Evidence, Frames, HeadChoice, Heads, Step, Token
 
 CHOSEN, USED, DOUBT, AGAINST, OTHERS = "#0b6b5d", "#92600c", "#e2961e", "#b3352b", "#ced8d4"
 """The colours of the HTML pages."""
@@ -36,6 +37,8 @@ BAR_INCHES = 5.5
 """Inches of a bar of probability 1."""
 MIN_SHOWN_EFFECT = 0.005
 """p_used is drawn if it differs from p_model by more than this."""
+SPECTROGRAM_INCHES, INCHES_PER_FRAME, MIN_INCHES, MOST_INCHES = 1.6, 0.03, 4.0, 12.0
+"""Height of a spectrogram, and the width of a frame and limits of the width of a source."""
 GRID_COLUMNS = 4
 """Columns in a grid of small maps."""
 
@@ -149,7 +152,10 @@ def plot_attention(
         chosen, title = weights[head - 1], f"{title}, head {head} of {len(heads)}"
     else:
         raise SettingsError(f"head: found {head}, expected 1 to {len(heads)}, 'mean' or 'all'")
-    return heat_map(chosen, rows, columns, title, "Blues", limits=(0.0, float(chosen.max())), unit="weight")
+    limits = 0.0, float(chosen.max())
+    if trace.frames is not None and kind != "decoder":
+        return _over_source(trace, trace.frames, chosen, title, "Blues", limits=limits, unit="weight")
+    return heat_map(chosen, rows, columns, title, "Blues", limits=limits, unit="weight")
 
 
 def plot_beliefs(trace: Trace) -> Figure:
@@ -229,6 +235,9 @@ def plot_attribution(trace: Trace, method: str | None = None) -> Figure:
         raise _missing("occlusion")
     found = _by_method(trace.attributions, method)
     unit = "nats" if found.method.startswith("occlusion") else "share of log p, nats"
+    if trace.frames is not None:
+        values, most, title = _signed_values(found)
+        return _over_source(trace, trace.frames, values, title, "RdBu", limits=(-most, most), unit=unit)
     return _contributions(found, _texts(trace.target_tokens), _texts(trace.source_tokens), unit)
 
 
@@ -251,10 +260,74 @@ def _by_method(found: Sequence[C], method: str | None) -> C:
 
 def _contributions(found: Attribution | Evidence, rows: list[str], columns: list[str], unit: str) -> Figure:
     """Draw contributions on a scale that is symmetric around zero."""
-    values = np.array([[math.nan if each is None else each for each in row] for row in found.values])
-    most = float(np.nanmax(np.abs(values), initial=1e-9))
-    title = f"{found.method} (against {found.baseline})"
+    values, most, title = _signed_values(found)
     return heat_map(values, rows, columns, title, "RdBu", limits=(-most, most), unit=unit)
+
+
+def _signed_values(found: Attribution | Evidence) -> tuple[NDArray[np.float64], float, str]:
+    """Return the values, NaN where there is none, the largest magnitude and the title."""
+    values = np.array([[math.nan if each is None else each for each in row] for row in found.values])
+    return values, float(np.nanmax(np.abs(values), initial=1e-9)), f"{found.method} (against {found.baseline})"
+
+
+def _over_source(
+    trace: Trace,
+    frames: Frames,
+    values: NDArray[np.float64],
+    title: str,
+    colours: str,
+    *,
+    limits: tuple[float, float],
+    unit: str,
+) -> Figure:
+    """Draw a spectrogram or an image, and below it values [rows, S] over the same axis, with the parts of the tokens.
+
+    Rows are target tokens, or positions of the source if there are as many.
+    """
+    pixels, length = pixels_of(frames), place_of(frames, len(frames.levels))
+    there = sum(token.end > token.begin for token in trace.source_tokens)
+    tokens = _texts(trace.target_tokens) if len(values) == len(trace.target_tokens) else []
+    values = values[: len(values) if tokens else there, :there]
+    edge = place_of(frames, trace.source_tokens[0].end * there)  # the last position may be cut
+    with text_style():
+        width = min(MOST_INCHES, max(MIN_INCHES, len(frames.levels) * INCHES_PER_FRAME))
+        image = frames.kind == "image"
+        high = width * pixels.shape[0] / pixels.shape[1] if image else SPECTROGRAM_INCHES
+        below = ROW_INCHES * len(tokens) if tokens else width / 3
+        figure = new_figure(width=width + label_width(tokens) + 1.2, height=high + below + 1.1)
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(high, below))
+        upper.imshow(pixels, cmap="gray" if image else "magma", aspect="auto", extent=(0, length, 0, pixels.shape[0]))
+        upper.set_yticks([])
+        upper.set_ylabel({"image": "", "features": "values"}.get(frames.kind, "mel bands"))
+        shown = lower.imshow(
+            values, cmap=colormaps[colours].with_extremes(bad="0.85"), vmin=limits[0], vmax=limits[1], aspect="auto",
+            interpolation="nearest", extent=(0, edge, len(values) - 0.5, -0.5),
+        )  # fmt: skip
+        lower.set_xlim(0, length)
+        lower.set_xlabel(unit_of(frames))
+        if tokens:
+            label_rows(lower, tokens)
+            _draw_spans(upper, lower, trace, frames)
+        else:
+            lower.set_yticks([])
+        lower.tick_params(axis="y", length=0)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+        figure.colorbar(shown, ax=(upper, lower), label=unit, shrink=0.8, aspect=25)
+    return figure
+
+
+def _draw_spans(upper: Axes, lower: Axes, trace: Trace, frames: Frames) -> None:
+    """Write each token over its part of the source, and mark the part in its row."""
+    for row, (token, (begin, end)) in enumerate(zip(trace.target_tokens, frames.spans, strict=True)):
+        if end <= begin:
+            continue
+        first, last = place_of(frames, begin), place_of(frames, end)
+        for axes, low, high in ((upper, 0.0, 1.0), (lower, 0.0, 1.0)):
+            axes.axvspan(first, last, low, high, color=DOUBT, alpha=0.25 if axes is upper else 0.12, linewidth=0)
+        lower.plot([first, last], [row + 0.42, row + 0.42], color=DOUBT, linewidth=2)
+        upper.annotate(label_of(token.text.strip("▁")), ((first + last) / 2, 1), xycoords=("data", "axes fraction"),
+                       xytext=(0, 2), textcoords="offset points", ha="center", va="bottom", fontweight="bold",
+                       parse_math=False, annotation_clip=False)  # fmt: skip
 
 
 def _texts(tokens: Sequence[Token]) -> list[str]:

@@ -1,11 +1,16 @@
 """HTML of traces for notebooks: coloured tokens and a table that unfolds, without scripts or style sheets."""
 
+import base64
 from collections.abc import Iterator
 from html import escape
+from io import BytesIO
 
+from matplotlib.image import imsave
+
+from translume.drawing.frames import pixels_of, size_of
 from translume.drawing.terminal import candidate_list
 from translume.inspection import ClassTrace, Trace
-from translume.inspection.values import Step, Token
+from translume.inspection.values import Frames, Step, Token
 
 DOUBT, CHOSEN = "214,93,14", "37,99,168"
 """The colours of the HTML pages; they work on light and dark backgrounds."""
@@ -15,6 +20,8 @@ SHADED, MIN_EVIDENCE = 0.75, 0.1
 """Opacity of the strongest token, and the nats below which evidence is never drawn strongly."""
 UNSURE = 4.0
 """−log p, in nats, from which a token has the strongest colour."""
+PICTURE = 96
+"""Pixels of the height of a source that is no text."""
 BAR = 120
 """Pixels of a bar of probability 1."""
 CELL = "padding:1px 8px;text-align:left;white-space:nowrap;border:0"
@@ -25,7 +32,7 @@ def notebook(trace: Trace) -> str:
 
     The less likely a token, the stronger its background. Hovering shows the candidates.
     """
-    source = "".join(_plain(token) for token in trace.source_tokens)
+    source = "".join(_plain(token) for token in trace.source_tokens) if trace.frames is None else _picture(trace.frames)
     target = "".join(_coloured(token, step) for token, step in zip(trace.target_tokens, trace.steps, strict=True))
     rows = "".join(_row(token, step) for token, step in zip(trace.target_tokens, trace.steps, strict=True))
     names = ("token", "p", "", "rank", "entropy", "gain", "likeliest tokens, and all others")
@@ -38,6 +45,15 @@ def notebook(trace: Trace) -> str:
         f'<table style="border-collapse:collapse;font-size:90%"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody>'
         "</table></details></div>"
     )
+
+
+def _picture(frames: Frames) -> str:
+    """Return a spectrogram or an image as a PNG in HTML, with the size of the source as its text."""
+    written = BytesIO()
+    imsave(written, pixels_of(frames), format="png", cmap="gray" if frames.kind == "image" else "magma")
+    content = base64.b64encode(written.getvalue()).decode()
+    style = f"height:{PICTURE}px;max-width:100%;image-rendering:pixelated"
+    return f'<img style="{style}" alt="{escape(size_of(frames))}" src="data:image/png;base64,{content}">'
 
 
 def _plain(token: Token) -> str:

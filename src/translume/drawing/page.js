@@ -8,7 +8,7 @@ const begins = (words) => new Set(words.map((word) => word.first));
 
 function showTexts() {
   const sourceBegins = begins(trace.source_words), targetBegins = begins(trace.target_words);
-  at("source").replaceChildren(...trace.source_tokens.map((token, place) =>
+  if (!trace.frames) at("source").replaceChildren(...trace.source_tokens.map((token, place) =>
     element("span", { class: "token" + (sourceBegins.has(place) ? " begins" : "") }, token.text)));
   at("target").replaceChildren(...trace.target_tokens.map((token, place) => {
     const step = trace.steps[place];
@@ -37,6 +37,7 @@ function choose(place, focus = false) {
 function showStep() {
   const step = trace.steps[chosen];
   at("facts").replaceChildren(facts(trace, chosen));
+  if (trace.frames) at("facts").firstChild.append(fact("part of the source", partOf(trace.frames, chosen)));
   at("bars").replaceChildren(...bars(trace, chosen, force));
   at("whatif").replaceChildren();
   const lens = step.lens.map((layer) => element("tr", {}, element("td", {}, String(layer.layer)),
@@ -69,6 +70,10 @@ function shadeSource() {
   }
   const attribution = trace.attributions.find((each) => each.method === way);
   if (attribution) row = attribution.values[chosen];
+  if (trace.frames) {
+    at("source").replaceChildren(overSource(trace, row ? [row] : [], [], { chosen }));
+    return;
+  }
   const most = row ? Math.max(1e-9, ...row.map((each) => Math.abs(each ?? 0))) : 1;
   [...at("source").children].forEach((each, place) => {
     const value = row ? (row[place] ?? 0) : 0;
@@ -108,6 +113,11 @@ function showAttention() {
   const source = trace.source_tokens.map((token) => token.text);
   const rows = kind === "encoder" ? source : target;
   const columns = kind === "decoder" ? ["start", ...target.slice(0, -1)] : source;
+  if (trace.frames && kind !== "decoder") {
+    const texts = kind === "encoder" ? [""] : rows;
+    at("attention").replaceChildren(overSource(trace, matrix, texts, { chosen, choose: kind === "cross" ? choose : null }));
+    return;
+  }
   at("attention").replaceChildren(at("form").value === "map" ? map(matrix, rows, columns) : links(matrix, rows, columns));
 }
 
@@ -166,13 +176,14 @@ function setUp() {
   if (trace.attention?.cross) ways.push(["attention", "cross-attention"]);
   for (const each of trace.attributions) ways.push([each.method, each.method.replaceAll("-", " ")]);
   fill("shade", ways);
-  at("shade").selectedIndex = ways.length - 1;
+  at("shade").selectedIndex = trace.frames && ways.length > 1 ? 1 : ways.length - 1;
   if (alone) at("h-text").textContent = "The text";
   at("shade").parentElement.hidden = alone;
   at("attention-section").hidden = !trace.attention;
   if (trace.attention) {
     const kinds = [["cross", "target over source"], ["decoder", alone ? "text over text" : "target over target"], ["encoder", "source over source"]];
-    fill("kind", kinds.filter(([kind]) => trace.attention[kind]));
+    fill("kind", kinds.filter(([kind]) => trace.attention[kind]?.length));
+    at("form").parentElement.hidden = Boolean(trace.frames);
     const refill = () => {
       const layers = trace.attention[at("kind").value];
       fill("layer", layers.map((_, place) => [place, String(place + 1)]));

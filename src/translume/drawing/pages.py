@@ -37,7 +37,7 @@ def asset(name: str) -> str:
     return files("translume.drawing").joinpath(name).read_text(encoding="utf-8")
 
 
-TRACE_SCRIPTS = ("steps.js", "beam.js", "page.js")
+TRACE_SCRIPTS = ("steps.js", "beam.js", "frames.js", "page.js")
 Alternatives = Mapping[int, Mapping[int, Forced]]
 """The results of forcing other tokens, by step and by token id."""
 

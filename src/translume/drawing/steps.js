@@ -24,7 +24,7 @@ export function drawn(name, options = {}, text) {
   return made;
 }
 
-function fact(name, value) {
+export function fact(name, value) {
   return element("div", {}, element("dt", {}, name), element("dd", {}, value));
 }
 

@@ -3,9 +3,11 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.text import Text
 
+from translume.drawing import frames
+from translume.drawing.cells import COLUMN_WIDTH, column, shade
 from translume.inspection import BeamRecord, ClassTrace, CorpusLens, Edited, Forced, Trace, WhyNot
 from translume.inspection.corpus import BandView, CorpusComparison, Divergence, Gap, PairView
 from translume.inspection.values import Attribution, Step, Top
@@ -13,7 +15,6 @@ from translume.inspection.what_if import Choice, Fork, Outcome
 from translume.reliability import Reliability
 from translume.text.tokenizer import MARK
 
-SHADES = " ░▒▓█"
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """Token of one byte of a character outside the vocabulary."""
 BAR = 20
@@ -26,8 +27,6 @@ MIN_SHOWN_NATS = 0.005
 """Changes of less than this many nats are shown as 0.00 without a bar."""
 COLOURED_SHARE = 0.25
 """Tokens with at least this fraction of the strongest evidence are coloured."""
-COLUMN_WIDTH = 14
-"""Characters of a token in a column."""
 NUMBER_WIDTH = 9
 """Characters of a number in a column."""
 MOST_EFFECTS = 4
@@ -38,16 +37,9 @@ MIN_FIXED_P = 1e-4
 """Smaller probabilities are shown as a power of ten."""
 
 
-def column(text: str, width: int = COLUMN_WIDTH) -> str:
-    """Cut and pad a text to the width of a column. Han and other wide characters take two cells of a terminal."""
-    if cell_len(text) > width:
-        text = set_cell_size(text, width - 1) + "…"
-    return set_cell_size(text, width)
-
-
 def trace_lines(trace: Trace, *, beam: BeamRecord | None = None) -> Iterator[Text]:
     """Yield the lines of a trace: its texts, one line per step, attention, attributions, and the search record."""
-    yield Text(f"source  {trace.source}")
+    yield Text(f"source  {trace.source}{'' if trace.frames is None else f': {frames.size_of(trace.frames)}'}")
     yield Text("target  ").append_text(_coloured(trace))
     yield Text(f"log p   {trace.log_p:.3f} nats, finished by {trace.finished_by}")
     yield Text("")
@@ -57,7 +49,10 @@ def trace_lines(trace: Trace, *, beam: BeamRecord | None = None) -> Iterator[Tex
     )
     for place, (token, step) in enumerate(zip(trace.target_tokens, trace.steps, strict=True)):
         yield _step(place, token.text, step)
-    if trace.attention is not None and trace.attention.cross:
+    if trace.frames is not None:
+        yield Text("")
+        yield from frames.lines(trace, trace.frames)
+    elif trace.attention is not None and trace.attention.cross:
         yield Text("")
         yield from _heat_map(trace)
     for attribution in trace.attributions:
@@ -110,16 +105,13 @@ def _heat_map(trace: Trace) -> Iterator[Text]:
         yield Text(f"{'':{COLUMN_WIDTH}}  {'│' * place}╭ {token.text}")
     for row, token in enumerate(trace.target_tokens):
         cells = [sum(head[row][column] for head in layer) / len(layer) for column in range(len(trace.source_tokens))]
-        yield Text(f"{column(token.text)}  ").append("".join(map(_shade, cells)), style="blue")
-
-
-def _shade(weight: float) -> str:
-    return SHADES[min(len(SHADES) - 1, int(weight * 1.6 * (len(SHADES) - 1) + 0.5))]
+        yield Text(f"{column(token.text)}  ").append("".join(map(shade, cells)), style="blue")
 
 
 def _effects(trace: Trace, attribution: Attribution) -> Iterator[Text]:
     """Yield the source tokens with the largest effect on each target token, largest first."""
-    yield Text(f"source tokens with the largest effect on each token ({attribution.method}, nats)")
+    what = "source tokens" if trace.frames is None else "positions of the source"
+    yield Text(f"{what} with the largest effect on each token ({attribution.method}, nats)")
     for token, row in zip(trace.target_tokens, attribution.values, strict=True):
         known = [(value, source.text) for value, source in zip(row, trace.source_tokens, strict=True) if value]
         known.sort(key=lambda each: -abs(each[0]))

@@ -8,13 +8,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from translume.errors import SettingsError
-from translume.inspection.passes import Pass, Sentence, context_of, decode, encode
+from translume.inspection.passes import Pass, Sentence, context_of, decode, encode, front
 from translume.inspection.values import Attribution
 from translume.model.layout import Layout
 from translume.model.transformer import Encoder, Transformer
 
 MOST_TOKENS = 8192
 """Maximum number of tokens in one forward pass."""
+MOST_STATES = 65_536
+"""Maximum number of encoder states that one forward pass of the decoder reads."""
 DECIMALS = 6
 """Decimals of attributions, attention weights and a head's own terms."""
 STEPS = 32
@@ -30,8 +32,11 @@ NO_VECTOR = "no token vector, its position alone"
 
 
 def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor) -> Tensor:
-    """Return log-probabilities [B, t], fp32, of the labels given each of the sources [B, S'], which have no padding."""
-    mask = torch.ones_like(sources, dtype=torch.bool)
+    """Return log-probabilities [B, t], fp32, of the labels given each of the sources, ids [B, S'] or frames [B, L, F].
+
+    Sources have no padding.
+    """
+    mask = torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device)
     rows, tags = max(1, MOST_TOKENS // len(sentence.labels)), len(sentence.tags.target)
     padded = functional.pad(sentence.labels, (tags, 0))  # labels of tags are not predicted
     found = []
@@ -92,8 +97,8 @@ def differences(whole: Tensor, without: Tensor) -> tuple[tuple[float | None, ...
 
 def _masked(model: Transformer, sentence: Sentence, found: Pass) -> Tensor:
     """Return log-probabilities [S, t] of the labels, in each row with one memory position masked."""
-    size, length = len(sentence.source), len(sentence.labels)
-    rows = max(1, MOST_TOKENS // length)
+    size, length = found.memory.size(1), len(sentence.labels)
+    rows = max(1, min(MOST_TOKENS // length, MOST_STATES // size))
     scores = []
     for start in range(0, size, rows):
         mask = ~torch.eye(size, dtype=torch.bool, device=sentence.source.device)[start : start + rows]
@@ -103,23 +108,28 @@ def _masked(model: Transformer, sentence: Sentence, found: Pass) -> Tensor:
         hidden = decode(model.decoder, given, layout, memory, memory_layout)
         hidden = hidden[layout.places >= model.target_tags]
         owners = torch.arange(len(mask), device=mask.device).repeat_interleave(length)
-        sources = sentence.source.expand(len(mask), -1), mask, memory_layout.unpack(memory)
+        sources = _repeated(sentence.source, len(mask)), mask, memory_layout.unpack(memory)
         labels = sentence.labels.repeat(len(mask))
         score = model.head.score(hidden, labels, context_of(model, sources, owners))
         scores.append(score.view(len(mask), length))
     return torch.cat(scores)
 
 
+def _repeated(source: Tensor, rows: int) -> Tensor:
+    return source.expand(rows, *source.shape)
+
+
 def embedded(encoder: Encoder, source: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the embedded ids [S], and the baseline without token embeddings: [S, D] each.
+    """Return the embedded ids [S] or frames [L, F], and the baseline without token embeddings: [S, D] each.
 
     If the encoder's norm stands directly on the embeddings, both are normalised vectors. The norm removes the length of
     a vector, so a gradient with respect to the vector itself is orthogonal to it: input times gradient would be 0 for
     every token without a position.
     """
-    layout = Layout.of(torch.ones_like(source[None], dtype=torch.bool))
-    whole = encoder.embed(source[None], layout)
-    baseline = encoder.embed(source[None], layout, without_tokens=True)
+    positions, mask = front(encoder, source[None])
+    layout = Layout.of(mask)
+    whole = encoder.embed(positions, layout)
+    baseline = encoder.embed(positions, layout, without_tokens=True)
     if len(encoder.layers):
         return whole, baseline
     return encoder.norm(whole), encoder.norm(baseline)
@@ -138,8 +148,7 @@ def scores_of(model: Transformer, sentence: Sentence) -> Callable[[Tensor, Tenso
 
     def scores(sources: Tensor, places: Tensor) -> Tensor:
         rows = len(sources)
-        ids = sentence.source.expand(rows, -1)
-        mask = torch.ones_like(ids, dtype=torch.bool)
+        mask = torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device)
         source_layout = Layout.of(mask)
         memory = encode_embedded(model.encoder, sources.flatten(0, 1), source_layout)
         given = sentence.given.expand(rows, -1)
@@ -147,7 +156,8 @@ def scores_of(model: Transformer, sentence: Sentence) -> Callable[[Tensor, Tenso
         layout = Layout.of(torch.arange(given.size(1), device=places.device) <= ends[:, None])
         hidden = decode(model.decoder, given, layout, memory, source_layout)
         last = hidden.index_select(0, (ends + 1).cumsum(0) - 1)
-        context = context_of(model, (ids, mask, source_layout.unpack(memory)), torch.arange(rows, device=places.device))
+        whole = _repeated(sentence.source, rows), mask, source_layout.unpack(memory)
+        context = context_of(model, whole, torch.arange(rows, device=places.device))
         return model.head.next_token(last, context).log_prob_of(sentence.labels[places, None])[:, 0]
 
     return scores

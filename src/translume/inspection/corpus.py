@@ -472,12 +472,11 @@ class LengthFilter:
 
 
 def can_read(checkpoint: Checkpoint, pair: ScoredPair) -> bool:
-    """Return whether both sides are short enough for a model."""
+    """Return whether both sides are short enough for a model. Files of sources are not read here."""
     model = checkpoint.config.model
-    sides = (
-        (checkpoint.source_tokenizer, pair.source, model.source_tags),
-        (checkpoint.target_tokenizer, str(pair.target), model.target_tags),
-    )
+    sides = [(checkpoint.target_tokenizer, str(pair.target), model.target_tags)]
+    if not checkpoint.config.data.source.reader:
+        sides.append((checkpoint.source_tokenizer, pair.source, model.source_tags))
     return all(len(tokenizer.encode(text)) + tags < model.max_positions for tokenizer, text, tags in sides)
 
 
@@ -503,7 +502,7 @@ def _add_window(
     order = where.argsort(stable=True)
     own_of, labels_of = (torch.split(each[order], lengths.tolist()) for each in (own, labels))
     log_p = torch.stack([each.sum() for each in own_of])
-    blank = [replace(pair, source="") for pair in pairs]
+    blank = [replace(pair, without_source=True) for pair in pairs]
     prior = torch.tensor(
         [each.log_prob for each in score_pairs(checkpoint, blank, most, translator.models)], dtype=torch.float64
     )

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
@@ -14,13 +14,17 @@ from translume.decoding import ForcedPrefix, Hypothesis, Rule, SearchError, best
 from translume.errors import SettingsError, TranslationError, nearest
 from translume.inspection.passes import Sentence
 from translume.inspection.values import Token, Word
+from translume.sources import describe
 from translume.text import Tokenizer
 from translume.text.segmentation import character_class
+from translume.text.speech import UNKNOWN_LANGUAGE
 from translume.translator import TextHypothesis, Translator
 from translume.translator.constraints import build_rules
 from translume.translator.engines import DeferredEngine
-from translume.translator.planning import NO_TAGS, Piece, Reading, Tags
+from translume.translator.planning import Piece, Reading, Tags, frames_piece, padded_sources
 from translume.translator.search import PreparedSearch, prepare_search, target_limit
+from translume.translator.speech import detected_prompts
+from translume.translator.translator import Source
 
 
 def check_parts(k: int, show: Collection[str], known: Sequence[str]) -> None:
@@ -87,19 +91,28 @@ def _splits(text: str, before: Token, token: Token) -> bool:
 class TraceInputs:
     """The sentence and the target to trace.
 
-    given: the original source text.  source: its ids, with tags and the end mark.  target: its ids, which end with the
-    end mark if `finished_by` is "eos".  settings: of the search that found the target, or that a given target is
-    compared with.  tags: of the languages.
+    given: the original source text, or the name of a source of frames.  piece: what the encoder reads.  target: its
+    ids, which end with the end mark if `finished_by` is "eos".  settings: of the search that found the target, or that
+    a given target is compared with.
     """
 
     checkpoint: Checkpoint
     settings: DecodingSettings
     given: str
-    source: tuple[int, ...]
+    piece: Piece
     target: tuple[int, ...]
     origin: Literal["search", "given"]
     finished_by: Literal["eos", "length"]
-    tags: Tags = NO_TAGS
+
+    @property
+    def tags(self) -> Tags:
+        """The ids of the languages' tags."""
+        return tags_of(self.piece)
+
+    @property
+    def source(self) -> tuple[int, ...]:
+        """The ids of a text, with tags and the end mark."""
+        return (*self.piece.read_ids, self.checkpoint.source_tokenizer.specials.eos)
 
     @property
     def device(self) -> torch.device:
@@ -107,13 +120,8 @@ class TraceInputs:
         return next(self.checkpoint.model.parameters()).device
 
     def sentence(self) -> Sentence:
-        """Return the ids as tensors."""
-
-        def tensor(ids: tuple[int, ...]) -> Tensor:
-            return torch.tensor(ids, device=self.device)
-
-        bos = self.checkpoint.target_tokenizer.specials.bos
-        return Sentence(tensor(self.source), tensor(self.target), bos, self.tags)
+        """Return source and target as tensors."""
+        return sentence_of(self.checkpoint, self.piece, self.target)
 
     def rules(self) -> list[Rule]:
         """Return the decoding rules of the settings."""
@@ -121,8 +129,7 @@ class TraceInputs:
 
     def limit(self) -> int:
         """Return the length limit of the search, or the length of the target if that is larger."""
-        length = len(self.source) - 1 - len(self.tags.source)
-        found = target_limit(self.checkpoint, length, len(self._prefix()), self.settings)
+        found = target_limit(self.checkpoint, len(self.piece.ids), len(self._prefix()), self.settings)
         return max(found, len(self.target))
 
     def _prefix(self) -> list[int]:
@@ -130,22 +137,25 @@ class TraceInputs:
 
 
 def trace_inputs(
-    translator: Translator, source: str, target: str | TextHypothesis | None, settings: DecodingSettings | None
+    translator: Translator, source: Source, target: str | TextHypothesis | None, settings: DecodingSettings | None
 ) -> TraceInputs:
     """Encode a source and its target: a text, a hypothesis, or (None) the model's own translation.
 
     Raises TranslationError for a blank source, for a target without tokens, and if a side is longer than the model
-    reads: a line is always inspected as a whole.
+    reads: a line is always inspected as a whole. Raises DataError for a file that cannot be read.
     """
     translator = single_model(translator)
     checkpoint = translator.checkpoint
     chosen = settings or translator.config.decoding
     translator.check(chosen)
-    ids, tags = encoded_source(checkpoint, source, chosen)
+    piece = encoded_source(checkpoint, source, chosen)
     origin: Literal["search", "given"] = "given"
     if target is None:
         origin = "search"
-        target = translator.translate(source, settings=chosen.model_copy(update={"split": "never"})).hypotheses[0]
+        found = translator.translate(source, settings=chosen.model_copy(update={"split": "never"})).hypotheses
+        if not found:
+            raise TranslationError("source: found digital silence, expected speech")
+        target = found[0]
     eos = checkpoint.target_tokenizer.specials.eos
     if not isinstance(target, str | TextHypothesis):
         raise TypeError(f"target: found {type(target).__name__}, expected a text, a hypothesis or None")
@@ -158,13 +168,30 @@ def trace_inputs(
     return TraceInputs(
         checkpoint=checkpoint,
         settings=chosen,
-        given=source,
-        source=ids,
+        given=name_of(source),
+        piece=piece,
         target=labels,
         origin=origin,
         finished_by="eos" if labels[-1] == eos else "length",
-        tags=tags,
     )
+
+
+def name_of(source: Source) -> str:
+    """Return a text or a path as it is, and a description of another source."""
+    return str(source) if isinstance(source, str | Path) else describe(source)
+
+
+def tags_of(piece: Piece) -> Tags:
+    """Return the tags of a piece."""
+    return Tags(source=piece.source_tags, target=piece.target_tags)
+
+
+def sentence_of(checkpoint: Checkpoint, piece: Piece, target: Sequence[int]) -> Sentence:
+    """Return a source and the ids of a target as tensors."""
+    device = next(checkpoint.model.parameters()).device
+    source, _ = padded_sources([piece], checkpoint.source_tokenizer.specials, device)
+    labels = torch.tensor(list(target), device=device)
+    return Sentence(source[0], labels, checkpoint.target_tokenizer.specials.bos, tags_of(piece))
 
 
 def without_default_engine(translator: Translator) -> Translator:
@@ -188,25 +215,44 @@ def single_model(translator: Translator) -> Translator:
             f"inspection: found an ensemble of {len(translator.models)} models, expected one model; "
             "inspect each model separately"
         )
-    if (kind := translator.config.data.source.kind) != "text":
-        raise SettingsError(f"inspection: found a model of {kind}, expected one of text")
     if translator.fusion is not None:
         raise SettingsError("inspection: found a translator with a language model, expected one without")
     return without_default_engine(translator)
 
 
-def encoded_source(checkpoint: Checkpoint, text: str, settings: DecodingSettings) -> tuple[tuple[int, ...], Tags]:
-    """Return the ids of a source with tags and its end mark, and the tags of the direction in `settings`.
+def encoded_source(checkpoint: Checkpoint, source: Source, settings: DecodingSettings) -> Piece:
+    """Return a source as one piece, with the tags of the direction in `settings`.
 
-    Raises TranslationError if it is blank or too long.
+    Raises TranslationError if it is blank or too long, DataError for a file that cannot be read.
     """
-    ids = checkpoint.source_tokenizer.encode("" if isinstance(text, str) and text.isspace() else text)
+    reading = Reading.of(checkpoint, settings)
+    if reading.reader is not None:
+        return _encoded_frames(checkpoint, source, settings, reading)
+    ids = checkpoint.source_tokenizer.encode("" if isinstance(source, str) and source.isspace() else source)
     if not ids:
         raise TranslationError("source: found a blank text, expected a sentence")
-    tags = Reading.of(checkpoint, settings).tags
-    whole = (*tags.source, *ids, checkpoint.source_tokenizer.specials.eos)
-    check_length(checkpoint, "source", whole)
-    return whole, tags
+    tags = reading.tags
+    check_length(checkpoint, "source", (*tags.source, *ids, checkpoint.source_tokenizer.specials.eos))
+    return Piece(ids=tuple(ids), source_tags=tags.source, target_tags=tags.target)
+
+
+def _encoded_frames(checkpoint: Checkpoint, source: Source, settings: DecodingSettings, reading: Reading) -> Piece:
+    """Return a source that is no text; for a model that reads windows, at most one."""
+    assert reading.reader is not None
+    if settings.timestamps:
+        raise SettingsError("inspection: found decoding.timestamps = true, expected false")
+    piece = frames_piece(reader=reading.reader, given=source, limit=reading.limit)
+    count, window = 0 if piece.frames is None else len(piece.frames), reading.reader.settings.window
+    if not count:
+        raise TranslationError(f"source: {name_of(source)}: found no frames, expected at least one")
+    if window and count > window:
+        raise TranslationError(
+            f"source: {name_of(source)}: {count:,} frames, expected at most {window:,}, one window; inspect parts of it"
+        )
+    piece = replace(piece, target_tags=reading.tags.target)
+    if UNKNOWN_LANGUAGE in piece.target_tags:
+        piece = replace(piece, target_tags=detected_prompts(checkpoint, checkpoint.model, [piece])[0])
+    return piece
 
 
 def check_length(checkpoint: Checkpoint, side: str, ids: tuple[int, ...]) -> None:
@@ -221,25 +267,25 @@ def check_length(checkpoint: Checkpoint, side: str, ids: tuple[int, ...]) -> Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentenceSearch:
-    """Searches of one sentence, optionally with a forced prefix of ids.
-
-    source: its ids with tags and the end mark.  tags: of the languages.
-    """
+    """Searches of one source, optionally with a forced prefix of ids.  text: the source, or its name."""
 
     translator: Translator
     text: str
-    source: tuple[int, ...]
+    piece: Piece
     settings: DecodingSettings
-    tags: Tags = NO_TAGS
 
     @classmethod
-    def of(cls, translator: Translator, source: str, settings: DecodingSettings | None) -> "SentenceSearch":
-        """Encode the source; raise TranslationError if it is blank or too long."""
+    def of(cls, translator: Translator, source: Source, settings: DecodingSettings | None) -> "SentenceSearch":
+        """Encode the source; see `encoded_source`."""
         translator = without_default_engine(translator)
         chosen = settings or translator.config.decoding
         translator.check(chosen)
-        ids, tags = encoded_source(translator.checkpoint, source, chosen)
-        return cls(translator=translator, text=source, source=ids, settings=chosen, tags=tags)
+        piece = encoded_source(translator.checkpoint, source, chosen)
+        return cls(translator=translator, text=name_of(source), piece=piece, settings=chosen)
+
+    def sentence(self, target: Sequence[int]) -> Sentence:
+        """Return the source with the ids of a target."""
+        return sentence_of(self.translator.checkpoint, self.piece, target)
 
     @torch.inference_mode()
     def prepare(self, prefix: Sequence[int] = (), *, greedy: bool = False) -> PreparedSearch:
@@ -248,19 +294,7 @@ class SentenceSearch:
         if greedy:
             settings = settings.model_copy(update={"strategy": "beam", "beam": 1, "nbest": 1})
         stepper = self.translator.models.stepper(attentive=strategy_from(settings).coverage is not None)
-        ready = prepare_search(
-            self.translator.checkpoint,
-            [
-                Piece(
-                    ids=self.source[len(self.tags.source) : -1],
-                    source_tags=self.tags.source,
-                    target_tags=self.tags.target,
-                )
-            ],
-            settings,
-            stepper,
-            self.translator.fusion,
-        )
+        ready = prepare_search(self.translator.checkpoint, [self.piece], settings, stepper, self.translator.fusion)
         if not prefix:
             return ready
         # Keep the limit of the inspected search, but allow scoring a whole target that is longer.

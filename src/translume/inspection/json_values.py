@@ -2,7 +2,7 @@
 
 import math
 import types
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -70,6 +70,11 @@ def _types(kind: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
+def _optional(kind: type) -> set[str]:
+    """Return the fields with a default, which files of earlier versions do not have."""
+    return {field.name for field in fields(kind) if field.default is not MISSING}
+
+
 def _read(kind: Any, content: Any, place: str) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
@@ -94,14 +99,15 @@ def _read(kind: Any, content: Any, place: str) -> Any:
 def _read_object(kind: Any, content: Any, place: str) -> Any:
     if not isinstance(content, dict):
         raise DataError(f"{place}: found {type(content).__name__}, expected an object")
-    types_ = _types(kind)
+    types_, optional = _types(kind), _optional(kind)
     for name in types_:
-        if name not in content:
+        if name not in content and name not in optional:
             raise DataError(f"{place}: '{name}' is missing")
     for name in content:
         if name not in types_:
             raise DataError(f"{place}: found '{name}', an unknown field")
-    return kind(**{name: _read(type_, content[name], f"{place}.{name}") for name, type_ in types_.items()})
+    read = {name: _read(types_[name], value, f"{place}.{name}") for name, value in content.items()}
+    return kind(**read)
 
 
 def _read_number(content: Any, place: str) -> float:

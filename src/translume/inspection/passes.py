@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from translume.model.attention import CrossAttention, SelfAttention
+from translume.model.frames import FrameEmbedding
 from translume.model.layout import Layout
 from translume.model.state import Selectable
 from translume.model.transformer import Decoder, Encoder, Transformer
@@ -22,9 +23,10 @@ SubLayer = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """Source ids [S] and target labels [t], with their end marks and on the device; bos: the target's start mark.
+    """What the encoder reads and target labels [t], on the device; bos: the target's start mark.
 
-    tags: of the languages; the source begins with its own, and the decoder reads the target's after the start mark.
+    source: ids [S] with the end mark, or frames [L, F].
+    tags: of the languages; a text begins with its own, and the decoder reads the target's after the start mark.
     """
 
     source: Tensor
@@ -37,9 +39,10 @@ class Sentence:
         """The decoder's input [tags + t], the start mark first."""
         return torch.cat([self.labels.new_tensor([self.bos, *self.tags.target]), self.labels[:-1]])
 
-    @property
-    def blank(self) -> Tensor:
-        """The ids of an empty source: its tags and end mark."""
+    def blank(self, encoder: Encoder) -> Tensor:
+        """Return an empty source: the ids of tags and end mark, or as many frames that say nothing."""
+        if isinstance(encoder.embedding, FrameEmbedding):
+            return encoder.embedding.neutral(self.source)
         return torch.cat([self.source[: len(self.tags.source)], self.source[-1:]])
 
 
@@ -82,8 +85,8 @@ class Pass:
 
 def forward(model: Transformer, sentence: Sentence, *, attention: bool = False) -> Pass:
     """Run one sentence through the model and record decoder states; with `attention` also attention weights."""
-    source, target = sentence.source[None], sentence.given[None]
-    mask = torch.ones_like(source, dtype=torch.bool)
+    target = sentence.given[None]
+    source, mask = front(model.encoder, sentence.source[None])
     source_layout, layout = Layout.of(mask), Layout.of(torch.ones_like(target, dtype=torch.bool))
     record = LayerRecord()
     embedded = model.encoder.embed(source, source_layout)
@@ -93,6 +96,11 @@ def forward(model: Transformer, sentence: Sentence, *, attention: bool = False) 
     grid = source_layout.unpack(memory)
     context = context_of(model, (source, mask, grid), torch.zeros_like(sentence.labels))
     return Pass(grid, hidden, context, record)
+
+
+def front(encoder: Encoder, sources: Tensor) -> tuple[Tensor, Tensor]:
+    """Return positions [B, S] or [B, S, C] and their mask [B, S], of sources [B, S] or [B, L, F] without padding."""
+    return encoder.front(sources, torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device))
 
 
 def _folded(weights: Tensor, count: int) -> Tensor:

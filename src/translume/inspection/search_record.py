@@ -18,6 +18,7 @@ from translume.inspection.inputs import SentenceSearch, check_length
 from translume.inspection.json_values import Document
 from translume.text import Tokenizer
 from translume.translator import Translator
+from translume.translator.translator import Source
 
 Fate = Literal["continued", "best", "finished", "length", "outscored", "stopped", "forbidden"]
 Verdict = Literal["", "same", "search error", "model error", "forbidden"]
@@ -101,7 +102,7 @@ class BeamRecord(Document):
 
 @suggest_keywords
 def record_beam(
-    translator: Translator, source: str, *, reference: str | None = None, settings: DecodingSettings | None = None
+    translator: Translator, source: Source, *, reference: str | None = None, settings: DecodingSettings | None = None
 ) -> BeamRecord:
     """Record the search of one sentence, and compare it with greedy search and, if given, a reference.
 
@@ -117,7 +118,7 @@ def record_beam(
     penalty = LengthPenalty.of(search.settings)
     return BeamRecord(
         schema="beam/1",
-        source=source,
+        source=search.text,
         strategy=search.settings.strategy,
         width=tree.width,
         length_penalty=penalty.exponent,

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
-from translume.config import DecodingSettings
+from translume.config import Config, DecodingSettings
 from translume.decoding import reshaped
-from translume.errors import suggest_keywords
+from translume.errors import SettingsError, suggest_keywords
 from translume.inspection.attribution import DECIMALS, input_gradient, integrated_gradients, log_probs_after, occluded
+from translume.inspection.frames import traced_frames
 from translume.inspection.inputs import TraceInputs, check_parts, special_tokens, tokens_of, trace_inputs, words_of
 from translume.inspection.passes import Pass, Sentence, forward
 from translume.inspection.step_distributions import (
@@ -40,6 +41,7 @@ from translume.model.transformer import Transformer
 from translume.text import SpecialIds
 from translume.translator import TextHypothesis, Translator
 from translume.translator.search import temperature_of
+from translume.translator.translator import Source
 
 Part = Literal[
     "attention",
@@ -54,36 +56,56 @@ Part = Literal[
 ]
 DEFAULT_PARTS: tuple[Part, ...] = ("attention", "lens", "prior", "terms", "occlusion")
 """Parts of a trace by default: all but further attribution methods, each as expensive as everything else."""
+FRAME_PARTS: tuple[Part, ...] = ("attention", "lens", "prior", "terms", "occlusion-mask")
+"""The same for sources of frames, from which a position cannot be removed or replaced by an unknown one."""
 ATTRIBUTION_METHODS: tuple[Part, ...] = (
     "occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients",
 )  # fmt: skip
 """Parts that attribute target tokens to source tokens."""
+MOST_WEIGHTS = 1 << 22
+"""Maximum number of attention weights of all encoder layers, and of all cross-attention, in a trace of frames."""
 PARTS: tuple[Part, ...] = (*DEFAULT_PARTS, *ATTRIBUTION_METHODS[1:])
 
 
 @suggest_keywords
 def trace(
     translator: Translator,
-    source: str,
+    source: Source,
     target: str | TextHypothesis | None = None,
     *,
     k: int = 5,
     settings: DecodingSettings | None = None,
-    show: Collection[Part] = DEFAULT_PARTS,
+    show: Collection[Part] | None = None,
 ) -> Trace:
     """Return the predicted distribution of every step of one translation, and the effect of decoding on it.
 
+    source: a text; for a model of audio, images or features what `Translator.translate` takes, such as a path.
     target: a text, a hypothesis, or None for the model's own translation.
     k: how many of the likeliest tokens are listed; no other number depends on it.
     settings: decoding settings for the translation and for p_used (default: the model's own).
-    show: further parts to compute; "integrated-gradients" requires captum (translume[inspect]).
+    show: further parts to compute; None for `default_parts`. "integrated-gradients" requires captum
+    (translume[inspect]).
     The numbers come from the PyTorch model in its own dtype, whatever engine translates. Raises TranslationError for a
-    blank source or a side that is longer than the model reads, SettingsError for invalid settings or parts.
+    blank source or a side that is longer than the model reads, SettingsError for invalid settings or parts, DataError
+    for a file that cannot be read.
     """
-    check_parts(k, show, PARTS)
+    check_parts(k, show or (), PARTS)
     inputs = trace_inputs(translator, source, target, settings)
+    reads = inputs.checkpoint.config.data.source
+    if reads.reader:
+        for part in ("occlusion", "occlusion-unknown"):
+            if part in (show or ()):
+                raise SettingsError(
+                    f"show: found '{part}', expected 'occlusion-mask', 'input-gradient' or 'integrated-gradients' "
+                    f"with data.source = '{reads.kind}'"
+                )
     with torch.no_grad():
-        return _traced(inputs, k, frozenset(show))
+        return _traced(inputs, k, frozenset(default_parts(inputs.checkpoint.config) if show is None else show))
+
+
+def default_parts(config: Config) -> tuple[Part, ...]:
+    """Return the parts of a trace by default for a model with these settings."""
+    return FRAME_PARTS if config.data.source.reader else DEFAULT_PARTS
 
 
 def _traced(inputs: TraceInputs, k: int, show: frozenset[Part]) -> Trace:
@@ -95,9 +117,16 @@ def _traced(inputs: TraceInputs, k: int, show: frozenset[Part]) -> Trace:
     steps = _steps(inputs, sentence, found, belief, log_probs, k, show)
     own = [step.log_p_model for step in steps]
     spelt = inputs.target[:-1] if inputs.finished_by == "eos" else inputs.target
-    source, target = checkpoint.source_tokenizer.normalise(inputs.given), tokenizer.decode(spelt)
-    spans = [(0, 0)] * len(inputs.tags.source) + checkpoint.source_tokenizer.spans_in(inputs.given)
-    source_tokens = tokens_of(checkpoint.source_tokenizer, inputs.source, spans)
+    target = tokenizer.decode(spelt)
+    if inputs.piece.frames is None:
+        source = checkpoint.source_tokenizer.normalise(inputs.given)
+        spans = [(0, 0)] * len(inputs.tags.source) + checkpoint.source_tokenizer.spans_in(inputs.given)
+        source_tokens = tokens_of(checkpoint.source_tokenizer, inputs.source, spans)
+        source_words = words_of(source, source_tokens, special_tokens(checkpoint.source_tokenizer))
+        frames = None
+    else:
+        source, source_words = inputs.given, ()
+        source_tokens, frames = traced_frames(inputs, found)
     target_tokens = tokens_of(tokenizer, inputs.target, tokenizer.spans(spelt))
     return Trace(
         schema="trace/1",
@@ -110,12 +139,13 @@ def _traced(inputs: TraceInputs, k: int, show: frozenset[Part]) -> Trace:
         log_p=sum(own),
         source_tokens=source_tokens,
         target_tokens=target_tokens,
-        source_words=words_of(source, source_tokens, special_tokens(checkpoint.source_tokenizer)),
+        source_words=source_words,
         target_words=words_of(target, target_tokens, special_tokens(tokenizer), own),
         steps=steps,
         attention=_attention(found) if "attention" in show else None,
         terms=_terms(model, found) if "terms" in show else (),
         attributions=_attributions(inputs, sentence, found, show),
+        frames=frames,
     )
 
 
@@ -177,8 +207,9 @@ def _used(inputs: TraceInputs, sentence: Sentence, belief: NextToken) -> UsedDis
 
 
 def _priors(inputs: TraceInputs, sentence: Sentence, own: Tensor) -> list[Prior | None]:
-    """Return the predictions for an empty source (tags and end mark alone).  own: [t], log p of the labels."""
-    blank = log_probs_after(inputs.checkpoint.model, sentence, sentence.blank[None])[0].double()
+    """Return the predictions for an empty source; see `Sentence.blank`.  own: [t], log p of the labels."""
+    model = inputs.checkpoint.model
+    blank = log_probs_after(model, sentence, sentence.blank(model.encoder)[None])[0].double()
     gains = own - blank
     rows = zip(blank.tolist(), gains.tolist(), gains.isfinite().tolist(), strict=True)
     return [Prior(log_p=log_p, gain=gain if finite else None) for log_p, gain, finite in rows]
@@ -186,10 +217,14 @@ def _priors(inputs: TraceInputs, sentence: Sentence, own: Tensor) -> list[Prior 
 
 def _attention(found: Pass) -> Attention:
     layers = found.layers
+    encoder = layers.encoder if sum(layer.numel() for layer in layers.encoder) <= MOST_WEIGHTS else []
+    cross = layers.cross
+    if sum(layer.numel() for layer in cross) > MOST_WEIGHTS:
+        cross = [layer.mean(1, keepdim=True) for layer in cross]
     return Attention(
-        encoder=tuple(_heads(layer) for layer in layers.encoder),
+        encoder=tuple(_heads(layer) for layer in encoder),
         decoder=tuple(None if layer is None else _heads(layer) for layer in layers.decoder),
-        cross=tuple(_heads(layer) for layer in layers.cross),
+        cross=tuple(_heads(layer) for layer in cross),
     )
 
 

@@ -112,6 +112,8 @@ class Token:
 
     Tokens without text, such as the end mark, have begin = end. If several tokens spell one character (bytes), each
     of them spans it. The space before a word belongs to the word's first token.
+    In a source of frames a token is a position of the encoder: the id is 0, the text says where it begins, in seconds
+    or columns of pixels, and [begin, end) are frames.
     """
 
     id: int
@@ -234,6 +236,8 @@ class Attention:
 
     encoder: [S, S] per head.  decoder: [t, t] per head; column 0 is the start mark, column j target token j − 1; None
     for a layer without self-attention.  cross: [t, S] per head; row t is the step that chose target token t.
+    For long sources of frames, `encoder` is empty, and `cross` has the mean of a layer's heads as its only head: more
+    than `MOST_WEIGHTS` numbers are not kept.
     """
 
     encoder: tuple[Heads, ...]
@@ -273,6 +277,28 @@ class Attribution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Frames:
+    """A source that is no text: L frames of F values, and the part of it that each target token belongs to.
+
+    kind: of the source, "audio", "whisper", "image" or "features".  per_second: frames in a second; 0 for frames that
+    are no time.  colors: values of a pixel of an image.
+    levels: [L, F], the frames as whole numbers from 0, which stands for `low`, to 255, which stands for `high`.
+    spans: the frames [begin, end) of each target token; begin = end for one without a part, such as the end mark.
+    aligned_by: "ctc": the most likely alignment by the model's CTC output (Graves et al. 2006). "attention": the
+    position with the most cross-attention, the mean of the heads of the last layer but one. "": no spans are known.
+    """
+
+    kind: str
+    per_second: float
+    colors: int
+    low: float
+    high: float
+    levels: tuple[tuple[int, ...], ...]
+    spans: tuple[tuple[int, ...], ...]
+    aligned_by: Literal["", "ctc", "attention"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """The model and the settings that the numbers were computed with.
 
@@ -300,6 +326,8 @@ class Trace(Document, TracePlots):
     """The translation of one sentence, step by step.
 
     source: the text as the model reads it, normalised by its tokenizer; offsets refer to it.  given: the original text.
+    For frames, both are the path or a description, and `frames` has the source; `source_tokens` are its positions, and
+    there are no `source_words`.
     target: the text of the target tokens.  origin: "search" if the model produced the target, "given" if the caller
     did.  finished_by: "eos" if the last token is the end mark, else "length".
     log_p: the sum of log_p_model over the steps.  steps: one per target token.
@@ -322,6 +350,7 @@ class Trace(Document, TracePlots):
     attention: Attention | None
     terms: tuple[Term, ...]
     attributions: tuple[Attribution, ...]
+    frames: Frames | None = None
 
 
 EvidenceMethod = Literal["occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients"]

@@ -12,11 +12,12 @@ from translume.decoding import Hypothesis
 from translume.errors import TranslationError, suggest_keywords
 from translume.inspection.inputs import SentenceSearch, check_length, single_model
 from translume.inspection.json_values import Document
-from translume.inspection.passes import Sentence, forward
+from translume.inspection.passes import forward
 from translume.inspection.step_distributions import ranks
 from translume.text import Tokenizer
 from translume.text.tokenizer import MARK
 from translume.translator import TextHypothesis, Translator
+from translume.translator.translator import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ class Edited(Document):
 @suggest_keywords
 def force_token(
     translator: Translator,
-    source: str,
+    source: Source,
     step: int,
     token: str | int,
     *,
@@ -131,7 +132,7 @@ def force_token(
     after = search.best([*before.ids[:step], *wanted])
     return Forced(
         schema="forced/1",
-        source=source,
+        source=search.text,
         before=before,
         fork=_fork(search, before.ids[: step + 1], wanted[0]),
         after=_outcome(after, tokenizer),
@@ -139,7 +140,7 @@ def force_token(
 
 
 @suggest_keywords
-def why_not(translator: Translator, source: str, text: str, *, settings: DecodingSettings | None = None) -> WhyNot:
+def why_not(translator: Translator, source: Source, text: str, *, settings: DecodingSettings | None = None) -> WhyNot:
     """Compare `text` with the translation: the first difference, both probabilities there, and both continuations."""
     translator = single_model(translator)
     search = SentenceSearch.of(translator, source, settings)
@@ -157,7 +158,7 @@ def why_not(translator: Translator, source: str, text: str, *, settings: Decodin
         continued = None if continuation is None else _outcome(continuation, tokenizer)
     return WhyNot(
         schema="why-not/1",
-        source=source,
+        source=search.text,
         text=text,
         found=_outcome(found, tokenizer),
         fork=fork,
@@ -168,7 +169,7 @@ def why_not(translator: Translator, source: str, text: str, *, settings: Decodin
 
 @suggest_keywords
 def edit_source(
-    translator: Translator, source: str, edited: str, *, settings: DecodingSettings | None = None
+    translator: Translator, source: Source, edited: Source, *, settings: DecodingSettings | None = None
 ) -> Edited:
     """Translate an edited source, and measure how the log-probabilities of the original translation change."""
     translator = single_model(translator)
@@ -180,8 +181,8 @@ def edit_source(
     known = (moved.isfinite() & own.isfinite()).tolist()
     return Edited(
         schema="edited/1",
-        source=source,
-        edited=edited,
+        source=one.text,
+        edited=other.text,
         before=_outcome(before, tokenizer),
         after=_outcome(after, tokenizer),
         step=_shared_tokens(before.tokens, after.tokens),
@@ -197,18 +198,11 @@ def _shared_tokens(one: Sequence[int], other: Sequence[int]) -> int | None:
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _sentence(search: SentenceSearch, ids: Sequence[int]) -> Sentence:
-    checkpoint = search.translator.checkpoint
-    device = next(checkpoint.model.parameters()).device
-    source, labels = (torch.tensor(each, device=device) for each in (search.source, list(ids)))
-    return Sentence(source, labels, checkpoint.target_tokenizer.specials.bos, search.tags)
-
-
 @torch.no_grad()
 def _fork(search: SentenceSearch, ids: Sequence[int], wanted: int) -> Fork:
     """Return the fork at the last of `ids`, the token that the target has there."""
     model = search.translator.checkpoint.model
-    found = forward(model, _sentence(search, ids))
+    found = forward(model, search.sentence(ids))
     context = None if found.context is None else found.context.select(found.hidden.new_tensor([len(ids) - 1]).long())
     log_probs = model.head.next_token(found.hidden[-1:], context).log_probs().double()
     chosen, other = (_choice(search, log_probs, id_) for id_ in (ids[-1], wanted))
@@ -229,7 +223,7 @@ def _choice(search: SentenceSearch, log_probs: torch.Tensor, id_: int) -> Choice
 @torch.no_grad()
 def _log_probs(search: SentenceSearch, ids: Sequence[int]) -> torch.Tensor:
     """Return log-probabilities [t], fp64, of a target's tokens."""
-    sentence = _sentence(search, ids)
+    sentence = search.sentence(ids)
     model = search.translator.checkpoint.model
     found = forward(model, sentence)
     return model.head.score(found.hidden, sentence.labels, found.context).double()

@@ -15,6 +15,8 @@ from translume.model.layers import norm_of
 from translume.model.positions import position_encoding
 from translume.model.positions.added import StoredSinusoidal
 
+SILENCE = -1.5
+"""Log-mel energies of digital silence, as Whisper computes them: (log10(1e-10) + 4) / 4."""
 _SMALLEST = 1e-5
 """A value with a smaller standard deviation is constant, and is not divided by it."""
 _CHUNK = 1 << 16
@@ -99,6 +101,10 @@ class FrameEmbedding(nn.Module):
             mask = mask[:, ::2]
             x = F.relu(layer(x.mT)).mT * mask[..., None]
         return x, mask
+
+    def neutral(self, frames: Tensor) -> Tensor:
+        """Return frames [L, F] that say nothing, as many as these: the mean of the training data."""
+        return self.mean.to(frames.device, frames.dtype).expand(frames.shape)
 
     def _changed_speed(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return frames of other lengths [B, L', F], at most `speed` faster or slower, and their mask."""
@@ -235,6 +241,10 @@ class WhisperEmbedding(FrameEmbedding):
 
     def learn(self, frames: NDArray[Any] | None) -> None:
         """Do nothing: frames are not normalised."""
+
+    def neutral(self, frames: Tensor) -> Tensor:
+        """Return frames [L, F] that say nothing, as many as these: digital silence."""
+        return torch.full_like(frames, SILENCE)
 
     def front(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the positions [B, S, D] of windows [B, L, F], and a mask [B, S] that is True everywhere; S = L / 2.

@@ -1,7 +1,7 @@
 """Forced decoding: log-probabilities and predicted distributions of given targets."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings, Direction
 from translume.errors import DataError, SettingsError, TranslationError
+from translume.model.frames import FrameEmbedding
 from translume.sources import frame_reader
 from translume.text.speech import UNKNOWN_LANGUAGE
 from translume.translator.ensemble import EnsembleMembers
@@ -37,12 +38,14 @@ class ScoredPair:
     """A source and a target to score.
 
     place: the beginning of error messages about the pair.  direction: its languages; None: those of [decoding].
+    without_source: score the target with a source that says nothing: an empty text, or as many neutral frames.
     """
 
     place: str
     source: str
     target: str | TextHypothesis
     direction: Direction | None = None
+    without_source: bool = False
 
 
 class PairError(TranslationError):
@@ -187,7 +190,7 @@ def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], tags: Sequence
     """The sources of pairs. Raises PairError for one that is no text and cannot be read."""
     reader = frame_reader(checkpoint.config.data.source)
     if reader is None:
-        texts = checkpoint.source_tokenizer.encode_all([pair.source for pair in pairs])
+        texts = checkpoint.source_tokenizer.encode_all(["" if pair.without_source else pair.source for pair in pairs])
         return [Piece(ids=tuple(ids), source_tags=tag.source) for ids, tag in zip(texts, tags, strict=True)]
     pieces = []
     for number, pair in enumerate(pairs):
@@ -198,6 +201,10 @@ def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], tags: Sequence
         if piece.frames is not None and (window := reader.settings.window) and len(piece.frames) > window:
             reason = f"{pair.source}: {len(piece.frames):,} frames, expected at most {window:,} for a score"
             raise PairError(pair, number, reason)
+        if pair.without_source and piece.frames is not None:
+            embedding = checkpoint.model.encoder.embedding
+            assert isinstance(embedding, FrameEmbedding)
+            piece = replace(piece, frames=embedding.neutral(torch.from_numpy(piece.frames)).numpy())
         pieces.append(piece)
     return pieces
 

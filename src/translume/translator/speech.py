@@ -186,7 +186,11 @@ class Transcriber:
         """
         tokens = SpeechTokens.of(self.checkpoint.target_tokenizer)
         recordings = [self._recording(plan) for plan in plans]
-        self._detect([each for each in recordings if UNKNOWN_LANGUAGE in each.prompt and not each.done], tokens)
+        unknown = [each for each in recordings if UNKNOWN_LANGUAGE in each.prompt and not each.done]
+        for batch in self._batches(unknown):
+            prompts = detected_prompts(self.checkpoint, self.stepper, [each.piece(tokens) for each in batch])
+            for each, prompt in zip(batch, prompts, strict=True):
+                each.prompt = prompt
         while rest := [each for each in recordings if not each.done]:
             for timed in (False, True):
                 group = [each for each in rest if each.timed == timed]
@@ -232,16 +236,15 @@ class Transcriber:
         for recording, hypotheses in zip(recordings, found, strict=True):
             recording.add(search.rank(hypotheses, tokenizer), tokenizer, tokens.first_time)
 
-    @torch.inference_mode()
-    def _detect(self, recordings: Sequence[Recording], tokens: SpeechTokens) -> None:
-        """Name the languages of recordings in their prompts: the most likely ones after the begin mark."""
-        specials, device = self.checkpoint.target_tokenizer.specials, next(self.checkpoint.model.parameters()).device
-        ids = torch.tensor([*tokens.languages.values()], device=device)
-        for batch in self._batches(recordings):
-            pieces = [each.piece(tokens) for each in batch]
-            state = self.stepper.start(*padded_sources(pieces, specials, device))
-            begin = torch.full((len(batch), 1), specials.bos, device=device)
-            belief, _ = self.stepper.step(begin, state)
-            best = ids[belief.log_prob_of(ids.expand(len(batch), -1)).argmax(1)]
-            for each, language in zip(batch, best.tolist(), strict=True):
-                each.prompt = tokens.with_language(each.prompt, language)
+
+@torch.inference_mode()
+def detected_prompts(checkpoint: Checkpoint, stepper: Stepper, pieces: Sequence[Piece]) -> list[tuple[int, ...]]:
+    """Return the prompts of windows of unknown languages with the most likely ones after the begin mark."""
+    specials, device = checkpoint.target_tokenizer.specials, next(checkpoint.model.parameters()).device
+    tokens = SpeechTokens.of(checkpoint.target_tokenizer)
+    ids = torch.tensor([*tokens.languages.values()], device=device)
+    state = stepper.start(*padded_sources(pieces, specials, device))
+    begin = torch.full((len(pieces), 1), specials.bos, device=device)
+    belief, _ = stepper.step(begin, state)
+    best = ids[belief.log_prob_of(ids.expand(len(pieces), -1)).argmax(1)].tolist()
+    return [tokens.with_language(piece.target_tags, language) for piece, language in zip(pieces, best, strict=True)]
