@@ -7,6 +7,11 @@
 #include "attention.h"
 #include "sampling.h"
 
+#if defined(__AMX_TILE__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #define WIDEST 192
 #define MOST_ROWS 37
 #define FAIL(...) (printf(__VA_ARGS__), exit(1))
@@ -160,6 +165,9 @@ static void check_draws(void) {
 
 int main(void) {
     uint32_t digest = 0, ignored = 0;
+#if defined(__AMX_TILE__) /* Linux grants a program the tile registers on request; `_may_use_amx` of cpu.py */
+    if (syscall(SYS_arch_prctl, 0x1023, 18)) FAIL("Linux does not grant the tile registers\n");
+#endif
     check_vectors();
     check_draws();
     check_linear(48, 71, FP32, &ignored);
