@@ -46,6 +46,7 @@ from translume.decoding import (
 from translume.engine import Choice, Engine
 from translume.engine.native_layers import Shape
 from translume.engine.packing import packed_as
+from translume.engine.probe import NATIVE
 from translume.kernels.loading import kernels
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
@@ -75,9 +76,9 @@ def engine_of(draw: random.Random) -> Engine:
         half = size // 2
         model.head.weight[half : 2 * half - 3] = model.head.weight[3:half].clone()
         model.head.bias[2] += draw.choice([0.0, 1.0, 3.0])
-    dtype = draw.choice(["fp32", "fp32", "int8"]) if kernels().int8 else "fp32"
+    dtype = draw.choice(["fp32", "bf16", "int8"]) if kernels().int8 else "fp32"
     engine = Engine(model, Choice(dtype, {f"decoder {Shape.of(model.decoder)}": "native"}))
-    engine.head = packed_as("int8-native" if dtype == "int8" else "native", model.head.weight, model.head.bias)
+    engine.head = packed_as(NATIVE[dtype], model.head.weight, model.head.bias)
     projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
     engine.key_values = [packed_as("native", each.weight, each.bias) for each in projections]
     return engine

@@ -78,6 +78,7 @@ def check_functions() -> int:
 def run(name: str, instructions: str, options: list[str]) -> subprocess.CompletedProcess[bytes]:
     """Compile the kernels with a sanitizer and run the tests."""
     kernels = building()
+    kernels.COMPILER_TIMEOUT_SECONDS = 900  # instrumented code takes minutes on a busy machine
     command = kernels.compiler() or sys.exit("no C compiler was found")
     known = {each.name: each for each in (*kernels.INSTRUCTION_SETS[kernels.machine()], kernels.GENERIC)}
     if instructions not in known:

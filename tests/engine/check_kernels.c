@@ -63,23 +63,34 @@ static void check_vectors(void) {
     }
 }
 
+/* Return a number without the bits that bf16 lacks. */
+static float bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    bits &= 0xffff0000;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
 /* Compare the products of MOST_ROWS rows, together and alone, with scalar loops; add those of int8 to the digest. */
 static void check_linear(int64_t inputs, int64_t outputs, enum format format, uint32_t *digest) {
     static float x[MOST_ROWS * WIDEST], found[MOST_ROWS * WIDEST], alone[WIDEST], bias[2 * WIDEST], scale[2 * WIDEST];
     static float dense[WIDEST * WIDEST], packed[2 * WIDEST * WIDEST];
     static char memory[16 * MOST_ROWS * WIDEST] __attribute__((aligned(64)));
     static int8_t bytes[WIDEST * WIDEST];
-    int64_t group = format == FP32 ? 1 : GROUP;
+    int64_t group = format == FP32 ? 1 : format == BF16 ? 2 : GROUP;
     state = (uint32_t)inputs;
-    memset(packed, format == FP32 ? 0 : WEIGHT_OFFSET, sizeof packed);
-    for (int64_t k = 0; k < MOST_ROWS * inputs; k++) x[k] = draw();
+    memset(packed, format == QUANTIZED ? WEIGHT_OFFSET : 0, sizeof packed);
+    for (int64_t k = 0; k < MOST_ROWS * inputs; k++) x[k] = format == BF16 ? bf16(draw()) : draw();
     for (int64_t k = 0; k < outputs; k++) bias[k] = draw(), scale[k] = 0.01f + 0.001f * (float)(k % 7);
     for (int64_t n = 0; n < outputs; n++)
         for (int64_t k = 0; k < inputs; k++) {
             int64_t index = ((n / PANEL * (inputs / group) + k / group) * PANEL + n % PANEL) * group + k % group;
             dense[n * inputs + k] = draw();
             bytes[n * inputs + k] = (int8_t)lrintf(127 * dense[n * inputs + k]);
+            if (format == BF16) dense[n * inputs + k] = bf16(dense[n * inputs + k]);
             if (format == FP32) packed[index] = dense[n * inputs + k];
+            else if (format == BF16) memcpy((uint16_t *)packed + index, (uint16_t *)(dense + n * inputs + k) + 1, 2);
             else ((uint8_t *)packed)[index] = (uint8_t)(bytes[n * inputs + k] + WEIGHT_OFFSET);
         }
     linear layer = {inputs, outputs, format, packed, scale, bias};
@@ -94,10 +105,10 @@ static void check_linear(int64_t inputs, int64_t outputs, enum format format, ui
         for (int64_t n = 0; n < outputs; n++) {
             double sum = 0;
             for (int64_t k = 0; k < inputs; k++)
-                sum += format == FP32 ? (double)x[row * inputs + k] * dense[n * inputs + k]
+                sum += format != QUANTIZED ? (double)x[row * inputs + k] * dense[n * inputs + k]
                                       : rint(x[row * inputs + k] * (127.0f / peak)) * bytes[n * inputs + k];
             if (format == QUANTIZED) sum *= scale[n] * (peak / 127.0f);
-            expect(format == FP32 ? "fp32 product" : "int8 product", found[row * outputs + n], 2 * (sum + bias[n]), 1e-4);
+            expect((const char *[]){"fp32 product", "int8 product", "bf16 product"}[format], found[row * outputs + n], 2 * (sum + bias[n]), 1e-4);
             if (memcmp(found + row * outputs + n, alone + n, 4)) FAIL("row %d differs alone\n", (int)row);
             uint32_t bits;
             memcpy(&bits, alone + n, 4);
@@ -172,6 +183,8 @@ int main(void) {
     check_draws();
     check_linear(48, 71, FP32, &ignored);
     check_linear(37, 131, FP32, &ignored);
+    check_linear(48, 71, BF16, &ignored);
+    check_linear(128, 150, BF16, &ignored);
     if (GROUP) {
         check_linear(48, 71, QUANTIZED, &digest);
         check_linear(128, 150, QUANTIZED, &digest);

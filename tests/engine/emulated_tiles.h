@@ -39,13 +39,34 @@ static inline void emulate_dpbsud(int to, int left, int right) {
         }
 }
 
+/* Add products of bf16, first those of even inputs, then those of odd ones. */
+static inline void emulate_dpbf16ps(int to, int left, int right) {
+    for (int row = 0; row < tiles.rows[to]; row++)
+        for (int column = 0; column < tiles.row_bytes[to] / 4; column++) {
+            float sums[2] = {0}, sum;
+            for (int k = 0; k < tiles.row_bytes[left] / 2; k++) {
+                uint32_t one = 0, other = 0;
+                memcpy((char *)&one + 2, tiles.bytes[left][row] + 2 * k, 2);
+                memcpy((char *)&other + 2, tiles.bytes[right][k / 2] + 4 * column + k % 2 * 2, 2);
+                float x, y;
+                memcpy(&x, &one, 4), memcpy(&y, &other, 4);
+                sums[k % 2] += x * y;
+            }
+            memcpy(&sum, tiles.bytes[to][row] + 4 * column, 4);
+            sum += sums[0] + sums[1];
+            memcpy(tiles.bytes[to][row] + 4 * column, &sum, 4);
+        }
+}
+
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbsud
+#undef _tile_dpbf16ps
 #define _tile_loadconfig emulate_loadconfig
 #define _tile_release()
 #define _tile_loadd emulate_load
 #define _tile_stored emulate_store
 #define _tile_zero(tile) memset(tiles.bytes[tile], 0, sizeof tiles.bytes[tile])
 #define _tile_dpbsud emulate_dpbsud
+#define _tile_dpbf16ps emulate_dpbf16ps

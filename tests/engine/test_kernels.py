@@ -19,6 +19,7 @@ from translume.engine.layers import choose_layers
 from translume.engine.logits import REFINED_NATS, LogitRefiner, summarize_logits
 from translume.engine.native_layers import Shape, native_layers, unsupported
 from translume.engine.packing import NativeLinear, packed_as
+from translume.engine.probe import NATIVE
 from translume.engine.torch_layers import TorchLayers
 from translume.kernels import loading
 from translume.kernels.loading import NativeError, has_kernels
@@ -43,9 +44,10 @@ def test_a_sentence_has_the_same_numbers_alone_and_in_a_batch_bit_for_bit(fresh,
     if dtype == "int8" and not loading.kernels().int8:
         pytest.skip("this processor has no int8 products")
     model, engine = fresh(whole, dtype)
-    engine.head = packed_as("native", model.head.weight, model.head.bias)  # a probe may have chosen another for it
+    packing = NATIVE[dtype]  # a probe may have chosen another
+    engine.head = packed_as(packing, model.head.weight, model.head.bias)
     projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
-    engine.key_values = [packed_as("native", each.weight, each.bias) for each in projections]
+    engine.key_values = [packed_as(packing, each.weight, each.bias) for each in projections]
     assert self_test(engine, model).alone_equals_batched
 
 
@@ -63,7 +65,9 @@ def test_many_tokens_are_read_at_once_as_one_by_one(fresh, sources):
 
 @torch.no_grad()
 def test_the_kv_cache_is_fp16_unless_the_dtype_is_fp32(fresh, sources, whole):
-    plain, halved = (fresh(whole, dtype)[1] for dtype in ("fp32", "bf16"))
+    assert fresh(whole, "bf16")[1].decoder.cache_dtype == fresh(whole, "int8")[1].decoder.cache_dtype
+    plain, halved = (fresh(whole)[1] for _ in range(2))
+    halved.decoder.cache_dtype, halved._sources = fresh(whole, "bf16")[1].decoder.cache_dtype, None
     source, mask = sources(5, 2, 19)
     prefix = torch.tensor([[1, 4, 6, 3, 9]]).expand(3, -1)
     states = [engine.start(source, mask) for engine in (plain, halved)]

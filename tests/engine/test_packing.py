@@ -130,7 +130,7 @@ def test_a_shape_is_probed_once():
         assert again.microseconds == {}
 
 
-@pytest.mark.parametrize("kind", ["native", "int8-native"])
+@pytest.mark.parametrize("kind", ["native", "bf16-native", "int8-native"])
 def test_a_weight_packed_in_parts_is_the_same(monkeypatch, kind):
     weight, bias = torch.randn(203, 48), torch.randn(203)
     whole = packed_as(kind, weight, bias)

@@ -38,6 +38,7 @@ from translume.decoding import (
 )
 from translume.engine import Choice, Engine
 from translume.engine.packing import NativeLinear, packed_as
+from translume.engine.probe import NATIVE as PACKINGS
 from translume.kernels.loading import has_kernels, kernels
 from translume.model.state import StaleStateError
 
@@ -100,7 +101,7 @@ def strategies(draw, covered=False):
 
 def kernels_only(model, engine, dtype):
     """Pack the engine's head and key and value projections for the kernels, whatever is faster on this machine."""
-    engine.head = packed_as("int8-native" if dtype == "int8" else "native", model.head.weight, model.head.bias)
+    engine.head = packed_as(PACKINGS[dtype], model.head.weight, model.head.bias)
     projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
     engine.key_values = [packed_as("native", each.weight, each.bias) for each in projections]
     return engine
@@ -234,7 +235,7 @@ def test_a_sentence_has_the_same_result_alone_and_in_a_batch(large_vocabulary, s
         assert kernel_search(engine, alone, search_options(strategy, [limits[number]])) == [found]
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
 @settings(max_examples=4)
 @given(strategy=strategies(), seed=st.integers(0, 99))
 def test_the_decoding_loop_gives_the_same_result_alone_and_in_a_batch(fresh, whole, sources, dtype, strategy, seed):

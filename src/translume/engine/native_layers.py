@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from translume.engine.packing import LANES, NativeInt8Linear, NativeLinear, scaled_queries
+from translume.engine.packing import LANES, NativeBfloat16Linear, NativeInt8Linear, NativeLinear, scaled_queries
 from translume.engine.probe import Dtype
 from translume.engine.state import KVCache, StepInput
 from translume.kernels import loading
@@ -24,7 +24,11 @@ from translume.model.transformer import Decoder, Encoder
 
 ACTIVATIONS = ("relu", "gelu", "swish", "swiglu", "geglu")
 """In the order of `activation` of stack.h."""
-LINEAR: dict[Dtype, type[NativeLinear]] = {"fp32": NativeLinear, "bf16": NativeLinear, "int8": NativeInt8Linear}
+LINEAR: dict[Dtype, type[NativeLinear]] = {
+    "fp32": NativeLinear,
+    "bf16": NativeBfloat16Linear,
+    "int8": NativeInt8Linear,
+}
 
 
 def cache_heads(layer: DecoderLayer) -> int:

@@ -23,7 +23,7 @@ ZERO_POINT = 128
 """Unsigned byte that stands for 0."""
 LANES = 16
 """Floats in the widest vector of the kernels. Widths must be multiples of it with every instruction set."""
-FP32, QUANTIZED = 0, 1
+FP32, QUANTIZED, BF16 = range(3)
 """`format` of linear.h."""
 INDEPENDENCE_ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 65)
 """Batch sizes whose products are compared to decide whether rows are independent."""
@@ -264,10 +264,23 @@ class NativeInt8Linear(NativeLinear):
         return groups.transpose(1, 2).contiguous(), scales
 
 
+class NativeBfloat16Linear(NativeLinear):
+    """Weights in bf16 and sums in fp32 by our kernels; inputs in bf16 if the processor multiplies bf16, else in fp32."""
+
+    kind = "bf16-native"
+    format = BF16
+    multiple = LANES
+
+    def _pack(self, weight: Tensor, panel: int) -> tuple[Tensor, Tensor | None]:
+        pairs = weight.bfloat16().view(-1, panel, weight.size(1) // 2, 2)
+        return pairs.transpose(1, 2).contiguous(), None
+
+
 _ALL: tuple[type[PackedLinear], ...] = (
     PlainLinear,
     NativeLinear,
     Bfloat16Linear,
+    NativeBfloat16Linear,
     Int8Linear,
     Int8OneDnnLinear,
     NativeInt8Linear,
@@ -275,7 +288,11 @@ _ALL: tuple[type[PackedLinear], ...] = (
 KINDS: dict[str, Callable[[Tensor, Tensor | None], PackedLinear]] = {each.kind: each for each in _ALL}
 """All packings by name."""
 
-TOLERANCES = {"fp32": 1e-5, "native": 1e-5, "bf16": 2e-2, "int8": 3e-2, "int8-onednn": 3e-2, "int8-native": 3e-2}
+TOLERANCES = {
+    **dict.fromkeys(("fp32", "native"), 1e-5),
+    **dict.fromkeys(("bf16", "bf16-native"), 2e-2),
+    **dict.fromkeys(("int8", "int8-onednn", "int8-native"), 3e-2),
+}
 """Largest accepted difference from the fp32 product, relative to the largest output."""
 
 

@@ -39,12 +39,12 @@ Dtype = Literal["fp32", "bf16", "int8"]
 
 CANDIDATES: dict[Dtype, tuple[str, ...]] = {
     "fp32": ("fp32", "native"),
-    "bf16": ("fp32", "native", "bf16"),
+    "bf16": ("fp32", "native", "bf16", "bf16-native"),
     "int8": ("fp32", "native", "int8", "int8-onednn", "int8-native"),
 }
 """The packings that may be chosen for a dtype."""
 
-NATIVE: dict[Dtype, str] = {"fp32": "native", "bf16": "native", "int8": "int8-native"}
+NATIVE: dict[Dtype, str] = {"fp32": "native", "bf16": "bf16-native", "int8": "int8-native"}
 """The packing of the kernels for a dtype."""
 
 LAYER_BACKENDS = ("torch", "native")

@@ -62,7 +62,12 @@ INSTRUCTION_SETS: Final = {
     "x86_64": (
         *_sets(
             *_AVX512,
-            ("amx", "-mavx512vnni -mamx-tile -mamx-int8", "avx512_vnni amx_tile amx_int8"),
+            (
+                "amx",
+                "-mavx512vnni -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16",
+                "avx512_vnni avx512_bf16 amx_tile amx_int8 amx_bf16",
+            ),
+            ("avx512-bf16", "-mavx512vnni -mavx512bf16", "avx512_vnni avx512_bf16"),
             ("avx512-vnni", "-mavx512vnni", "avx512_vnni"),
         ),
         *_sets(*_AVX2, ("avx2-vnni", "-mavxvnni", "avx_vnni")),

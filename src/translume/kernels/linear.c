@@ -4,15 +4,16 @@
 
 #define PANEL_CACHE_BYTES (256 << 10) /* panels applied to all rows before the next ones are read; fits the L2 cache */
 
-/* AMX multiplies blocks of 16 rows. Its sums are exact too, so that the number of rows may choose it. */
+/* AMX multiplies blocks of 16 rows. int8: its sums are exact too, so that the number of rows may choose it. bf16: it
+   adds in another order than vectors, so that it computes all rows. */
 #if defined(__AMX_INT8__)
 #define HAS_TILES 1
 #else
 #define HAS_TILES 0
 #endif
 #define AMX_ROWS 16
-#define AMX_INPUTS 64     /* inputs of a tile; other layers use vectors */
-#define AMX_LEAST_ROWS 8  /* with fewer rows, vectors are as fast */
+#define AMX_BYTES 64      /* of a row of activations in a tile; other layers use vectors */
+#define AMX_LEAST_ROWS 8  /* int8: with fewer rows, vectors are as fast */
 
 /* Quantise rows to int8 with one scale per row, absmax / 127. */
 static void quantize(const float *x, int64_t rows, int64_t inputs, quantized to) {
@@ -27,7 +28,7 @@ static void quantize(const float *x, int64_t rows, int64_t inputs, quantized to)
         float peak = max_lane(peaks) + sum_lanes(nan), inverse = 127.0f / peak;
         vector magic = broadcast(12582912.0f);
         integers total = {0};
-        activation *values = to.values + row * inputs;
+        activation *values = (activation *)to.values + row * inputs;
         if (peak != peak) { /* the scale makes all outputs NaN */
             memset(values, 0, inputs * sizeof *values);
             to.scales[row] = peak, to.shifts[row] = 0;
@@ -46,6 +47,20 @@ static void quantize(const float *x, int64_t rows, int64_t inputs, quantized to)
         to.scales[row] = peak / 127.0f;
     }
 }
+
+#if HAS_BF16
+/* Round rows to bf16, to nearest even; a NaN stays a NaN. */
+static void round_to_bf16(const float *x, int64_t rows, int64_t inputs, quantized to) {
+    uint16_t *values = to.values;
+    for (int64_t k = 0; k < rows * inputs; k += LANES) {
+        vector value = load(x + k);
+        integers bits = (integers)value, rounded = bits + 0x7fff + (bits >> 16 & 1);
+        typedef uint16_t narrow __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+        rounded = (integers)select_lanes(value != value, (vector)(bits | 0x400000), (vector)rounded);
+        *(narrow *)(values + k) = __builtin_convertvector(rounded >> 16, narrow);
+    }
+}
+#endif
 
 /* Store the first `remaining` lanes of the last vector of a row. A separate function, which keeps tiles small. */
 static __attribute__((noinline)) void store_part(float *y, vector value, int64_t remaining, int accumulate) {
@@ -82,6 +97,52 @@ INLINE void gemm_tile(int rows, const float *x, int64_t inputs, const float *wei
 #pragma GCC unroll 8
             for (int v = 0; v < PANEL_VECTORS; v++) sums[row][v] += value * weights[v];
         }
+    }
+#pragma GCC unroll 8
+    for (int row = 0; row < rows; row++)
+#pragma GCC unroll 8
+        for (int v = 0; v < PANEL_VECTORS; v++)
+            if (v * LANES < remaining)
+                store_output(y + row * outputs + v * LANES, sums[row][v] + load(bias + v * LANES),
+                             remaining - v * LANES, accumulate);
+}
+
+/* As gemm_tile, with weights in bf16. x: rows of bf16 with HAS_BF16, else of fp32. */
+INLINE void gemm_tile_bf16(int rows, const void *x, int64_t inputs, const uint16_t *weight, const float *bias, float *y,
+                           int64_t outputs, int64_t remaining, int accumulate) {
+    vector sums[TILE_ROWS][PANEL_VECTORS];
+#pragma GCC unroll 8
+    for (int row = 0; row < rows; row++)
+#pragma GCC unroll 8
+        for (int v = 0; v < PANEL_VECTORS; v++) sums[row][v] = (vector){0};
+    for (int64_t k = 0; k < inputs; k += 2, weight += 2 * PANEL) {
+        integers weights[PANEL_VECTORS];
+#pragma GCC unroll 8
+        for (int v = 0; v < PANEL_VECTORS; v++) weights[v] = (integers)load((const float *)weight + v * LANES);
+#if HAS_BF16
+#pragma GCC unroll 8
+        for (int row = 0; row < rows; row++) {
+            vector pair = broadcast(0);
+            __asm__("vpbroadcastd %1, %0" : "=v"(pair) : "m"(*((const uint16_t (*)[2])x + (row * inputs + k) / 2)));
+#pragma GCC unroll 8
+            for (int v = 0; v < PANEL_VECTORS; v++)
+                __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums[row][v]) : "v"(weights[v]), "v"(pair));
+        }
+#else
+#pragma GCC unroll 2
+        for (int odd = 0; odd < 2; odd++) {
+            vector half[PANEL_VECTORS];
+#pragma GCC unroll 8
+            for (int v = 0; v < PANEL_VECTORS; v++)
+                half[v] = (vector)(weights[v] << (odd ? 0 : 16) & (int32_t)0xffff0000);
+#pragma GCC unroll 8
+            for (int row = 0; row < rows; row++) {
+                vector value = broadcast(((const float *)x)[row * inputs + k + odd]);
+#pragma GCC unroll 8
+                for (int v = 0; v < PANEL_VECTORS; v++) sums[row][v] += value * half[v];
+            }
+        }
+#endif
     }
 #pragma GCC unroll 8
     for (int row = 0; row < rows; row++)
@@ -130,11 +191,9 @@ INLINE integers add_products(integers sums, integers weights, integers values) {
 #endif
 }
 
-/* Store the outputs of a row from their exact sums. */
-INLINE void store_scaled(integers sums, int32_t shift, const float *scale, float row_scale, const float *bias, float *y,
-                         int64_t remaining, int accumulate) {
-    vector value = __builtin_convertvector(sums - shift, vector) * (load(scale) * row_scale);
-    store_output(y, value + load(bias), remaining, accumulate);
+/* Return the outputs of a row from their exact sums. */
+INLINE vector rescale(integers sums, int32_t shift, vector scale, float row_scale, vector bias) {
+    return __builtin_convertvector(sums - shift, vector) * (scale * row_scale) + bias;
 }
 
 INLINE void gemm_tile_int8(int rows, const activation *x, int64_t inputs, const uint8_t *weight, const float *scale,
@@ -161,8 +220,10 @@ INLINE void gemm_tile_int8(int rows, const activation *x, int64_t inputs, const 
 #pragma GCC unroll 8
         for (int v = 0; v < PANEL_VECTORS; v++)
             if (v * LANES < remaining)
-                store_scaled(sums[row][v], shifts[row], scale + v * LANES, scales[row], bias + v * LANES,
-                             y + row * outputs + v * LANES, remaining - v * LANES, accumulate);
+                store_output(y + row * outputs + v * LANES,
+                             rescale(sums[row][v], shifts[row], load(scale + v * LANES), scales[row],
+                                     load(bias + v * LANES)),
+                             remaining - v * LANES, accumulate);
 }
 #endif
 
@@ -173,59 +234,100 @@ typedef struct {
     uint8_t rows[16];
 } tile_configuration;
 
-/* Registers 0 to 3: sums of two blocks of rows by two of outputs; 4 and 5: activations; 6 and 7: weights. */
+/* Up to 16 rows: a block of rows by four of outputs. More: two blocks of rows by two of outputs. Registers 0 to 3: sums;
+   4 and 5: activations of the first and second block; 6 and 7: weights. */
 static void configure_tiles(int first_rows, int second_rows) {
     tile_configuration configuration = {.palette = 1};
-    int second = second_rows ? second_rows : 1;
-    int rows[8] = {first_rows, first_rows, second, second, first_rows, second, AMX_ROWS, AMX_ROWS};
+    int below = second_rows ? second_rows : first_rows;
+    int rows[8] = {first_rows, first_rows, below, below, first_rows, below, AMX_ROWS, AMX_ROWS};
     for (int tile = 0; tile < 8; tile++)
         configuration.row_bytes[tile] = 64, configuration.rows[tile] = (uint8_t)rows[tile];
     _tile_loadconfig(&configuration);
 }
 
-/* Apply panels `panel` to `end` to `row_count` rows, at most 2 AMX_ROWS, from `row`. The weights are those of vpdpbusd:
-   a tile of them is 16 groups of 16 outputs. */
-static void gemm_rows_amx(const linear *layer, int64_t row, int64_t row_count, int64_t panel, int64_t end, float *y,
-                          int accumulate, quantized scratch) {
-    int64_t inputs = layer->inputs, outputs = layer->outputs;
-    int first = row_count < AMX_ROWS ? (int)row_count : AMX_ROWS, second = (int)row_count - first;
-    const activation *upper = scratch.values + row * inputs, *lower = upper + first * inputs;
-    int32_t sums[4][AMX_ROWS * LANES] __attribute__((aligned(64)));
-    configure_tiles(first, second);
-    for (int64_t column = panel * PANEL; column < end * PANEL && column < outputs; column += 2 * LANES) {
-        const uint8_t *weight =
-            (const uint8_t *)layer->weight + column / PANEL * PANEL * inputs + column % PANEL * GROUP;
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-        for (int64_t k = 0; k < inputs; k += AMX_INPUTS) {
-            const uint8_t *from = weight + k * PANEL;
-            _tile_loadd(6, from, GROUP * PANEL);
-            _tile_loadd(4, upper + k, inputs);
-            _tile_dpbsud(0, 4, 6);
-            _tile_loadd(7, from + LANES * GROUP, GROUP * PANEL);
-            _tile_dpbsud(1, 4, 7);
-            if (!second) continue;
-            _tile_loadd(5, lower + k, inputs);
-            _tile_dpbsud(2, 5, 6);
-            _tile_dpbsud(3, 5, 7);
-        }
-        _tile_stored(0, sums[0], 64);
-        _tile_stored(1, sums[1], 64);
-        if (second) {
-            _tile_stored(2, sums[2], 64);
-            _tile_stored(3, sums[3], 64);
-        }
-        for (int tile = 0; tile < (second ? 4 : 2); tile++) {
-            int64_t from = column + tile % 2 * LANES, top = row + tile / 2 * first;
-            if (from >= outputs) continue;
-            for (int64_t k = 0; k < (tile < 2 ? first : second); k++)
-                store_scaled(*(const integers *)(sums[tile] + k * LANES), scratch.shifts[top + k], layer->scale + from,
-                             scratch.scales[top + k], layer->bias + from, y + (top + k) * outputs + from,
-                             outputs - from, accumulate);
-        }
+/* Store the outputs of one tile from its sums [rows, LANES]: those of rows from `row` and columns from `column` on. */
+INLINE void store_tile(int bf16, const linear *layer, const int32_t *sums, int64_t rows, int64_t row, int64_t column,
+                       float *y, int accumulate, quantized scratch) {
+    int64_t outputs = layer->outputs, remaining = outputs - column;
+    if (remaining <= 0) return;
+    vector bias = load(layer->bias + column), scale = bf16 ? bias : load(layer->scale + column);
+    y += row * outputs + column;
+    for (int64_t k = 0; k < rows; k++, y += outputs, sums += LANES) {
+        vector value;
+        if (bf16) value = load((const float *)sums) + bias;
+        else value = rescale(*(const integers *)sums, scratch.shifts[row + k], scale, scratch.scales[row + k], bias);
+        store_output(y, value, remaining, accumulate);
     }
+}
+
+/* Apply panels `panel` to `end` to `row_count` rows, at most 2 AMX_ROWS, from `row`. A tile of weights is 16 groups of 16
+   outputs. The sums of a block of outputs are stored while the next ones are computed. */
+INLINE void gemm_rows_amx(int bf16, const linear *layer, int64_t row, int64_t row_count, int64_t panel, int64_t end,
+                          float *y, int accumulate, quantized scratch) {
+    int64_t outputs = layer->outputs, stride = layer->inputs * (bf16 ? 2 : 1), last = end * PANEL;
+    int64_t first = row_count < AMX_ROWS ? row_count : AMX_ROWS, second = row_count - first;
+    int64_t step = second ? 2 * LANES : 4 * LANES, before = -1;
+    const char *upper = (const char *)scratch.values + row * stride, *lower = upper + first * stride;
+    int32_t sums[2][4][AMX_ROWS * LANES] __attribute__((aligned(64)));
+    if (last > outputs) last = outputs;
+#define MULTIPLY(to, left, right) do { \
+        if (bf16) _tile_dpbf16ps(to, left, right); \
+        else _tile_dpbsud(to, left, right); \
+    } while (0)
+    for (int64_t column = panel * PANEL, turn = 0;; before = column, column += step, turn ^= 1) {
+        if (column < last) {
+            const char *weight = (const char *)layer->weight + column / PANEL * PANEL * stride + column % PANEL * 4;
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
+            for (int64_t k = 0; second && k < stride; k += AMX_BYTES) {
+                const char *from = weight + k * PANEL;
+                _tile_loadd(6, from, 4 * PANEL);
+                _tile_loadd(4, upper + k, stride);
+                MULTIPLY(0, 4, 6);
+                _tile_loadd(7, from + 64, 4 * PANEL);
+                MULTIPLY(1, 4, 7);
+                _tile_loadd(5, lower + k, stride);
+                MULTIPLY(2, 5, 6);
+                MULTIPLY(3, 5, 7);
+            }
+            for (int64_t k = 0; !second && k < stride; k += AMX_BYTES) {
+                const char *from = weight + k * PANEL;
+                _tile_loadd(4, upper + k, stride);
+                _tile_loadd(6, from, 4 * PANEL);
+                MULTIPLY(0, 4, 6);
+                _tile_loadd(7, from + 64, 4 * PANEL);
+                MULTIPLY(1, 4, 7);
+                _tile_loadd(6, from + 128, 4 * PANEL);
+                MULTIPLY(2, 4, 6);
+                _tile_loadd(7, from + 192, 4 * PANEL);
+                MULTIPLY(3, 4, 7);
+            }
+            _tile_stored(0, sums[turn][0], 64);
+            _tile_stored(1, sums[turn][1], 64);
+            _tile_stored(2, sums[turn][2], 64);
+            _tile_stored(3, sums[turn][3], 64);
+        }
+        if (before >= 0)
+            for (int tile = 0; tile < 4; tile++) {
+                int64_t right = second ? tile % 2 : tile, below = second ? tile / 2 : 0;
+                store_tile(bf16, layer, sums[turn ^ 1][tile], below ? second : first, row + below * first,
+                           before + right * LANES, y, accumulate, scratch);
+            }
+        if (column >= last) break;
+    }
+#undef MULTIPLY
+}
+
+static void gemm_rows_amx_int8(const linear *layer, int64_t row, int64_t row_count, int64_t panel, int64_t end, float *y,
+                               int accumulate, quantized scratch) {
+    gemm_rows_amx(0, layer, row, row_count, panel, end, y, accumulate, scratch);
+}
+
+static void gemm_rows_amx_bf16(const linear *layer, int64_t row, int64_t row_count, int64_t panel, int64_t end, float *y,
+                               int accumulate, quantized scratch) {
+    gemm_rows_amx(1, layer, row, row_count, panel, end, y, accumulate, scratch);
 }
 #endif
 
@@ -253,10 +355,17 @@ static void gemm_rows(const linear *layer, const float *x, int64_t row, int64_t 
             FOR_TILE_ROWS(TILE, row_count)
 #undef TILE
         }
+        else if (layer->format == BF16) {
+            const uint16_t *weight = (const uint16_t *)layer->weight + first * inputs;
+            const void *from = HAS_BF16 ? (const void *)((const uint16_t *)scratch.values + row * inputs) : x + row * inputs;
+#define TILE(n) gemm_tile_bf16(n, from, inputs, weight, bias, to, outputs, remaining, accumulate)
+            FOR_TILE_ROWS(TILE, row_count)
+#undef TILE
+        }
 #if GROUP
         else {
             const uint8_t *weight = (const uint8_t *)layer->weight + first * inputs;
-            const activation *from = scratch.values + row * inputs;
+            const activation *from = (const activation *)scratch.values + row * inputs;
             const float *scale = layer->scale + first, *scales = scratch.scales + row;
             const int32_t *shifts = scratch.shifts + row;
 #define TILE(n) gemm_tile_int8(n, from, inputs, weight, scale, bias, scales, shifts, to, outputs, remaining, accumulate)
@@ -271,22 +380,34 @@ static void gemm_rows(const linear *layer, const float *x, int64_t row, int64_t 
 
 void linear_forward(const linear *layer, const float *x, int64_t rows, float *y, int accumulate, quantized scratch) {
     int64_t inputs = layer->inputs, panels = (layer->outputs + PANEL - 1) / PANEL;
-    int64_t panels_per_pass = PANEL_CACHE_BYTES / (inputs * PANEL * (layer->format == FP32 ? 4 : 1));
+    int64_t bytes = layer->format == FP32 ? 4 : layer->format == BF16 ? 2 : 1;
+    int64_t panels_per_pass = PANEL_CACHE_BYTES / (inputs * PANEL * bytes);
     if (panels_per_pass < 1) panels_per_pass = 1;
     if (layer->format == QUANTIZED) quantize(x, rows, inputs, scratch);
+#if HAS_BF16
+    if (layer->format == BF16) round_to_bf16(x, rows, inputs, scratch);
+#endif
+#if HAS_TILES
+    int64_t least = layer->format == FP32 || inputs * bytes % AMX_BYTES ? rows + 1 : layer->format == BF16 ? 1 : AMX_LEAST_ROWS;
+    int64_t configured = 0;
+#endif
     for (int64_t panel = 0; panel < panels; panel += panels_per_pass) {
         int64_t end = panel + panels_per_pass < panels ? panel + panels_per_pass : panels, row = 0;
 #if HAS_TILES
-        if (layer->format == QUANTIZED && inputs % AMX_INPUTS == 0)
-            for (; rows - row >= AMX_LEAST_ROWS; row += rows - row < 2 * AMX_ROWS ? rows - row : 2 * AMX_ROWS)
-                gemm_rows_amx(layer, row, rows - row < 2 * AMX_ROWS ? rows - row : 2 * AMX_ROWS, panel, end, y,
-                              accumulate, scratch);
+        for (int64_t some; rows - row >= least; row += some) {
+            some = rows - row < 2 * AMX_ROWS ? rows - row : 2 * AMX_ROWS;
+            if (some != configured)
+                configure_tiles(some < AMX_ROWS ? (int)some : AMX_ROWS, some < AMX_ROWS ? 0 : (int)some - AMX_ROWS);
+            configured = some;
+            (layer->format == BF16 ? gemm_rows_amx_bf16 : gemm_rows_amx_int8)(layer, row, some, panel, end, y, accumulate,
+                                                                             scratch);
+        }
 #endif
         for (; row < rows; row += TILE_ROWS)
             gemm_rows(layer, x, row, rows - row < TILE_ROWS ? rows - row : TILE_ROWS, panel, end, y, accumulate,
                       scratch);
     }
 #if HAS_TILES
-    _tile_release();
+    if (configured) _tile_release();
 #endif
 }
