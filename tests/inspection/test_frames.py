@@ -9,18 +9,16 @@ import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
+from tests.sources.conftest import untrained
 
 import translume
-from translume.checkpoint import Checkpoint, build_model, save_model
+from translume.checkpoint import save_model
 from translume.cli import main
-from translume.config import Config
 from translume.drawing import plot_attention, plot_attribution, trace_lines, trace_page
 from translume.errors import SettingsError, TranslationError
 from translume.inspection import Trace, edit_source, force_token, record_beam, why_not
 from translume.inspection.frames import ctc_alignment
-from translume.model.ctc import Ctc
 from translume.sources import frame_reader
-from translume.text import train_tokenizer
 from translume.translator import Translator
 
 NOISE = np.random.default_rng(5)
@@ -30,36 +28,11 @@ GIVEN = {
     "image": NOISE.integers(0, 256, (8, 33), np.uint8),
 }
 """A source of each kind: of 31, 31 and 33 frames, which are 8, 8 and 9 positions."""
-SETTINGS = {"audio": {"mels": 11}, "features": {"values": 5}, "image": {"height": 8, "channels": 3}}
-
-
-def translator_of(kind: str, *, ctc: bool = True, **source: object) -> Translator:
-    """Return a translator with random weights."""
-    config = Config.build(
-        {
-            "data": {"source": {"kind": kind, **SETTINGS[kind], **source}},
-            "tokenizer": {"kind": "word", "unknown": "token"},
-            "model": {"width": 20, "feed_forward": 24, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 4},
-            "decoding": {"beam": 3, "max_length": 9},
-            "training": {"ctc_weight": 0.3 if ctc else 0.0},
-        }
-    )
-    tokenizer = train_tokenizer(config.tokenizer, ["one two three four five six seven"])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(11)
-        model = build_model(config.model, len(tokenizer), len(tokenizer), config.data.source).eval()
-        model.ctc = Ctc(20, len(tokenizer)) if ctc else None
-        for parameter in model.parameters():
-            parameter.data += 0.3 * torch.randn_like(parameter)
-        reader = frame_reader(config.data.source)
-        assert reader is not None
-        model.encoder.embedding.learn(reader.read(GIVEN[kind]))
-    return Translator(Checkpoint(config=config, model=model, source_tokenizer=tokenizer, target_tokenizer=tokenizer))
 
 
 @pytest.fixture(scope="module")
 def translators() -> dict[str, Translator]:
-    return {kind: translator_of(kind) for kind in GIVEN}
+    return {kind: untrained(kind, given=each) for kind, each in GIVEN.items()}
 
 
 @pytest.fixture(scope="module")
@@ -159,11 +132,11 @@ def test_parts_of_tokens_are_frames_by_ctc_or_by_attention(image_trace: Trace) -
     assert all(begin % 4 == 0 and (end % 4 == 0 or end == 33) for begin, end in frames.spans[:-1])
     assert [*frames.spans[:-1]] == sorted(frames.spans[:-1])
     assert frames.spans[-1] == (0, 0)  # the end mark
-    plain = translume.trace(translator_of("image", ctc=False), GIVEN["image"], "one two")
+    plain = translume.trace(untrained("image", ctc=False), GIVEN["image"], "one two")
     assert plain.frames.aligned_by == "attention"
     peaks = np.array(plain.attention.cross[1]).mean(0).argmax(1)
     assert plain.frames.spans[:2] == tuple((4 * peak, min(4 * peak + 4, 33)) for peak in peaks[:2])
-    unknown = translume.trace(translator_of("image", ctc=False), GIVEN["image"], "one two", show=())
+    unknown = translume.trace(untrained("image", ctc=False), GIVEN["image"], "one two", show=())
     assert (unknown.frames.aligned_by, set(unknown.frames.spans)) == ("", {(0, 0)})
 
 

@@ -4,8 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from translume.checkpoint import Checkpoint, build_model
 from translume.config import Config
+from translume.model.ctc import Ctc
+from translume.sources import frame_reader
+from translume.text import train_tokenizer
+from translume.translator import Translator
 
 SYMBOLS = np.random.default_rng(7).normal(size=(3, 5)) * 2
 """What a frame of each of the letters a, b and c looks like."""
@@ -63,3 +69,31 @@ def make(manifests: Path) -> Callable[..., Config]:
         return Config.build({name: {**usual.get(name, {}), **tables.get(name, {})} for name in {**usual, **tables}})
 
     return build
+
+
+KINDS = {"audio": {"mels": 11}, "features": {"values": 5}, "image": {"height": 8, "channels": 3}}
+
+
+def untrained(kind: str, *, ctc: bool = True, given: np.ndarray | None = None) -> Translator:
+    """Return a translator of sources of a kind with random weights.  given: the source that it is normalised by."""
+    config = Config.build(
+        {
+            "data": {"source": {"kind": kind, **KINDS[kind]}},
+            "tokenizer": {"kind": "word", "unknown": "token"},
+            "model": {"width": 20, "feed_forward": 24, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 4},
+            "decoding": {"beam": 3, "max_length": 9},
+            "training": {"ctc_weight": 0.3 if ctc else 0.0},
+        }
+    )
+    tokenizer = train_tokenizer(config.tokenizer, ["one two three four five six seven"])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        model = build_model(config.model, len(tokenizer), len(tokenizer), config.data.source).eval()
+        model.ctc = Ctc(20, len(tokenizer)) if ctc else None
+        for parameter in model.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    if given is not None:
+        reader = frame_reader(config.data.source)
+        assert reader is not None
+        model.encoder.embedding.learn(reader.read(given))
+    return Translator(Checkpoint(config=config, model=model, source_tokenizer=tokenizer, target_tokenizer=tokenizer))
