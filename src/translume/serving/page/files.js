@@ -79,17 +79,27 @@ export async function translateFile(file) {
   }
 }
 
+// What files the button takes, for a model of texts.
+export function showFormats() {
+  const kinds = formats.length ? formats : [".txt"];
+  at("kinds").textContent = `Files: ${kinds.join(", ")}`;
+  at("pick").title = `Translate a document: ${kinds.join(", ")}`;
+  at("file").accept = kinds.join(",");
+}
+
 // settings, limits: those of the server.  onBusy: called with the seconds to wait if the server is busy.
-export function setUpFiles(settings, limits, onBusy) {
+// take(files): whether they were taken, and are no documents to translate.
+export function setUpFiles(settings, limits, onBusy, take) {
   most = limits.texts;
   waiting = onBusy;
   if (settings.filesTranslation) formats = settings.supportedFilesFormat;
-  at("kinds").textContent = `Files: ${formats.length ? formats.join(", ") : ".txt"}`;
-  at("pick").title = `Translate a document: ${formats.length ? formats.join(", ") : ".txt"}`;
-  at("file").accept = formats.length ? formats.join(",") : ".txt";
+  showFormats();
+  const open = (files) => {
+    if (!take(files)) for (const file of files) translateFile(file);
+  };
   at("pick").addEventListener("click", () => at("file").click());
   at("file").addEventListener("change", () => {
-    for (const file of at("file").files) translateFile(file);
+    open([...at("file").files]);
     at("file").value = "";
   });
   const { documentElement: whole, body } = document;
@@ -103,6 +113,6 @@ export function setUpFiles(settings, limits, onBusy) {
     body.classList.remove("dropping");
     if (!event.dataTransfer.files.length || at("pick").hidden) return;
     event.preventDefault();
-    for (const file of event.dataTransfer.files) translateFile(file);
+    open(event.dataTransfer.files);
   });
 }

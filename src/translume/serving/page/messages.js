@@ -15,12 +15,17 @@ const MESSAGES = {
   worker_lost: "The model could not translate this text. Try to change or to shorten it.",
   too_many_lines: "A line of your text has too many sentences. Put them on several lines.",
   too_much_to_inspect: "This sentence is too long to inspect.",
+  file_too_large: "This file is too large for this server.",
   unknown_model: "The server no longer has this model. Reload the page.",
 };
 
 // Return the message of an error.
 export function readable(error) {
   const message = error.message ?? "";
+  const [, size, unit, limit] = /^file: has ([\d,.]+) (seconds|pixels), expected at most ([\d,.]+)/.exec(message) ?? [];
+  if (size) return `This file has ${size} ${unit}. The limit is ${limit}.`;
+  if (error.code === "file_too_long") return "This file is too long for this model.";
+  if (error.code === "invalid_file") return `This file cannot be read: ${message.replace(/^file: /, "")}.`;
   if (error.code === "text_too_long") {
     const [, found, most] = /found ([\d,]+) characters, expected at most ([\d,]+)/.exec(message) ?? [];
     if (found) return `A line of your text has ${found} characters. The limit is ${most}.`;
@@ -40,7 +45,7 @@ export const isPassing = (error) => [0, 429, 500, 503, 504].includes(error.statu
 const WARNINGS = {
   truncated: (detail) => (detail.includes("target") ? "The translation was cut off at the length limit. Shorter sentences help." : "The text was cut: its end is not translated."),
   repetition: () => "The translation repeats itself. It is probably wrong.",
-  low_source_use: () => "The translation is much shorter than the text. Something may be missing.",
+  low_source_use: () => (offers("transcribe") ? "Little or nothing was recognised." : "The translation is much shorter than the text. Something may be missing."),
   placeholder_lost: (detail) => `Something that should be copied unchanged is missing: ${detail}`,
   constraint_unmet: (detail) => `A term of your glossary was not used: ${detail}`,
 };

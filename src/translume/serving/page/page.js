@@ -1,7 +1,8 @@
 // The web page: translates while the user types. Words have alternatives; probabilities are shown as details.
 import * as choice from "./choice.js";
 import { showExamples } from "./examples.js";
-import { setUpFiles } from "./files.js";
+import { setUpFiles, showFormats } from "./files.js";
+import { give, givenFile, readsFiles, setUpGiven, showGiven, take, transcribe } from "./given.js";
 import { phrasesFor, setUpGlossary, showGlossary } from "./glossary.js";
 import { remember, setUpHistory } from "./history.js";
 import { keepText, keptText, linkTo, takeLinked } from "./keep.js";
@@ -103,9 +104,9 @@ function scheduleNotice(text) {
 
 function count() {
   const characters = [...at("text").value].length;
-  at("count").textContent = characters ? `${characters.toLocaleString("en")} character${characters === 1 ? "" : "s"}` : "";
+  at("count").textContent = characters && !readsFiles() ? `${characters.toLocaleString("en")} character${characters === 1 ? "" : "s"}` : "";
   at("clear").disabled = at("share").disabled = at("speak-source").disabled = !characters;
-  at("examples").hidden = Boolean(characters) || at("examples").childElementCount < 2;
+  at("examples").hidden = Boolean(characters) || readsFiles() || at("examples").childElementCount < 2;
 }
 
 // Fit the height of the text box to the text, where the browser does not do it itself.
@@ -117,18 +118,26 @@ function grow() {
 
 // What depends on the chosen model.
 function showModel() {
-  const { source = "", target = "" } = choice.model(), classifies = choice.offers("classify");
-  for (const id of ["output", "copy", "more", "details", "share", "tap"]) at(id).hidden = classifies;
+  const { source = "", target = "" } = choice.model(), classifies = choice.offers("classify"), reads = readsFiles();
+  for (const id of ["output", "copy", "more", "details", "tap"]) at(id).hidden = classifies;
+  at("share").hidden = classifies || reads;
+  at("inside").hidden = !choice.offers("inspect");
+  at("field").hidden = reads;
   at("labels").hidden = !classifies;
   at("pick").hidden = classifies;
-  at("glossary").hidden = classifies;
+  at("glossary").hidden = at("history").hidden = classifies || reads;
+  at("pick").querySelector("span").textContent = reads ? "File" : "Document";
   at("legend-row").hidden = classifies || !document.body.classList.contains("detailed");
-  at("h-output").textContent = classifies ? "Labels" : "Translation";
-  at("lead").hidden = classifies;
+  at("h-text").firstElementChild.textContent = reads ? "File" : "Text";
+  at("h-output").textContent = classifies ? "Labels" : reads ? "Text" : "Translation";
+  at("lead").hidden = classifies || reads;
   at("output").lang = target;
-  at("output").dataset.empty = target ? `The ${choice.named(target)} translation appears here` : "The translation appears here";
+  at("output").dataset.empty = reads ? "The text appears here" : target ? `The ${choice.named(target)} translation appears here` : "The translation appears here";
   at("text").lang = choice.detecting() ? "" : source;
   showVoices(source, classifies ? "" : target);
+  if (reads !== document.body.classList.contains("reads") && !reads) showFormats();
+  if (reads !== document.body.classList.contains("reads") || state.given !== choice.model().name) showGiven();
+  state.given = choice.model().name;
   showExamples(at("examples"), source, (sentence) => setText(sentence));
   showGlossary();
   count();
@@ -171,17 +180,19 @@ async function go(signal) {
   clearTimeout(state.historyTimer);
   const text = at("text").value;
   try {
-    if (choice.detecting() && text.trim()) await detectSource(text, signal);
+    if (choice.detecting() && text.trim() && !readsFiles()) await detectSource(text, signal);
     const model = choice.model().name, classifies = choice.offers("classify");
     const kept = model === state.model ? state.lines : [];
     state.model = model;
     showModel();
     closeOthers();
     at("output").setAttribute("aria-busy", "true");
-    if (classifies) await label(text, model, signal);
+    if (readsFiles()) await read(signal);
+    else if (classifies) await label(text, model, signal);
     else await put(text, model, kept, signal);
     clear();
     say("");
+    if (readsFiles()) return;
     scheduleHistory();
     scheduleNotice(text);
   } catch (error) {
@@ -226,6 +237,24 @@ async function put(text, model, kept, signal) {
     if (!signal.aborted) draw();
   }
   if (state.resting) at("spoken").textContent = whole();
+}
+
+// Show what a file says.
+async function read(signal) {
+  const file = givenFile();
+  closeStep();
+  const show = (lines) => {
+    Object.assign(state, { lines, gaps: lines.map(() => "") });
+    draw();
+  };
+  show([]);
+  clear();
+  if (!file) return;
+  say("Reading…");
+  const found = await transcribe({ waiting, signal });
+  if (signal.aborted) return;
+  show([Object.assign(new Line(file.name, found), { file })]);
+  at("spoken").textContent = whole();
 }
 
 async function label(text, model, signal) {
@@ -289,7 +318,7 @@ function keyboard(event) {
     runs.now();
   } else if (event.altKey && !event.ctrlKey && !event.metaKey) {
     const actions = {
-      KeyT: () => at("text").focus(), KeyO: output.focusFirst, KeyS: swap, KeyC: copy, KeyI: () => openInspection(),
+      KeyT: () => (readsFiles() ? at("pick") : at("text")).focus(), KeyO: output.focusFirst, KeyS: swap, KeyC: copy, KeyI: () => openInspection(),
     }[event.code];
     if (!actions) return;
     event.preventDefault();
@@ -388,14 +417,16 @@ async function begin() {
     const [models, info, settings] = await Promise.all(["v1/models", "v1/info", "frontend/settings"].map((path) => get(path)));
     Object.assign(state, { limits: info.limits, detects: info.detects });
     if (settings.keyRequired) runs.gap = GAP_WITH_KEY;
-    const usable = models.models.filter((each) => each.offers.includes("translate") || each.offers.includes("classify"));
+    const usable = models.models.filter((each) => ["translate", "classify", "transcribe"].some((what) => each.offers.includes(what)));
     if (!usable.length) throw new Error("This server has no model that translates or classifies. Programs can use its API.");
     choice.setUpChoice(usable, info.detects, () => {
       Object.assign(state, { foreign: null, known: null });
-      runs.now();
+      if (givenFile()) give(null);
+      else runs.now();
     });
     setUpDetails();
-    setUpFiles(settings, info.limits, waiting);
+    setUpFiles(settings, info.limits, waiting, take);
+    setUpGiven(info.limits, () => runs.now(), problem);
     setUpGlossary(pair, () => runs.now());
     at("key-form").hidden = !settings.keyRequired || hasKey();
     at("about").replaceChildren(info.version === "0" ? "" : `Translume ${info.version}, `, element("a", { href: "docs" }, "API"));

@@ -13,10 +13,10 @@ from translume.serving.api.openapi import ALWAYS, TEXT, responses
 
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 OWN: Final = (
-    *("choice.js", "docs.css", "docs.js", "example.js", "examples.js", "files.js", "glossary.js", "history.js"),
-    *("icon.svg", "keep.js", "lines.js", "messages.js", "others.js", "output.js", "page.css", "page.js"),
-    *("sentence.js", "server.js", "shape.js", "step.js", "storage.js", "theme.js", "theming.js", "translate.css"),
-    *("translating.js", "typing.js", "voice.js"),
+    *("choice.js", "docs.css", "docs.js", "example.js", "examples.js", "files.js", "given.js", "glossary.js"),
+    *("history.js", "icon.svg", "keep.js", "lines.js", "messages.js", "others.js", "output.js", "page.css", "page.js"),
+    *("record.js", "recorder.js", "sentence.js", "server.js", "shape.js", "step.js", "storage.js", "theme.js"),
+    *("theming.js", "translate.css", "translating.js", "typing.js", "voice.js"),
 )
 DRAWN: Final = ("steps.css", "steps.js")
 """Files shared with the page of a trace."""
@@ -58,7 +58,7 @@ def _policy() -> str:
     """Return the Content-Security-Policy. It also allows the pages of traces, whose tabs inherit it."""
     style, script = trace_page_hashes()
     return (
-        f"default-src 'none'; script-src 'self' {script}; style-src 'self' {style}; img-src 'self' data:; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        f"default-src 'none'; script-src 'self' {script}; style-src 'self' {style}; img-src 'self' data: blob:; "
+        "media-src blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )

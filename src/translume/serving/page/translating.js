@@ -1,4 +1,5 @@
 // Translation of a text line by line: translated lines are kept, the others arrive as stable prefixes.
+import { transcribe } from "./given.js";
 import { parted } from "./lines.js";
 import { Line, Pending } from "./sentence.js";
 import { Refused, patiently, post, stream } from "./server.js";
@@ -112,10 +113,18 @@ function sentences(line, phrases) {
 // Other translations of a line, as hypotheses with tokens, the best first.  width: most hypotheses of a request.
 export async function otherWordings(line, { model, width, signal }) {
   const beam = Math.min(WORDINGS, width);
+  if (line.file) {
+    const { hypotheses } = await transcribe({ waiting: () => {}, signal, options: { strategy: "beam", beam, nbest: beam } });
+    return different(hypotheses);
+  }
   const request = { text: line.source, model, strategy: "beam", beam, nbest: beam, detail: true };
   if (line.phrases.length) request.constraints = line.phrases;
   const answer = await post("v1/translate", request, signal);
-  const found = new Map(answer.translations[0].hypotheses.map((each) => [each.text, each]));
+  return different(answer.translations[0].hypotheses);
+}
+
+function different(hypotheses) {
+  const found = new Map(hypotheses.map((each) => [each.text, each]));
   return [...found.values()].filter((each) => each.text.trim());
 }
 
