@@ -71,6 +71,7 @@ def test_the_kind_of_sources_is_recognised_and_the_proposal_trains(
     assert settings["data"]["train"] == str(file)
     assert settings["tokenizer"] == {"kind": "word", "unknown": "token"}
     assert (settings["training"]["metric"], settings["training"]["ctc_weight"]) == ("wer", 0.3)
+    assert settings["decoding"]["ctc_weight"] == 0.5
     assert settings["evaluation"]["metrics"] == ["exact_match", "wer"]
     assert result.stderr == f"{described}; 2 % of it held out for validation\n"
     (tmp_path / "proposed.toml").write_text(result.stdout)
@@ -196,4 +197,4 @@ def test_photographs_of_colour_get_no_ctc(run, tmp_path: Path) -> None:
         write_image(tmp_path / "files" / f"{number}.png", width=64, height=48, color=(200, 20, 20))
     settings = settings_of(run("init", file))
     assert settings["data"]["source"]["color"] is True
-    assert "ctc_weight" not in settings["training"]
+    assert "ctc_weight" not in settings["training"] | settings["decoding"]

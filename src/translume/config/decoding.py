@@ -122,7 +122,7 @@ class DecodingSettings(Settings):
     utility: Literal["none", "chrf", "bleu"] = "none"
     """Rank the hypotheses by mean sentence chrF or BLEU against all of them (minimum Bayes risk)."""
     ctc_weight: float = Field(default=0.0, ge=0.0, le=1.0)
-    """λ: rank the hypotheses by (1 − λ) · log p + λ · log p of CTC, for a model with `training.ctc_weight`; 0: by p."""
+    """λ: search for the best (1 − λ) · log p + λ · log p of CTC, for a model with `training.ctc_weight`; 0: by p."""
     calibrated: bool = False
     """Rank by probabilities at the temperature that `translume evaluate --fit-temperature` stored with the model."""
     unsmooth: float = Field(default=0.0, ge=0.0, lt=1.0)

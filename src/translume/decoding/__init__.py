@@ -3,6 +3,7 @@
 from translume.decoding.beam import Beam, BeamStatus, Candidates, Ending, Hypothesis, ScoreTerms, SearchError
 from translume.decoding.beam_search import BeamSearch
 from translume.decoding.constrained_beam import Boundaries, ConstrainedBeam, Constraints, Phrase
+from translume.decoding.ctc_prefix import CtcPrefix
 from translume.decoding.diverse import DiverseBeam
 from translume.decoding.ensemble import Average, Averaged, Ensemble, Fused, Fusion, LanguageModel
 from translume.decoding.greedy import Greedy
@@ -54,6 +55,7 @@ __all__ = [
     "ConstrainedBeam",
     "Constraints",
     "Coverage",
+    "CtcPrefix",
     "DiverseBeam",
     "Ending",
     "Ensemble",

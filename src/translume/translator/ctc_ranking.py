@@ -5,13 +5,24 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from translume.checkpoint import Checkpoint
+from translume.decoding.ctc_prefix import IMPOSSIBLE
 from translume.translator.planning import Piece, padded_sources
 from translume.translator.results import TextHypothesis
 
-_LEAST = -1e4
-"""The log-probability by CTC of a target that no alignment with its source gives."""
+
+@torch.inference_mode()
+def ctc_log_probs(checkpoint: Checkpoint, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities of CTC [B, S, V] and the mask [B, S] of padded sources.
+
+    The model has a CTC output.
+    """
+    model = checkpoint.model
+    assert model.ctc is not None
+    source, mask = model.encoder.front(source, mask)
+    return model.ctc.log_probs(model.encoder(source, mask)), mask
 
 
 @torch.inference_mode()
@@ -24,15 +35,12 @@ def rank_by_ctc(
 ) -> list[list[TextHypothesis]]:
     """Return the `nbest` hypotheses of each piece by (1 − weight) · log_prob + weight · log p of CTC, best first.
 
-    The model has a CTC output. `score` is this sum.
+    The search was guided by the same sum (`CtcPrefix`). `score` is this sum.
     """
-    model, specials = checkpoint.model, checkpoint.target_tokenizer.specials
-    assert model.ctc is not None
-    source, mask = padded_sources(
-        pieces, checkpoint.source_tokenizer.specials, next(checkpoint.model.parameters()).device
-    )
-    source, mask = model.encoder.front(source, mask)
-    log_probs = model.ctc.log_probs(model.encoder(source, mask)).transpose(0, 1)  # [S, B, V]
+    specials = checkpoint.target_tokenizer.specials
+    device = next(checkpoint.model.parameters()).device
+    log_probs, mask = ctc_log_probs(checkpoint, *padded_sources(pieces, checkpoint.source_tokenizer.specials, device))
+    log_probs = log_probs.transpose(0, 1)  # [S, B, V]
     ranked = []
     for number, hypotheses in enumerate(found):
         targets = [[id_ for id_ in each.ids if id_ != specials.eos] for each in hypotheses]
@@ -46,7 +54,7 @@ def rank_by_ctc(
             reduction="none",
         )
         scored = [
-            replace(each, score=(1 - weight) * each.log_prob + weight * max(-loss, _LEAST), terms=None)
+            replace(each, score=(1 - weight) * each.log_prob + weight * max(-loss, IMPOSSIBLE), terms=None)
             for each, loss in zip(hypotheses, losses.tolist(), strict=True)
         ]
         ranked.append(sorted(scored, key=lambda each: -each.score)[:nbest])

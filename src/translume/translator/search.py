@@ -16,6 +16,7 @@ from translume.decoding import (
     BestHypotheses,
     CompleteSearch,
     CompleteSearcher,
+    CtcPrefix,
     Fusion,
     Hypothesis,
     PromptedState,
@@ -49,6 +50,7 @@ from translume.translator.constraints import (
     unmet_constraints,
     words_of,
 )
+from translume.translator.ctc_ranking import ctc_log_probs
 from translume.translator.planning import LineError, LinePlan, ModelFacts, Piece, padded_sources
 from translume.translator.ranking import minimum_bayes_risk
 from translume.translator.results import TextHypothesis
@@ -249,6 +251,8 @@ def prepare_search(
     rules = build_rules(tokenizer, [bool(prefix) for prefix in prefixes], settings)
     if settings.timestamps:
         rules.append(times_rule(tokenizer, settings.latest_start))
+    if settings.ctc_weight and strategy.width > 1:
+        rules.append(CtcPrefix(*ctc_log_probs(checkpoint, source, mask), specials.bos, _ctc_share(settings.ctc_weight)))
     return PreparedSearch(
         step=step,
         state=state,
@@ -260,6 +264,11 @@ def prepare_search(
         rules=rules,
         searcher=steps if step is prompted and runs_searches(steps) else None,
     )
+
+
+def _ctc_share(weight: float) -> float:
+    """The weight of log p of CTC in a sum with log p of the decoder, which the search ranks by."""
+    return weight / max(1 - weight, 1e-3)
 
 
 def temperature_of(checkpoint: Checkpoint, settings: DecodingSettings) -> float:
