@@ -350,6 +350,17 @@ def test_damaged_weights_are_a_one_line_error(folder, tmp_path):
     assert "\n" not in message
 
 
+def test_a_model_with_a_nan_is_not_imported(folder, tmp_path):
+    def damage(state):
+        state["model.decoder.layers.0.fc1.bias"][0] = float("nan")
+
+    weights(folder, damage)
+    assert refused(folder, tmp_path / "out", TranslumeError) == (
+        "certificate: found log-probabilities nan here and nan in the other toolkit for one token, expected finite "
+        "numbers in both"
+    )
+
+
 def test_half_precision_is_read(folder, tmp_path):
     weights(folder, lambda state: state.update({name: value.half() for name, value in state.items()}))
     assert translume.import_model(folder, tmp_path / "out").certificate.difference < 1e-4

@@ -1,5 +1,6 @@
 """Compare an exported or imported model with its original: teacher-forced log-probabilities of random sentences."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from translume.checkpoint import Checkpoint
+from translume.errors import TranslumeError
 from translume.model import Transformer
 
 SENTENCES, LONGEST = 50, 31
@@ -50,13 +52,22 @@ class ForcedTargets:
     frames: tuple[Tensor, ...] = ()
 
     def certificate(self, found: Sequence[Sequence[float]], dtype: str) -> Certificate:
-        """Compare the log-probabilities `found` with ours. Raises ValueError if their number differs."""
+        """Compare the log-probabilities `found` with ours.
+
+        Raises TranslumeError if one is NaN, or infinite in one model only; ValueError if their number differs.
+        """
         pairs = [
             pair
             for ours, theirs in zip(self.log_probs, found, strict=True)
             for pair in list(zip(ours, theirs, strict=True))[self.given :]
         ]
-        differences = [abs(ours - theirs) for ours, theirs in pairs]
+        differences = [0.0 if ours == theirs else abs(ours - theirs) for ours, theirs in pairs]
+        for pair, difference in zip(pairs, differences, strict=True):
+            if not math.isfinite(difference):  # NaN would pass every comparison with a limit
+                raise TranslumeError(
+                    f"certificate: found log-probabilities {pair[0]:.4g} here and {pair[1]:.4g} in the other toolkit "
+                    "for one token, expected finite numbers in both"
+                )
         return Certificate(
             sentences=len(found),
             tokens=len(pairs),

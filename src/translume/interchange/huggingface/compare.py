@@ -68,7 +68,7 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
 
 def _accepted(certificate: Certificate, folder: Path) -> Certificate:
     """Return a certificate. Raises TranslumeError if the two models differ too much."""
-    if not certificate.difference <= TOLERANCE:
+    if certificate.difference > TOLERANCE:
         raise TranslumeError(
             f"{folder}: the imported model differs from transformers' by {certificate.difference:.2g} nats a token, "
             f"expected at most {TOLERANCE}"

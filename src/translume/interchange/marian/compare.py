@@ -44,7 +44,7 @@ def compare_with_marian(checkpoint: Checkpoint, files: MarianFiles) -> Certifica
         lines = [[" ".join(f"w{id_}" for id_ in row) for row in rows] for rows in (forced.sources, forced.targets)]
         found = score_with_marian(files.weights, (source, target), *lines)
     certificate = forced.certificate(found, "float32")
-    if not certificate.difference <= TOLERANCE:
+    if certificate.difference > TOLERANCE:
         raise TranslumeError(
             f"{files.weights}: the imported model differs from Marian's by {certificate.difference:.2g} nats a token, "
             f"expected at most {TOLERANCE}"

@@ -152,9 +152,10 @@ class Family(ABC):
     def weights_from(self, state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
         """Return our state dict from theirs. Raises ModelFolderError for missing weights."""
         self.refuse(settings)
-        renamed = to_ours(self.rows(settings), state)
-        for ours, theirs in self.tables(settings):
+        renamed: dict[str, Tensor] = {}
+        for ours, theirs in self.tables(settings):  # first, since comparing two names of one table takes it twice
             renamed.update(dict.fromkeys(ours, found(state, ours[0], theirs)))
+        renamed |= to_ours(self.rows(settings), state)
         if isinstance(settings.head, SoftmaxSettings) and settings.head.bias:
             renamed["head.bias"] = found(state, "head.bias", (self.logit_bias,))[0]
         return renamed
@@ -165,7 +166,8 @@ def found(state: Mapping[str, Tensor], ours: str, theirs: Sequence[str]) -> Tens
     present = [name for name in theirs if name in state]
     if not present:
         raise ModelFolderError(f"{theirs[0]}: no such weights, expected them for {ours}")
+    first = state[present[0]].detach()
     for name in present[1:]:
-        if not torch.equal(state[name], state[present[0]]):
+        if not torch.equal(state[name], first):
             raise ModelFolderError(f"{name}: differs from {present[0]}, with which config.json ties it")
-    return state[present[0]].detach()
+    return first
