@@ -7,6 +7,7 @@ files, which the system can drop, as multiples of the weights in float32.
 import sys
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 
 import translume
@@ -23,8 +24,8 @@ def resident() -> tuple[int, int]:
 
 
 def main(source: str, out: str) -> None:
-    import transformers  # noqa: F401 (loaded before the measurement begins)
-
+    for module in ("importing", "huggingface.compare"):  # libraries are loaded before the measurement begins
+        import_module(f"translume.interchange.{module}")
     before, peak, ended = resident(), [0, 0], threading.Event()
 
     def watch() -> None:

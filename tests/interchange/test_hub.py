@@ -1,6 +1,7 @@
 """Models of the Hub are downloaded, checked and imported into a cache; each failure is one line."""
 
 import json
+import multiprocessing
 import shutil
 import sys
 from pathlib import Path
@@ -89,6 +90,27 @@ def test_a_cut_download_is_resumed(hub, monkeypatch):
     received = len(repository.files[WEIGHTS]) // 2 // 1000 * 1000
     assert f"GET /{NAME}/resolve/{repository.commit}/{WEIGHTS} bytes={received}-" in hub.requests
     assert load_checkpoint(folder).config.model.width == 34
+
+
+def test_processes_that_import_a_repository_at_once_download_it_once_and_share_the_import(hub):
+    processes = multiprocessing.get_context("fork")  # the libraries are imported already
+    together, found = processes.Barrier(2), processes.SimpleQueue()
+
+    def load_model():
+        together.wait(60)
+        found.put(str(model_folder(f"hf://{NAME}")))
+
+    children = [processes.Process(target=load_model) for _ in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(120)
+    assert [child.exitcode for child in children] == [0, 0]
+    one, other = found.get(), found.get()
+    assert one == other
+    assert hub.transferred().count(WEIGHTS) == 1
+    load_checkpoint(one)
+    assert [each.name for each in Path(one).parent.iterdir()] == [Path(one).name]
 
 
 def test_import_makes_a_model_folder_of_a_repository(hub, tmp_path):

@@ -73,8 +73,7 @@ def test_missing_weights_are_named(make):
     with pytest.raises(ModelFolderError) as caught:
         Marian().weights_from({}, settings)
     assert str(caught.value) == (
-        "model.encoder.layers.0.self_attn.q_proj.weight: no such weights, "
-        "expected them for encoder.layers.0.self_attention.query_key_value.weight"
+        "model.shared.weight: no such weights, expected them for encoder.embedding.table.weight"
     )
 
 

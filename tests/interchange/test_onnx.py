@@ -21,6 +21,7 @@ from translume.interchange.onnx import writer
 from translume.interchange.onnx.stepper import OnnxStepper, open_session
 from translume.interchange.onnx.tracing import trace
 from translume.text import train_tokenizer
+from translume.text.standard import HOSTILE
 from translume.translator import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,8 +192,8 @@ def test_the_tokenizer_beside_the_graphs_gives_the_same_ids(exported):
     )
     settings = json.loads((out / "tokenizer_config.json").read_text())
     assert settings["eos_token"] == ours.pieces()[ours.specials.eos]
-    for text in TEXTS:
-        assert theirs.encode(text).ids == [*ours.encode(text), ours.specials.eos]
+    for text in (*TEXTS, *HOSTILE):
+        assert theirs.encode(text).ids == [*ours.encode(text), ours.specials.eos], text
 
 
 @pytest.mark.parametrize(

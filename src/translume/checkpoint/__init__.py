@@ -10,6 +10,7 @@ from translume.checkpoint.building import (
     free,
     load_pretrained,
     mark_separators,
+    trim_memory,
     without_values,
 )
 from translume.checkpoint.folder import (
@@ -102,6 +103,7 @@ __all__ = [
     "stale_decoding_files",
     "store_temperature",
     "tensor_file",
+    "trim_memory",
     "unique_tensors",
     "verify",
     "without_values",

@@ -7,11 +7,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from pkgutil import resolve_name
 from threading import get_ident
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
 from translume.config import AdaptiveSettings, ClassifySettings, Config, ModelSettings, SourceKind, TextSettings
 from translume.errors import DataError, SettingsError
@@ -46,9 +47,22 @@ def without_values() -> Iterator[None]:
 
     handle = register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]  # may return a parameter
     try:
-        yield
+        with _Uninitialised():
+            yield
     finally:
         handle.remove()
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Draw no normal values for parameters on the meta device, for which torch would import its compiler."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func is nn.init.normal_ and given["tensor"].is_meta:
+            return given["tensor"]
+        return func(*args, **given)
 
 
 @torch.no_grad()
@@ -87,8 +101,13 @@ def adopt(network: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def free(network: nn.Module) -> None:
-    """Free the memory of a network that is no longer used, and return it to the system, which glibc does not do."""
+    """Free the memory of a network that is no longer used, and return it to the system."""
     network.to("meta")
+    trim_memory()
+
+
+def trim_memory() -> None:
+    """Return freed memory to the system. glibc keeps it, in holes between tensors that are used."""
     with suppress(AttributeError, OSError):  # other C libraries have no such function
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -55,7 +55,7 @@ def _renamed(
         if len(found) == len(wanted) == 1:
             renamed[wanted[0][0]] = found[0]
             continue
-        whole = torch.cat(found)
+        whole = found[0] if len(found) == 1 else torch.cat(found)
         unit = whole.size(0) // sum(share for _, share in wanted)
         parts = torch.split(whole, [unit * share for _, share in wanted])
         one = len(parts) == 1

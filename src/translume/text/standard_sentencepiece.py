@@ -25,6 +25,10 @@ unknown characters. Unicode reserves them as control characters, which combine w
 _PRIVATE = 0x10E000
 """The first of the characters that stand for others while rules are applied."""
 _ANY = r"[\s\S]"
+_JAVASCRIPT = (
+    r"[\x01-\x08\v\x0e-\x1f\x7f\x8f\x9f\t\n\f\r\xa0\u1680\u2000-\u200f\u2028\u2029\u202f\u205f\u2581\u3000\ufeff\ufffd]"
+)
+"""The characters that transformers.js deletes or makes spaces in a `Precompiled` step, whatever its rules are."""
 _MANY_RULES, _MOST_RULES = 1000, 100
 """Number of rules of several characters from which they are taken to be Unicode's normalisation, and the largest number
 of such rules that are not.
@@ -42,7 +46,8 @@ def sentence_normaliser(tokenizer: Tokenizer) -> normalizers.Normalizer:
     if sentences.codes:
         steps += [_replace(rf"\A{re.escape(code)}", private) for private, code in codes.items()]
         steps.append(_replace(rf"\A{CODE.pattern.replace('.', _ANY)}", NO_CODE))
-        begin = rf"\A(?>[{NO_CODE}{''.join(codes)}]?)\K"
+        first = f"[{NO_CODE}{''.join(codes)}]"
+        begin = rf"(?:\A(?!{first})|(?<=\A{first}))"
     steps += rule_steps(tuple(sentences.rules.items()))
     steps += [
         _replace(" {2,}", " "),
@@ -223,11 +228,13 @@ def rule_steps(rules: tuple[tuple[str, str], ...]) -> list[normalizers.Normalize
     singles, back = {given: put for given, put in rules if len(given) == 1}, {}
     if composed:
         singles = {given: put for given, put in singles.items() if nfkc.normalize_str(given) != put}
-        back = {chr(_PRIVATE + 0x800 + number): each for number, each in enumerate(_not_normal() - table.keys())}
-    begin = _replace(rf"(?>{_units(table)}|{_ANY})\K", BETWEEN)
+        kept = (_not_normal() | {*re.findall(_JAVASCRIPT, "".join(map(chr, range(0x10000))))}) - table.keys()
+        back = {chr(_PRIVATE + 0x800 + number): each for number, each in enumerate(sorted(kept))}
+    begin = _replace(_ends(table, composed=composed), BETWEEN)
     main = [
-        _replace(f"[^{BETWEEN}]\\K(?=[^{BETWEEN}])", INSIDE),
-        normalizers.Precompiled(write_charsmap(singles | {each: private for private, each in back.items()})),
+        _replace(f"(?<=[^{BETWEEN}])(?=[^{BETWEEN}])", INSIDE),
+        *(normalizers.Replace(each, private) for private, each in back.items()),
+        normalizers.Precompiled(write_charsmap(singles)),
         normalizers.Replace(INSIDE, ""),
         *([nfkc] if composed else []),
         normalizers.Replace(BETWEEN, ""),
@@ -243,7 +250,7 @@ def rule_steps(rules: tuple[tuple[str, str], ...]) -> list[normalizers.Normalize
     rest = {chr(_PRIVATE + 0x1000 + number): given for number, given in enumerate(wrong)}
     return [
         begin,
-        *(_replace(rf"(?:\A|{BETWEEN}\K){re.escape(given)}(?={BETWEEN})", private) for private, given in rest.items()),
+        *(_replace(f"(?<![^{BETWEEN}]){re.escape(given)}(?={BETWEEN})", private) for private, given in rest.items()),
         *main,
         *(normalizers.Replace(private, table[given]) for private, given in rest.items()),
         *(normalizers.Replace(private, each) for private, each in back.items()),
@@ -260,34 +267,42 @@ def _not_normal() -> frozenset[str]:
     )
 
 
-def _units(rules: Mapping[str, str]) -> str:
-    """Return a regular expression of the longest matching rules of several characters; no match for none."""
-    syllables = _syllables({given for given, put in rules.items() if len(given) > 1 and _is_hangul(put)})
-    followers: dict[str, dict[str, None]] = {}
-    for given, put in rules.items():
-        if not (syllables and _is_hangul(put)):
-            for end in range(1, len(given)):
-                followers.setdefault(given[:end], {})[given[end]] = None
+def _ends(rules: Mapping[str, str], *, composed: bool) -> str:
+    """Return a regular expression of the places after each longest match of a rule, or character without a rule.
 
-    def pattern(prefix: str, letters: Iterable[str]) -> str:
-        groups: dict[str, set[str]] = {}
-        for letter in letters:
-            node = prefix + letter
-            below = pattern(node, followers[node]) if node in followers else ""
-            groups.setdefault(below, set()).add(letter)
-        parts = [_letters(letters) + below for below, letters in groups.items()]
-        return f"(?:{'|'.join(parts)})" + ("?" if len(prefix) == 1 or prefix in rules else "")
-
-    first = [node for node in followers if len(node) == 1]
-    return "|".join([*syllables, *([pattern("", first)] if first else [])]) or "(?!)"
+    No match ends where the characters before and after belong to one rule. That decides it if no rule begins with a
+    character that continues another one. Otherwise, and unless the rules are Unicode's, matches are found one after the
+    other by `\\K`, which JavaScript does not have.
+    """
+    many = [given for given in rules if len(given) > 1]
+    if not many:
+        return f"(?<={_ANY})"
+    followers = set().union(*(given[1:] for given in many))
+    if not composed and not followers.isdisjoint(given[0] for given in many):
+        longest = "|".join(re.escape(given) for given in sorted(many, key=len, reverse=True))
+        return rf"(?>{longest}|{_ANY})\K"
+    syllables = _syllables({given for given in many if _is_hangul(rules[given])})
+    firsts: dict[tuple[str, str], set[str]] = {}
+    for given in many:
+        if not (syllables and _is_hangul(rules[given])):
+            for cut in range(1, len(given)):
+                firsts.setdefault((given[1:cut], given[cut:]), set()).add(given[0])
+    inside = [
+        f"(?={re.escape(after)})(?<={_letters(letters)}{re.escape(before)})"
+        for (before, after), letters in firsts.items()
+    ]
+    if syllables:
+        first, middle, last = syllables
+        inside += [f"(?={middle})(?<={first})", f"(?={last})(?<={first}{middle})"]
+    return f"(?<={_ANY})(?!(?={_letters(followers)})(?:{'|'.join(inside)}))"
 
 
 def _syllables(rules: Set[str]) -> list[str]:
-    """Return regular expressions of rules that join letters of Hangul; none if there are other rules among them."""
+    """Return regular expressions of the letters that rules join to Hangul; none if there are other rules among them."""
     first, middle, last = ({rule[place] for rule in rules if len(rule) == 3} for place in range(3))
     if not rules or len(rules) != len(first) * len(middle) * (len(last) + 1) or {rule[0] for rule in rules} - first:
         return []
-    return [f"{_letters(first)}{_letters(middle)}{_letters(last)}?"]
+    return [_letters(first), _letters(middle), _letters(last)]
 
 
 def _is_hangul(text: str) -> bool:

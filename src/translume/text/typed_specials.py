@@ -26,11 +26,11 @@ def typed_specials(
             single.add(piece)
     codes, changed, cut = set(codes), [], []
     for name in special:
-        whole = r"(?!\A)" if name in codes else ""
+        whole = r"[\s\S]" if name in codes else ""
         place = next((place for place, each in enumerate(name) if each not in inside), None) if replace else None
         if place is not None:
             head, tail = re.escape(name[:place]), re.escape(name[place + 1 :])
-            changed.append(rf"{whole}{head}\K{re.escape(name[place])}(?={tail})")
+            changed.append(rf"(?<={whole}{head}){re.escape(name[place])}(?={tail})")
             continue
         place = next(
             (
@@ -43,5 +43,5 @@ def typed_specials(
         if place is None and (exact or len(name) == 1):
             raise SettingsError(f"tokenizer: the library would match the special token {name!r} in a text")
         place = place or len(name) - 1
-        cut.append(rf"{whole}{re.escape(name[:place])}\K(?={re.escape(name[place:])})")
+        cut.append(rf"(?<={whole}{re.escape(name[:place])})(?={re.escape(name[place:])})")
     return ["|".join(changed)] if changed else [], ["|".join(cut)] if cut else []

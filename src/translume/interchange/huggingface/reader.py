@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from translume.checkpoint import Checkpoint, adopt, build_model, without_values
+from translume.checkpoint import Checkpoint, adopt, build_model, trim_memory, without_values
 from translume.config import Config
 from translume.errors import ModelFolderError, SettingsError
 from translume.interchange.huggingface.config import (
@@ -48,8 +48,10 @@ def read_huggingface(folder: Path, positions: Sinusoids = "hf") -> ForeignModel:
         "data": family.data_values(foreign), "model": family.model_values(foreign, stored), "decoding": {},
     }  # fmt: skip
     config = build_config(place, values)
-    weights = _weights(path, stored, config, family, foreign)
     source, target = family.tokenizers(folder, foreign)
+    trim_memory()  # before the weights are read, and after their copies
+    weights = _weights(path, stored, config, family, foreign)
+    trim_memory()
     if positions == "marian":
         values["model"]["positions"] = "marian"
     values["decoding"], notes = family.decoding_values(folder, foreign, source)

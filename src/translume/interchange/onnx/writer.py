@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,11 @@ from translume.decoding.prompt import PromptedState, PromptedStep
 from translume.decoding.rules import ForbidTokens
 from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate, ForcedTargets, forced_targets
-from translume.interchange.huggingface.tokenizer import library_tokenizer
 from translume.interchange.onnx.graphs import Graph, Graphs
 from translume.interchange.onnx.quantizing import quantized
 from translume.interchange.onnx.stepper import FOLDER, SUFFIXES, OnnxStepper, file_name, open_session
 from translume.interchange.onnx.tracing import trace
-from translume.text.standard import write_tokenizers
+from translume.text.standard import only_tag, write_tokenizers
 
 TOLERANCE = 1e-3
 """Largest accepted |Δ log p| of a token in float32, in nats. For int8 it is reported but not limited."""
@@ -48,9 +46,12 @@ def write_onnx(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
     for name, graph in _graphs(checkpoint, Graphs(traced)).items():
         graph.save(files / file_name(name, dtype), traced.weights)
     _write_tokenizers(checkpoint, folder)
-    _write_json(folder / "generation_config.json", _generation(checkpoint))
+    _write_json(folder / "generation_config.json", generation_values(checkpoint))
     certificate = _compare(checkpoint, folder, dtype)
-    _write_json(folder / "config.json", _config(checkpoint, dtype) | {"translume": certificate.to_dict()})
+    facts = certificate.to_dict()
+    if languages := checkpoint.target_tokenizer.languages:
+        facts["languages"] = dict(languages)  # the ids of the tags, which no standard file names
+    _write_json(folder / "config.json", _config(checkpoint, dtype) | {"translume": facts})
     return certificate
 
 
@@ -117,8 +118,10 @@ def _config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
     return values
 
 
-def _generation(checkpoint: Checkpoint) -> dict[str, Any]:
-    specials = checkpoint.target_tokenizer.specials
+def generation_values(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return generation_config.json: greedy search with our bans and, if it is known, the tag of every target."""
+    specials, languages = checkpoint.target_tokenizer.specials, checkpoint.target_tokenizer.languages
+    tags = only_tag(checkpoint.target_tokenizer) or [languages.get(checkpoint.config.decoding.to)]
     return {
         "num_beams": 1,
         "max_length": checkpoint.config.model.max_positions,
@@ -127,6 +130,7 @@ def _generation(checkpoint: Checkpoint) -> dict[str, Any]:
         "bos_token_id": specials.bos,
         "eos_token_id": specials.eos,
         "decoder_start_token_id": specials.bos,
+        "forced_bos_token_id": tags[0] if checkpoint.config.model.target_tags else None,
     }
 
 
@@ -136,8 +140,6 @@ def _write_tokenizers(checkpoint: Checkpoint, folder: Path) -> None:
     write_tokenizers(folder, source, checkpoint.target_tokenizer)
     if not path.exists():
         return
-    with suppress(TranslumeError):  # it knows fewer tokenizers, and lists the special tokens
-        library_tokenizer(source).save(str(path))
     pieces, specials = source.pieces(), source.specials
     marks = {"pad": specials.pad, "bos": specials.bos, "eos": specials.eos, "unk": specials.unk}
     values = {

@@ -203,6 +203,8 @@ class _Scaled(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         tensor, settings = self._state[name], self._settings
+        if tensor.is_meta:  # a shape only; a product on this device imports torch's compiler
+            return tensor
         if name.endswith("Attention.q.weight"):
             return tensor * math.sqrt(settings.size_per_head) ** self._power
         if settings.scale_embeddings and (name in EMBEDDINGS or (name == HEAD and settings.head.tie == "all")):
