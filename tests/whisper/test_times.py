@@ -161,6 +161,22 @@ def test_the_command_writes_subtitles_of_a_recording(whisper, tmp_path, kind):
     assert text.stdout.splitlines() == [each for each in wanted.splitlines() if " --> " not in each][1::3]
 
 
+def test_segments_come_when_their_window_is_done(whisper, monkeypatch):
+    from translume.translator import speech
+
+    searches = []
+    search = speech.search_pieces
+    monkeypatch.setattr(speech, "search_pieces", lambda *given, **more: searches.append(1) or search(*given, **more))
+    recording = sound(40_009)
+    segments = whisper.translator.segments(recording, max_length=7)
+    first = next(segments)
+    begun = len(searches)
+    rest = list(segments)
+    whole = whisper.translator.translate(recording, max_length=7, timestamps=True)
+    assert (first, *rest) == whole.segments
+    assert begun < len(searches) / 2  # `translate` searched as many windows again
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -192,3 +208,5 @@ def test_times_are_only_for_recordings(whisper):
     message = "decoding.timestamps: found true, must be false with data.source = 'text'"
     with pytest.raises(SettingsError, match=re.escape(message)):
         of_text.translate("Two dogs.", timestamps=True)
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        next(of_text.segments("Two dogs."))

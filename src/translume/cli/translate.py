@@ -42,9 +42,11 @@ from translume.cli.terminal import ProgressBar, warn
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from translume.config import DecodingSettings
     from translume.decoding import Average
-    from translume.translator import Translation, Translator
+    from translume.translator import Segment, Translation, Translator
 
 RECORDINGS = (".wav", ".flac", ".ogg", ".mp3")
 """Ends of the names of files that are one recording, and no lines."""
@@ -103,7 +105,7 @@ def command(
     columns of the template, as in training. Its rows give one line each.
 
     For a model of recordings, a FILE named .wav, .flac, .ogg or .mp3 is one recording:
-    `translume translate models/whisper talk.mp3 --format srt > talk.srt`.
+    `translume translate models/whisper talk.mp3 --format srt > talk.srt`. Subtitles are written window by window.
 
     With --nbest, every output line has three fields separated by tabs: the number of the input line, the score, the
     translation.
@@ -147,8 +149,7 @@ def command(
     if form is not None or (frames and file.lower().endswith(RECORDINGS)):
         others_given = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}
         _check_recording(file, form, translator, [option for option, given in others_given.items() if given])
-        with interrupt_hint(NOTHING_WRITTEN):
-            _transcribe(file, form or "txt", out, translator, settings)
+        _transcribe(file, form or "txt", out, translator, settings)
         return
     if is_document(file):
         lines_only = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}
@@ -204,14 +205,35 @@ def _check_recording(file: str, form: str | None, translator: "Translator", othe
 
 
 def _transcribe(file: str, form: str, out: Path | None, translator: "Translator", settings: "DecodingSettings") -> None:
-    """Write what is said in a recording."""
+    """Write what is said in a recording; subtitles on standard output as soon as a window is done."""
     from translume.documents.transcripts import transcript
 
-    timed = settings.timestamps or (form != "txt" and translator.config.data.source.window > 0)
-    found = translator.translate(file, settings=settings.model_copy(update={"timestamps": timed}))
+    if out is None and form in ("srt", "vtt"):
+        with interrupt_hint("Interrupted; the segments so far were written."):
+            found = _write_segments(translator.segments(file, settings=settings), form)
+    else:
+        timed = settings.timestamps or (form != "txt" and translator.config.data.source.window > 0)
+        with interrupt_hint(NOTHING_WRITTEN):
+            found = translator.translate(file, settings=settings.model_copy(update={"timestamps": timed}))
+            write_result(transcript(found, form).encode(), out)
     for warning in warnings_of(found):
         warn(f"{file}: {warning}")
-    write_result(transcript(found, form).encode(), out)
+
+
+def _write_segments(segments: "Generator[Segment, None, Translation]", form: str) -> "Translation":
+    """Print each segment when it is known, and return the translation; together they are its `transcript`."""
+    from translume.documents.transcripts import header, written
+
+    begin, number = header(form), 0
+    while True:
+        try:
+            segment = next(segments)
+        except StopIteration as stop:
+            click.echo(begin, nl=False)
+            found: Translation = stop.value
+            return found
+        click.echo(begin + written(segment, number, form), nl=False)
+        begin, number = "", number + 1
 
 
 def _for_sentences(settings: "DecodingSettings", *, aligned: bool) -> "DecodingSettings":

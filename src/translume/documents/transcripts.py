@@ -1,7 +1,6 @@
 """What is said in a recording as plain text, subtitles or JSON."""
 
 import json
-from collections.abc import Iterable, Iterator
 
 from translume.translator import Segment, Translation
 
@@ -14,20 +13,29 @@ def transcript(translation: Translation, form: str) -> str:
 
     Subtitles need `segments`. A `-->` within a text becomes `->`, since it would end a subtitle in WebVTT.
     """
-    segments = translation.segments
     if form == "json":
         return json.dumps(translation.to_dict(), ensure_ascii=False) + "\n"
+    if form == "txt" and not translation.segments:
+        return f"{translation.text}\n"
+    return header(form) + "".join(written(each, number, form) for number, each in enumerate(translation.segments))
+
+
+def header(form: str) -> str:
+    """Return what stands before the first segment."""
+    return "WEBVTT\n" if form == "vtt" else ""
+
+
+def written(segment: Segment, number: int, form: str) -> str:
+    """Return the segment with this number, from 0, in "txt", "srt" or "vtt"; see `transcript`."""
     if form == "txt":
-        return "".join(f"{line}\n" for line in [each.text for each in segments] or [translation.text])
-    if form == "srt":
-        return "\n".join(f"{number}\n{cue}" for number, cue in enumerate(_cues(segments, ","), start=1))
-    return "WEBVTT\n" + "".join(f"\n{cue}" for cue in _cues(segments, "."))
-
-
-def _cues(segments: Iterable[Segment], point: str) -> Iterator[str]:
-    for each in segments:
-        times = f"{_time(each.start, point)} --> {_time(each.end, point)}"
-        yield f"{times}\n{' '.join(each.text.split()).replace('-->', '->')}\n"
+        return f"{segment.text}\n"
+    point = "," if form == "srt" else "."
+    times = f"{_time(segment.start, point)} --> {_time(segment.end, point)}"
+    cue = f"{times}\n{' '.join(segment.text.split()).replace('-->', '->')}\n"
+    if form == "vtt":
+        return f"\n{cue}"
+    blank = "\n" if number else ""
+    return f"{blank}{number + 1}\n{cue}"
 
 
 def _time(seconds: float, point: str) -> str:

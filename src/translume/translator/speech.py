@@ -3,7 +3,7 @@
 As Whisper transcribes (Radford et al. 2023, section 4.5), without repeating a window at higher temperatures.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -186,11 +186,7 @@ class Transcriber:
         """
         tokens = SpeechTokens.of(self.checkpoint.target_tokenizer)
         recordings = [self._recording(plan) for plan in plans]
-        unknown = [each for each in recordings if UNKNOWN_LANGUAGE in each.prompt and not each.done]
-        for batch in self._batches(unknown):
-            prompts = detected_prompts(self.checkpoint, self.stepper, [each.piece(tokens) for each in batch])
-            for each, prompt in zip(batch, prompts, strict=True):
-                each.prompt = prompt
+        self._name_languages(recordings, tokens)
         while rest := [each for each in recordings if not each.done]:
             for timed in (False, True):
                 group = [each for each in rest if each.timed == timed]
@@ -203,6 +199,17 @@ class Transcriber:
                             report("".join(part.text for part in each.found).strip())
         return [each.translation(tokens) for each in recordings]
 
+    def segments(self, plan: LinePlan) -> Generator[Segment, None, Translation]:
+        """Yield the segments of a recording when their window is done, and return its translation."""
+        tokens = SpeechTokens.of(self.checkpoint.target_tokenizer)
+        recording = self._recording(plan)
+        self._name_languages([recording], tokens)
+        while not recording.done:
+            before = len(recording.segments)
+            self._search([recording], tokens, None)
+            yield from recording.segments[before:]
+        return recording.translation(tokens)
+
     def _recording(self, plan: LinePlan) -> Recording:
         (piece,) = plan.pieces
         window: int = self.checkpoint.config.data.source.window
@@ -211,6 +218,14 @@ class Transcriber:
             raise LineError(plan.line, "found constraints, expected none for a recording")
         timed = self.settings.timestamps or len(frames) > window
         return Recording(plan=plan, frames=frames, window=window, prompt=piece.target_tags, timed=timed)
+
+    def _name_languages(self, recordings: Sequence[Recording], tokens: SpeechTokens) -> None:
+        """Put detected languages into the prompts of recordings of unknown languages."""
+        unknown = [each for each in recordings if UNKNOWN_LANGUAGE in each.prompt and not each.done]
+        for batch in self._batches(unknown):
+            prompts = detected_prompts(self.checkpoint, self.stepper, [each.piece(tokens) for each in batch])
+            for each, prompt in zip(batch, prompts, strict=True):
+                each.prompt = prompt
 
     def _batches(self, recordings: Sequence[Recording]) -> Iterator[list[Recording]]:
         """Yield recordings whose next windows are searched together."""

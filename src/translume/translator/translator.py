@@ -1,6 +1,7 @@
 """The translator and the functions that load one."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator as Steps
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -61,7 +62,7 @@ from translume.translator.planning import (
     plan_lines,
     windows,
 )
-from translume.translator.results import TargetScore, TextHypothesis, Translation
+from translume.translator.results import Segment, TargetScore, TextHypothesis, Translation
 from translume.translator.scoring import ScoredPair, beliefs_of_pairs, numbered_pairs, score_pairs
 from translume.translator.search import (
     CancelCheck,
@@ -250,6 +251,24 @@ class Translator:
         whole = text if isinstance(text, str) else lines[0].text  # with a line break at its end
         return self._translate_window([replace(lines[0], number=0, text=whole)], chosen, {}, None)[0]
 
+    def segments(
+        self, source: Source, *, settings: DecodingSettings | None = None, **options: Unpack[DecodingOptions]
+    ) -> Steps[Segment, None, Translation]:
+        """Yield the segments of a recording, with times, as soon as their window is transcribed.
+
+        They are those of `translate` with `timestamps=True`; the generator returns its translation (`yield from`).
+        source, settings, options: as in `translate`. Raises SettingsError for a model that does not read windows.
+        """
+        chosen = self._choose("segments", settings, options).model_copy(update={"timestamps": True})
+        self.check(chosen)
+        (line,) = [line for line, _ in numbered_lines([source], [()], frames=True)]
+        (plan,) = self.plans([replace(line, number=0)], chosen)
+        return (yield from self._transcriber(chosen).segments(plan))
+
+    def _transcriber(self, settings: DecodingSettings) -> Transcriber:
+        stepper = self.models.stepper(attentive=SearchPlan.of(settings).needs_attention)
+        return Transcriber(self.checkpoint, settings, stepper, self.fusion)
+
     def translate_all(
         self,
         texts: Iterable[str] | Iterable[Source],
@@ -432,9 +451,7 @@ class Translator:
         """The translations of some lines, searched in batches of similar lengths."""
         plans = self.plans(lines, settings)
         if self.config.data.source.window:
-            stepper = self.models.stepper(attentive=SearchPlan.of(settings).needs_attention)
-            transcriber = Transcriber(self.checkpoint, settings, stepper, self.fusion)
-            return transcriber.write(plans, on_progress, check_cancelled)
+            return self._transcriber(settings).write(plans, on_progress, check_cancelled)
         pieces = [(plan, piece) for plan in plans for piece in plan.pieces]
         found: list[list[TextHypothesis]] = [[] for _ in pieces]
         warnings: list[tuple[str, ...]] = [() for _ in pieces]
