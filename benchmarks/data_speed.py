@@ -7,12 +7,16 @@ memory-mapped cache can be reclaimed by the kernel and are reported separately. 
 smallest and the largest number of pairs, so that constants (Python, torch, the tokenizer's words, chunks of text)
 cancel; below a million pairs they do not cancel completely.
 
-    python benchmarks/data_speed.py [--pairs 1000000 10000000] [--words 13] [--json]
+With --processes, only the preparation is measured, once with each number of processes: pairs per second of wall time
+and of processor time, and the peak memory of the main process and of the largest other one. The caches are compared.
+
+    python benchmarks/data_speed.py [--pairs 1000000 10000000] [--words 13] [--processes 1 2] [--json]
 """
 
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -29,13 +33,14 @@ from translume.config.tokenizer import TokenizerSettings
 from translume.data import BatchPlan, TokenizedCorpus, prefetched, prepare, read_pairs
 from translume.data.cleaning import Rules
 from translume.data.held_out import chunks
+from translume.data.streaming import Place, open_stream
 from translume.text import Tokenizer, train_tokenizer
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
 MAX_TOKENS = 4096
 MOST = 1_000_000
 """Pairs after which the rate of a stage is known well enough."""
-STAGES = ("reading", "cleaning", "tokenizing", "preparing", "planning", "batching")
+STAGES = ("reading", "cleaning", "tokenizing", "preparing", "planning", "batching", "streaming")
 
 
 class PeakMemory:
@@ -114,8 +119,10 @@ def measure(pairs: int, folder: Path, words: int) -> dict[str, float]:
     seconds["planning"] = time.perf_counter() - begin
     with PeakMemory() as batching:
         seconds["batching"], filled, batches = _batch(plan, corpus)
+    with PeakMemory() as streaming:
+        seconds["streaming"] = _stream(settings, tokenizer, pairs)
     cache = sum(file.stat().st_size for file in (folder / "cache").rglob("*") if file.is_file())
-    peaks = {"preparing": preparing, "planning": planning, "batching": batching}
+    peaks = {"preparing": preparing, "planning": planning, "batching": batching, "streaming": streaming}
     return {
         "pairs": pairs,
         "tokens": float(len(corpus.tokens)),
@@ -154,6 +161,51 @@ def _stages(settings: DataSettings, tokenizer: Tokenizer, pairs: int) -> dict[st
         done += len(chunk)
     share = pairs / done
     return {"reading": reading * share, "cleaning": cleaning * share, "tokenizing": tokenizing * share}
+
+
+def _stream(settings: DataSettings, tokenizer: Tokenizer, pairs: int) -> float:
+    """Return the seconds to read all pairs as a stream and to plan their batches, from at most a million."""
+    rules = settings.cleaning.model_copy(update={"duplicates": False})
+    stream = open_stream(settings.model_copy(update={"cleaning": rules}), tokenizer, tokenizer, seed=1)
+    shares, done = stream.reader.shares(Place()), 0
+    begin = time.perf_counter()
+    while done < min(pairs, MOST):
+        share = next(shares)
+        done += share.read
+        BatchPlan(stream.corpus([share], 0), max_tokens=MAX_TOKENS, seed=1, epoch=0)
+    return (time.perf_counter() - begin) * pairs / done
+
+
+def compare_processes(pairs: int, folder: Path, words: int, counts: list[int]) -> list[dict[str, float]]:
+    """Prepare the same pairs with each number of processes, and return seconds and memory in bytes."""
+    settings = write_files(folder, pairs, words)
+    tokenizer = train_tokenizer(TokenizerSettings(size=8000), _sample(settings))
+    results, contents = [], []
+    for count in counts:
+        before, begin = _processor_seconds(), time.perf_counter()
+        with PeakMemory() as memory:
+            corpus = prepare(settings, tokenizer, tokenizer, folder / str(count), split="train", processes=count)
+        results.append(
+            {
+                "processes": count,
+                "pairs": corpus.account.read,
+                "seconds": time.perf_counter() - begin,
+                "processor_seconds": _processor_seconds() - before,
+                "added_bytes": memory.most - memory.before,
+                "peak_bytes": memory.most,
+                "largest_other_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+            }
+        )
+        contents.append({file.name: file.read_bytes() for file in (folder / str(count)).glob("*/*")})
+    if any(content != contents[0] for content in contents):
+        raise SystemExit("the caches differ")
+    return results
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of this process and of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def _batch(plan: BatchPlan, corpus: TokenizedCorpus) -> tuple[float, float, float]:
@@ -205,12 +257,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, nargs="+", default=[10_000, 50_000] if SHORT else [250_000, 1_000_000])
     parser.add_argument("--words", type=int, default=13, help="mean number of words per sentence; at least 2")
+    parser.add_argument("--processes", type=int, nargs="+", help="compare preparation with these numbers of processes")
     parser.add_argument("--json", action="store_true", help="print one JSON object on one line")
     parser.add_argument("--folder", help="folder for temporary files; a few GB for 10 million pairs")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         print(json.dumps(measure(options.pairs[0], Path(options.folder), options.words)))
+        return
+    if options.processes:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            compared = compare_processes(max(options.pairs), Path(folder), options.words, options.processes)
+        if options.json:
+            print(json.dumps(compared))
+        for each in [] if options.json else compared:
+            rates = [each["pairs"] / each[seconds] for seconds in ("seconds", "processor_seconds")]
+            print(
+                f"{each['processes']} processes, {each['pairs']:,} pairs: {rates[0]:,.0f} pairs/s, "
+                f"{rates[1]:,.0f} per processor second; "
+                f"peak {each['peak_bytes'] / 1e6:,.0f} MB ({each['added_bytes'] / 1e6:,.0f} added), "
+                f"others at most {each['largest_other_bytes'] / 1e6:,.0f} MB"
+            )
         return
     results = []
     for pairs in sorted(options.pairs):

@@ -1,9 +1,10 @@
 """Kill a training run with SIGKILL at three random moments, one of them during a commit, and resume it each time.
 
 The resulting folder is compared byte by byte with that of an uninterrupted run. The moments are defined in updates and
-fractions of an update, so that they do not depend on the machine's speed.
+fractions of an update, so that they do not depend on the machine's speed. With --streaming, the pairs are read from
+three files in buffers of 700 pairs, without a token cache.
 
-    python benchmarks/kill_resume.py [--updates 60] [--seed 7] [--json]
+    python benchmarks/kill_resume.py [--updates 60] [--seed 7] [--streaming] [--json]
 """
 
 import argparse
@@ -24,12 +25,20 @@ WORDS = [f"word{number}" for number in range(16)]
 COMPARED = ("weights.safetensors", "resume/raw.safetensors", "resume/optimizer.safetensors", "resume/ema.safetensors")
 
 
-def write_corpus(folder: Path, pairs: int = 2000) -> None:
-    """Write sentences over a vocabulary of sixteen words, and the same sentences reversed."""
+def write_corpus(folder: Path, streaming: bool, pairs: int = 2000) -> None:
+    """Write sentences over a vocabulary of sixteen words, the same sentences reversed, and the settings of the data."""
     draw = random.Random(3)
     lines = [[draw.choice(WORDS) for _ in range(draw.randint(1, 12))] for _ in range(pairs)]
-    (folder / "train.source").write_text("".join(" ".join(line) + "\n" for line in lines))
-    (folder / "train.target").write_text("".join(" ".join(reversed(line)) + "\n" for line in lines))
+    parts = {"train": lines}
+    data: dict[str, object] = {side: str(folder / f"train*.{side[6:]}") for side in ("train_source", "train_target")}
+    if streaming:
+        parts = {"valid": lines[:40], **{f"train{part}": lines[40 + part :: 3] for part in range(3)}}
+        data |= {side: str(folder / f"valid.{side[6:]}") for side in ("valid_source", "valid_target")}
+        data |= {"streaming": True, "shuffle_buffer": 700}
+    for name, some in parts.items():
+        (folder / f"{name}.source").write_text("".join(" ".join(line) + "\n" for line in some))
+        (folder / f"{name}.target").write_text("".join(" ".join(reversed(line)) + "\n" for line in some))
+    (folder / "data.json").write_text(json.dumps(data))
 
 
 def child(corpus: Path, folder: Path, updates: int, after: int, share: float) -> None:
@@ -42,10 +51,7 @@ def child(corpus: Path, folder: Path, updates: int, after: int, share: float) ->
 
     config = Config.build(
         {
-            "data": {
-                "train_source": str(corpus / "train.source"),
-                "train_target": str(corpus / "train.target"),
-            },
+            "data": json.loads((corpus / "data.json").read_text()),
             "tokenizer": {"size": 400, "dropout": 0.1},
             "model": {"width": 64, "feed_forward": 128, "encoder_layers": 2, "decoder_layers": 2},
             "training": {
@@ -136,6 +142,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--updates", type=int, default=60)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--streaming", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.child:
@@ -144,7 +151,7 @@ def main() -> None:
     draw = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        write_corpus(home)
+        write_corpus(home, options.streaming)
         updates = to_the_end(home, home / "whole", options.updates)
         quarter = updates // 4
         moments = [draw.randint(1 + quarter * index, quarter * (index + 1)) for index in range(3)]

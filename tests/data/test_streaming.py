@@ -138,7 +138,7 @@ def test_compressed_files_and_addresses_are_streamed(by_bytes: Tokenizer, tmp_pa
     (share,) = epoch(stream.reader)
     texts = {by_bytes.decode(target) for _, target, _ in content(stream, [share])}
     assert texts == {"eins", "zwei", "drei"}
-    sizes = {Path(file.path).name: (file.size, file.digest, file.pairs) for file in stream.files()}
+    sizes = {Path(file.path).name: (file.size, file.digest, file.pairs) for file in stream.files}
     assert sizes["b.de.zst"] == (len(zstandard.compress(b"drei\n")), "", None)
 
 

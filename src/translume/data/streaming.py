@@ -188,7 +188,8 @@ class ShareReader:
             nonlocal read
             while read < self.size and (found := reader.read(self.size - read)):
                 number, pairs = found
-                yield number, pairs[max(first - read, 0) : max(end - read, 0)]
+                if some := pairs[max(first - read, 0) : max(end - read, 0)]:
+                    yield number, some
                 read += len(pairs)
 
         share = self._tokenized(own(), place, 0)
@@ -279,6 +280,7 @@ class Shares:
             if self._seconds >= START_SECONDS:
                 self._child = ChildProcess(__name__)
                 self._child.request("load", {"reader": self._reader.to_values(), "place": asdict(share.after)})
+                self._shares = iter(())  # closes its files
             data = share.to_bytes()
         else:
             assert self._call is not None
@@ -302,12 +304,14 @@ class Stream:
     """The training pairs of a stream.
 
     digest: of the settings and tokenizers that the pairs depend on, the sizes of the files and a sample.
-    sample: the first pairs of the files.  reader: that of a single process.
+    sample: the first pairs of the files.  reader: that of a single process.  files: without digests and numbers of
+    pairs, which are not known.
     """
 
     digest: str
     sample: TokenizedCorpus
     reader: ShareReader
+    files: tuple[DataFile, ...]
 
     @property
     def widest(self) -> int:
@@ -320,14 +324,6 @@ class Stream:
     def corpus(self, shares: Sequence[Share], base: int) -> TokenizedCorpus:
         """Return the pairs of a buffer, put together from the shares of all processes; `base` as in the corpus."""
         return replace(_joined(shares, self.sample), digest=self.digest, base=base)
-
-    def files(self) -> list[DataFile]:
-        """Return the training files, whose digests and numbers of pairs are not known."""
-        return [
-            DataFile(split="train", path=path, size=_size(path), digest="", pairs=None, weight=1.0)
-            for origin in self.reader.origins
-            for path in origin.files
-        ]
 
 
 def open_stream(
@@ -379,17 +375,22 @@ def open_stream(
         block_length=settings.block_length if task.reads == "documents" else 0,
         tags=tags_of(places, tokenizers, language_tags),
     )
+    files = tuple(
+        DataFile(split="train", path=path, size=_size(path), digest="", pairs=None, weight=1.0)
+        for place in places
+        for path in place.files
+    )
     digest = values_digest(
         {
             **ingredients(settings, settings.cleaning, places, limit, hold_out=False),
             "tokenizers": [each.digest for each in tokenizers],
-            "sizes": [[_size(path) for path in place.files] for place in places],
+            "sizes": [file.size for file in files],
             "shuffle_buffer": settings.shuffle_buffer,
             "sample": blake2b(share.tokens.tobytes() + share.source_lengths.tobytes(), digest_size=16).hexdigest(),
         }
     )
     sample = checked(replace(_joined([share], frame), digest=digest), settings, "used")
-    return Stream(digest=digest, sample=sample, reader=reader)
+    return Stream(digest=digest, sample=sample, reader=reader, files=files)
 
 
 def _size(path: str) -> int:

@@ -401,7 +401,7 @@ def prepare_run(plan: RunPlan, store: Store, data: PreparedData, untrained: Untr
     cache = store.folder / CACHE
     return Prepared(
         model=model,
-        files=data.stream.files() if data.stream else files_of(data.training, "train", cache),
+        files=list(data.stream.files) if data.stream else files_of(data.training, "train", cache),
         validation=data.validation,
         updater=updater,
         transformer=network,
