@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from translume.checkpoint import data_of_history, read_history
+from translume.cli import main
 from translume.config import Config
+from translume.data import streaming
 from translume.errors import SettingsError, TrainingError
 from translume.training import Finished, Progress, Started, train
 
@@ -78,3 +81,28 @@ def test_a_stream_is_announced_with_its_files(toy: Make, tmp_path: Path) -> None
     assert json.loads((tmp_path / "history.jsonl").read_text().splitlines()[0])["streamed"]
     (index,) = tmp_path.glob("cache/*/index.json")  # of the validation data
     assert json.loads(index.read_text())["parts"]["used"]["pairs"] == 17
+
+
+def test_commands_about_data_read_the_first_pairs_of_a_stream(
+    toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "SAMPLE_PAIRS", 120)
+    (tmp_path / "streamed.toml").write_text(streamed(toy, 70, updates=2).to_toml())
+
+    def run(*words: str) -> tuple[str, str]:
+        result = CliRunner().invoke(main, ["data", *words, str(tmp_path / "streamed.toml")], catch_exceptions=False)
+        assert result.exit_code == 0
+        return result.stdout, result.stderr
+
+    out, err = run("check")
+    assert out.startswith("train: 120 pairs read, 102 used, 18 dropped\n  too long: 18\n")
+    assert "data.streaming: these are the first pairs of the files\n" in err
+    assert run("stats")[0].startswith("train: 102 pairs\n")
+    assert run("prepare", "--out", str(tmp_path / "model"))[0] == (
+        "train, the first pairs of the files: 120 pairs read, 102 used, 18 dropped\n  too long: 18\n"
+        "valid: 17 pairs read, 17 used, 0 dropped\n"
+    )
+    list(train(streamed(toy, 70, updates=2), tmp_path / "model"))
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "model"), "--data"]).stdout
+    assert "training data: 140 pairs read" in shown
+    assert "     streamed  " in shown
