@@ -126,6 +126,8 @@ def test_results_equal_those_of_transformers(seed, sharpness, p):
     for name, warper in warpers.items():
         theirs = ~warper()(torch.zeros(5, 1).long(), log_probs.clone()).isneginf()
         ours = ALL[name][0](log_probs, 1 + int(p * 20) if name == "top_k" else p)
-        # A sum or product that rounds to the other side of p moves at most one token per row.
-        assert (theirs ^ ours).sum(1).max() <= 1, name
+        # A sum or product that rounds to the other side of p moves at most one token per row, and two tokens whose
+        # probabilities are equal may change places.
+        assert (theirs.sum(1) - ours.sum(1)).abs().max() <= 1, name
+        assert (theirs ^ ours).sum(1).max() <= 2, name
         assert (theirs ^ ours).float().mean() < 0.002, name

@@ -61,8 +61,8 @@ class CtcPrefix:
     def _next_totals(self, before: Tensor, sentences: Tensor) -> Tensor:
         """Return log Σ_s exp(before[n, s]) · p[n, s, c] as [N, V]."""
         most = before.amax(1, keepdim=True).clamp_min(torch.finfo(before.dtype).min)
-        which, count = sentences.unique_consecutive(return_counts=True)
-        width = int(count[0])  # that of each sentence
+        width = int((sentences == sentences[0]).sum())  # rows of each sentence
+        which = sentences[::width]
         scaled = (before - most).exp().view(len(which), width, -1)
         return (scaled @ self._probs[which]).flatten(0, 1).log() + most
 

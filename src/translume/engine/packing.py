@@ -265,7 +265,7 @@ class NativeInt8Linear(NativeLinear):
 
 
 class NativeBfloat16Linear(NativeLinear):
-    """Weights in bf16 and sums in fp32 by our kernels; inputs in bf16 if the processor multiplies bf16, else in fp32."""
+    """Weights in bf16 and sums in fp32 by our kernels; inputs in bf16 if the processor multiplies bf16."""
 
     kind = "bf16-native"
     format = BF16

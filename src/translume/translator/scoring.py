@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from translume.config import DecodingSettings, Direction
 from translume.errors import DataError, SettingsError, TranslationError
 from translume.model.frames import FrameEmbedding
 from translume.sources import frame_reader
+from translume.sources.reader import describe
 from translume.text.speech import UNKNOWN_LANGUAGE
 from translume.translator.ensemble import EnsembleMembers
 from translume.translator.planning import (
@@ -37,12 +39,13 @@ CHUNK_ELEMENTS = 1 << 22
 class ScoredPair:
     """A source and a target to score.
 
-    place: the beginning of error messages about the pair.  direction: its languages; None: those of [decoding].
+    place: the beginning of error messages about the pair.  source: a text, or what a `FrameReader` reads.
+    direction: its languages; None: those of [decoding].
     without_source: score the target with a source that says nothing: an empty text, or as many neutral frames.
     """
 
     place: str
-    source: str
+    source: Any
     target: str | TextHypothesis
     direction: Direction | None = None
     without_source: bool = False
@@ -199,7 +202,8 @@ def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], tags: Sequence
         except DataError as error:
             raise PairError(pair, number, str(error)) from None
         if piece.frames is not None and (window := reader.settings.window) and len(piece.frames) > window:
-            reason = f"{pair.source}: {len(piece.frames):,} frames, expected at most {window:,} for a score"
+            name = pair.source if isinstance(pair.source, str) else describe(pair.source)
+            reason = f"{name}: {len(piece.frames):,} frames, expected at most {window:,} for a score"
             raise PairError(pair, number, reason)
         if pair.without_source and piece.frames is not None:
             embedding = checkpoint.model.encoder.embedding
@@ -250,14 +254,15 @@ def _target(target: str | TextHypothesis, number: int) -> str | TextHypothesis:
 
 
 def numbered_pairs(
-    pairs: Iterable[tuple[str, str | TextHypothesis]], direction: Direction, *, frames: bool = False
+    pairs: Iterable[tuple[Any, str | TextHypothesis]], direction: Direction, *, frames: bool = False
 ) -> Iterator[tuple[ScoredPair, int]]:
     """Number pairs of one direction from 1, with their sizes, for `windows`.  frames: as for `numbered_lines`."""
     for number, pair in enumerate(pairs, start=1):
         if isinstance(pair, str) or len(pair) != 2:
             raise TypeError(f"line {number}: found {_describe(pair)}, expected a pair of a source and a target")
         source, target = pair
-        source = without_line_break(source, number)
+        if isinstance(source, str) or not frames:
+            source = without_line_break(source, number)
         scored = ScoredPair(place=f"line {number}", source=source, target=_target(target, number), direction=direction)
         yield scored, FRAMES_CHARACTERS if frames else len(source)
 

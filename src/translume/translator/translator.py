@@ -290,14 +290,17 @@ class Translator:
         return self._stream(numbered_lines(texts, constraints, frames=frames), chosen)
 
     def score(
-        self, source: str, target: str | TextHypothesis, *, to: str | None = None, from_: str | None = None
+        self, source: str | Source, target: str | TextHypothesis, *, to: str | None = None, from_: str | None = None
     ) -> TargetScore:
         """The log-probability of `target` and its end mark given `source`, in nats (forced decoding).
+
+        source: as in `translate`.
 
         A text is tokenized anew and may get other tokens than a search used; a hypothesis keeps its own.
         to, from_: as in `translate`.
         """
-        if not isinstance(source, str) or not isinstance(target, str | TextHypothesis):
+        frames = bool(self.config.data.source.reader)
+        if not (frames or isinstance(source, str)) or not isinstance(target, str | TextHypothesis):
             found = f"{type(source).__name__} and {type(target).__name__}"
             raise TypeError(f"score: found {found}, expected a source and a target; score_all takes many pairs")
         direction = self.direction(to=to, from_=from_)
@@ -305,7 +308,7 @@ class Translator:
 
     def score_all(
         self,
-        pairs: Iterable[tuple[str, str | TextHypothesis]],
+        pairs: Iterable[tuple[str | Source, str | TextHypothesis]],
         *,
         to: str | None = None,
         from_: str | None = None,

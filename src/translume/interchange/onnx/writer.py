@@ -121,7 +121,7 @@ def _config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
 def generation_values(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return generation_config.json: greedy search with our bans and, if it is known, the tag of every target."""
     specials, languages = checkpoint.target_tokenizer.specials, checkpoint.target_tokenizer.languages
-    tags = only_tag(checkpoint.target_tokenizer) or [languages.get(checkpoint.config.decoding.to)]
+    tags: Sequence[int | None] = only_tag(checkpoint.target_tokenizer) or [languages.get(checkpoint.config.decoding.to)]
     return {
         "num_beams": 1,
         "max_length": checkpoint.config.model.max_positions,
