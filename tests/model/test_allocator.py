@@ -44,3 +44,21 @@ def test_a_limit_on_address_space_raises_no_error():
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
     )
     assert done.stdout == "well\n"
+
+
+@linux
+def test_freed_memory_is_returned_at_once(warm_python):
+    code = """
+import torch
+from translume.model.allocator import return_freed_memory
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+assert return_freed_memory()
+blocks = [torch.ones(500_000) for _ in range(99)]
+kept = blocks[::2]
+before = resident()
+del blocks
+print(before - resident())
+"""
+    done = subprocess.run([warm_python, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 49 * 2_000_000 * 0.9

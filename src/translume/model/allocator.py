@@ -13,6 +13,20 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS, _LARGEST_BLOCK = -1, -3, -8, 1 << 30
 _HUGE_PAGE, _MADV_HUGEPAGE = 1 << 21, 14
 
 
+def return_freed_memory() -> bool:
+    """Make the allocator return freed blocks of a mebibyte and more at once. Return False if not supported.
+
+    For processes that must need little memory. Freed blocks of many sizes otherwise stay between those in use.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # another C library
+        return False
+    return bool(mallopt(_MMAP_THRESHOLD, 1 << 20))
+
+
 def keep_freed_memory() -> bool:
     """Make the allocator keep freed blocks in huge pages instead of returning them. Return False if not supported.
 

@@ -23,7 +23,7 @@ from translume.config import Config, TrainingSettings
 from translume.data import Account, Batch, files_of
 from translume.data.pairs import SPLITS, origins
 from translume.errors import ModelFolderError, TrainingError, suggest_keywords
-from translume.model.allocator import keep_freed_memory
+from translume.model.allocator import keep_freed_memory, return_freed_memory
 from translume.tasks import task_of
 from translume.training.batches import Sums, finite, gather
 from translume.training.events import (
@@ -46,6 +46,7 @@ from translume.training.prepare import (
     CACHE,
     Prepared,
     RunPlan,
+    divides_weights,
     facts_of_leader,
     plan_run,
     prepare_data,
@@ -110,7 +111,10 @@ def _train(
         finished, data = _finished_already(plan, store), None
         if finished is None:
             place = group.device(device)
-            keep_freed_memory()
+            if divides_weights(plan.config.training, group):
+                return_freed_memory()
+            else:
+                keep_freed_memory()
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(threads or (plan.state.begun.threads if plan.state else torch.get_num_threads()))
             data = yield from prepare_data(plan, store)
