@@ -17,6 +17,7 @@ from translume.config.data import CleaningSettings, DataSettings
 from translume.data import BatchPlan, corpus, encoding, held_out, prepare, read_pairs, token_cache
 from translume.data.token_cache import file_digest
 from translume.errors import DataError
+from translume.processes import ProcessLostError
 
 SIDE = st.text("abc", min_size=1, max_size=7)
 PAIRS = [(f"source {i}", f"target number {i}") for i in range(101)]
@@ -196,6 +197,28 @@ def test_a_build_that_was_killed_is_continued_with_the_same_bytes(
     assert content(prepared("killed")) == whole
     if not damaged:
         assert sum(encoded) == 110
+
+
+def test_a_build_that_lost_a_process_is_continued(corpus_files, by_bytes, tmp_path, monkeypatch):
+    def lost(*_: object) -> None:
+        raise ProcessLostError("a worker process ended in the middle of its work")
+
+    chosen, cache = corpus_files(PAIRS), tmp_path / "cache"
+    monkeypatch.setattr(token_cache, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(token_cache, "_CHUNK", 40)
+    with monkeypatch.context() as patch:
+        append = token_cache.Builder._append
+        patch.setattr(token_cache.Builder, "_append", lambda *given: append(*given) if given[1].read < 80 else lost())
+        with pytest.raises(DataError) as error:
+            prepare(chosen, by_bytes, by_bytes, cache, split="train")
+    assert str(error.value) == (
+        "tokenizing: a worker process ended in the middle of its work, perhaps because memory ran out; "
+        "the same command continues"
+    )
+    counts = []
+    found = prepare(chosen, by_bytes, by_bytes, cache, split="train", progress=counts.append)
+    assert counts == [80, 101]
+    assert found.pairs == 101
 
 
 def test_a_build_in_progress_is_not_taken_for_a_leftover(corpus_files, by_bytes, tmp_path):

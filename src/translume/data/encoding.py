@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from translume.data.batch import flat
 from translume.data.cleaning import truncated_ids
 from translume.data.pairs import Pair
-from translume.errors import DataError
-from translume.processes import Call, ChildProcess, ProcessLostError, Request, serve_requests, usable_processors
+from translume.processes import Call, ChildProcess, Request, serve_requests, usable_processors
 from translume.tasks import find_task
 from translume.text import Labels, Tokenizer
 
@@ -111,7 +110,10 @@ class EncoderPool:
         return 2 * len(self._children)
 
     def submit(self, pairs: list[Pair]) -> Callable[[], Encoded]:
-        """Start to encode pairs of one file, and return a function that returns the result."""
+        """Start to encode pairs of one file, and return a function that returns the result.
+
+        That function raises ProcessLostError if a process ends before.
+        """
         if not self._children and self._count > 1 and self._seconds >= START_SECONDS:
             values = self._encoder.to_values()
             for _ in range(self._count):
@@ -130,10 +132,7 @@ class EncoderPool:
 
 
 def _result(call: Call) -> Encoded:
-    try:
-        (message,) = call.responses()
-    except ProcessLostError as lost:
-        raise DataError(f"tokenizing: {lost}, perhaps because memory ran out") from None
+    (message,) = call.responses()
     count, source, target = message.values["sizes"]
     numbers = np.frombuffer(message.body, np.int32).astype(np.int64)
     ends = np.cumsum([source, count, target, count])

@@ -15,6 +15,7 @@ from typing import IO, Any, Self
 from translume.atomic import replace_file
 from translume.data.corpus import FORMAT
 from translume.errors import DataError, TranslumeError
+from translume.processes import ProcessLostError
 
 LOCK = "lock"
 PROGRESS = "progress.json"
@@ -54,8 +55,9 @@ class Progress:
 def build(home: Path, write: Callable[[Path], dict[str, object]]) -> None:
     """Build a cache, unless it is complete. `write` fills a partial folder and returns the content of the index.
 
-    If another process builds it, wait for its end. A build that is killed leaves its folder, which the next one gets.
-    After an error the folder is removed. Raises DataError if the cache cannot be written.
+    If another process builds it, wait for its end. A build that is killed, or loses a process that tokenizes, leaves
+    its folder, which the next one gets. After an error the folder is removed. Raises DataError if the cache cannot be
+    written.
     """
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
@@ -77,6 +79,8 @@ def build(home: Path, write: Callable[[Path], dict[str, object]]) -> None:
                 raise
     except OSError as error:
         raise DataError(f"{home.parent}: cannot be written: {error.strerror or error}") from None
+    except ProcessLostError as lost:
+        raise DataError(f"tokenizing: {lost}, perhaps because memory ran out; the same command continues") from None
 
 
 @contextmanager
