@@ -1,5 +1,6 @@
 """Access control over HTTP: API keys, rates, bursts and quotas; CORS."""
 
+import io
 import json
 import logging
 import re
@@ -8,8 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from libretranslatepy import LibreTranslateAPI
+from tests.serving.conftest import FORM, form
 
 from translume.serving.access import guard
 from translume.serving.access.admission import IN_BODY, OPEN, OPEN_BELOW, Access
@@ -17,7 +20,8 @@ from translume.serving.access.keys import Keys, add_key
 from translume.serving.access.usage import Usage, totals_in
 from translume.serving.api.errors import DEEPL
 from translume.serving.settings import KeySettings
-from translume.serving.workers.models import AnyServed, Served, ServedGenerator
+from translume.serving.workers.models import AnyServed, Served, ServedGenerator, ServedTranscriber
+from translume.serving.workers.work import FRAMES_PER_CHARACTER
 from translume.translator import Generator, Translator
 
 Start = Callable[..., Any]
@@ -297,22 +301,36 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def test_every_endpoint_that_processes_text_enforces_the_quota(
-    start: Start, translator: Translator, generator: Generator, tmp_path: Path
+    start: Start,
+    translator: Translator,
+    generator: Generator,
+    make_transcriber: Callable[..., Translator],
+    tmp_path: Path,
 ) -> None:
-    gate = Gate(start, translator, tmp_path, ServedGenerator.of("plays", generator))
+    arrays = ServedTranscriber.of("arrays", make_transcriber("features", values=5))
+    gate = Gate(start, translator, tmp_path, ServedGenerator.of("plays", generator), arrays)
+    content = io.BytesIO()
+    np.save(content, np.ones((41 * FRAMES_PER_CHARACTER, 5)))
     listed = gate.live.get("/openapi.json").json()["paths"]
     worked = [path for path, methods in listed.items() if "post" in methods and path not in ("/suggest", "/languages")]
     assert len(worked) >= 7
     found = {}
     for path in worked:
-        if "file" in path:
+        if "transcri" in path or "translations" in path:
+            body, key = form(content.getvalue(), model="arrays"), f"Bearer {gate.small}"
+            answer = gate.live.ask("POST", path, body, content_type=FORM, authorization=key)
+        elif "file" in path:
             answer = gate.send(path, gate.small, b"x" * 41)
         else:
             answer = gate.ask(path, gate.small, **BODIES.get(path, {"text": "x" * 41}))
         found[path] = answer.status, answer.json()["code"]
     gate.usage.close()
-    # This server has no classifier. DeepL's clients expect another status.
-    own = {"/v1/classify": (404, "no_classifier"), "/v2/translate": (456, "over_quota")}
+    # This server has no classifier and no Whisper. DeepL's clients expect another status.
+    own = {
+        "/v1/classify": (404, "no_classifier"),
+        "/v1/audio/translations": (422, "invalid_value"),
+        "/v2/translate": (456, "over_quota"),
+    }
     assert found == {path: own.get(path, (403, "over_quota")) for path in worked}
 
 

@@ -23,6 +23,7 @@ from translume.serving.access.clients import Networks, address_block, client_of
 from translume.serving.access.keys import Keys, add_key
 from translume.serving.access.limits import Limits
 from translume.serving.access.usage import Usage
+from translume.serving.run import listen, uvicorn_server
 from translume.serving.settings import KeySettings, ServeSettings
 from translume.serving.workers.models import Served
 from translume.translator import Translator
@@ -220,13 +221,131 @@ def test_a_process_without_descriptors_logs_one_line_and_closes_idle_connections
 
 def test_the_limit_of_descriptors_is_raised_for_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = [(1024, 4096)]
-    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: limit[0])
-    monkeypatch.setattr(connections.resource, "setrlimit", lambda _, value: limit.__setitem__(0, value))
+    monkeypatch.setattr("resource.getrlimit", lambda _: limit[0])
+    monkeypatch.setattr("resource.setrlimit", lambda _, value: limit.__setitem__(0, value))
     assert connections.most_connections(Limits(connections=2000)) == 2000
     assert limit[0] == (2128, 4096)
     assert connections.most_connections(Limits(connections=9000)) == 4096 - 128
     limit[0] = (64, 64)
     assert connections.most_connections(Limits()) == 32
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    assert connections.most_connections(Limits(connections=9000)) == 9000
+
+
+def answers(connection: socket.socket) -> list[tuple[int, bytes]]:
+    """Return the statuses and bodies of all responses until the server closes the connection."""
+    found = []
+    with connection.makefile("rb") as file:
+        while line := file.readline():
+            headers = http.client.parse_headers(file)
+            length = headers.get("Content-Length")
+            body = b""
+            if length is None:
+                while size := int(file.readline(), 16):
+                    body += file.read(size)
+                    file.readline()
+                file.readline()
+            found.append((int(line.split()[1]), body if length is None else file.read(int(length))))
+    return found
+
+
+LAST = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X: aaaaaaaaaa\r\n" * 7000 + b"\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000,
+        b"GET /" + b"a" * 70_000,
+    ],
+    ids=["one", "many", "unfinished", "path"],
+)
+def test_headers_that_are_too_large_are_refused(live: Any, opened: Callable[..., socket.socket], head: bytes) -> None:
+    assert answers(opened(live, head)) == [(431, b"The headers are too large.")]
+
+
+@pytest.mark.parametrize("hosts", [b"", b"Host: localhost\r\nHost: evil\r\n"], ids=["none", "two"])
+def test_a_request_has_one_host(live: Any, opened: Callable[..., socket.socket], hosts: bytes) -> None:
+    assert answers(opened(live, b"GET /health HTTP/1.1\r\n" + hosts + b"\r\n"))[0][0] == 400
+
+
+@pytest.mark.parametrize("parts", [1, 2, 500], ids=["at once", "head first", "byte by byte"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_request_for_another_protocol_keeps_its_body(
+    live: Any, opened: Callable[..., socket.socket], chunked: bool, parts: int
+) -> None:
+    body = b'{"text": "a"}'
+    upgrade = b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    upgrade += b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
+    framed = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+    whole = upgrade + framing + b"\r\n\r\n" + framed + LAST
+    connection = opened(live)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    cut = {1: [len(whole)], 2: [len(upgrade + framing) + 4, len(whole)], 500: range(1, len(whole) + 1)}[parts]
+    begin = 0
+    for end in cut:
+        connection.sendall(whole[begin:end])
+        begin = end
+    found = answers(connection)
+    assert [status for status, _ in found] == [200, 200]
+    assert json.loads(found[0][1]) == live.post("/v1/translate", text="a").json()
+
+
+def test_trailers_are_no_headers(live: Any, opened: Callable[..., socket.socket]) -> None:
+    request = b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    trailers = b"0\r\nContent-Type: application/json\r\nHost: evil\r\n\r\n"
+    found = answers(opened(live, request + b'd\r\n{"text": "a"}\r\n' + trailers + LAST))
+    assert [status for status, _ in found] == [415, 200]
+    endless = request.replace(b"Host", b"Content-Type: application/json\r\nHost") + b"0\r\nX: " + b"a" * 70_000
+    assert answers(opened(live, endless)) == []
+
+
+def test_pipelined_requests_are_answered_in_order_up_to_a_limit(
+    live: Any, opened: Callable[..., socket.socket]
+) -> None:
+    def ask(text: str) -> bytes:
+        body = json.dumps({"text": text}).encode()
+        head = "POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
+        return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+    texts = ["a", "b c", "d"]
+    found = answers(opened(live, b"".join(map(ask, texts)) + LAST))
+    assert [json.loads(body) for _, body in found[:3]] == [
+        live.post("/v1/translate", text=text).json() for text in texts
+    ]
+    assert len(found) == 4
+    flood = answers(opened(live, ask("a") * 400))
+    assert [status for status, _ in flood] == [200]
+    broken = answers(opened(live, ask("a") + b"\0\0\0\r\n\r\n"))
+    assert [status for status, _ in broken] == [200]
+
+
+def test_a_client_that_disconnects_ends_the_first_of_its_pipelined_requests() -> None:
+    begun, gone = threading.Event(), threading.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        begun.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    bound = listen("127.0.0.1", 0)
+    server = uvicorn_server(app, Limits())
+    server.config.lifespan = "off"
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    with socket.create_connection(bound.getsockname()[:2], timeout=120) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
+        assert begun.wait(120)
+    assert gone.wait(120)
+    server.should_exit = True
+    thread.join(120)
+    bound.close()
 
 
 def test_addresses_are_grouped_by_what_a_client_has() -> None:

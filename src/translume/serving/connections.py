@@ -3,12 +3,12 @@
 import asyncio
 import errno
 import logging
-import resource
 import time
 from collections import Counter
 from typing import Any, ClassVar, Final
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from translume.serving.access.clients import Networks, address_block
 from translume.serving.access.limits import Limits
@@ -20,6 +20,10 @@ DRAINED_BYTES: Final = 16_000_000
 
 Closing at once would make most clients report a broken connection and not the refusal.
 """
+MOST_HEAD_BYTES: Final = 65_536
+"""Most bytes of a request line with headers, of trailers, and of what frames a body, between two parts of the body."""
+MOST_PIPELINED: Final = 16
+"""Most requests that wait for the one before them on a connection. Then the connection ends after its response."""
 LOG_SECONDS: Final = 10.0
 """Interval between log lines about refused connections."""
 FREED: Final = 16
@@ -32,8 +36,12 @@ log = logging.getLogger("translume.serving")
 def most_connections(limits: Limits) -> int:
     """Return the largest number of connections for which the process has file descriptors, at most the limit.
 
-    Raises the soft limit of descriptors (`ulimit -n`) as far as needed and allowed.
+    Raises the soft limit of descriptors (`ulimit -n`) as far as needed and allowed. Windows has none.
     """
+    try:
+        import resource
+    except ImportError:
+        return limits.connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = limits.connections + RESERVED_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -123,13 +131,24 @@ class Connections:
         self._counts.clear()
 
 
-class LimitedProtocol(H11Protocol):
-    """A connection that is closed if the headers of a request do not arrive within `header_seconds`."""
+class LimitedProtocol(HttpToolsProtocol):
+    """A connection that is closed if the headers of a request do not arrive within `header_seconds`.
+
+    Beyond uvicorn's class, the sizes of headers and the number of pipelined requests are limited, trailers are dropped,
+    the bodies of requests for another protocol (`Upgrade`) are read, and a pipelined request ends if the client
+    disconnects.
+    """
 
     header_seconds: ClassVar[float]
     register: ClassVar[Connections]
     _timer: asyncio.TimerHandle | None = None
     _drained: int = 0
+    _running: Any = None  # the request in progress; `cycle` is the newest one
+    _head: int = 0  # bytes of the headers that the parser has found
+    _unparsed: int = 0  # bytes since the last headers or part of a body
+    _in_head: bool = True
+    _resuming: bool = False
+    _ended: bool = False  # nothing more is read
 
     @classmethod
     def with_limits(cls, limits: Limits, register: Connections) -> type["LimitedProtocol"]:
@@ -138,19 +157,26 @@ class LimitedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        self.parser = self._new_parser()
         if not self.register.add(self, self.client[0] if self.client else ""):
             transport.abort()
             return
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return
         if self._has_responded:
             # The rest of a refused body, or the headers of the next request.
             self._drained += len(data)
             if self._drained > DRAINED_BYTES:
                 self.transport.close()
                 return
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._unparsed += len(data)
+        self._feed(data)
+        if self._unparsed > MOST_HEAD_BYTES and not self._ended:
+            self._refuse(431)
         if self._has_responded:
             if self._timer is None:
                 self._start_timer()
@@ -161,6 +187,43 @@ class LimitedProtocol(H11Protocol):
             self._timer.cancel()
             self._timer = None
 
+    def on_message_begin(self) -> None:
+        if not self._resuming:
+            self._head, self._in_head = 0, True
+            super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if not self._resuming:
+            self._count(len(url))
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._resuming:
+            return
+        self._count(len(name) + len(value))
+        if self._in_head:  # trailers come after the headers were checked
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._resuming:
+            return
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if len(self.pipeline) >= MOST_PIPELINED or hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            raise _RefusedError
+        self._unparsed, self._in_head, self._head = 0, False, 0
+        super().on_headers_complete()
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in self.headers}:
+            self.cycle.keep_alive = False  # `check_framing` refuses it; where it ends is not certain
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():  # else `_read_past_upgrade` reads the body
+            self._unparsed = 0
+            super().on_message_complete()
+
     def on_response_complete(self) -> None:
         super().on_response_complete()  # may begin the next request
         self.register.set_idle(self, self._has_responded)
@@ -169,7 +232,69 @@ class LimitedProtocol(H11Protocol):
         self.register.remove(self)
         if self._timer is not None:
             self._timer.cancel()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        self.pipeline.clear()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._read_past_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._refuse(431 if isinstance(error.__context__, _TooLargeError) else 400)
+
+    def _read_past_upgrade(self, rest: bytes) -> None:
+        """Read on after the headers of a request for another protocol, which is answered in this one (RFC 9110, 7.8).
+
+        The parser ends there, so another one reads its body, and the requests after it.  rest: what has arrived.
+        """
+        framing = [
+            name + b": " + value for name, value in self.headers if name in (b"content-length", b"transfer-encoding")
+        ]
+        self.parser = self._new_parser()
+        self._resuming = True
+        self._feed(b"\r\n".join([b"POST / HTTP/1.1", *framing, b"", b""]))
+        self._resuming = False
+        if rest and not self._ended:
+            self._feed(rest)
+
+    def _new_parser(self) -> Any:
+        """Return a parser that leaves a body with two lengths to `check_framing`, and data after a close to uvicorn."""
+        parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True, lenient_chunked_length=True)
+        return parser
+
+    def _count(self, size: int) -> None:
+        self._head += size
+        if self._head > MOST_HEAD_BYTES:
+            raise _TooLargeError
+
+    def _refuse(self, status: int) -> None:
+        """Respond to a request that cannot be parsed, and end the connection."""
+        self._ended = True
+        running = self._running
+        if running is None or running.response_complete:
+            words = "The headers are too large." if status == 431 else "Invalid HTTP request received."
+            self.logger.warning(words)
+            head = (
+                f"content-type: text/plain; charset=utf-8\r\ncontent-length: {len(words)}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(STATUS_LINE[status] + head.encode() + words.encode())
+            self.transport.close()
+        elif running.more_body:
+            self.transport.close()  # its body is broken
+        else:
+            # It is answered, and those after it are not: another response now would be taken for its own.
+            running.keep_alive = False
+            self.pipeline.clear()
+            self.cycle = running
 
     @property
     def _has_responded(self) -> bool:
@@ -178,3 +303,11 @@ class LimitedProtocol(H11Protocol):
 
     def _start_timer(self) -> None:
         self._timer = self.loop.call_later(self.header_seconds, self.transport.close)
+
+
+class _TooLargeError(Exception):
+    """The headers of a request are too large."""
+
+
+class _RefusedError(Exception):
+    """Too many requests wait on a connection, or a request does not have one host."""
