@@ -59,14 +59,15 @@ READ: dict[str, dict[str, bytes]] = {
     },
 }
 """Files that are read. Those before "mp3.wav", and all images, have the same content but for rounding."""
-TWO_HOURS = encoded(np.zeros(1000 * 7200, np.int16), rate=1000, kind="FLAC")
+TWO_HOURS = bytearray(encoded(SOUND, kind="FLAC"))
+TWO_HOURS[22:26] = (16_000 * 7200).to_bytes(4, "big")  # the number of samples in the header
 REFUSED: dict[str, dict[str, tuple[bytes | None, str]]] = {
     "audio": {
         "cut.wav": (encoded(SOUND)[:-100], "truncated: the file is shorter than its header says"),
         "cut.flac": (encoded(SOUND, kind="FLAC")[:200], "not audio that soundfile reads, or truncated"),
         "empty.wav": (b"", "empty file, expected audio"),
         "missing.wav": (None, "no such file"),
-        "hours.flac": (TWO_HOURS, "has 7,200.0 seconds, expected at most 60 (data.source.max_seconds)"),
+        "hours.flac": (bytes(TWO_HOURS), "has 7,200.0 seconds, expected at most 60 (data.source.max_seconds)"),
         "photo.wav": (image(PIXELS), "not audio that soundfile reads, or truncated"),
     },
     "image": {

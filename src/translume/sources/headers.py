@@ -48,11 +48,13 @@ def kind_of(path: Path) -> FileKind | None:
     """Return the kind of a file by its first bytes, or by its extension if it cannot be read; None for other files."""
     if len(str(path)) > _LONGEST_NAME or "\0" in str(path):
         return None
+    found = None
     try:
-        with path.open("rb") as file:
-            found = _kind_of_bytes(file.read(_READ))
+        if path.is_file():  # no device, which could block
+            with path.open("rb") as file:
+                found = _kind_of_bytes(file.read(_READ))
     except OSError:
-        found = None
+        pass
     named = (kind for kind, extensions in EXTENSIONS.items() if path.suffix.lower() in extensions)
     return found or next(named, None)
 
