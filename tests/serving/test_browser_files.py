@@ -200,7 +200,7 @@ def test_the_page_of_files_fits_phones_and_desktops_and_is_accessible(
     for model, (name, file) in content.items():
         choose(tab, model)
         tab.page.wait_for_selector("#invitation:not([hidden])")
-        for filled in (False, True):
+        for filled in (False, True) if model == "ears" else (True,):
             if filled:
                 tab.page.set_input_files("#file", {"name": name, "mimeType": "", "buffer": file})
                 tab.shows(models[model].translate(file).text)

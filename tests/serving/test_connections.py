@@ -324,7 +324,8 @@ def test_pipelined_requests_are_answered_in_order_up_to_a_limit(
     assert [status for status, _ in broken] == [200]
 
 
-def test_a_client_that_disconnects_ends_the_first_of_its_pipelined_requests() -> None:
+@pytest.mark.parametrize("later", [False, True], ids=["together", "one by one"])
+def test_a_client_that_disconnects_ends_the_first_of_its_pipelined_requests(later: bool) -> None:
     begun, gone = threading.Event(), threading.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -341,8 +342,13 @@ def test_a_client_that_disconnects_ends_the_first_of_its_pipelined_requests() ->
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     with socket.create_connection(bound.getsockname()[:2], timeout=120) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
+        ask = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        connection.sendall(ask * (1 if later else 3))
         assert begun.wait(120)
+        if later:
+            time.sleep(0.2)
+            connection.sendall(ask * 2)
+            time.sleep(0.2)
     assert gone.wait(120)
     server.should_exit = True
     thread.join(120)

@@ -212,6 +212,8 @@ class LimitedProtocol(HttpToolsProtocol):
             raise _RefusedError
         self._unparsed, self._in_head, self._head = 0, False, 0
         super().on_headers_complete()
+        if self.pipeline:
+            self.flow.resume_reading()  # uvicorn pauses it, and would not learn that the client disconnected
         if {b"content-length", b"transfer-encoding"} <= {name for name, _ in self.headers}:
             self.cycle.keep_alive = False  # `check_framing` refuses it; where it ends is not certain
 
