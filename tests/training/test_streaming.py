@@ -26,9 +26,9 @@ def streamed(toy: Make, buffer: int, data: dict[str, Any] | None = None, **train
     return toy({"data": {**rules, **(data or {})}}, **{"max_tokens": 2000, **training})
 
 
-@pytest.mark.parametrize("buffer", [70, 100, 300, 5000])
+@pytest.mark.parametrize("buffer", [70, 300])
 def test_the_card_counts_each_pair_once_however_many_epochs_there_were(toy: Make, tmp_path: Path, buffer: int) -> None:
-    """100 and 300: the stream has a whole number of buffers."""
+    """300: the stream has a whole number of buffers."""
     *events, last = train(streamed(toy, buffer), tmp_path)
     assert isinstance(last, Finished)
     assert [event.epoch for event in events if isinstance(event, Progress)][-1] > 2
