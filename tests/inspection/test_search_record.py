@@ -163,14 +163,16 @@ def settings_of(translator, *options):
 
 
 def test_greedy_search_is_compared_with_the_beam(backwards, words):
-    beat = 0
-    for word in words[:8]:
+    found: set[bool] = set()
+    for word in words:
+        if len(found) == 2:
+            break
         record = translume.record_beam(backwards, word, settings=settings_of(backwards, "decoding.beam=5"))
         greedy = backwards.translate(word, beam=1).hypotheses[0]
         assert (record.greedy.ids, record.greedy.score) == (greedy.ids, pytest.approx(greedy.score))
         assert record.beat_greedy == (record.finished[0].score > record.greedy.score)
-        beat += record.beat_greedy
-    assert 0 < beat < 8
+        found.add(record.beat_greedy)
+    assert found == {True, False}
     alone = translume.record_beam(backwards, words[0], settings=settings_of(backwards, "decoding.beam=1"))
     assert not alone.beat_greedy
     assert alone.greedy.node == alone.finished[0].node is not None

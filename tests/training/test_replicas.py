@@ -55,7 +55,8 @@ def updater_on(threads, *, dropout=0.0, precision="fp32", teacher=None):
 
 
 def gradients(updater):
-    return {name: view for flat in updater._flats for name, view in flat.views(flat.master.grad).items()}
+    parts = zip(updater._flats, updater.gradients(), strict=True)
+    return {name: view for flat, gradient in parts for name, view in flat.views(gradient).items()}
 
 
 @given(st.integers(1, 13), st.integers(1, 19), st.integers(1, 17), st.integers(2, 4), st.integers(0, 99))

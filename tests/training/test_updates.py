@@ -15,12 +15,13 @@ from translume.cli.training_display import measured
 from translume.config import Config
 from translume.data import Batch, pad_batch
 from translume.errors import TrainingError
+from translume.kernels.loading import has_kernels
 from translume.model import HeadLoss, LossOptions, Transformer
 from translume.model.layers import recompute_layers
 from translume.text import SpecialIds
 from translume.training import Finished, Preparing, Progress, Started, Validated, train
 from translume.training.batches import gather, seed_of
-from translume.training.optimisation import Updater
+from translume.training.optimisation import Precision, Updater
 from translume.training.prepare import PreparedData, prepare_folder
 
 Make = Callable[..., Config]
@@ -119,11 +120,39 @@ def test_activations_that_are_computed_again_give_the_same_gradients(toy: Make, 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             gather(updater, keyed(batch_of(11)), seed=1, update=1)
         torch.set_num_threads(before)
-        gradients.append([flat.master.grad.clone() for flat in updater._flats if flat.master.grad is not None])
+        gradients.append([each.clone() for each in updater.gradients()])
         kept.append(sum(sizes))
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
     if threads == 1:
         assert kept[1] < kept[0]
+
+
+@pytest.mark.skipif(not has_kernels(), reason="needs compiled kernels")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_compiled_step_is_torchs(toy: Make, precision: Precision, optimizer: str, threads: int) -> None:
+    config = toy({"model": {"dropout": 0.0}}, optimizer=optimizer, weight_decay=0.1, clip_norm=0.01, epsilon=1e-4)
+    found, before = [], torch.get_num_threads()
+    for compiled in (True, False):
+        torch.manual_seed(5)
+        model = build_model(config.model, VOCABULARY, VOCABULARY)
+        torch.set_num_threads(threads)
+        try:
+            updater = Updater(
+                model, config.training, options=LossOptions(0.1), precision=precision, device=torch.device("cpu")
+            )
+            assert updater._compiled
+            updater._compiled = compiled
+            norms = []
+            for update, batches in enumerate(([batch_of(11)], [batch_of(7), batch_of(5)], [batch_of(3)])):
+                sums = gather(updater, keyed(*batches), seed=1, update=update)
+                norms.append(updater.update(sums.tokens, 1e-3))
+        finally:
+            torch.set_num_threads(before)
+        found.append((norms, updater.parameters_fp32(), updater.state(), dict(model.named_parameters())))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5 if precision == "fp32" else 1e-2, atol=1e-5)
 
 
 @given(first=st.tuples(st.integers(0), st.integers(0)), second=st.tuples(st.integers(0), st.integers(0)))

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from translume.model import LossOptions
+from translume.model.compiled import weight_gradient
 
 
 def output_weight(count: int, width: int, tied: nn.Parameter | None = None) -> nn.Parameter:
@@ -106,7 +107,7 @@ class LinearGradients:
         if right.dtype == self._sum_dtype:
             self.weight.addmm_(left.t(), right)
         else:
-            self.weight += left.t() @ right
+            weight_gradient(left, right, self.weight)
 
 
 def scaled(

@@ -391,6 +391,9 @@ def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "com
         "translume_sources_workspace",
         "translume_search",
         "translume_stable_prefix",
+        "translume_attention_workspace",
+        "translume_has_weight_gradient",
+        "translume_weight_gradient_workspace",
     ):
         getattr(library, name).restype = ctypes.c_int64
     pointer, number = ctypes.c_void_p, ctypes.c_int64
@@ -404,6 +407,16 @@ def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "com
     library.translume_summarize.argtypes = [pointer, number, number, number, ctypes.c_float, *[pointer] * 6]
     library.translume_search.argtypes = [pointer, pointer, number]
     library.translume_stable_prefix.argtypes = [pointer, pointer, number, pointer]
+    library.translume_square_sum.restype = ctypes.c_double
+    library.translume_square_sum.argtypes = [pointer, number, number]
+    library.translume_adam.argtypes = [*[pointer] * 6, number, number]
+    library.translume_drop_add.argtypes = [number, number, *[pointer] * 3, ctypes.c_float, pointer]
+    library.translume_sum_rows.argtypes = [number, number, number, *[pointer] * 4]
+    library.translume_attention_workspace.argtypes = [number, number, number]
+    library.translume_weight_gradient_workspace.argtypes = [number, number, number]
+    library.translume_weight_gradient.argtypes = [number, number, number, *[pointer] * 5]
+    for name in ("norm", "norm_gradient", "attention", "attention_gradient"):
+        getattr(library, f"translume_{name}").argtypes = [number, pointer]
     return Kernels(
         library=library,
         instructions=instructions.name,

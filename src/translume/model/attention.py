@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from translume.config import ModelSettings
+from translume.model import compiled
 from translume.model.dropout import keep_mask, rounded
 from translume.model.layout import Layout
 from translume.model.positions import NO_POSITIONS, AttentionPositions
@@ -43,7 +44,11 @@ def packed_attention(
     """
     if options.backend == "fused":
         return _fused(first, second, layouts, options)
-    bias = options.positions.bias
+    bias, rotation = options.positions.bias, options.positions.rotation
+    longest = max(layout.grid.size(1) for layout in layouts)
+    if bias is None and options.dropout == 0.0 and longest <= compiled.LONGEST and compiled.library_for(first, second):
+        wide = None if rotation is None else rotation.float().contiguous()
+        return compiled.attention(first, second, layouts, options.heads, wide, causal=options.causal)
     bias = None if bias is None else bias.to(first.dtype)
     result: Tensor = _Plain.apply(first, second, bias, layouts, options)  # type: ignore[no-untyped-call]  # torch's has no types
     return result
@@ -160,6 +165,16 @@ def _matmul(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     return torch.bmm(left.flatten(0, 1), right.flatten(0, 1), out=flat).view(batch, heads, rows, -1)
 
 
+class Linear(nn.Linear):
+    """A linear map whose gradients the compiled kernels compute if they can."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x [..., in] to [..., out]."""
+        if compiled.trains(x, self.weight, self.bias):
+            return compiled.linear(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention: softmax(Q Kᵀ / √d) V with H heads over one sequence."""
 
@@ -168,8 +183,8 @@ class SelfAttention(nn.Module):
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
         self.head_size = settings.size_per_head
         self.backend: AttentionBackend = "plain"
-        self.query_key_value = nn.Linear(settings.width, 3 * settings.attention_width, settings.bias)
-        self.output = nn.Linear(settings.attention_width, settings.width, settings.bias)
+        self.query_key_value = Linear(settings.width, 3 * settings.attention_width, settings.bias)
+        self.output = Linear(settings.attention_width, settings.width, settings.bias)
         initialise(self.query_key_value, parts=3)
         initialise(self.output)
 
@@ -229,9 +244,9 @@ class CrossAttention(nn.Module):
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
         self.head_size = settings.size_per_head
         self.backend: AttentionBackend = "plain"
-        self.query = nn.Linear(settings.width, settings.attention_width, settings.bias)
-        self.key_value = nn.Linear(settings.width, 2 * settings.attention_width, settings.bias)
-        self.output = nn.Linear(settings.attention_width, settings.width, settings.bias)
+        self.query = Linear(settings.width, settings.attention_width, settings.bias)
+        self.key_value = Linear(settings.width, 2 * settings.attention_width, settings.bias)
+        self.output = Linear(settings.attention_width, settings.width, settings.bias)
         initialise(self.query)
         initialise(self.key_value, parts=2)
         initialise(self.output)

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from translume.model import compiled
+
 
 def rounded(rate: float) -> tuple[int, float]:
     """Return (threshold, scale) of a rate: elements with a byte below `threshold` are dropped, others times `scale`.
@@ -103,6 +105,8 @@ class _DropAdd(torch.autograd.Function):
         mask = keep_mask(x.shape, threshold, x.device)
         ctx.save_for_backward(mask)
         ctx.scale, ctx.has_residual = scale, residual is not None
+        if compiled.library_for(x, residual):
+            return compiled.drop_add(x, residual, mask, scale)
         kept = mask.to(x.dtype)
         if residual is None:
             return kept.mul_(x).mul_(scale)
@@ -112,6 +116,8 @@ class _DropAdd(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None]:
         (gradient,) = gradients
         (mask,) = ctx.saved_tensors
+        if compiled.library_for(gradient):
+            return compiled.drop_add(gradient, None, mask, ctx.scale), gradient if ctx.has_residual else None, None
         kept: Tensor = mask.to(gradient.dtype).mul_(gradient).mul_(ctx.scale)
         return kept, gradient if ctx.has_residual else None, None
 
@@ -132,6 +138,13 @@ class Dropout(nn.Module):
             return dropped
         dropped = F.dropout(x, self.rate)
         return dropped if residual is None else residual + dropped
+
+    def mask(self, x: Tensor) -> tuple[Tensor | None, float]:
+        """Return the mask of elements to keep, and the factor of kept elements; None without dropout."""
+        if not self.training or self.rate == 0.0:
+            return None, 1.0
+        threshold, scale = rounded(self.rate)
+        return keep_mask(x.shape, threshold, x.device), scale
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"

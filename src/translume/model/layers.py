@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from translume.config import ModelSettings
 from translume.config.model import GATED
-from translume.model.attention import CrossAttention, SelfAttention, initialise
+from translume.model import compiled
+from translume.model.attention import CrossAttention, Linear, SelfAttention, initialise
 from translume.model.dropout import Dropout, recomputed
 from translume.model.layout import Layout
 from translume.model.positions import AttentionPositions
@@ -23,26 +24,31 @@ class FeedForward(nn.Module):
         super().__init__()
         self.activation = settings.activation
         parts = 2 if settings.activation in GATED else 1
-        self.inner = nn.Linear(settings.width, parts * settings.feed_forward, settings.bias)
-        self.outer = nn.Linear(settings.feed_forward, settings.width, settings.bias)
+        self.inner = Linear(settings.width, parts * settings.feed_forward, settings.bias)
+        self.outer = Linear(settings.feed_forward, settings.width, settings.bias)
         self.drop = Dropout(settings.activation_dropout)
         initialise(self.inner, parts)
         initialise(self.outer)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [..., D] to the same shape."""
-        hidden = self.inner(x)
         if self.activation == "relu":
-            hidden = F.relu(hidden, inplace=True)  # saves a tensor of n·F elements
+            hidden = self._relu(x)
         elif self.activation == "gelu":
-            hidden = F.gelu(hidden)
+            hidden = F.gelu(self.inner(x))
         elif self.activation == "swish":
-            hidden = F.silu(hidden)
+            hidden = F.silu(self.inner(x))
         else:
-            gate, value = hidden.chunk(2, -1)
+            gate, value = self.inner(x).chunk(2, -1)
             hidden = (F.silu(gate) if self.activation == "swiglu" else F.gelu(gate, approximate="tanh")) * value
         result: Tensor = self.outer(self.drop(hidden))
         return result
+
+    def _relu(self, x: Tensor) -> Tensor:
+        inner = self.inner
+        if type(inner) is Linear and compiled.trains(x, inner.weight, inner.bias):
+            return compiled.linear(x, inner.weight, inner.bias, relu=True)
+        return F.relu(inner(x), inplace=True)  # saves a tensor of n·F elements
 
 
 class Ssru(nn.Module):
@@ -141,9 +147,18 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: SubLayer) -> Tensor:
         """Map x [..., D] to the same shape."""
         if self.before:
-            result: Tensor = self.drop(sublayer(self.norm(x)), x)
+            result: Tensor = self.drop(sublayer(self._normed(x)), x)
         else:
-            result = self.norm(self.drop(sublayer(x), x))
+            result = self._normed(sublayer(x), x)
+        return result
+
+    def _normed(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Return norm(x), or norm(residual + dropout(x))."""
+        norm = self.norm
+        if isinstance(norm, nn.LayerNorm) and compiled.trains(x, residual, norm.weight, norm.bias):
+            keep, scale = (None, 1.0) if residual is None else self.drop.mask(x)
+            return compiled.norm(x, residual, keep, scale, norm.weight, norm.bias, norm.eps)
+        result: Tensor = norm(x if residual is None else self.drop(x, residual))
         return result
 
 

@@ -33,6 +33,7 @@ class Layout:
     _heads: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _places: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _bias: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    _starts: Tensor | None = None
 
     @classmethod
     def of(cls, mask: Tensor) -> "Layout":
@@ -44,6 +45,13 @@ class Layout:
         rank = (flat.cumsum(0) - 1).mul_(flat).view(grid.shape)
         empty = not full and not bool(mask.any(-1).all())
         return cls(mask, tokens, tokens % mask.size(1), grid, rank, full, empty)
+
+    @property
+    def starts(self) -> Tensor:
+        """The index of the first token of each row, and n: [B + 1]."""
+        if self._starts is None:
+            self._starts = F.pad(self.mask.sum(1).cumsum(0), (1, 0))
+        return self._starts
 
     def pack(self, grid: Tensor) -> Tensor:
         """Return the tokens [n, ...] of a padded grid [B, T, ...]."""

@@ -5,7 +5,7 @@ are too short for that: two threads on one batch are hardly faster than one, whe
 take little more than half the time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 
@@ -57,6 +57,10 @@ class ReplicaPool:
     def __init__(self, count: int, threads: int) -> None:
         each = max(1, threads // count)
         self._pool = ThreadPoolExecutor(count, "replica", initializer=torch.set_num_threads, initargs=(each,))
+
+    def map(self, function: Callable[[int], float], items: Iterable[int]) -> list[float]:
+        """Return the results of a function for some items, in their order."""
+        return list(self._pool.map(function, items))
 
     def run(self, jobs: Sequence[Callable[[], HeadLoss]]) -> HeadLoss:
         """Run the jobs and return the sum of their losses, added in order.

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from translume.config import TrainingSettings
+from translume.kernels.loading import has_kernels
 from translume.model import HeadLoss, LossOptions
 from translume.model.classifier import Network
 from translume.text import Labels, SpecialIds, Tokenizer
+from translume.training import adam
 from translume.training.data_parallel import ReplicaPool, Share, replica_count, replica_of, shares_of
 from translume.training.group import Group
 
@@ -137,6 +139,7 @@ class _Flat:
         self._apart = precision == "bf16"
         self.working = self.master.data.to(torch.bfloat16) if self._apart else self.master.data
         self.gradients: list[Tensor] = []
+        self._gathered = False
         for name, view in self.views(self.working).items():
             self.named[name].data = view
 
@@ -158,13 +161,22 @@ class _Flat:
             if gradient is not self.master.grad and self.master.grad is not None:
                 self.master.grad += gradient
                 gradient.zero_()
+        self._gathered = True
 
     def clear(self) -> None:
         """Set all gradients to zero."""
         for gradient in self.gradients:
             gradient.zero_()
-        if self.master.grad is not None:
+        if self._gathered and self.master.grad is not None:
             self.master.grad.zero_()
+        self._gathered = False
+
+    def for_adam(self) -> adam.Vectors:
+        """Return the vectors of a step with the compiled kernel, which sets the gradients to zero."""
+        gradients = [each for each in self.gradients if each is not self.master.grad]
+        summed = self.master.grad if self._gathered or not self._apart else None
+        self._gathered = False
+        return adam.Vectors(self.master.data, summed, gradients, self.working if self._apart else None)
 
     def refresh(self) -> None:
         """Copy the fp32 weights, rounded, to the working weights."""
@@ -235,10 +247,16 @@ class Updater:
             for flat in self._flats:
                 flat.give_gradients(replica)
         self._pool = ReplicaPool(count, torch.get_num_threads()) if count > 1 else None
+        self._waits = False
+        """Whether the gradients of a batch are not yet gathered."""
+        threads = torch.get_num_threads()
+        self._compiled = device.type == "cpu" and threads == count and not divided and has_kernels()
         self._optimizer = adam_of(settings, groups)
 
     def add(self, batch: TrainingBatch) -> HeadLoss:
         """Compute one batch forward and backward, and accumulate the gradients of the SUM of its losses."""
+        if self._waits:
+            self._gather()
         tensors = (batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask)
         if self._pool is None:
             loss = self._differentiate(self.model, tensors)
@@ -246,9 +264,13 @@ class Updater:
             shares = shares_of(tensors, len(self._replicas))
             jobs = [partial(self._differentiate, *job) for job in zip(self._replicas, shares, strict=False)]
             loss = self._pool.run(jobs)
+        self._waits = True
+        return loss
+
+    def _gather(self) -> None:
         for flat in self._flats:
             flat.gather()
-        return loss
+        self._waits = False
 
     def _differentiate(self, model: Network, share: Share) -> HeadLoss:
         source, source_mask, target, labels, target_mask = (tensor.to(self.device) for tensor in share)
@@ -267,7 +289,11 @@ class Updater:
         if not tokens:
             self.clear()
             return 0.0
-        gradients = [flat.master.grad for flat in self._flats if flat.master.grad is not None]
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        if self._compiled and self._group.alone:
+            return self._compiled_update(tokens)
+        gradients = self.gradients()
         for gradient in gradients:
             self._group.add(gradient)
         norm = float(torch.stack([gradient.norm() for gradient in gradients]).norm()) / tokens
@@ -275,8 +301,6 @@ class Updater:
         factor = limit / norm if limit and norm > limit else 1.0
         for gradient in gradients:
             gradient.mul_(factor / tokens)
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
         self._optimizer.step()
         for flat in self._flats:
             if flat.own is not flat.master:
@@ -285,10 +309,29 @@ class Updater:
             flat.refresh()
         return norm
 
+    def _compiled_update(self, tokens: int) -> float:
+        """As `update`, in one pass over the gradients for the norm and one for the step."""
+        run = _in_turn if self._pool is None else self._pool.map
+        vectors = [flat.for_adam() for flat in self._flats]
+        norm = math.sqrt(sum(each.square_norm(run) for each in vectors)) / tokens
+        limit = self.settings.clip_norm
+        factor = (limit / norm if limit and norm > limit else 1.0) / tokens
+        for flat, each, group in zip(self._flats, vectors, self._optimizer.param_groups, strict=True):
+            each.step(group, self._optimizer.state[flat.own], factor, run)
+        self._waits = False
+        return norm
+
     def clear(self) -> None:
         """Set all gradients to zero."""
+        self._waits = False
         for flat in self._flats:
             flat.clear()
+
+    def gradients(self) -> list[Tensor]:
+        """Return the accumulated gradients: live fp32 vectors, of matrices and of other parameters."""
+        if self._waits:
+            self._gather()
+        return [flat.master.grad for flat in self._flats if flat.master.grad is not None]
 
     def receive(self) -> None:
         """Replace the trained weights by those of rank 0."""
@@ -345,6 +388,10 @@ class Updater:
                 parts = whole.numel() // flat.own.numel()
                 moments[key] = whole if parts == 1 else whole.chunk(parts)[self._group.rank].clone()
             self._optimizer.state[flat.own] = moments
+
+
+def _in_turn(function: Callable[[int], float], items: Iterable[int]) -> list[float]:
+    return [function(item) for item in items]
 
 
 Weights = dict[str, Tensor]

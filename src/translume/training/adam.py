@@ -1,0 +1,89 @@
+"""Steps of Adam by the compiled kernels: gradients are read once, and bf16 copies of the weights written with them."""
+
+import ctypes
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from translume.kernels.loading import address, kernels
+
+PART = 1 << 20
+"""Number of weights that a thread updates at a time. Norms are summed part by part, whatever the number of threads."""
+
+Map = Callable[[Callable[[int], float], Iterable[int]], list[float]]
+"""Return the results of a function for some items, in their order, by one thread or several."""
+
+
+class _Gradients(ctypes.Structure):
+    """`gradients` of training.c."""
+
+    _fields_ = (
+        ("fp32", ctypes.c_void_p),
+        ("others", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("bf16", ctypes.c_int64),
+    )
+
+
+class _Adam(ctypes.Structure):
+    """`adam` of training.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_float) for name in ("factor", "rate", "root", "beta1", "beta2", "epsilon", "decay")),
+        ("decoupled", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """fp32 weights, and their gradients: the sum of `gradient`, fp32, and of `others`, of one dtype.
+
+    copies: bf16 copies of the weights, to be written.
+    """
+
+    weights: Tensor
+    gradient: Tensor | None
+    others: list[Tensor]
+    copies: Tensor | None
+
+    def _read(self, function: Callable[[Any, int, int], float], run: Map) -> list[float]:
+        """Return what a function of the gradients, a begin and an end returns for each part of the weights."""
+        pointers = (ctypes.c_void_p * len(self.others))(*(each.data_ptr() for each in self.others))
+        bf16 = bool(self.others) and self.others[0].dtype == torch.bfloat16
+        gradients = _Gradients(address(self.gradient), ctypes.addressof(pointers), len(self.others), bf16)
+        count = self.weights.numel()
+        return run(
+            lambda start: function(ctypes.byref(gradients), start, min(start + PART, count)), range(0, count, PART)
+        )
+
+    def square_norm(self, run: Map) -> float:
+        """Return the sum of the squares of the gradients."""
+        return math.fsum(self._read(kernels().library.translume_square_sum, run))
+
+    def step(self, options: dict[str, Any], state: dict[str, Tensor], factor: float, run: Map) -> None:
+        """Update the weights as `torch.optim.Adam` does, and set the gradients to zero.
+
+        options, state: those of torch's optimiser; an empty state begins with zeros.  factor: of the gradients.
+        """
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(self.weights) for _ in range(2))
+        state["step"] += 1
+        count, (beta1, beta2), rate = int(state["step"]), options["betas"], float(options["lr"])
+        decoupled = bool(options["decoupled_weight_decay"])
+        settings = _Adam(
+            factor=factor, rate=rate / (1 - beta1**count), root=1 / math.sqrt(1 - beta2**count), beta1=beta1,
+            beta2=beta2, epsilon=options["eps"], decay=options["weight_decay"] * (rate if decoupled else 1.0),
+            decoupled=decoupled,
+        )  # fmt: skip
+        places = [address(each) for each in (self.weights, state["exp_avg"], state["exp_avg_sq"], self.copies)]
+
+        def update(gradients: Any, start: int, end: int) -> float:
+            kernels().library.translume_adam(ctypes.byref(settings), gradients, *places, start, end)
+            return 0.0
+
+        self._read(update, run)
