@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from ctypes import c_float
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 from typing import Any, Self
@@ -51,9 +52,9 @@ class SentencePieces:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_dict` returned. Raises ValueError, KeyError or TypeError for anything else."""
         scores = {str(piece): float(score) for piece, score in values["scores"].items()}
-        rules = {str(given): str(put) for given, put in values["rules"].items()}
-        if not scores or not all((*scores, *rules)):
-            raise ValueError("a piece or a rule of SentencePiece is empty")
+        rules: dict[str, str] = values["rules"]
+        if not scores or "" in scores or "" in rules or {*map(type, rules.values())} - {str}:
+            raise ValueError("a piece or a rule of SentencePiece is empty, or no text")
         merges, codes = values.get("merges") is True, values.get("codes", True) is True
         fallback = values.get("fallback") is True
         return cls(scores=scores, rules=rules, merges=merges, codes=codes, fallback=fallback)
@@ -121,7 +122,7 @@ class _Rules:
     """The normaliser: applies the longest matching rule at every position."""
 
     def __init__(self, rules: Mapping[str, str]) -> None:
-        self._rules, self._lengths = dict(rules), _lengths(rules)
+        self._rules = rules
         ascii_rules = {given: put for given, put in rules.items() if given.isascii()}
         self._ascii = str.maketrans(ascii_rules) if all(len(given) == 1 for given in ascii_rules) else None
 
@@ -140,6 +141,11 @@ class _Rules:
             found.append(put)
             place += len(given)
         return "".join(found)
+
+    @cached_property
+    def _lengths(self) -> dict[str, list[int]]:
+        """Lengths of the rules by first character, for texts beyond ASCII only: there may be 200,000 rules."""
+        return _lengths(self._rules)
 
     def _longest(self, text: str, place: int) -> tuple[str, str]:
         first = text[place]
