@@ -157,6 +157,8 @@ def test_source_and_target_have_the_ids_of_marian_tokenizer(marian, text):
     source, target, theirs = marian
     if any("\ud800" <= character <= "\udfff" for character in text):
         return
+    if any(special in text for special in ("<unk>", "<pad>", "</s>")):  # text here, special tokens in MarianTokenizer
+        return
     assert [*source.encode(text), 0] == theirs(text)["input_ids"]
     assert [*target.encode(text), 0] == theirs(text_target=text)["input_ids"]
 
