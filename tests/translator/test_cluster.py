@@ -8,7 +8,8 @@ import pytest
 from translume.checkpoint import save_model
 from translume.errors import ModelFolderError, SettingsError
 from translume.translator.cluster import RayWorkers
-from translume.translator.planning import LineError
+from translume.translator.jobs import TRANSLATE
+from translume.translator.planning import LineError, numbered_lines
 
 
 @pytest.mark.slow
@@ -22,7 +23,7 @@ def test_actors_translate_in_order_survive_a_death_and_name_lines_that_fail(make
     with RayWorkers("local", tmp_path / "model", 2, "fp32") as actors:
         (killed, _) = actors.pids
         found = []
-        for each in actors.outcomes(texts, settings):
+        for each in actors.outcomes(TRANSLATE, numbered_lines(texts), settings):
             found.append(each)
             if len(found) == 1:
                 os.kill(killed, signal.SIGKILL)
@@ -35,7 +36,7 @@ def test_actors_translate_in_order_survive_a_death_and_name_lines_that_fail(make
         assert [each.text for each in found if not isinstance(each, LineError)] == [each.text for each in wanted]
         assert killed not in actors.pids
     with RayWorkers("local", tmp_path, 1) as actors, pytest.raises(ModelFolderError, match="not a model folder"):
-        list(actors.outcomes(["a"], settings))
+        list(actors.outcomes(TRANSLATE, numbered_lines(["a"]), settings))
 
 
 def test_an_address_without_a_cluster_is_one_line(tmp_path):
