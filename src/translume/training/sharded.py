@@ -137,7 +137,10 @@ class ShardedUpdater:
             parameter.grad = own.grad = None
 
     def receive(self) -> None:
-        """Raise GroupError if a process began with other weights than rank 0, of which nobody has all any more."""
+        """Raise GroupError if a process began with other weights than rank 0.
+
+        The weights themselves cannot be compared any more: each process has only its part of them.
+        """
         self._group.refuse_differences({"initial weights": self._digest})
 
     def parameters_fp32(self) -> dict[str, Tensor]:
