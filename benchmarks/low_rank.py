@@ -5,7 +5,10 @@ then fine-tuned on the other half, each time in a process of its own, with the s
 Memory is also measured for a model of the base shape of Vaswani et al. with random weights, by dry runs. Adam: bytes
 of its moments. Checkpoint: bytes of the trained weights.
 
-    python benchmarks/low_rank.py [--updates 500] [--lora-updates 750] [--base-updates 600] [--folder DIR] [--json]
+With --imported, the base model is exported for transformers and imported again before it is fine-tuned.
+
+    python benchmarks/low_rank.py [--updates 500] [--lora-updates 750] [--base-updates 600] [--folder DIR] [--imported]
+                                  [--json]
 """
 
 import argparse
@@ -20,11 +23,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from translume import load
+from translume import export, load
 from translume.checkpoint import Manifest
 from translume.config import Config
 from translume.demo import make_corpus
 from translume.evaluation import evaluate
+from translume.interchange.importing import import_model
 from translume.training import DryRun, Started, dry_run, train
 
 LANGUAGES = ("en", "zh")
@@ -50,8 +54,10 @@ def write_halves(folder: Path, pairs: int) -> None:
         replace(corpus, train=corpus.train[first::2]).write(folder / name)
 
 
-def settings(data: Path, model: dict[str, Any] | None, updates: int, **training: Any) -> Config:
-    """Return settings for the files of a folder.  model: None with a base model."""
+def settings(
+    data: Path, model: dict[str, Any] | None, updates: int, *, shared: bool = False, **training: Any
+) -> Config:
+    """Return settings for the files of a folder.  model: None with a base model.  shared: one vocabulary for all."""
     files = {
         f"{part}_{side}": str(data / f"{part}.{language}")
         for part in ("train", "valid")
@@ -67,8 +73,8 @@ def settings(data: Path, model: dict[str, Any] | None, updates: int, **training:
         "decoding": {"strategy": "greedy"},
     }  # fmt: skip
     if model is not None:
-        tables["tokenizer"] = {"kind": "bpe", "size": 1500, "shared": False}
-        tables["model"] = {**model, "dropout": 0.0, "head": {"kind": "softmax", "tie": "target"}}
+        tables["tokenizer"] = {"kind": "bpe", "size": 3000 if shared else 1500, "shared": shared}
+        tables["model"] = {**model, "dropout": 0.0, "head": {"kind": "softmax", "tie": "all" if shared else "target"}}
     return Config.build(tables, place="low_rank")
 
 
@@ -121,6 +127,7 @@ def main() -> None:
     parser.add_argument("--tune", help=argparse.SUPPRESS)
     parser.add_argument("--rehearse", help=argparse.SUPPRESS)
     parser.add_argument("--no-memory", action="store_true", default=short, help="leave out the large shape")
+    parser.add_argument("--imported", action="store_true", help="fine-tune an imported model")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
@@ -136,7 +143,12 @@ def main() -> None:
         rate = {"learning_rate": 3e-3}
         for name, shape, updates in (("base", SMALL, arguments.base_updates), ("large", LARGE, 1)):
             if not (folder / name).exists() and (name == "base" or not arguments.no_memory):
-                list(train(settings(folder / "known", shape, updates, **rate), folder / name))
+                config = settings(folder / "known", shape, updates, shared=arguments.imported, **rate)
+                list(train(config, folder / name))
+        if arguments.imported and not (folder / "exported").exists():
+            export(folder / "base", "huggingface", folder / "exported")
+            (folder / "base").rename(folder / "trained")
+            import_model(folder / "exported", folder / "base")
         tunings = []
         for way in arguments.ways:
             updates = arguments.lora_updates if "lora_rank" in WAYS[way] else arguments.updates

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -228,10 +229,13 @@ def test_a_full_disk_at_the_beginning_of_training(
 def test_full_disk_while_training_leaves_a_resumable_run(
     translume: Translume, home: Path, disk: Callable[[str], Path]
 ) -> None:
-    small = disk("size=150k")
+    small = disk("size=180k")
     done = translume("train", home / "en-de.toml", "--out", small / "model")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (f"Error: {small}/model: the disk is full: no room for weights.safetensors")
+    # The cache fits, all files of a model do not; which of them is the first depends on the file system's overhead.
+    files = r"(weights|resume/raw|resume/optimizer)\.safetensors|lengths\.json"
+    last = done.stderr.splitlines()[-1]
+    assert re.fullmatch(rf"Error: {re.escape(str(small))}/model: the disk is full: no room for ({files})", last), last
     assert "Traceback" not in done.stderr
     assert not [path for path in small.rglob("*") if path.suffix == ".part" or path.name.startswith("weights")]
     subprocess.run(["mount", "-o", "remount,size=2m", str(small)], check=True)

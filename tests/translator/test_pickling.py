@@ -17,6 +17,7 @@ from translume.serving.api.errors import RequestError
 from translume.training.group import GroupError
 from translume.translator import Translator
 from translume.translator.planning import Line, LineError
+from translume.translator.scoring import PairError, ScoredPair
 
 TEXT = "abc de. fgh"
 ERRORS = [
@@ -27,6 +28,7 @@ ERRORS = [
     translume.SettingsError("decoding.beam: found 0"),
     UnexpectedChildError("ValueError", "line 3"),
     GroupError("process 1 died", reports=False),
+    PairError(ScoredPair(place="line 3", source="a", target="b"), 2, "the target has 9 tokens, expected at most 4"),
 ]
 
 
