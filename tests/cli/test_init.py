@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from translume.config import Config
+from translume.data import Pair
 from translume.recommend.sequence import SIZES, choose
-from translume.recommend.survey import Side, language_of, survey
+from translume.recommend.survey import Side, copied_share, language_of, survey
 
 
 def side(language: str = "en", script: str = "latin", characters: int = 61, **more: float) -> Side:
@@ -53,6 +54,42 @@ def test_formal_languages_choose_the_model_of_cogs() -> None:
     assert (found["model.positions"], found["training.updates"], found["tokenizer.size"]) == ("rotary", 8_000, 900)
     assert chosen(20_000, side(), replace(side(""), **words))["model.encoder_layers"] == 2
     assert chosen(400_000, replace(side(""), **words), replace(side(""), **words))["model.width"] == 512
+
+
+def test_logical_forms_that_repeat_names_share_a_vocabulary_and_copy() -> None:
+    words = {"texts": 500, "types": 180, "recurring": 1.0}
+    found = chosen(500, replace(side(""), **words), replace(side(""), **words, copied=0.25))
+    assert (found["tokenizer.shared"], found["tokenizer.size"]) == (True, 500)
+    assert (found["model.head.kind"], found["model.head.tie"]) == ("copy", "all")
+    found = chosen(500, replace(side(""), **words), replace(side(""), **words, copied=0.24))
+    assert (found["tokenizer.shared"], "model.head.kind" in found, found["model.head.tie"]) == (False, False, "target")
+
+
+def test_summaries_copy_and_are_measured_by_rouge() -> None:
+    """Targets as long as their sources, such as code, are no summaries; ROUGE counts Latin words only."""
+    rouge = ("rouge1", "rouge2", "rougeL")
+    found = chosen(2_000, side("", words=30.0), replace(side("", words=10.0), copied=0.7))
+    assert (found["model.head.kind"], found["training.metric"]) == ("copy", "rougeL")
+    assert (found["evaluation.metrics"], "evaluation.tokenize" in found) == (rouge, False)
+    found = chosen(2_000, side("", words=29.0), replace(side("", words=10.0), copied=0.7))
+    assert (found["model.head.kind"], found["training.metric"]) == ("copy", "bleu")
+    russian = side("", "cyrillic", words=10.0)
+    found = chosen(2_000, side("", "cyrillic", words=30.0), replace(russian, copied=0.7))
+    assert (found["model.head.kind"], found["training.metric"]) == ("copy", "bleu")
+
+
+def test_copied_words_and_numbers_are_counted_in_the_source_of_their_pair() -> None:
+    texts = [("call getName ( 12 )", "GetName 12 call()"), ("a b", "getName")]
+    assert copied_share(Pair(source=source, target=target, file="", line=1) for source, target in texts) == 2 / 4
+    assert copied_share([]) == 0.0
+
+
+def test_suffixes_of_code_are_not_taken_for_languages(run, tmp_path: Path) -> None:
+    (tmp_path / "train.java").write_text("public int getSize() { return size; }\n" * 31)
+    (tmp_path / "train.cs").write_text("public virtual int GetSize() { return size; }\n" * 31)
+    result = run("init", tmp_path / "train.java", tmp_path / "train.cs")
+    data = Config.parse(result.stdout, place="init").data
+    assert (data.source_language, data.target_language) == ("", "")
 
 
 def test_29_000_pairs_choose_the_shape_of_multi30ks_published_tiny_transformer() -> None:

@@ -11,7 +11,7 @@ from translume.data import read_pairs
 from translume.recommend import Choice, Proposal
 from translume.recommend.columns import languages_of_columns
 from translume.recommend.manifests import propose_for_manifest
-from translume.recommend.survey import Side, language_of, languages_of, survey
+from translume.recommend.survey import Side, copied_share, language_of, languages_of, survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ SIZES = (
 
 FORMAL = Size(300_000, 0, 128, 256, 2, 2, 4, 0.1, 8_000, 2048, 1e-3, 300)
 """The model for up to 300,000 pairs of a formal language, whose vocabulary is its words: that of recipes/cogs.toml."""
+COPIES = "targets repeat words of their sources"
 TOKENS_PER_PIECE = 2
 """Tokens of a word, a digit or a sign with small vocabularies, estimated high: 1.0 for Multi30k, 2.0 for SciTLDR."""
 MAX_POSITIONS, SPARE = 2048, 8
@@ -69,6 +70,9 @@ def propose_for_pairs(data: DataSettings, count: int) -> Proposal:
         languages = language_of(Path(data.train_source[0])), language_of(Path(data.train_target[0]))
     source = survey((pair.source for pair in read_pairs(data, "train")), languages[0])
     target = survey((pair.target for pair in read_pairs(data, "train")), languages[1])
+    target = replace(target, copied=copied_share(read_pairs(data, "train")))
+    if target.copies and not data.train and source.language != target.language:  # ".cs" of C# is the code of Czech
+        source, target = replace(source, language=""), replace(target, language="")
     choices = (
         Choice(path="data.source_language", value=source.language),
         Choice(path="data.target_language", value=target.language),
@@ -112,6 +116,11 @@ def is_formal(source: Side, target: Side) -> bool:
     """
     kinds = token_kinds(source, target)
     return kinds[1] == "word" and kinds[0] != "character"
+
+
+def is_summary(source: Side, target: Side) -> bool:
+    """Return whether targets say in at most a third of the words what their sources say, in words that ROUGE counts."""
+    return target.copies and not target.symbols and target.script == "latin" and 3 * target.words <= source.words
 
 
 def _positions(source: Side, target: Side) -> int | None:
@@ -163,12 +172,14 @@ def _symbols(kind: str, size: Size, source: Side, target: Side) -> Iterable[Choi
     """Yield the settings for a target whose symbols are tokens."""
     why = f"{source.types:,} different words" if kind == "word" else "letters" if kind == "character" else ""
     many = {"word": source.types, "character": source.characters, "bpe": size.vocabulary}[kind]
+    many = many + target.types if shares_vocabulary(source, target) else max(many, target.types)
     yield Choice(path="tokenizer.kind", value=kind, why=why)
     if kind != "word":
         yield Choice(path="tokenizer.target_kind", value="word", why=f"{target.types:,} different symbols")
-    room = math.ceil((max(many, target.types) * 1.25 + 8) / 100) * 100
+    room = math.ceil((many * 1.25 + 8) / 100) * 100
     yield Choice(path="tokenizer.size", value=room)
-    yield Choice(path="tokenizer.shared", value=False)
+    shared = shares_vocabulary(source, target)
+    yield Choice(path="tokenizer.shared", value=shared, why=COPIES if shared else "")
     if kind == "character":
         yield Choice(path="tokenizer.normalization", value="nfd", why="accents and the parts of 한 are letters")
     yield Choice(path="tokenizer.unknown", value="token", why="bytes would be no symbols")
@@ -177,9 +188,11 @@ def _symbols(kind: str, size: Size, source: Side, target: Side) -> Iterable[Choi
 def shares_vocabulary(source: Side, target: Side) -> bool:
     """Return whether both sides have many tokens in common: the same kind, and the target's script in the source too.
 
-    The tags of inflection are Latin letters beside a lemma of any script.
+    The tags of inflection are Latin letters beside a lemma of any script. Logical forms repeat names of questions.
     """
-    return target.script in source.scripts | {source.script} and not target.symbols
+    if target.symbols and not (target.copies and token_kinds(source, target)[0] == "word"):
+        return False
+    return target.script in source.scripts | {source.script}
 
 
 def _model(size: Size, source: Side, target: Side, parts: int) -> Iterable[Choice]:
@@ -199,6 +212,8 @@ def _model(size: Size, source: Side, target: Side, parts: int) -> Iterable[Choic
     shared = shares_vocabulary(source, target)
     if shared and token_kinds(source, target) == ("character", "character"):
         yield Choice(path="model.head.kind", value="copy", why="forms repeat most letters of their sources")
+    elif shared and target.copies:
+        yield Choice(path="model.head.kind", value="copy", why=COPIES)
     tie = "all" if shared else "target"
     yield Choice(path="model.head.tie", value=tie, why="weights shared by embeddings and output")
 
@@ -218,8 +233,13 @@ def _training(size: Size, source: Side, target: Side, pairs: int) -> Iterable[Ch
         yield Choice(
             path="training.label_smoothing", value=0.0, why="a formal language, in which nothing is nearly right"
         )
-    exact = target.short or target.symbols
-    yield Choice(path="training.metric", value="exact_match" if exact else "chrf" if target.unspaced else "bleu")
+    if target.short or target.symbols:
+        metric = "exact_match"
+    elif is_summary(source, target):
+        metric = "rougeL"
+    else:
+        metric = "chrf" if target.unspaced else "bleu"
+    yield Choice(path="training.metric", value=metric)
 
 
 def _evaluation(source: Side, target: Side) -> Iterable[Choice]:
@@ -230,6 +250,9 @@ def _evaluation(source: Side, target: Side) -> Iterable[Choice]:
         return
     if token_kinds(source, target)[1] == "character":
         yield Choice(path="evaluation.metrics", value=("exact_match", "cer"), why="cer counts wrong characters")
+        return
+    if is_summary(source, target):
+        yield Choice(path="evaluation.metrics", value=("rouge1", "rouge2", "rougeL"), why="for summaries")
         return
     tokenize = tokenizer_of(target.language)
     if tokenize == "13a" and target.unspaced:

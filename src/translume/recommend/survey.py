@@ -5,6 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from translume.config import TokenizerSettings
@@ -17,6 +18,8 @@ UNSPACED = {"han", "hiragana", "katakana", "thai", "lao", "khmer", "myanmar"}
 _NAMES = {"cjk": "han"}
 _MAX_SURVEYED = 200_000
 """Texts whose characters and words are counted. The rest are not read."""
+_MAX_COMPARED = 20_000
+"""Pairs of which words are counted that both sides have."""
 _RARE = 5
 _COVERED = 0.999
 """Share of the texts that the model should read without truncation."""
@@ -25,7 +28,11 @@ FEW_LINES = 300
 """Fewer lines do not show whether words recur."""
 MAX_SYMBOLS = 2_000
 """Different words up to which every word may be a token of its own."""
+COPIED = 0.25
+"""Share of words in the source from which targets repeat it: it is 0.03 in translations, 0.35 to 0.7 in summaries, code
+and logical forms with the names of their questions."""
 _PIECE = re.compile(r"[^\W\d_]+|\d|[^\w\s]|_")
+_WORD = re.compile(r"[^\W\d_]+|\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +47,7 @@ class Side:
     occurs at least five times.
     longest_words, longest_pieces, longest_characters: number of space-separated words, of words, digits and signs, and
     of characters that 99.9 % of the texts do not exceed.
+    copied: for targets, the share of words and numbers that occur in their source; see `copied_share`.
     """
 
     language: str
@@ -56,6 +64,12 @@ class Side:
     longest_words: int = 0
     longest_pieces: int = 0
     longest_characters: int = 0
+    copied: float = 0.0
+
+    @property
+    def copies(self) -> bool:
+        """Whether targets repeat so many words of their sources that they are no translations into another language."""
+        return self.copied >= COPIED
 
     @property
     def symbols(self) -> bool:
@@ -123,6 +137,17 @@ def survey(texts: Iterable[str], language: str) -> Side:
         longest_pieces=_quantile(pieces, _COVERED),
         longest_characters=_quantile(characters, _COVERED),
     )
+
+
+def copied_share(pairs: Iterable[Pair]) -> float:
+    """Return the share of the targets' words and numbers that occur in their source, in the first 20,000 pairs."""
+    words = copied = 0
+    for pair in islice(pairs, _MAX_COMPARED):
+        found = set(_WORD.findall(pair.source))
+        target = _WORD.findall(pair.target)
+        words += len(target)
+        copied += sum(word in found for word in target)
+    return copied / (words or 1)
 
 
 def script_of(character: str) -> str:
