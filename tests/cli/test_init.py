@@ -151,6 +151,11 @@ def test_abstracts_are_not_dropped_with_what_init_proposes(run, tmp_path: Path) 
     assert (data.cleaning.max_tokens, data.cleaning.too_long) == (2040, "keep_first")
 
 
+def test_training_stops_early_only_if_enough_pairs_are_held_out_to_see_an_improvement() -> None:
+    assert "training.patience" not in chosen(5_000, side(), side("de"))
+    assert chosen(5_001, side(), side("de"))["training.patience"] == 8
+
+
 def test_different_scripts_get_two_vocabularies_large_enough_for_all_characters() -> None:
     found = chosen(25_000, side(), side("zh", "han", 2100, words=1.0, length=10.0))
     assert (found["tokenizer.shared"], found["model.head.tie"]) == (False, "target")

@@ -228,7 +228,8 @@ def _training(size: Size, source: Side, target: Side, pairs: int) -> Iterable[Ch
     yield Choice(path="training.save_every", value=every)
     why = "the model is the mean of the last 5 saved, unless the best is 1 % better"
     yield Choice(path="training.average_last", value=5, why=why)
-    yield Choice(path="training.patience", value=8, why="stop after 8 validations without improvement")
+    if pairs > SIZES[0].pairs:  # of fewer, too few are held out to see an improvement
+        yield Choice(path="training.patience", value=8, why="stop after 8 validations without improvement")
     if token_kinds(source, target) == ("word", "word"):
         yield Choice(
             path="training.label_smoothing", value=0.0, why="a formal language, in which nothing is nearly right"
