@@ -29,7 +29,10 @@ static void check_vectors(void) {
         for (int lane = 0; lane < LANES; lane++) x[lane] = first + lane * 0.25f;
         store(y, gelu_tanh(load(x)));
         for (int lane = 0; lane < LANES; lane++)
-            expect("gelu", y[lane], x[lane] / 2 * (1 + tanh(0.79788456 * (x[lane] + 0.044715 * pow(x[lane], 3)))), 2e-6);
+            expect("gelu by tanh", y[lane], x[lane] / 2 * (1 + tanh(0.79788456 * (x[lane] + 0.044715 * pow(x[lane], 3)))), 2e-6);
+        store(y, gelu(load(x)));
+        for (int lane = 0; lane < LANES; lane++)
+            expect("gelu by erf", y[lane], x[lane] / 2 * (1 + erf(x[lane] * sqrt(0.5))), 2e-7 * fabs(x[lane]));
         store(y, exp_lanes(load(x)));
         for (int lane = 0; lane < LANES; lane++)
             expect("exp", y[lane], x[lane] < -87 ? 0 : exp(x[lane]), 3e-7 * exp(x[lane]));
@@ -139,6 +142,36 @@ static void check_attention(int64_t head_size, int64_t count) {
     }
 }
 
+/* Compare the self-attention of three packed sentences, of whole and partial blocks, with scalar loops. */
+static void check_encoder_attention(int64_t size) {
+    static float projected[90 * 3 * 2 * 64], mixed[90 * 2 * 64], bias[2 * 11];
+    static char memory[1 << 18] __attribute__((aligned(64)));
+    const int64_t begins[] = {0, 37, 38, 90}, width = 2 * size;
+    stack model = {.heads = 2, .head_size = size, .bias = bias, .reach = 5, .distances = 11};
+    head_block block;
+    if (carve_head(&model, 52, NULL, &block) > (int64_t)sizeof memory) FAIL("the workspace is too small\n");
+    for (int64_t k = 0; k < 90 * 3 * width; k++) projected[k] = draw();
+    for (int64_t k = 0; k < 22; k++) bias[k] = draw();
+    encoder_self_attention(&model, begins, 3, 52, projected, (workspace){.mixed = mixed}, memory);
+    UNPOISON(memory, sizeof memory);
+    for (int sentence = 0; sentence < 3; sentence++)
+        for (int64_t query = begins[sentence]; query < begins[sentence + 1]; query++)
+            for (int64_t head = 0; head < 2; head++) {
+                double sums[64] = {0}, total = 0;
+                for (int64_t key = begins[sentence]; key < begins[sentence + 1]; key++) {
+                    const float *one = projected + 3 * query * width + head * size,
+                                *other = projected + (3 * key + 1) * width + head * size;
+                    int64_t distance = key - query < -5 ? -5 : key - query > 5 ? 5 : key - query;
+                    double score = bias[head * 11 + 5 + distance];
+                    for (int64_t k = 0; k < size; k++) score += (double)one[k] * other[k];
+                    total += exp(score);
+                    for (int64_t k = 0; k < size; k++) sums[k] += exp(score) * other[width + k];
+                }
+                for (int64_t k = 0; k < size; k++)
+                    expect("encoder attention", mixed[query * width + head * size + k], sums[k] / total, 1e-5);
+            }
+}
+
 /* Compare rotations and biases of distances with scalar loops. */
 static void check_positions(int64_t head_size) {
     float rotation[2 * 64], projected[4 * 64], before[4 * 64], bias[2 * 5 + 1], scores[40];
@@ -192,6 +225,7 @@ int main(void) {
     for (int64_t count = 1; count < 16; count += 3)
         for (int64_t head_size = 16; head_size <= 64; head_size += 16) check_attention(head_size, count);
     for (int64_t head_size = 16; head_size <= 64; head_size *= 2) check_positions(head_size);
+    for (int64_t head_size = 16; head_size <= 64; head_size += 16) check_encoder_attention(head_size);
     printf("agrees %u\n", digest);
     return 0;
 }

@@ -227,7 +227,9 @@ class NativeLayers:
         begins[1:] = layout.mask.sum(1).cumsum(0)
         longest, x = layout.mask.size(1), x.float().contiguous()
         self._check_positions(longest)
-        memory = self.workspace(x.size(0), longest, 1)
+        memory = torch.empty(
+            self._kernels.library.translume_encode_workspace(self.address, x.size(0), longest), dtype=torch.uint8
+        )
         self._kernels.library.translume_encode(
             self.address, begins.data_ptr(), layout.mask.size(0), longest, x.data_ptr(), memory.data_ptr()
         )

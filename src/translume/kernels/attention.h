@@ -270,26 +270,84 @@ static void cross_attention(const stack *model, const step_input *step, int64_t 
     }
 }
 
+/* Queries that are multiplied with all keys, and then with all values, at once. */
+#define QUERY_BLOCK (4 * TILE_ROWS)
+
+INLINE int64_t padded(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
+
+/* The keys and values of a head of a sentence, packed as the weights of two linear layers, and a block of queries. */
+typedef struct {
+    float *keys, *values, *zeros, *queries, *scores, *mixed;
+} head_block;
+
+/* Carve the buffers for sentences of at most `longest` tokens; return the bytes that they need if `memory` is NULL. */
+INLINE int64_t carve_head(const stack *model, int64_t longest, char *memory, head_block *block) {
+    int64_t size = model->head_size, count = padded(longest, LANES), keys = padded(count, PANEL), values = padded(size, PANEL);
+    int64_t sizes[] = {keys * size, values * count, keys > values ? keys : values,
+                       QUERY_BLOCK * size, QUERY_BLOCK * count, QUERY_BLOCK * size}, bytes = 0;
+    float **buffers[] = {&block->keys, &block->values, &block->zeros, &block->queries, &block->scores, &block->mixed};
+    for (int k = 0; k < 6; k++) {
+        if (memory) {
+            *buffers[k] = (float *)(memory + bytes);
+            POISON(memory + bytes + 4 * sizes[k], aligned(4 * sizes[k]) + RED_ZONE - 4 * sizes[k]);
+        }
+        bytes += aligned(4 * sizes[k]) + RED_ZONE;
+    }
+    return bytes;
+}
+
+/* Pack the keys and values of `count` tokens, a token every `stride` numbers. Those up to a multiple of LANES are 0. */
+static void pack_keys_and_values(const head_block *block, int64_t size, const float *keys, const float *values,
+                                 int64_t stride, int64_t count) {
+    int64_t all = padded(count, LANES);
+    for (int64_t first = 0; first < all; first += PANEL) {
+        float *to = block->keys + first * size;
+        for (int64_t token = 0; token < PANEL; token++) {
+            const float *from = keys + (first + token) * stride;
+            for (int64_t k = 0; k < size; k++) to[k * PANEL + token] = first + token < count ? from[k] : 0;
+        }
+    }
+    for (int64_t first = 0; first < size; first += PANEL) {
+        float *to = block->values + first * all;
+        for (int64_t token = 0; token < all; token++, to += PANEL)
+            for (int64_t k = 0; k < PANEL; k += LANES)
+                store(to + k, token < count && first + k < size ? load(values + token * stride + first + k) : (vector){0});
+    }
+}
+
 /* Compute self-attention within each sentence of packed source tokens. projected: [T, 3 H d], queries and keys of which
    are rotated in place. begins: [B + 1], first token of each sentence. Result: work.mixed. */
-static void encoder_self_attention(const stack *model, const int64_t *begins, int64_t sentences,
-                                   float *projected, workspace work) {
-    int64_t width = attention_width(model), heads = model->heads, head_size = model->head_size;
-    head_cache from = {NULL, NULL, head_size, 0, 0, 0, NULL, model->reach, 0};
+static void encoder_self_attention(const stack *model, const int64_t *begins, int64_t sentences, int64_t longest,
+                                   float *projected, workspace work, char *memory) {
+    int64_t width = attention_width(model), heads = model->heads, size = model->head_size;
+    head_block block;
+    quantized none = {0};
+    carve_head(model, longest, memory, &block);
+    memset(block.zeros, 0, 4 * (padded(longest, PANEL) > padded(size, PANEL) ? padded(longest, PANEL) : padded(size, PANEL)));
     for (int64_t sentence = 0; sentence < sentences; sentence++) {
-        int64_t first = begins[sentence], count = begins[sentence + 1] - first;
-        for (int64_t position = 0; position < count; position++) work.offsets[position] = 3 * position * width;
-        for (int64_t position = 0; model->rotation && position < count; position++)
-            rotate(model, position, projected + 3 * (first + position) * width);
-        pad_offsets(work.offsets, count);
+        int64_t first = begins[sentence], last = begins[sentence + 1], count = last - first;
+        linear by_keys = {size, padded(count, LANES), FP32, block.keys, NULL, block.zeros};
+        linear by_values = {padded(count, LANES), size, FP32, block.values, NULL, block.zeros};
+        for (int64_t row = first; model->rotation && row < last; row++)
+            rotate(model, row - first, projected + 3 * row * width);
         for (int64_t head = 0; head < heads; head++) {
-            const float *keys = projected + (3 * first + 1) * width + head * head_size;
-            from.keys = keys, from.values = keys + width;
-            if (model->bias) from.bias = model->bias + head * model->distances;
-            for (int64_t row = first; row < first + count; row++) {
-                from.query = row - first;
-                attend(projected + 3 * row * width + head * head_size, from, work.offsets, count, work.scores,
-                       work.mixed + row * width + head * head_size);
+            const float *query = projected + 3 * first * width + head * size;
+            pack_keys_and_values(&block, size, query + width, query + 2 * width, 3 * width, count);
+            head_cache from = {.bias = model->bias ? model->bias + head * model->distances : NULL, .reach = model->reach};
+            for (int64_t begin = 0; begin < count; begin += QUERY_BLOCK) {
+                int64_t rows = count - begin < QUERY_BLOCK ? count - begin : QUERY_BLOCK;
+                for (int64_t row = 0; row < rows; row++, query += 3 * width)
+                    memcpy(block.queries + row * size, query, 4 * size);
+                linear_forward(&by_keys, block.queries, rows, block.scores, 0, none);
+                for (int64_t row = 0; row < rows; row++) {
+                    float *scores = block.scores + row * by_keys.outputs;
+                    from.query = begin + row;
+                    if (from.bias) add_distance_bias(&from, scores, count);
+                    softmax(scores, count);
+                }
+                linear_forward(&by_values, block.scores, rows, block.mixed, 0, none);
+                for (int64_t row = 0; row < rows; row++)
+                    memcpy(work.mixed + (first + begin + row) * width + head * size, block.mixed + row * size, 4 * size);
             }
         }
     }

@@ -16,6 +16,12 @@ int64_t translume_workspace(const stack *model, int64_t rows, int64_t longest, i
            quantized_bytes(rows, widest_input(model));
 }
 
+/* Return the size of the workspace of `translume_encode` in bytes. longest: tokens of a sentence. */
+int64_t translume_encode_workspace(const stack *model, int64_t rows, int64_t longest) {
+    head_block block;
+    return translume_workspace(model, rows, longest, 1) + carve_head(model, longest, NULL, &block);
+}
+
 /* LayerNorm or RMSNorm of x [rows, D]; y may be x. */
 static void normalize(const stack *model, norm norm, const float *x, int64_t rows, float *y) {
     int64_t width = model->width;
@@ -45,7 +51,7 @@ static void activate(const stack *model, float *x, int64_t rows) {
     if (model->activation == RELU)
         for (int64_t k = 0; k < count; k += LANES) store(x + k, relu(load(x + k)));
     else if (model->activation == GELU)
-        for (int64_t k = 0; k < count; k++) x[k] = 0.5f * x[k] * (1.0f + erff(x[k] * 0.70710678118654752f));
+        for (int64_t k = 0; k < count; k += LANES) store(x + k, gelu(load(x + k)));
     else if (model->activation == SWISH)
         for (int64_t k = 0; k < count; k += LANES) store(x + k, swish(load(x + k)));
     else
@@ -123,17 +129,18 @@ void translume_encode(const stack *model, const int64_t *begins, int64_t sentenc
                       char *memory) {
     int64_t rows = begins[sentences];
     workspace work = carve_workspace(model, rows, longest, 1, memory);
+    char *rest = memory + translume_workspace(model, rows, longest, 1);
     for (int64_t index = 0; index < model->layers; index++) {
         const layer *layer = model->layer + index;
         linear_forward(&layer->query_key_value, block_input(model, layer->norm_self, x, rows, work), rows,
                        work.projected, 0, work.bytes);
-        encoder_self_attention(model, begins, sentences, work.projected, work);
+        encoder_self_attention(model, begins, sentences, longest, work.projected, work, rest);
         linear_forward(&layer->self_output, work.mixed, rows, x, 1, work.bytes);
         block_output(model, layer->norm_self, x, rows);
         feed_forward(model, layer, x, rows, work);
     }
     if (model->final_norm.weight) normalize(model, model->final_norm, x, rows, x);
-    UNPOISON(memory, translume_workspace(model, rows, longest, 1));
+    UNPOISON(memory, translume_encode_workspace(model, rows, longest));
 }
 
 /* Return the size of the workspace of a linear layer in bytes. */
@@ -157,7 +164,7 @@ typedef struct {
 int64_t translume_sources_workspace(const source_reader *reader, int64_t rows, int64_t longest) {
     int64_t width = reader->encoder->width, outputs = 2 * reader->heads * reader->head_size;
     return aligned(4 * rows * width) + aligned(4 * rows * outputs) + quantized_bytes(rows, width) +
-           translume_workspace(reader->encoder, rows, longest, 1);
+           translume_encode_workspace(reader->encoder, rows, longest);
 }
 
 /* Encode sources and write the keys and values of the decoder's layers, zero at padding, to the cache. ids: those of

@@ -387,6 +387,7 @@ def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "com
         "translume_weight_offset",
         "translume_summarize",
         "translume_workspace",
+        "translume_encode_workspace",
         "translume_linear_workspace",
         "translume_sources_workspace",
         "translume_search",
@@ -398,6 +399,7 @@ def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "com
         getattr(library, name).restype = ctypes.c_int64
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.translume_workspace.argtypes = [pointer, number, number, number]
+    library.translume_encode_workspace.argtypes = [pointer, number, number]
     library.translume_linear_workspace.argtypes = [number, number]
     library.translume_step.argtypes = [pointer, pointer, pointer, pointer]
     library.translume_sources_workspace.argtypes = [pointer, number, number]

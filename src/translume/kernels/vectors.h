@@ -189,6 +189,16 @@ INLINE vector sigmoid(vector x) {
 
 INLINE vector swish(vector x) { return x * sigmoid(x); }
 
+/* GELU, x (1 + erf(x / sqrt(2))) / 2, within 2e-7 |x|: Abramowitz and Stegun, 7.1.26. */
+INLINE vector gelu(vector x) {
+    vector size = (vector)((integers)x & INT32_MAX) * 0.70710678118654752f, t = 1.0f / (1.0f + 0.3275911f * size);
+    vector sum = broadcast(1.061405429f) * t - 1.453152027f;
+    sum = (sum * t + 1.421413741f) * t - 0.284496736f;
+    sum = (sum * t + 0.254829592f) * t;
+    vector tail = 0.5f * sum * exp_lanes(-size * size); /* (1 - erf(size)) / 2 */
+    return x * select_lanes(x < 0.0f, tail, 1.0f - tail);
+}
+
 /* GELU's approximation by a hyperbolic tangent: x (1 + tanh(u)) / 2 = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). */
 INLINE vector gelu_tanh(vector x) { return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
 
