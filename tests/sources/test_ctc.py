@@ -3,17 +3,22 @@
 from collections.abc import Callable
 from itertools import groupby, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.sources.conftest import frames_of
 
 from translume.config import Config
+from translume.engine.native_layers import NativeLayers
 from translume.errors import SettingsError
 from translume.model.ctc import Ctc
+from translume.model.frames import FrameEmbedding
 from translume.model.layout import Layout
+from translume.model.transformer import Encoder
 from translume.training import train
-from translume.translator import Translator
+from translume.translator import Translation, load_translator
+from translume.translator.planning import Line
 
 BLANK = 1
 
@@ -53,24 +58,44 @@ def test_ctc_and_classes_are_refused(make: Callable[..., Config]) -> None:
         make(data={"source": "text"}, training={"ctc_weight": 0.3})
 
 
-def test_a_search_ranks_by_attention_and_ctc(make: Callable[..., Config], tmp_path: Path) -> None:
-    list(train(make(training={"updates": 9, "ctc_weight": 0.25}), tmp_path / "model"))
-    translator = Translator.load(tmp_path / "model")
+def test_a_search_ranks_by_attention_and_ctc_and_encodes_its_source_once(
+    make: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list(
+        train(
+            make(model={"attention_heads": 1, "feed_forward": 32}, training={"updates": 9, "ctc_weight": 0.25}),
+            tmp_path / "model",
+        )
+    )
+    plain = load_translator(tmp_path / "model", engine="plain")
+    fast = load_translator(tmp_path / "model", engine="fast")
     source = frames_of("abc", 5)
-    found = translator.translate(source, beam=3, nbest=2, ctc_weight=0.75).hypotheses
-    assert len(found) == 2
-    assert found[0].score >= found[1].score
-    model = translator.checkpoint.model
+    model = plain.checkpoint.model
     assert model.ctc is not None
-    assert model.ctc.output.weight.shape == (len(translator.checkpoint.target_tokenizer), 16)
+    assert model.ctc.output.weight.shape == (len(plain.checkpoint.target_tokenizer), 16)
     frames = torch.from_numpy(source)[None]
     memory, mask = model.encoder.front(frames, torch.ones(frames.shape[:2], dtype=torch.bool))
     log_probs = model.ctc.log_probs(model.encoder(memory, mask)).detach()[0]
-    bos, eos = (getattr(translator.checkpoint.target_tokenizer.specials, name) for name in ("bos", "eos"))
-    for each in found:
-        labels = torch.tensor([id_ for id_ in each.ids if id_ != eos])
-        loss = torch.nn.functional.ctc_loss(
-            log_probs, labels, torch.tensor(len(log_probs)), torch.tensor(len(labels)), blank=bos, reduction="sum"
-        )
-        assert each.log_prob == pytest.approx(translator.score(source, each.text).log_prob, abs=1e-4)
-        assert each.score == pytest.approx(0.25 * each.log_prob + 0.75 * max(-loss.item(), -1e4), abs=1e-3)
+    bos, eos = (getattr(plain.checkpoint.target_tokenizer.specials, name) for name in ("bos", "eos"))
+    encoded = []
+    for kind, name in ((FrameEmbedding, "front"), (Encoder, "packed"), (NativeLayers, "encode")):
+        original = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda *given, own=original: (encoded.append(own.__name__), own(*given))[1])
+    settings: dict[str, Any] = {"beam": 3, "nbest": 2, "ctc_weight": 0.75}
+    for translator, calls in ((plain, ["front", "packed"]), (fast, ["front", "encode"])):
+        encoded.clear()
+        found = translator.translate(source, **settings).hypotheses
+        assert encoded == calls
+        assert len(found) == 2
+        assert found[0].score >= found[1].score
+        for each in found:
+            labels = torch.tensor([id_ for id_ in each.ids if id_ != eos])
+            loss = torch.nn.functional.ctc_loss(
+                log_probs, labels, torch.tensor(len(log_probs)), torch.tensor(len(labels)), blank=bos, reduction="sum"
+            )
+            assert each.log_prob == pytest.approx(plain.score(source, each.text).log_prob, abs=1e-4)
+            assert each.score == pytest.approx(0.25 * each.log_prob + 0.75 * max(-loss.item(), -1e4), abs=1e-3)
+        lines = [Line(number=0, text="", given=source)]
+        ((_, queued),) = translator.translate_each(lines, translator.config.decoding.model_copy(update=settings))
+        assert isinstance(queued, Translation)
+        assert [(each.ids, each.score) for each in queued.hypotheses] == [(each.ids, each.score) for each in found]

@@ -123,7 +123,8 @@ class Engine:
             cross[2 * number : 2 * number + 2] = layout.split(key_value, 2, heads)
         past = memory.new_empty(2 * layers, grid[0], heads, GROWTH, 1, width, dtype=dtype)
         cache = KVCache(past, cross, layout.bias(memory.dtype), indirect=self.decoder.indirect_slots)
-        return EngineState(cache, position=0, context=head.begin(source, mask, memory))
+        state = EngineState(cache, position=0, context=head.begin(source, mask, memory))
+        return state if self.model.ctc is None else replace(state, memory=memory, memory_mask=mask)
 
     @property
     def reports_attention(self) -> bool:

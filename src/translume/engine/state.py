@@ -117,6 +117,7 @@ class EngineState:
         are indirect; None with one hypothesis per sentence.
     context: the head's own state, in order of rows, or None.
     attention: see `AttentionState`.
+    memory: [B, S, D] and its mask memory_mask [B, S], of a model with an output of CTC, until the first token is read.
     """
 
     cache: KVCache
@@ -127,6 +128,8 @@ class EngineState:
     context: Selectable | None = None
     generation: int = 0
     attention: Tensor | None = None
+    memory: Tensor | None = None
+    memory_mask: Tensor | None = None
 
     @property
     def sentences(self) -> int:

@@ -50,7 +50,6 @@ from translume.translator.constraints import (
     unmet_constraints,
     words_of,
 )
-from translume.translator.ctc_ranking import ctc_log_probs
 from translume.translator.planning import LineError, LinePlan, ModelFacts, Piece, padded_sources
 from translume.translator.ranking import minimum_bayes_risk
 from translume.translator.results import TextHypothesis
@@ -97,10 +96,20 @@ class SearchPlan:
         )
 
     def rank(self, found: Sequence[Hypothesis], tokenizer: Tokenizer) -> list[TextHypothesis]:
-        """The hypotheses of a piece as text, best first.  tokenizer: of the target."""
+        """The hypotheses of a piece as text, best first.  tokenizer: of the target.
+
+        With CTC, by the sum of the search without length penalty: (1 − λ) · log p + λ · log p of CTC.
+        """
         texts = [TextHypothesis.of(each, tokenizer) for each in found]
-        if not self.reranked or self.decoding.utility == "none":
+        if not self.reranked:
             return texts
+        if self.decoding.ctc_weight:
+            scale = 1 + _ctc_share(self.decoding.ctc_weight)
+            sums = [
+                replace(text, score=each.terms.total / scale, terms=None)
+                for text, each in zip(texts, found, strict=True)
+            ]
+            return sorted(sums, key=lambda each: -each.score)[: self.nbest]
         return minimum_bayes_risk(texts, self.decoding.utility, self.nbest)
 
 
@@ -240,6 +249,7 @@ def prepare_search(
         state = steps.start_with_attention(source, mask)
     else:
         raise ValueError(f"the search needs attention, and {type(steps).__name__} returns none")
+    encoded = state
     own: Step[Any] = steps.step
     prompted = own
     prompts = torch.tensor([[specials.bos, *piece.target_tags] for piece in pieces], device=device)
@@ -252,7 +262,7 @@ def prepare_search(
     if settings.timestamps:
         rules.append(times_rule(tokenizer, settings.latest_start))
     if settings.ctc_weight and strategy.width > 1:
-        rules.append(CtcPrefix(*ctc_log_probs(checkpoint, source, mask), specials.bos, _ctc_share(settings.ctc_weight)))
+        rules.append(_ctc_rule(checkpoint, encoded, settings.ctc_weight))
     return PreparedSearch(
         step=step,
         state=state,
@@ -264,6 +274,14 @@ def prepare_search(
         rules=rules,
         searcher=steps if step is prompted and runs_searches(steps) else None,
     )
+
+
+def _ctc_rule(checkpoint: Checkpoint, state: Any, weight: float) -> CtcPrefix:
+    """The rule that adds log p of CTC to the sums of a search.  state: before the first token, with the memory."""
+    ctc = checkpoint.model.ctc
+    assert ctc is not None
+    blank = checkpoint.target_tokenizer.specials.bos
+    return CtcPrefix(ctc.log_probs(state.memory), state.memory_mask, blank, _ctc_share(weight))
 
 
 def _ctc_share(weight: float) -> float:

@@ -35,7 +35,6 @@ from translume.translator.classifier import Classifier
 from translume.translator.cohort import Cohort
 from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
 from translume.translator.constraints import Terminology, check_rules, refuse_constraints
-from translume.translator.ctc_ranking import rank_by_ctc
 from translume.translator.engines import (
     ComputeOptions,
     DeferredEngine,
@@ -486,8 +485,6 @@ class Translator:
                 line = pieces[batch[error.sentence]][0].line
                 raise LineError(line, f"token {error.token}: {error.reason}") from None
             ranked = [search.rank(hypotheses, self.checkpoint.target_tokenizer) for hypotheses in results]
-            if settings.ctc_weight and search.reranked:
-                ranked = rank_by_ctc(self.checkpoint, searched, ranked, settings.ctc_weight, search.nbest)
             for index, hypotheses in zip(batch, ranked, strict=True):
                 found[index] = hypotheses
                 progress.complete(index, found[index])
