@@ -3,10 +3,11 @@
 Everything runs in one process on one thread. For greedy and for beam search the settings take turns, `--rounds` times.
 Printed for each setting: the median processor time of a batch, the median ratio to the plain search of the same round
 with its spread, and the number of target tokens per line. Rules change the output, so that a search may be longer or
-shorter: the last column is the ratio of times divided by the ratio of tokens of the longest line, its steps.
+shorter: the last column is the ratio of times divided by the ratio of tokens of the longest line, its steps. With
+`--length` all targets have that many tokens, so that all searches take the same steps with the same rows.
 
-    python benchmarks/rule_speed.py MODEL SOURCE [--lines 16] [--beams 1 5] [--rounds 9] [--engine int8] [--prefix TEXT]
-                                    [--ban TEXT …] [--only NAME …] [--json]
+    python benchmarks/rule_speed.py MODEL SOURCE [--lines 16] [--length 0] [--beams 1 5] [--rounds 9] [--engine int8]
+                                    [--prefix TEXT] [--ban TEXT …] [--only NAME …] [--json]
 
 The prefix is by default the first word of the first translation, and the banned phrases are the most frequent words of
 all (characters in scripts without spaces), so that they have an effect.
@@ -96,6 +97,7 @@ def main() -> None:
     options.add_argument("model", nargs="?")
     options.add_argument("source", nargs="?")
     options.add_argument("--lines", type=int, default=16)
+    options.add_argument("--length", type=int, default=0)
     options.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     options.add_argument("--rounds", type=int, default=2 if SHORT else 9)
     options.add_argument("--engine", default="int8", choices=["fp32", "bf16", "int8", "plain"])
@@ -124,7 +126,8 @@ def main() -> None:
     results = {}
     for beam in chosen.beams:
         settings = changes(beam, prefix, banned)
-        kept = {name: each for name, each in settings.items() if name in ("plain", *(chosen.only or settings))}
+        length = {"min_length": chosen.length, "max_length": chosen.length} if chosen.length else {}
+        kept = {name: each | length for name, each in settings.items() if name in ("plain", *(chosen.only or settings))}
         results[str(beam)] = measured(translator, lines, kept, chosen.rounds)
     if chosen.json:
         print(json.dumps({"lines": len(lines), "prefix": prefix, "ban": banned, "results": results}))

@@ -270,19 +270,28 @@ class Logits:
         return drawn(self._logits if bias is None else bias.add_to(self._logits), uniforms, temperature)
 
 
+def log_weights(scores: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return (scores − largest) / temperature, [N, V], fp64: the logarithm of p_used up to a constant for each row.
+
+    The difference and the quotient are rounded as `scores` are, and all that follows is fp64, so that draws do not
+    depend on how a processor adds. A row that is −inf throughout stays so.
+    """
+    peak = scores.amax(-1, keepdim=True)
+    return ((scores - peak.masked_fill(peak.isneginf(), 0.0)) / temperature).double()
+
+
 def drawn(scores: Tensor, uniforms: Tensor, temperature: float = 1.0) -> Tensor:
     """Draw ids [N, count] in proportion to exp(scores / temperature), scores [N, V], one for each of `uniforms`.
 
     Returns the first id whose cumulative weight exceeds uniform · Σ weights; an id of weight 0 is never drawn.
     Raises BeliefError for a row that is −inf throughout.
     """
-    peak = scores.amax(-1, keepdim=True)
-    forbidden = peak.isneginf()
+    forbidden = scores.amax(-1).isneginf()
     if bool(forbidden.any()):
         row = int(forbidden.nonzero()[0, 0])
         raise BeliefError(row, f"every next token of row {row} is forbidden")
-    weights = ((scores - peak) / temperature).exp_()
-    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    weights = log_weights(scores, temperature).exp_()
+    cumulative = weights.cumsum(-1)
     if not cumulative.is_cpu:
         # In a parallel scan, rounding can change the sum at ids of weight 0, even downwards.
         cumulative = cumulative.masked_fill_(weights == 0, 0.0).cummax(-1).values

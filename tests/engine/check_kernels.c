@@ -1,4 +1,4 @@
-/* Compare the vectors, products and attention of the kernels with scalar loops; print the first difference, or "agrees"
+/* Compare the vectors, products, attention and draws of the kernels with scalar loops; print the first difference, or "agrees"
    and a digest of the int8 products, which are equal bit for bit with every instruction set. */
 
 #include <stdio.h>
@@ -194,17 +194,49 @@ static void check_positions(int64_t head_size) {
     }
 }
 
-/* Torch decides every draw that a token could change which it may keep or not, also one before the first token. */
-static void check_draws(void) {
-    weighed kept[2] = {{3, 0, 5}, {1, 0, 8}};
-    choices found = {.kept = kept, .count = 2, .total = 4};
-    expect("first token", draw_token(&found, 11, 0, 1e-9), 5, 0);
-    expect("second token", draw_token(&found, 11, 0, 0.76), 8, 0);
-    found.unsure = 0.4;
-    expect("uncertain first token", draw_token(&found, 11, 0, 0.05), UNCERTAIN, 0);
-    expect("certain first token", draw_token(&found, 11, 0, 0.5), 5, 0);
-    expect("uncertain border", draw_token(&found, 11, 0, 0.76), UNCERTAIN, 0);
-    expect("uncertain last token", draw_token(&found, 11, 0, 0.95), UNCERTAIN, 0);
+/* Compare truncations and draws of a row with definitions in fp64 over sorted tokens. spread: of the logits, 0: ties. */
+static void check_draws(int64_t size, float spread, int64_t top_k, double top_p, double eta) {
+    enum { BLOCKS = 5, PADDED = BLOCKS * 128 };
+    static float logits[PADDED], x[PADDED], weights[PADDED], tops[BLOCKS], maxima[BLOCKS];
+    static double exact[PADDED], sums[BLOCKS];
+    static ranked_token near[PADDED], order[PADDED];
+    choices found = {x, weights, exact, near, tops, sums, BLOCKS, 128, 0, 0, EVERY_TOKEN};
+    sampling settings = {0, top_k, 0.7, top_p, -INFINITY, -INFINITY, eta ? log(eta) : -INFINITY};
+    float peak = -INFINITY;
+    double total = 0, entropy = 0, before = 0, kept = 0, wanted = 0;
+    for (int64_t k = 0; k < PADDED; k++) {
+        logits[k] = k < size ? spread ? spread * (draw() + draw() + draw()) : rintf(4 * draw()) : -INFINITY;
+        peak = logits[k] > peak ? logits[k] : peak;
+    }
+    for (int64_t k = 0; k < PADDED; k++) x[k] = -INFINITY, maxima[k / 128] = k % 128 && maxima[k / 128] > logits[k] ? maxima[k / 128] : logits[k];
+    copy_scores(&settings, logits, size, maxima, peak, 3, &found);
+    if (!find_choices(&settings, peak, 3, &found)) FAIL("no choices\n");
+    float bottom = is_by_logits(&settings) && !top_k ? peak : (peak - peak) - 3;
+    for (int64_t k = 0; k < size; k++) {
+        float score = is_by_logits(&settings) && !top_k ? logits[k] : (logits[k] - peak) - 3;
+        order[k] = (ranked_token){(score - bottom) / 0.7f, (int32_t)k};
+        total += exp(order[k].x);
+    }
+    qsort(order, size, sizeof *order, compare_ranks);
+#define KEPT(token) (tops[(token) / 128] != -INFINITY && is_kept(found.border, x[token], token))
+    for (int64_t k = 0; k < size; k++) entropy -= exp(order[k].x) / total * (order[k].x - log(total));
+    double least = 0.5 * log(eta) - entropy < log(eta) ? 0.5 * log(eta) - entropy : log(eta);
+    for (int64_t k = 0; k < size; k++) {
+        int inside = (!top_k || k < top_k) && before < top_p * total && (!eta || !k || order[k].x >= least + log(total));
+        before += exp(order[k].x);
+        expect("kept", KEPT(order[k].token), inside, 0);
+        if (inside) kept += exp(order[k].x);
+    }
+    for (int64_t k = 0; k < 20; k++) {
+        double chance = (k + 0.5) / 20;
+        int64_t token = draw_token(&found, chance), next = 0;
+        for (wanted = 0; next < size; next++) {
+            if (KEPT(next)) wanted += exp(x[next]);
+            if (wanted > chance * kept) break;
+        }
+        expect("token drawn", token, next, 0);
+    }
+#undef KEPT
 }
 
 int main(void) {
@@ -213,7 +245,11 @@ int main(void) {
     if (syscall(SYS_arch_prctl, 0x1023, 18)) FAIL("Linux does not grant the tile registers\n");
 #endif
     check_vectors();
-    check_draws();
+    for (int64_t size = 600; size > 1; size /= 3)
+        for (int64_t top_k = 0; top_k <= 300; top_k = 10 * top_k + 3)
+            for (int spread = 0; spread <= 4; spread += 2)
+                for (int number = 0; number < 6; number++)
+                    check_draws(size, spread, top_k, (double[]){1, 0.9, 0.5}[number % 3], number / 3 * 0.003);
     check_linear(48, 71, FP32, &ignored);
     check_linear(37, 131, FP32, &ignored);
     check_linear(48, 71, BF16, &ignored);

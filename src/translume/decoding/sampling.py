@@ -6,7 +6,7 @@ SplitMix64 (Steele, Lea and Flood 2014, figure 16), in int64, whose sums and pro
 
 Truncations restrict the tokens that may be drawn. All are applied to the same p_used, and a token is drawn from their
 intersection, so their order does not matter. The intersection is never empty, because each keeps the most likely token.
-p_used is given as log-probabilities [N, V], fp32, after reshaping, rules and temperature.
+p_used is given as log-probabilities [N, V], up to a constant for each row, after reshaping, rules and temperature.
 """
 
 import math
@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from translume.belief import Bias, NextToken, drawn, exact_topk
+from translume.belief import Bias, NextToken, drawn, exact_topk, log_weights
 from translume.config import DecodingSettings
 from translume.decoding.beam import Beam, BeamStatus, Candidates
 from translume.decoding.scoring import LengthPenalty
-from translume.decoding.used_distribution import token_log_probs, used_log_probs
+from translume.decoding.used_distribution import biased_log_probs, token_log_probs
 from translume.errors import SettingsError
 
 _BITS = 64
@@ -80,13 +81,15 @@ def top_p(log_probs: Tensor, p: float) -> Tensor:
 
     Sorts the k most likely tokens, and more only for rows where these sum to less than `p`.
     """
+    relative = log_weights(log_probs)
+    wanted = p * relative.exp().sum(-1, keepdim=True)
     kept = torch.zeros_like(log_probs, dtype=torch.bool)
     rows = torch.arange(len(log_probs), device=log_probs.device)
     k = FIRST_NUCLEUS_SIZE
     while rows.numel():
-        values, ids = exact_topk(log_probs[rows], min(k, log_probs.size(1)))
-        before = values.double().exp().cumsum(-1) - values.double().exp()  # mass of those ahead
-        inside = before < p
+        values, ids = exact_topk(relative[rows], min(k, log_probs.size(1)))
+        before = F.pad(values.exp().cumsum(-1)[:, :-1], (1, 0))  # weight of those ahead
+        inside = before < wanted[rows]
         inside[:, 0] = True
         enough = ~inside[:, -1] | (ids.size(1) == log_probs.size(1))
         kept[rows[enough][:, None], ids[enough]] = inside[enough]
@@ -96,13 +99,14 @@ def top_p(log_probs: Tensor, p: float) -> Tensor:
 
 def min_p(log_probs: Tensor, p: float) -> Tensor:
     """Return [N, V], True for tokens with at least `p` times the highest probability (Nguyen et al. 2024, eq. 1-2)."""
-    return log_probs >= log_probs.amax(-1, keepdim=True) + math.log(p)
+    return log_weights(log_probs) >= math.log(p)
 
 
 def epsilon(log_probs: Tensor, least: float) -> Tensor:
     """Return [N, V], True for the best token and all of probability at least `least` (Hewitt et al. 2022, sec. 4.2)."""
-    peak = log_probs.amax(-1, keepdim=True)
-    return log_probs >= peak.clamp(max=math.log(least))
+    relative = log_weights(log_probs)
+    threshold = math.log(least) + relative.exp().sum(-1, keepdim=True).log()
+    return relative >= threshold.clamp(max=0.0)
 
 
 def eta(log_probs: Tensor, least: float) -> Tensor:
@@ -110,9 +114,12 @@ def eta(log_probs: Tensor, least: float) -> Tensor:
 
     least: ε.  Hewitt et al. 2022, equation 4, with α = √ε as there.
     """
-    entropy = torch.special.entr(log_probs.exp()).sum(-1, keepdim=True)
-    threshold = (0.5 * math.log(least) - entropy).clamp(max=math.log(least))
-    return log_probs >= torch.minimum(log_probs.amax(-1, keepdim=True), threshold)
+    relative = log_weights(log_probs)
+    weights = relative.exp()
+    total = weights.sum(-1, keepdim=True)
+    entropy = total.log() + torch.special.entr(weights).sum(-1, keepdim=True) / total
+    threshold: Tensor = (0.5 * math.log(least) - entropy).clamp(max=math.log(least)) + total.log()
+    return relative >= threshold.clamp(max=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,12 +239,12 @@ class Sampling:
         if self.truncation.only_best:
             top = belief.topk(self.truncation.top_k, bias)
             ids, by_id = top.ids.sort(-1)
-            scores = (top.ranks_by.float() / self.temperature).gather(1, by_id)
-            # min_p is relative to the most likely token, so normalising over the top k does not change it.
+            scores = log_weights(top.ranks_by.float().gather(1, by_id), self.temperature)
+            # min_p is relative to the most likely token, which is among the top k.
             among = Truncation(min_p=self.truncation.min_p)
         else:
             ids, among = None, self.truncation
-            scores = used_log_probs(belief, bias, self.temperature)
+            scores = log_weights(biased_log_probs(belief, bias).float(), self.temperature)
         possible = ~scores.amax(-1).isneginf()
         scores = scores.masked_fill(~among.kept(scores), -torch.inf).masked_fill(~possible[:, None], 0.0)
         found = drawn(scores, chances)

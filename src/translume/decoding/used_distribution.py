@@ -158,14 +158,21 @@ def used_log_probs(belief: NextToken, bias: Bias | None, temperature: float = 1.
 
     A row in which no possible token is allowed is −inf throughout.
     """
-    scores = _biased(belief, bias)
+    scores = biased_log_probs(belief, bias)
     lost = scores.amax(-1, keepdim=True).isneginf()
-    own = own_belief(belief)
-    if own is not belief and bool(lost.any()):
-        # As in `Reshaped._ranks`: a token that reshaping made impossible can still be forced.
-        scores = torch.where(lost, _biased(own, bias), scores)
-        lost = scores.amax(-1, keepdim=True).isneginf()
     return (scores.float() / temperature).log_softmax(-1).masked_fill_(lost, -math.inf)
+
+
+def biased_log_probs(belief: NextToken, bias: Bias | None) -> Tensor:
+    """Return [N, V]: log-probabilities with the bias, as after reshaping, before any temperature.
+
+    As in `Reshaped._ranks`, a token that reshaping made impossible can still be forced.
+    """
+    scores, own = _biased(belief, bias), own_belief(belief)
+    if own is belief:
+        return scores
+    lost = scores.amax(-1, keepdim=True).isneginf()
+    return torch.where(lost, _biased(own, bias), scores) if bool(lost.any()) else scores
 
 
 def token_log_probs(belief: NextToken, ids: Tensor, bias: Bias | None) -> tuple[Tensor, Tensor]:

@@ -1,18 +1,16 @@
-"""Sampling in the kernels: its settings, and the draws that the kernels leave to torch."""
+"""Sampling in the kernels: its settings and buffers."""
 
-import ctypes
 import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from translume.belief import BLOCK, BeliefError, Bias, Logits, Summary
+from translume.belief import BLOCK
 from translume.decoding import Sampling, Truncation
 from translume.kernels import loading
+from translume.kernels.loading import address
 
 _SEED = (1 << 64) - 1
-_FAILED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +28,11 @@ class SamplingSettings:
 
 
 class KernelSampling:
-    """The kernels' view of sampling.
+    """The structures `sampling` and `choices` of sampling.h, with their buffers."""
 
-    struct: `sampling` of sampling.h.  draw: what the kernels call where other rounding errors could change a draw.
-    """
-
-    def __init__(self, settings: SamplingSettings, repetition: float, size: int) -> None:
-        """repetition: what the rules add to tokens that a hypothesis contains.  size: V."""
-        self._repetition, self._size = repetition, size
-        self._strategy = Sampling(
-            keys=torch.empty(0, dtype=torch.long), temperature=settings.temperature, truncation=settings.truncation
-        )
-        cut = settings.truncation
+    def __init__(self, settings: SamplingSettings, size: int) -> None:
+        """size: V."""
+        cut, blocks = settings.truncation, -(-size // BLOCK)
         self.struct = loading.Sampling(
             seed=settings.seed & _SEED,
             top_k=min(cut.top_k, size),
@@ -51,37 +42,16 @@ class KernelSampling:
             log_epsilon=_log(cut.epsilon),
             log_eta=_log(cut.eta),
         )
-        self.draw = loading.DrawFunction(self._draw)
-
-    def buffers(self) -> dict[str, Tensor]:
-        """Return the memory of `choices`, and of the scores of a row."""
-        return {
-            "scores": torch.empty(self._size),
-            "weights": torch.empty(self._size),
-            "blocks": torch.empty(-(-self._size // BLOCK), dtype=torch.double),
-            "kept": torch.empty(self._size, 2, dtype=torch.double),  # weight, score and token
+        self._buffers = {
+            "x": torch.full((blocks * BLOCK,), -math.inf),
+            "weights": torch.empty(blocks * BLOCK),
+            "exact": torch.empty(blocks * BLOCK, dtype=torch.double),
+            "near": torch.empty(blocks * BLOCK, 2),
+            "tops": torch.empty(blocks),
+            "sums": torch.empty(blocks, dtype=torch.double),
         }
-
-    def _draw(self, pointer: "ctypes._Pointer[loading.RowOfLogits]") -> int:
-        """Return the token that `Sampling` draws from a row of logits, plus 1."""
-        row = pointer.contents
-        logits, scores = _floats(row.logits, self._size), _floats(row.scores, self._size)
-        sums, peak, rest = (_floats(each, 1) for each in (row.sum, row.peak, row.log_sum))
-        maxima = _floats(row.maxima, -(-self._size // BLOCK))
-        summary = Summary(maxima, sums, logits.argmax(-1, keepdim=True), (peak, rest))
-        ids = (scores != logits).nonzero()[:, 1]
-        values = torch.where(scores[0, ids].isneginf(), -math.inf, self._repetition)
-        bias = Bias(torch.zeros_like(ids), ids, values) if ids.numel() else None
-        chances = torch.tensor([[row.chance]], dtype=torch.double)
-        try:
-            return 1 + int(self._strategy.draw(Logits(logits, summary), bias, chances)[0])
-        except BeliefError:
-            return _FAILED
-
-
-def _floats(address: int, count: int) -> Tensor:
-    """Return the floats at an address as [1, count]."""
-    return torch.frombuffer((ctypes.c_float * count).from_address(address), dtype=torch.float32)[None]
+        pointers = {name: address(tensor) for name, tensor in self._buffers.items()}
+        self.choices = loading.Choices(blocks=blocks, block=BLOCK, **pointers)
 
 
 def _log(probability: float) -> float:

@@ -154,10 +154,8 @@ class NativeSearch:
         self._count = 0  # sentences that have entered
         self._refinement = None if model.refiner is None else model.refiner.inputs(torch.empty(0, model.table.size(1)))
         self._sampling: KernelSampling | None = None
-        self._draws: dict[str, Tensor] = {}
         if settings.sampling is not None:
-            self._sampling = KernelSampling(settings.sampling, settings.rules.struct.repetition, model.head.outputs)
-            self._draws = self._sampling.buffers()
+            self._sampling = KernelSampling(settings.sampling, model.head.outputs)
         self._kept: dict[str, Tensor | None] = {
             "table": model.table,
             "positions": model.positions,
@@ -172,7 +170,7 @@ class NativeSearch:
             block=BLOCK,
             eos=eos,
             rules=settings.rules.address,
-            **self._sampling_fields(),
+            sampling=None if self._sampling is None else ctypes.addressof(self._sampling.struct),
             coverage=settings.coverage,
             beam=settings.width,
             candidates=settings.candidates,
@@ -185,12 +183,6 @@ class NativeSearch:
         self._buffers: dict[str, Tensor] = {"live": torch.empty(0, dtype=torch.long)}
         self._live = self._buffers["live"].numpy()
         self._longest = 0  # positions for which the workspace has room
-
-    def _sampling_fields(self) -> dict[str, Any]:
-        """Return the fields of `search_settings` for sampling."""
-        if self._sampling is None:
-            return {}
-        return {"sampling": ctypes.addressof(self._sampling.struct), "draw": self._sampling.draw}
 
     @property
     def live(self) -> int:
@@ -247,8 +239,7 @@ class NativeSearch:
         step = loading.StepInput(None, self.live, 1, buffers.pop("attention", None), self._longest)
         self._search = loading.SearchState(step=step, group=group, **buffers)
         if self._sampling is not None:
-            for name, tensor in self._draws.items():
-                setattr(self._search if name == "scores" else self._search.choices, name, address(tensor))
+            self._search.choices = self._sampling.choices
 
     @torch.inference_mode()
     def run(self, steps: int) -> Sequence[int]:

@@ -77,7 +77,7 @@ def _truncated(used: Tensor, truncation: Truncation, effects: list[list[RuleEffe
     if truncation.nothing:
         return used
     possible = ~used.isneginf().all(-1, keepdim=True)
-    kept = truncation.kept(used.float()) | ~possible
+    kept = truncation.kept(used) | ~possible
     cut = used.exp().masked_fill(kept, 0.0).sum(-1).tolist()
     for step, mass in enumerate(cut):
         if mass > 0.0:

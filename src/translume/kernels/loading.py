@@ -169,27 +169,16 @@ class Sampling(ctypes.Structure):
     )
 
 
-class RowOfLogits(ctypes.Structure):
-    """`row_of_logits` of sampling.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("logits", "scores", "maxima", "sum", "peak", "log_sum")),
-        ("chance", ctypes.c_double),
-    )
-
-
 class Choices(ctypes.Structure):
     """`choices` of sampling.h."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weights", "blocks", "kept")),
-        ("count", ctypes.c_int64),
-        *((name, ctypes.c_double) for name in ("total", "error", "unsure")),
+        *((name, ctypes.c_void_p) for name in ("x", "weights", "exact", "near", "tops", "sums")),
+        *((name, ctypes.c_int64) for name in ("blocks", "block", "is_exact")),
+        ("total", ctypes.c_double),
+        ("least", ctypes.c_float),
+        ("last", ctypes.c_int32),
     )
-
-
-DrawFunction = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.POINTER(RowOfLogits))
-"""A draw by torch; see `search_settings` of search.c."""
 
 
 class SearchSettingsStruct(ctypes.Structure):
@@ -200,7 +189,6 @@ class SearchSettingsStruct(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("scale", "unshifted_limit")),
         *((name, ctypes.c_int64) for name in ("vocabulary", "block", "eos")),
         *((name, ctypes.c_void_p) for name in ("rules", "sampling")),
-        ("draw", DrawFunction),
         ("coverage", ctypes.c_double),
         *((name, ctypes.c_int64) for name in ("beam", "candidates", "nbest")),
         ("patience", ctypes.c_float),
@@ -232,7 +220,7 @@ class SearchState(ctypes.Structure):
         ("step", StepInput),
         ("live", ctypes.c_void_p),
         ("group", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("ranked", "scores")),
+        ("ranked", ctypes.c_void_p),
         ("choices", Choices),
         *((name, ctypes.c_void_p) for name in ("own_tokens", "banned", "x", "logits", "maxima", "sums", "peaks")),
         *((name, ctypes.c_void_p) for name in ("log_sums", "first", "workspace")),

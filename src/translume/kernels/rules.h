@@ -80,13 +80,18 @@ static int32_t phrase_state_of_end(const rules *rules, const int64_t *tokens, in
     return state;
 }
 
+/* Return whether a text may not end with a token, because of a banned phrase. */
+INLINE int ends_phrase(const rules *rules, const hypothesis *text, int64_t token) {
+    return rules->spelled_begins[token] < rules->spelled_begins[token + 1] &&
+           rules->phrase_ends[phrase_state(rules, text->state, token)];
+}
+
 /* Return what the rules add to the logit of a token: 0, a penalty, or -INFINITY if it is forbidden. */
 static float rule_bias(const rules *rules, const hypothesis *text, int64_t token) {
     if (rules->forbidden[token] || (token == rules->eos && text->length < rules->min_length)) return -INFINITY;
     if (!text->length && rules->forbidden_first && rules->forbidden_first[token]) return -INFINITY;
     if (contains(text->banned, text->banned_count, token)) return -INFINITY;
-    if (rules->phrase_states && rules->spelled_begins[token] < rules->spelled_begins[token + 1] &&
-        rules->phrase_ends[phrase_state(rules, text->state, token)]) return -INFINITY;
+    if (rules->phrase_states && ends_phrase(rules, text, token)) return -INFINITY;
     if (rules->repetition != 0 && contains(text->tokens, text->length, token)) return rules->repetition;
     return 0;
 }
@@ -101,18 +106,18 @@ static int forced_choices(const rules *rules, const hypothesis *text, int64_t *b
     return 1;
 }
 
-/* Copy the logits of all tokens and add what the rules add. */
-static void apply_rules(const rules *rules, const hypothesis *text, const float *logits, int64_t size, float *scores) {
+/* Add to the scores of all tokens what the rules add. */
+static void apply_rules(const rules *rules, const hypothesis *text, int64_t size, float *scores) {
     int64_t choice, end;
     if (forced_choices(rules, text, &choice, &end)) {
-        for (int64_t token = 0; token < size; token++) scores[token] = -INFINITY;
-        for (; choice < end; choice++)
-            if (text->length + 1 + rules->choices_left[choice] <= text->limit)
-                scores[rules->choices[choice]] = logits[rules->choices[choice]] +
-                                                 rule_bias(rules, text, rules->choices[choice]);
+        for (int64_t token = 0; token < size; token++) {
+            int chosen = choice < end && rules->choices[choice] == token;
+            int fits = chosen && text->length + 1 + rules->choices_left[choice] <= text->limit;
+            scores[token] = fits ? scores[token] + rule_bias(rules, text, token) : -INFINITY;
+            choice += chosen;
+        }
         return;
     }
-    memcpy(scores, logits, size * sizeof *scores);
     for (const uint8_t *next = rules->forbidden; (next = memchr(next, 1, rules->forbidden + size - next)); next++)
         scores[next - rules->forbidden] = -INFINITY;
     for (int64_t token = 0; !text->length && rules->forbidden_first && token < size; token++)
@@ -122,7 +127,7 @@ static void apply_rules(const rules *rules, const hypothesis *text, const float 
     for (int64_t k = 0; rules->repetition != 0 && k < text->length; k++)
         if (!contains(text->tokens, k, text->tokens[k])) scores[text->tokens[k]] += rules->repetition;
     for (int64_t token = 0; rules->phrase_states && token < size; token++)
-        if (scores[token] != -INFINITY) scores[token] = logits[token] + rule_bias(rules, text, token);
+        if (scores[token] != -INFINITY && ends_phrase(rules, text, token)) scores[token] = -INFINITY;
 }
 
 #endif

@@ -21,7 +21,6 @@ typedef struct {
     int64_t vocabulary, block, eos;
     const rules *rules;
     const sampling *sampling;          /* NULL: no sampling */
-    int64_t (*draw)(const row_of_logits *); /* of sampling by torch; returns the token plus 1, or 0 if it fails */
     double coverage;                   /* weight of the coverage penalty; 0: none */
     int64_t beam, candidates, nbest;   /* K; candidates ranked; finished hypotheses kept */
     float patience;                    /* finished hypotheses that end a sentence; 0: end when none can improve */
@@ -65,8 +64,7 @@ typedef struct {
     const lane **live;
     int64_t group;                     /* n */
     candidate *ranked;                 /* [candidates], of one sentence at a time, best first */
-    float *scores;                     /* [V], for sampling: logits of one row with what the rules add */
-    choices choices;                   /* of this row */
+    choices choices;                   /* of one row, for sampling */
     int64_t *own_tokens, *banned;      /* [largest limit + 1], of the hypothesis whose next token is chosen: rules.h */
     float *x, *logits, *maxima, *sums, *peaks, *log_sums; /* [N, D], [n, V], [n, blocks], [n] */
     int64_t *first;                    /* [n] */
@@ -180,34 +178,29 @@ static void rank_continuations(const search_settings *settings, const search_sta
 }
 
 /* Draw a token for each of the K samples of a sentence, whose logits begin at `row`, as candidates in order of samples;
-   the total of a sample without a possible token is -INFINITY. Before the first token all samples share a row. Returns
-   whether torch could make the draws that are left to it. */
-static int draw_samples(const search_settings *settings, search_state *search, const sentence *sentence, int64_t row) {
-    int64_t size = settings->vocabulary, block = settings->block, blocks = (size + block - 1) / block, possible = 0;
+   the total of a sample without a possible token is -INFINITY. Before the first token all samples share a row. */
+static void draw_samples(const search_settings *settings, search_state *search, const sentence *sentence, int64_t row) {
+    const sampling *sampling = settings->sampling;
+    int64_t size = settings->vocabulary, possible = 0;
     hypothesis text = {0};
-    row_of_logits from = {.scores = search->scores};
     for (int64_t sample = 0; sample < settings->beam; sample++) {
-        int64_t parent = sentence->lane.beam > 1 ? sample : 0, own = row + parent, token;
+        int64_t parent = sentence->lane.beam > 1 ? sample : 0, own = row + parent;
+        const float *logits = search->logits + own * size, peak = search->peaks[own], log_sum = search->log_sums[own];
         candidate *drawn = search->ranked + sample;
         *drawn = (candidate){-INFINITY, 0, 0, parent};
         if (sentence->totals[parent] == -INFINITY) continue;
         if (!sample || parent) {
-            from = (row_of_logits){search->logits + own * size, search->scores, search->maxima + own * blocks,
-                                   search->sums + own, search->peaks + own, search->log_sums + own, 0};
             text = hypothesis_of(settings, search, sentence, parent);
-            apply_rules(settings->rules, &text, from.logits, size, search->scores);
-            possible = find_choices(settings->sampling, &from, size, block, &search->choices);
+            copy_scores(sampling, logits, size, search->maxima + own * search->choices.blocks, peak, log_sum,
+                        &search->choices);
+            apply_rules(settings->rules, &text, size, search->choices.x);
+            possible = find_choices(sampling, peak, log_sum, &search->choices);
         }
         if (!possible) continue;
-        from.chance = uniform(settings->sampling->seed, sentence->key, sample, text.length);
-        token = draw_token(&search->choices, size, block, from.chance);
-        if (token == UNCERTAIN) token = settings->draw(&from) - 1;
-        if (token < 0) return 0;
-        float added = rule_bias(settings->rules, &text, token);
-        drawn->token = token;
-        drawn->total = sentence->totals[parent] + (((from.logits[token] - *from.peak) - *from.log_sum) + added);
+        drawn->token = draw_token(&search->choices, uniform(sampling->seed, sentence->key, sample, text.length));
+        float added = rule_bias(settings->rules, &text, drawn->token);
+        drawn->total = sentence->totals[parent] + (((logits[drawn->token] - peak) - log_sum) + added);
     }
-    return 1;
 }
 
 /* Return the coverage penalty of a hypothesis: beta times the sum of log(min(attended, 1)). */
@@ -308,11 +301,11 @@ static void advance_sentence(const search_settings *settings, search_state *sear
     const int64_t *ancestors = sentence->ancestors;
     candidate *ranked = search->ranked;
     float best = -INFINITY;
-    if (!are_finite(search, row, beam) || (settings->sampling && !draw_samples(settings, search, sentence, row))) {
+    if (!are_finite(search, row, beam)) {
         sentence->state = FAILED;
         return;
     }
-    if (settings->sampling) count = settings->beam;
+    if (settings->sampling) draw_samples(settings, search, sentence, row), count = settings->beam;
     for (int64_t k = 0; k < beam && !settings->sampling; k++)
         if (sentence->totals[k] != -INFINITY)
             rank_continuations(settings, search, sentence, row + k, k, sentence->totals[k], &count);

@@ -160,6 +160,20 @@ INLINE float max_lane(vector value) {
 #endif
 }
 
+/* Add the first and second half of a vector to sums in fp64. */
+typedef double doubles __attribute__((vector_size(4 * LANES)));
+INLINE void add_as_doubles(doubles *sums, vector value) {
+#if LANES == 16
+    sums[0] += (doubles)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)value));
+    sums[1] += (doubles)_mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd((__m512)value), 1)));
+#elif LANES == 8
+    sums[0] += (doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)value));
+    sums[1] += (doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)value, 1));
+#else
+    for (int lane = 0; lane < LANES; lane++) sums[lane / (LANES / 2)][lane % (LANES / 2)] += (double)value[lane];
+#endif
+}
+
 /* e^x for x < 88, within 2 units in the last place; 0 below -87. Cody and Waite's reduction, Cephes' polynomial. */
 INLINE vector exp_lanes(vector x) {
     vector magic = broadcast(12582912.0f); /* 1.5 * 2^23: adding it rounds to integers */
