@@ -355,16 +355,18 @@ def test_processes_do_not_change_the_cache(write, by_bytes, tmp_path, monkeypatc
     monkeypatch.setattr(token_cache, "_CHUNK", 7)
     monkeypatch.setattr(encoding, "START_SECONDS", 0.0)
     lines = [f"source {i}\t{'x' * (i % 23)}" for i in range(101)]
+    lines += [*lines[40:53], "здравствуйте\tx"]
     files = tuple(write(f"{number}.tsv", lines[number::3]) for number in range(3))
-    chosen = DataSettings(train=files, cleaning=CleaningSettings(max_tokens=19, duplicates=True))
+    rules = CleaningSettings(max_tokens=19, duplicates=True, source_script="latin")
+    chosen = DataSettings(train=files, cleaning=rules)
     contents = []
     for processes in (1, 2):
         found = prepare(chosen, by_bytes, by_bytes, tmp_path / str(processes), split="train", processes=processes)
         (home,) = made(tmp_path / str(processes))
         contents.append({path.name: path.read_bytes() for path in home.iterdir()})
     assert contents[0] == contents[1]
-    assert found.account.dropped["too long"] == 12
-    assert found.account.dropped["empty"] == 5
+    assert found.account.dropped == {"empty": 6, "wrong script": 1, "duplicate": 12, "too long": 12}
+    assert found.account.held_out == 1
 
 
 def test_a_sentence_of_a_megabyte_is_dropped_and_counted(corpus_files, by_merges, tmp_path):

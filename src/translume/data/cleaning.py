@@ -197,6 +197,11 @@ def hashes(texts: Iterable[str], count: int, salt: bytes = b"") -> NDArray[np.ui
     return np.frombuffer(digests, np.uint64, count)
 
 
+def pair_hashes(pairs: Sequence[Pair]) -> NDArray[np.uint64]:
+    """Return a hash of both texts of each pair [n]."""
+    return hashes((f"{len(pair.source)}:{pair.source}{pair.target}" for pair in pairs), len(pairs))
+
+
 class Seen:
     """A growing set of 64-bit hashes, as sorted runs that are merged when a new run is as long as the last.
 
@@ -266,6 +271,13 @@ class Rules:
 
     def of_texts(self, pairs: Sequence[Pair]) -> NDArray[np.int8]:
         """Return codes by texts, in the order of REASONS up to duplicates (among the pairs not dropped before)."""
+        codes = self.of_each(pairs)
+        if self.duplicates:
+            self.mark_repeated(codes, pair_hashes([pairs[i] for i in np.flatnonzero(codes == KEPT).tolist()]))
+        return codes
+
+    def of_each(self, pairs: Sequence[Pair]) -> NDArray[np.int8]:
+        """Return codes by those rules for texts that look at one pair at a time: all but duplicates."""
         settings = self._settings
         codes = np.full(len(pairs), KEPT, np.int8)
         if self._sources:
@@ -278,11 +290,17 @@ class Rules:
             _mark(codes, ~mostly_in(settings.source_script, [pair.source for pair in pairs]), "wrong script")
         if settings.target_script:
             _mark(codes, ~mostly_in(settings.target_script, [pair.target for pair in pairs]), "wrong script")
-        if settings.duplicates:
-            kept = np.flatnonzero(codes == KEPT)
-            texts = (f"{len(pairs[i].source)}:{pairs[i].source}{pairs[i].target}" for i in kept.tolist())
-            codes[kept[self._seen.add(hashes(texts, len(kept)))]] = _CODE["duplicate"]
         return codes
+
+    @property
+    def duplicates(self) -> bool:
+        """Whether duplicates are dropped."""
+        return self._settings.duplicates
+
+    def mark_repeated(self, codes: NDArray[np.int8], found: NDArray[np.uint64]) -> None:
+        """Change the codes of duplicates.  found: `pair_hashes` of the pairs with the code KEPT."""
+        kept = np.flatnonzero(codes == KEPT)
+        codes[kept[self._seen.add(found)]] = _CODE["duplicate"]
 
     def of_lengths(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.int8]:
         """Return codes by numbers of tokens [n]: empty (after normalisation), too long, length ratio."""

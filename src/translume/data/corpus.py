@@ -343,7 +343,7 @@ def _mapped(path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
 def _renamed(account: Account, origins: Mapping[str, Origin]) -> Account:
     """Return the account with its examples under the current paths: the files may have moved since."""
     examples = {
-        reason: replace(pair, file=origins[pair.file].file if pair.file in origins else pair.file)
+        reason: pair._replace(file=origins[pair.file].file if pair.file in origins else pair.file)
         for reason, pair in account.examples.items()
     }
     directions = {name: _renamed(each, origins) for name, each in account.directions.items()}

@@ -28,10 +28,12 @@ def choose(pairs: Iterable[Pair], *, documents: bool = False) -> NDArray[np.uint
     pass over the pairs; memory is constant.  documents: whether the pairs are documents, which have no source.
     """
     lowest, copies, read = np.zeros(0, np.uint64), np.zeros(0, np.int64), 0
-    filled = (pair for pair in pairs if (documents or pair.source.strip()) and pair.target.strip())
-    for chunk in chunks(filled, _CHUNK):
-        read += len(chunk)
-        found = source_hashes(chunk)
+    for chunk in chunks(pairs, _CHUNK):
+        filled = [pair for pair in chunk if (documents or pair.source.strip()) and pair.target.strip()]
+        read += len(filled)
+        found = source_hashes(filled)
+        if len(lowest) == MAX_PAIRS:  # those above cannot be chosen any more
+            found = found[found <= lowest[-1]]
         merged, where = np.unique(np.concatenate([lowest, found]), return_inverse=True)
         weights = np.concatenate([copies, np.ones(len(found), np.int64)])
         copies = np.bincount(where, weights=weights, minlength=len(merged)).astype(np.int64)[:MAX_PAIRS]

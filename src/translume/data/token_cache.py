@@ -1,5 +1,6 @@
 """Prepare a corpus: read, clean and tokenize files once, and cache the result under a digest of its inputs."""
 
+import gc
 import json
 import os
 import time
@@ -23,7 +24,7 @@ from translume.data.addresses import opened, size_of, state_of
 from translume.data.batch import BatchTags, Ragged, starts_of
 from translume.data.cleaning import KEPT, Account, Ledger, Rules
 from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus
-from translume.data.encoding import Cut, Encoded, Encoder, EncoderPool
+from translume.data.encoding import CheckedPairs, CheckerPool, Cut, Encoder, TextChecker
 from translume.data.held_out import chunks, source_hashes
 from translume.data.lines import unreadable
 from translume.data.pairs import Origin, Pair, Split, origins
@@ -131,16 +132,15 @@ def _begin_origins(writers: dict[str, Writer], count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Pairs of one origin, of which those with the code KEPT are being encoded; None if their sources are frames.
+    """Pairs of one origin that are being checked and encoded.
 
-    read: number of pairs of the origin up to the end of the chunk.
+    read: number of pairs of the origin up to the end of the chunk.  checked: None if their sources are frames.
     """
 
     place: int
     read: int
     pairs: list[Pair]
-    codes: NDArray[np.int8]
-    encoded: Callable[[], Encoded] | None
+    checked: Callable[[], CheckedPairs] | None
 
 
 class Builder:
@@ -164,6 +164,7 @@ class Builder:
         self._look, self._reader = look, reader
         self._places, self._processes = places, processes
         self._encoder = Encoder(task.name, *tokenizers, cut, limit)
+        self._checker = TextChecker(self._encoder, rules, hold_out)
         self._rules = Rules(
             rules,
             limit,
@@ -191,6 +192,13 @@ class Builder:
 
         A folder that an interrupted call left is continued; the files are those of an undisturbed call.
         """
+        gc.freeze()  # the objects of torch take a fifth of the time otherwise, collected again after every few chunks
+        try:
+            return self._write(folder)
+        finally:
+            gc.unfreeze()
+
+    def _write(self, folder: Path) -> dict[str, object]:
         done = Progress.of(folder)
         if self._hold_out:
             self._sample = self._chosen(folder)
@@ -202,7 +210,7 @@ class Builder:
             writers = {name: Writer(folder, name, self._layout) for name in names}
         self._ledgers = {name: Ledger.of(Account.from_dict(each)) for name, each in done.accounts.items()}
         try:
-            with EncoderPool(self._encoder, self._processes) as pool:
+            with CheckerPool(self._checker, self._processes) as pool:
                 waiting: deque[_Chunk] = deque()
                 saved = time.monotonic()
                 for chunk in self._chunks(done, pool):
@@ -241,8 +249,8 @@ class Builder:
             replace_file(file, json.dumps(found.tolist()).encode())
         return np.array(json.loads(file.read_text(encoding="utf-8")), np.uint64)
 
-    def _chunks(self, done: Progress, pool: EncoderPool) -> Iterator[_Chunk]:
-        """Yield all chunks after those that are done, once their texts are checked and their encoding has begun."""
+    def _chunks(self, done: Progress, pool: CheckerPool) -> Iterator[_Chunk]:
+        """Yield all chunks after those that are done, once their encoding has begun."""
         size = _FRAMES_CHUNK if self._reader else _CHUNK
         for number, place in enumerate(self._places):
             pairs, read = place.read(), 0
@@ -250,22 +258,22 @@ class Builder:
                 read = done.pairs
                 skipped = islice(pairs, read) if number == done.place else pairs
                 if self._rereads:
-                    deque(map(self._codes, chunks(skipped, size)), maxlen=0)
+                    deque(map(self._look_again, chunks(skipped, size)), maxlen=0)
                 elif number == done.place:
                     deque(skipped, maxlen=0)
                 if number < done.place:
                     continue
             for chunk in chunks(pairs, size):
                 read += len(chunk)
-                codes = self._codes(chunk)
-                kept = chunk if (codes == KEPT).all() else [chunk[i] for i in np.flatnonzero(codes == KEPT).tolist()]
-                yield _Chunk(number, read, chunk, codes, pool.submit(kept) if self._reader is None else None)
+                if self._look:
+                    self._look(chunk)
+                yield _Chunk(number, read, chunk, pool.submit(chunk) if self._reader is None else None)
 
-    def _codes(self, pairs: list[Pair]) -> NDArray[np.int8]:
-        """Check the texts of pairs."""
+    def _look_again(self, pairs: list[Pair]) -> None:
+        """Repeat what must be remembered of pairs that an interrupted call wrote."""
         if self._look:
             self._look(pairs)
-        return self._rules.of_texts(pairs)
+        self._rules.of_texts(pairs)
 
     def _saved(self, last: _Chunk, writers: dict[str, Writer]) -> Progress:
         """Return the progress after a chunk, once everything that was written is on the disk."""
@@ -279,24 +287,31 @@ class Builder:
         self._ledger = self._ledgers.setdefault(str(place.direction), Ledger(self._unit))
         _begin_origins(writers, chunk.place + 1)
         self._ledger.read += len(chunk.pairs)
-        kept = self._ledger.keep(chunk.pairs, chunk.codes)
-        kept, frames = self._read_frames(kept)
-        encoded = chunk.encoded() if chunk.encoded else self._encoder.encode(kept, self._positions(frames))
-        source_tokens, source_lengths = encoded.source, encoded.source_lengths
-        target_tokens, target_lengths = encoded.target, encoded.target_lengths
+        frames: list[NDArray[np.float32]] = []
+        if chunk.checked:
+            checked = chunk.checked()
+            encoded, codes, found = checked.encoded, checked.codes, checked.sources
+            texts = np.flatnonzero(codes == KEPT)
+            if self._rules.duplicates:
+                self._rules.mark_repeated(codes, checked.pairs)
+            kept, rows = self._ledger.keep(chunk.pairs, codes), np.flatnonzero(codes[texts] == KEPT)
+        else:
+            kept = self._ledger.keep(chunk.pairs, self._rules.of_texts(chunk.pairs))
+            kept, frames = self._read_frames(kept)
+            encoded, rows = self._encoder.encode(kept, self._positions(frames)), np.arange(len(kept))
+            found = source_hashes(kept) if self._hold_out else np.zeros(0, np.uint64)
+        source_starts, target_starts = starts_of(encoded.source_lengths)[rows], starts_of(encoded.target_lengths)[rows]
+        source_lengths, target_lengths = encoded.source_lengths[rows], encoded.target_lengths[rows]
         codes = self._rules.of_lengths(source_lengths, target_lengths)
-        self._ledger.truncated += int((encoded.cut & (codes == KEPT)).sum())
+        self._ledger.truncated += int((encoded.cut[rows] & (codes == KEPT)).sum())
         self._ledger.keep(kept, codes)
-        held = np.zeros(len(kept), np.bool_)
-        if self._hold_out and len(kept):
-            held = np.isin(source_hashes(kept), self._sample)
-        source_starts, target_starts = starts_of(source_lengths), starts_of(target_lengths)
+        held = np.isin(found[rows], self._sample) if self._hold_out else np.zeros(len(kept), np.bool_)
         lines = np.fromiter((pair.line for pair in kept), np.int64, len(kept))
         for name, writer in writers.items():
             chosen = np.flatnonzero((codes == KEPT) & (held == (name == "held_out")))
             writer.append(
-                Ragged(source_tokens, source_starts[chosen], source_lengths[chosen]),
-                Ragged(target_tokens, target_starts[chosen], target_lengths[chosen]),
+                Ragged(encoded.source, source_starts[chosen], source_lengths[chosen]),
+                Ragged(encoded.target, target_starts[chosen], target_lengths[chosen]),
                 lines[chosen],
                 [frames[index] for index in chosen] if frames else [],
             )
@@ -317,7 +332,7 @@ class Builder:
                 frames.append(self._reader.read(pair.source))
                 kept.append(pair)
             except DataError as error:
-                self._ledger.drop("unreadable", replace(pair, source=str(error)))
+                self._ledger.drop("unreadable", pair._replace(source=str(error)))
         return kept, frames
 
     def _positions(self, frames: list[NDArray[np.float32]]) -> list[int]:
