@@ -3,7 +3,8 @@
 Lines of a file are repeated with numbers, so that all differ. The files are translated with `--workers`, on Ray, on Ray
 with one actor killed, and on Ray with the command killed and started again. All outputs must be the same.
 
-    python benchmarks/bulk_ray.py MODEL LINES.txt [--lines 200000] [--shards 8] [--workers 2]
+    python benchmarks/bulk_ray.py MODEL LINES.txt [--lines 200000] [--shards 8] [--workers 2] [--only speed|deaths] \
+        [-- OPTIONS of translume translate]
 """
 
 import argparse
@@ -61,6 +62,8 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=200_000)
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", choices=["speed", "deaths"], help="speed: kill nothing; deaths: kill only")
+    parser.add_argument("words", nargs="*", help="more options of translume translate")
     options = parser.parse_args()
     count = options.lines // options.shards
     with tempfile.TemporaryDirectory() as made:
@@ -70,16 +73,19 @@ def main() -> None:
         numbered = (f"{next(lines)} {number}\n" for number in itertools.count())
         for shard in range(options.shards):
             (folder / "in" / f"{shard:03}.txt").write_text("".join(itertools.islice(numbered, count)))
-        workers = ["--workers", str(options.workers)]
+        workers = ["--workers", str(options.workers), *options.words]
         cluster = ["--ray", "local", *workers]
 
-        for name, words in (("workers", workers), ("ray", cluster)):
+        for name, words in (("workers", workers), ("ray", cluster))[: 1 if options.only == "deaths" else 2]:
             begun = time.monotonic()
             digest = finish(start(options.model, folder, name, *words), folder, name)
             seconds = time.monotonic() - begun
             print(
                 f"{name}: {count * options.shards / seconds:,.0f} lines/s with the start, outputs {digest}", flush=True
             )
+
+        if options.only == "speed":
+            return
 
         def begun_second() -> bool:
             return (folder / out / "000.txt").exists() and bool(actors())

@@ -63,7 +63,7 @@ ONLY_IN = {
     "inspection": {"captum"},
     "demo": {"babel"},
     "translator": {"ray"},
-    "data": {"fsspec"},
+    "data": {"fsspec", "pyarrow"},
     "sources": {"PIL", "soundfile"},
 }
 MODULES_OF = {
@@ -297,6 +297,7 @@ def test_every_imported_package_is_declared() -> None:
         "image",
         "cluster",
         "remote",
+        "parquet",
     )
 
     def check(path: Path, tree: ast.Module) -> Iterator[str]:

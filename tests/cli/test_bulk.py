@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import fsspec
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 import zstandard
 from click.testing import Result
@@ -57,8 +59,15 @@ def test_each_file_gets_its_translations_and_failures_are_named(
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert len(list(read_lines(out / "c.txt"))) == 1
 
-    assert run(*words, "--input", f"{tmp_path}/*.jsonl", "--column", "text").exit_code == 0
+    parquet.write_table(pyarrow.table({"line": [1, 2], "text": lines["d.jsonl"]}), tmp_path / "e.parquet")
+    assert run(*words, "--input", f"{tmp_path}/[de].*", "--column", "text").exit_code == 0
+    assert list(read_lines(out / "e.parquet.txt")) == list(read_lines(out / "d.jsonl.txt"))
     assert len(list(read_lines(out / "d.jsonl.txt"))) == 2
+    (out / "e.parquet.txt").unlink()
+    refused = run(*words, "--input", f"{tmp_path}/e.parquet")
+    assert refused.stderr.splitlines()[-1] == (
+        f"Error: {tmp_path}/e.parquet: a Parquet table; expected --column, that of the texts, with --input"
+    )
 
 
 def test_options_of_single_files_are_refused(run: Callable[..., Result], folder: Path, tmp_path: Path) -> None:
@@ -96,6 +105,11 @@ def test_pairs_of_many_files_are_scored_and_inspected_as_alone(
     assert failure.startswith(f"warning: {tmp_path}/p.jsonl.zst:2: the source has 2,")
     assert failure.endswith("; it has no score")
     found = list(read_lines(out / "p.jsonl.log_probs.zst"))
+    sources, targets = zip(*pairs, strict=True)
+    parquet.write_table(pyarrow.table({"s": sources, "t": targets}), tmp_path / "p.parquet")
+    again = ["--input", tmp_path / "p.parquet", *words[2:]]
+    assert run("score", model, *again).exit_code == 1
+    assert list(read_lines(out / "p.parquet.log_probs")) == found
     alone = run("score", model, tmp_path / "p.en", tmp_path / "p.de").stdout.splitlines()
     assert (found[1], len(found), len(alone)) == ("", 4, 3)
     assert list(map(float, [found[0], *found[2:]])) == pytest.approx(list(map(float, alone)), abs=1e-5)

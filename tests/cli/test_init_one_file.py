@@ -139,8 +139,8 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             "train.en",
             ["one two"],
             ("--task", "sequence"),
-            "{file}:1: found no tab, expected two parallel files, or one TSV, CSV or JSONL file with source and target "
-            "(named .csv, .jsonl, .ndjson or .json)",
+            "{file}:1: found no tab, expected two parallel files, or one TSV, CSV, JSONL or Parquet file with source "
+            "and target (named .csv, .jsonl, .ndjson, .json or .parquet)",
         ),
         (
             "a.tsv",
@@ -196,7 +196,7 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             "a.tsv",
             ["a\tb"],
             ("--valid-source", "v", "--valid-target", "v", "--valid", "w"),
-            "--valid: expected one TSV, CSV or JSONL training file, and no --valid-source",
+            "--valid: expected one TSV, CSV, JSONL or Parquet training file, and no --valid-source",
         ),
     ],
 )
@@ -267,7 +267,7 @@ def test_columns_option_needs_a_single_file(run, files: Path) -> None:
     result = run("init", files / "train.en", files / "train.de", "--columns", "0,1")
     assert (result.exit_code, result.stderr) == (
         1,
-        "Error: --columns: found two training files, expected one TSV, CSV or JSONL file\n",
+        "Error: --columns: found two training files, expected one TSV, CSV, JSONL or Parquet file\n",
     )
 
 

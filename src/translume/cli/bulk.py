@@ -116,7 +116,7 @@ file_options = option_group(
         click.option(
             "--column",
             "columns",
-            help="Column of the texts in each --input: a name, or a number from 0; a key of JSONL.",
+            help="Column of the texts in each --input: a name, or a number from 0; a key of JSONL or Parquet.",
         ),
         _ON_ERROR,
         _RAY,
@@ -138,7 +138,7 @@ pair_file_options = option_group(
         click.option(
             "--columns",
             metavar="SOURCE,TARGET",
-            help="Columns of each table: names, or numbers from 0; keys of JSONL.",
+            help="Columns of each table: names, or numbers from 0; keys of JSONL or Parquet.",
         ),
         _OUTPUT,
         _ON_ERROR,
@@ -246,10 +246,10 @@ def pair_works(files: FileOptions, folder: Path, config: "Config", ending: str) 
 
 
 def _count(file: str) -> int | None:
-    from translume.data import count_lines
     from translume.data.addresses import is_address
+    from translume.data.tables import count_rows
 
-    return None if is_address(file) else count_lines(file)  # it would be downloaded twice
+    return None if is_address(file) else count_rows(file)  # it would be downloaded twice
 
 
 def _two_columns(files: FileOptions) -> "tuple[Column, ...]":

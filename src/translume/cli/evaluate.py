@@ -104,7 +104,7 @@ def command(
     """Translate SOURCE, compare with REFERENCE, and print each score with its signature.
 
     FILE... are SOURCE and REFERENCE, line by line; several files are several references, and so are the columns of a
-    REFERENCE named .tsv. Or FILE is one TSV, CSV or JSONL file of pairs like those that the model was trained on.
+    REFERENCE named .tsv. Or FILE is one table of pairs (TSV, CSV, JSONL, Parquet) like those of the training.
 
     For a classifier the references are labels. Prints accuracy, a row for each class, the confusion matrix and the
     calibration error, which --calibration draws.

@@ -97,10 +97,10 @@ def command(
 ) -> None:
     """Print settings for training files as commented TOML, proposed from the size and the scripts of the data.
 
-    TRAIN_SOURCE and TRAIN_TARGET are two parallel files; TRAIN_SOURCE alone is a TSV, CSV or JSONL file of pairs, or
-    a text file for a language model. With --task classification, the second file or column contains the labels of the
-    texts in the first. With --corpus or --both, one model translates in all directions; file names must end with the
-    language, as train.en does. Sources may be paths of recordings, images or arrays, relative to the file.
+    TRAIN_SOURCE and TRAIN_TARGET are two parallel files; TRAIN_SOURCE alone is a TSV, CSV, JSONL or Parquet file of
+    pairs, or a text file for a language model. With --task classification, the second file or column contains the
+    labels of the texts in the first. With --corpus or --both, one model translates in all directions; file names must
+    end with the language, as train.en does. Sources may be paths of recordings, images or arrays, relative to the file.
     """
     from translume.data.lines import STANDARD_INPUT
     from translume.data.tables import first_row, table_kind
@@ -127,9 +127,9 @@ def command(
         return
     for option, value in (("--columns", columns), ("--template", template)):
         if train_target is not None and value is not None:
-            raise SettingsError(f"{option}: found two training files, expected one TSV, CSV or JSONL file")
+            raise SettingsError(f"{option}: found two training files, expected one TSV, CSV, JSONL or Parquet file")
     if valid is not None and (train_target is not None or valid_source is not None):
-        raise SettingsError("--valid: expected one TSV, CSV or JSONL training file, and no --valid-source")
+        raise SettingsError("--valid: expected one TSV, CSV, JSONL or Parquet training file, and no --valid-source")
     if base is not None:
         task = _task_of_base(base, task)
     named = parse_columns(columns, template=template is not None) if columns else ()

@@ -92,7 +92,7 @@ def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ..
 @click.option(
     "--corpus",
     is_flag=True,
-    help="Inspect parallel files, or a TSV, CSV or JSONL file of pairs, instead of a text: --corpus SOURCE TARGET.",
+    help="Inspect parallel files, or a table of pairs such as TSV, instead of a text: --corpus SOURCE TARGET.",
 )
 @click.option(
     "--compare",

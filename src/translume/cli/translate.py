@@ -101,8 +101,8 @@ def command(
     A FILE whose name ends in .docx, .pptx, .odt, .epub, .html, .htm, .srt or .vtt is translated as a document that
     keeps its format: `translume translate models/en-de report.docx > bericht.docx`. Of a .pdf the text is translated.
 
-    For a model trained on tables, a FILE named .tsv, .csv or .jsonl is a table: the column of the sources, or the
-    columns of the template, as in training. Its rows give one line each.
+    For a model trained on tables, a FILE named .tsv, .csv, .jsonl or .parquet is a table: the column of the sources,
+    or the columns of the template, as in training. Its rows give one line each.
 
     For a model of recordings, a FILE named .wav, .flac, .ogg or .mp3 is one recording:
     `translume translate models/whisper talk.mp3 --format srt > talk.srt`. Subtitles are written window by window.

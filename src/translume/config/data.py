@@ -82,7 +82,7 @@ class DataSettings(Settings):
     documents: Literal["line", "blank_line", "file"] = "line"
     """For a language model, where a document of a text file ends: with its line, at a blank line, or with the file.
 
-    A .jsonl file has one document per line, under the key "text".
+    A .jsonl or .parquet file has one document per line or row, under the key "text".
     """
     block_length: int = Field(default=256, ge=2, le=1_048_576)
     """For a language model, the context in tokens: longer documents are cut into blocks of this length, none dropped.
@@ -92,8 +92,8 @@ class DataSettings(Settings):
     label_separator: str = ","
     """Separator between the labels of a text if `model.head.labels` is "several"."""
     columns: Annotated[tuple[int | str, ...], BeforeValidator(_as_columns)] = ()
-    """Columns of source and target, or of text and label: keys of JSONL; for TSV and CSV, numbers from 0, or names in
-    the first line.
+    """Columns of source and target, or of text and label: keys of JSONL or Parquet; for TSV and CSV, numbers from 0,
+    or names in the first line.
 
     Empty: 0 and 1; "source" and "target", or "text" and "label". With `template`, only the target's.
     """
@@ -104,17 +104,17 @@ class DataSettings(Settings):
     train_target: Names = ()
     """Training files of the target side, line by line the translations of `train_source`."""
     train: Names = ()
-    """TSV, CSV or JSONL training files with both sides, instead of `train_source` and `train_target`. All names of
-    files may be patterns: * ? [] and ** for any folders.
+    """TSV, CSV, JSONL or Parquet training files with both sides, instead of `train_source` and `train_target`. All
+    names of files may be patterns: * ? [] and ** for any folders.
 
-    For a language model, text files or JSONL files of documents.
+    For a language model, text files, or JSONL or Parquet files of documents.
     """
     valid_source: Names = ()
     """Validation files of the source side; without any, a sample of the training data is held out."""
     valid_target: Names = ()
     """Validation files of the target side."""
     valid: Names = ()
-    """TSV, CSV or JSONL validation files with both sides; for a language model, text files."""
+    """TSV, CSV, JSONL or Parquet validation files with both sides; for a language model, text files."""
     weights: Numbers = ()
     """Number of times each training file is read in an epoch (2.5: twice, then half of it); empty: once each."""
     corpus: Annotated[tuple[CorpusSettings, ...], BeforeValidator(_as_tuple)] = ()

@@ -8,7 +8,7 @@ from pathlib import Path
 from translume.config.data import DataSettings
 from translume.data.lines import display_name, read_lines, refuse_one_input
 from translume.data.pairs import read_pairs, source_columns, unequal_lengths
-from translume.data.tables import KINDS, Template, read_columns, suffix_of, table_kind
+from translume.data.tables import KINDS, Template, has_keys, read_columns, suffix_of, table_kind
 from translume.errors import DataError, SettingsError
 
 
@@ -45,10 +45,12 @@ def read_sources(file: str, data: DataSettings) -> Iterator[str]:
     """Yield the lines of a file, or the sources in the rows of a table for a model that was trained on tables.
 
     A path of a source of frames in a table is relative to the table's folder.
-    A table is a file named .tsv, .csv, .jsonl, .ndjson or .json, compressed or not; it needs no target. Line ends in a
-    source become spaces, so that one row stays one line.
+    A table is a file named .tsv, .csv, .jsonl, .ndjson, .json, compressed or not, or .parquet; it needs no target. Line
+    ends in a source become spaces, so that one row stays one line. Raises SettingsError for Parquet without columns.
     """
     if not (data.template or data.train or any(each.train for each in data.corpus)) or suffix_of(file) not in KINDS:
+        if table_kind(file) == "parquet":
+            raise SettingsError(f"{file}: a Parquet table; expected --column, that of the texts, with --input")
         return read_lines(file)
     template = Template.parse(data.template) if data.template else None
     columns = source_columns(data, file)
@@ -63,20 +65,20 @@ def read_sources(file: str, data: DataSettings) -> Iterator[str]:
 
 
 def read_column(file: str, column: str, *, line_breaks: bool = False) -> Iterator[str]:
-    """Yield the texts in one column of a TSV, CSV or JSONL file.
+    """Yield the texts in one column of a TSV, CSV, JSONL or Parquet file.
 
     column: a name, or for TSV and CSV a number from 0.  line_breaks: whether to keep those in a text, instead of making
     them spaces.  Raises SettingsError for another kind of file.
     """
     if suffix_of(file) not in KINDS:
         raise SettingsError(f"--column: {file} is no table, expected a file named {', '.join(KINDS)}")
-    numbered = column.isdecimal() and table_kind(file) != "json"
+    numbered = column.isdecimal() and not has_keys(file)
     for _, (text,) in read_columns(file, (int(column) if numbered else column,)):
         yield text if line_breaks else " ".join(text.splitlines())
 
 
 def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> EvaluationSet:
-    """Read one TSV, CSV or JSONL file of pairs, or a file of sources followed by files of references.
+    """Read one table of pairs, or a file of sources followed by files of references.
 
     data: the columns and the template of a file of pairs.
     Raises DataError for files of unequal length, an empty file, and what cannot be read.

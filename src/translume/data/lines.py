@@ -20,6 +20,7 @@ _SIGNATURES = {
     b"PK\x03\x04": "a zip archive, as spreadsheets and office documents are; save the table as CSV in UTF-8",
     b"\xd0\xcf\x11\xe0": "an old office document; save the table as CSV in UTF-8",
     b"\x1f\x8b": "compressed with gzip; rename it to end in .gz",
+    b"PAR1": "a Parquet table, which data.train and --column read if it is named .parquet",
     b"\x28\xb5\x2f\xfd": "compressed with zstd; rename it to end in .zst",
 }
 """How files begin that are no text, and what they are."""

@@ -1,4 +1,4 @@
-"""Read pairs or documents lazily from the files in [data]: two parallel files, a TSV, CSV or JSONL file, or text."""
+"""Read pairs or documents lazily from the files in [data]: two parallel files, a table, or text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from translume.config.languages import NO_DIRECTION, Direction
 from translume.data.addresses import is_address, matching
 from translume.data.lines import count_lines, display_name, read_lines, refuse_one_input
 from translume.data.scripts import refuse_unknown
-from translume.data.tables import Column, Template, read_columns, table_kind
+from translume.data.tables import Column, Template, has_keys, read_columns, table_kind
 from translume.errors import DataError, SettingsError
 from translume.tasks import find_task
 
@@ -36,7 +36,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """A source of pairs: two parallel files, or one TSV, CSV or JSONL file (`target_file` is empty).
+    """A source of pairs: two parallel files, or one table (`target_file` is empty).
 
     documents: where the documents of a text file end, as in `data.documents`; empty for a file of pairs.
     direction: its languages.
@@ -59,9 +59,9 @@ class Origin:
 
     @property
     def kind(self) -> str:
-        """The format of the files: "parallel", "json", "csv" or "tsv"; for documents, how they are divided."""
+        """The format of the files: "parallel", or "json", "tsv" and so on; for documents, how they are divided."""
         if self.documents:
-            return "json documents" if table_kind(self.file) == "json" else f"documents by {self.documents}"
+            return "json documents" if has_keys(self.file) else f"documents by {self.documents}"
         return "parallel" if self.target_file else table_kind(self.file)
 
     def read(self) -> Iterator[Pair]:
@@ -75,8 +75,7 @@ class Origin:
         if self.target_file:
             return _parallel(self.file, self.target_file)
         if self.documents:
-            json = table_kind(self.file) == "json"
-            return _json_documents(self.file) if json else _documents(self.file, self.documents)
+            return _json_documents(self.file) if has_keys(self.file) else _documents(self.file, self.documents)
         return _table(self.file, self.columns, Template.parse(self.template) if self.template else None)
 
     def check_lengths(self) -> None:
@@ -247,7 +246,7 @@ def source_columns(settings: DataSettings, file: str) -> tuple[Column, ...]:
 
 
 def _default_columns(file: str) -> tuple[Column, Column]:
-    return _PAIR_KEYS if table_kind(file) == "json" else (0, 1)
+    return _PAIR_KEYS if has_keys(file) else (0, 1)
 
 
 def _columns(settings: DataSettings, file: str) -> tuple[Column, ...]:
@@ -255,7 +254,7 @@ def _columns(settings: DataSettings, file: str) -> tuple[Column, ...]:
     keys = find_task(settings.task).keys
     if settings.template:
         return settings.columns or keys[1:]
-    return settings.columns or (keys if table_kind(file) == "json" and keys != _PAIR_KEYS else ())
+    return settings.columns or (keys if has_keys(file) and keys != _PAIR_KEYS else ())
 
 
 def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:

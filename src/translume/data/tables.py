@@ -1,34 +1,45 @@
-"""Read columns of TSV, CSV and JSONL files, and fill templates with them."""
+"""Read columns of TSV, CSV, JSONL and Parquet files, and fill templates with them."""
 
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from string import Formatter
-from typing import Literal
+from typing import Any, Literal
 
-from translume.data.lines import read_lines
+from translume.data.addresses import opened
+from translume.data.lines import count_lines, read_lines, unreadable
 from translume.errors import DataError, SettingsError, nearest
 
 Column = int | str
-"""A key of JSONL; for TSV and CSV, a number from 0, or a name in the first line."""
-KINDS: Mapping[str, Literal["json", "csv", "tsv"]] = {
+"""A key of JSONL or a name of Parquet; for TSV and CSV, a number from 0, or a name in the first line."""
+TableKind = Literal["json", "csv", "tsv", "parquet"]
+KINDS: Mapping[str, TableKind] = {
     ".jsonl": "json",
     ".ndjson": "json",
     ".json": "json",
     ".csv": "csv",
     ".tsv": "tsv",
+    ".parquet": "parquet",
 }
 """Formats of tables by the suffix of the file."""
 DELIMITERS = (";", "\t", ",")
 _SNIFFED_LINES = 50
+_PARQUET_ROWS = 4096
+"""Rows of Parquet in memory at a time."""
 
 
-def table_kind(file: str) -> Literal["json", "csv", "tsv"]:
-    """Return the format of a file by its name: "tsv" unless it is .jsonl, .ndjson, .json or .csv."""
+def table_kind(file: str) -> TableKind:
+    """Return the format of a file by its name: "tsv" unless it is .jsonl, .ndjson, .json, .csv or .parquet."""
     return KINDS.get(suffix_of(file), "tsv")
+
+
+def has_keys(file: str) -> bool:
+    """Return whether the columns of a file have names only, as those of JSONL and Parquet, and no numbers."""
+    return table_kind(file) in ("json", "parquet")
 
 
 def suffix_of(file: str) -> str:
@@ -82,6 +93,9 @@ def read_columns(file: str, columns: Sequence[Column], *, exactly: bool = False)
     if kind == "json":
         yield from _json_columns(file, [str(column) for column in columns])
         return
+    if kind == "parquet":
+        yield from _parquet_columns(file, [str(column) for column in columns])
+        return
     rows = _csv_rows(file) if kind == "csv" else _tsv_rows(file)
     what = "columns" if kind == "csv" else "tab-separated fields"
     places = [_place(column) for column in columns if not isinstance(column, str)]
@@ -97,6 +111,23 @@ def read_columns(file: str, columns: Sequence[Column], *, exactly: bool = False)
             expected = f"{most}" if exactly else f"at least {most}"
             raise DataError(f"{file}:{line}: {len(fields)} {what}, expected {expected}")
         yield line, [fields[place] for place in places]
+
+
+def count_rows(file: str) -> int:
+    """Return the number of rows of a Parquet file, and of lines of any other."""
+    if table_kind(file) != "parquet":
+        return count_lines(file)
+    with _parquet(file) as table:
+        return int(table.metadata.num_rows)
+
+
+def read_objects(file: str) -> Iterator[str]:
+    """Yield the rows of a JSONL or Parquet file as JSON."""
+    if table_kind(file) != "parquet":
+        yield from read_lines(file)
+        return
+    for row in _parquet_rows(file):
+        yield json.dumps(row, default=str)
 
 
 def first_rows(file: str, count: int) -> list[list[str]]:
@@ -172,6 +203,40 @@ def _json_columns(file: str, keys: Sequence[str]) -> Iterator[tuple[int, list[st
             expected = " and ".join(f"'{key}'" for key in keys)
             raise DataError(f"{place}: not a JSON object; expected one with {expected}")
         yield line, [_text(value, key, place) for key in keys]
+
+
+def _parquet_columns(file: str, keys: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    for line, row in enumerate(_parquet_rows(file, keys), 1):
+        yield line, [_text(row, key, f"{file}:{line}") for key in keys]
+
+
+def _parquet_rows(file: str, keys: Sequence[str] = ()) -> Iterator[dict[str, object]]:
+    """Yield the rows of a Parquet file, with only the columns of these keys if there are any."""
+    with _parquet(file) as table:
+        names = table.schema_arrow.names
+        chosen = [key if key in names else key.split(".")[0] for key in keys]
+        for key, name in zip(keys, chosen, strict=True):
+            if name not in names:
+                raise DataError(f"{file}: no column '{key}'{nearest(key, names)}")
+        for batch in table.iter_batches(_PARQUET_ROWS, columns=chosen or None, use_threads=False):
+            yield from batch.to_pylist()
+
+
+@contextmanager
+def _parquet(file: str) -> Iterator[Any]:
+    """Open a Parquet file. Raises SettingsError without pyarrow, and DataError for a file that cannot be read."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise SettingsError(f"{file}: pyarrow is not installed; pip install 'translume[parquet]'") from None
+    try:
+        with opened(file) as raw, pyarrow.parquet.ParquetFile(raw) as table:
+            yield table
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{file}: not Parquet: {str(error).splitlines()[0]}") from None
+    except OSError as error:
+        raise DataError(unreadable(file, error)) from None
 
 
 def _text(value: dict[str, object], key: str, place: str) -> str:

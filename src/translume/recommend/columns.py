@@ -10,7 +10,7 @@ from pathlib import Path
 from translume.config import DataSettings
 from translume.data import read_lines, read_pairs
 from translume.data.findings import HEADER_WORDS
-from translume.data.tables import first_row, table_kind
+from translume.data.tables import first_row, has_keys, read_objects, table_kind
 from translume.errors import DataError, SettingsError
 
 Columns = tuple[int | str, ...]
@@ -42,20 +42,20 @@ def parse_columns(option: str, *, template: bool = False) -> Columns:
 def find_columns(file: Path, keys: tuple[str, str], *, labelled: bool) -> Columns:
     """Return the columns of a file that has two of them; empty if they are the defaults of [data].
 
-    keys: default keys of a JSONL file.  labelled: whether one of the columns contains labels.
+    keys: default keys of a JSONL or Parquet file.  labelled: whether one of the columns contains labels.
     Raises DataError, which suggests --columns, if the columns are not clear.
     """
     sides = " and ".join(keys)
-    line = next(iter(read_lines(file)), None)
+    line = next(iter(read_objects(str(file)) if has_keys(str(file)) else read_lines(file)), None)
     if line is None:
         raise DataError(f"{file}: empty file, expected one {sides} per line")
-    if table_kind(str(file)) == "json":
+    if has_keys(str(file)):
         return _find_keys(file, line, keys, labelled=labelled)
     fields = first_row(str(file))
     if len(fields) == 1:
         raise DataError(
-            f"{file}:1: found no tab, expected two parallel files, or one TSV, CSV or JSONL file with {sides} "
-            "(named .csv, .jsonl, .ndjson or .json)"
+            f"{file}:1: found no tab, expected two parallel files, or one TSV, CSV, JSONL or Parquet file with {sides} "
+            "(named .csv, .jsonl, .ndjson, .json or .parquet)"
         )
     known = [field.strip() for field in fields if _language(field) is not None]
     if len(fields) > 2:

@@ -13,7 +13,7 @@ from typing import Literal
 from translume.config import CleaningSettings, DataSettings, FrameSettings, ModelSettings, TokenizerSettings
 from translume.config.sources import AudioSettings, ImageSettings
 from translume.data import read_lines, read_pairs
-from translume.data.tables import first_rows, table_kind
+from translume.data.tables import first_rows, has_keys, read_objects
 from translume.errors import DataError
 from translume.recommend import Choice, Proposal
 from translume.recommend.columns import Columns, texts_of
@@ -113,9 +113,9 @@ def _first_rows(source: Path, target: Path | None) -> list[dict[int | str, str]]
     file = str(source)
     if target is not None:
         return [{0: line} for line in islice(read_lines(file), FIRST_ROWS)]
-    if table_kind(file) == "json":
+    if has_keys(file):
         found = []
-        for line in islice(read_lines(file), FIRST_ROWS):
+        for line in islice(read_objects(file), FIRST_ROWS):
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError):  # reading the pairs reports the error
@@ -152,7 +152,7 @@ def _with_target(file: Path, path: int | str, others: list[int | str]) -> Column
         raise DataError(f"{file}:1: found paths in column {path} and others: {each}; choose with --columns {path},NAME")
     by_name = {str(each).strip().lower(): each for each in others}
     target = by_name[known[0]] if len(others) > 1 else others[0]
-    usual = ("source", "target") if table_kind(str(file)) == "json" else (0, 1)
+    usual = ("source", "target") if has_keys(str(file)) else (0, 1)
     return () if (path, target) == usual and len(others) == 1 else (path, target)
 
 

@@ -32,7 +32,7 @@ class Task:
 
     summary: description for `--help`.  model: name of a model of the task in messages, such as "translator".
     command: the subcommand that runs a model, `translume COMMAND`.  example: name of one line of training data.
-    target: name of the entries of the target vocabulary.  keys: default keys of JSONL files.
+    target: name of the entries of the target vocabulary.  keys: default keys of JSONL and Parquet files.
     reads: "pairs" of a source and a target, or "documents", which are targets without a source, cut into blocks.
     missing_target: the reason under which a line without a target is counted.
     keep_target: advice for giving a student the target vocabulary of its teacher: `{file}` is the teacher's file,
