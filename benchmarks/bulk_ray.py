@@ -3,7 +3,7 @@
 Lines of a file are repeated with numbers, so that all differ. The files are translated with `--workers`, on Ray, on Ray
 with one actor killed, and on Ray with the command killed and started again. All outputs must be the same.
 
-    python benchmarks/bulk_ray.py MODEL LINES.txt [--lines 200000] [--shards 8] [--workers 2] [--only speed|deaths] \
+    python benchmarks/bulk_ray.py [--lines 200000] [--shards 8] [--workers 2] [--only speed|deaths] MODEL LINES.txt \
         [-- OPTIONS of translume translate]
 """
 
