@@ -5,8 +5,8 @@ runs of its segments; the response is the file with these texts).
 """
 
 import os
-import resource
 import signal
+import sys
 from typing import Final
 
 from translume.documents.files import FORMATS
@@ -50,6 +50,18 @@ def decode_segment(values: list[list[str]]) -> Segment:
 
 def main() -> None:
     """Run the process. It ends when its parent closes the connection."""
+    _limit_memory()
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    serve_requests(handle, shield=tuple(getattr(signal, name) for name in names if hasattr(signal, name)))
+
+
+def _limit_memory() -> None:
+    """Limit the memory of this process, or print a warning on a system that has no such limit."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        print("warning: the memory of the process that reads documents is not limited", file=sys.stderr, flush=True)
+        return
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    os.nice(NICENESS)
-    serve_requests(handle, shield=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
