@@ -61,6 +61,17 @@ def test_sources_are_translated_alike_alone_and_in_a_batch(translator: Translato
     assert [each.log_prob for each in together] == pytest.approx([each.log_prob for each in alone], abs=1e-4)
 
 
+def test_the_command_reads_one_array_and_refuses_an_empty_file(trained: Path, manifests: Path, tmp_path: Path) -> None:
+    path, empty = manifests / "arrays" / "valid0.npy", tmp_path / "empty.npy"
+    empty.touch()
+    found = CliRunner().invoke(main, ["translate", str(trained), str(path), "--threads", "1"])
+    assert (found.exit_code, found.stdout) == (0, f"{Translator.load(trained).translate(path)}\n")
+    found = CliRunner().invoke(main, ["translate", str(trained), str(empty), "--threads", "1"])
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert found.stderr.startswith(f"Error: text: {empty}: ")
+    assert found.stderr.count("\n") == 1
+
+
 def test_the_commands_read_paths_of_a_manifest_relative_to_it(trained: Path, manifests: Path) -> None:
     runner = CliRunner()
     measured = runner.invoke(main, ["evaluate", str(trained), str(manifests / "valid.tsv"), "--threads", "1"])

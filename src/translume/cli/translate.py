@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from translume.decoding import Average
     from translume.translator import Segment, Translation, Translator
 
-RECORDINGS = (".wav", ".flac", ".ogg", ".mp3")
 """Ends of the names of files that are one recording, and no lines."""
 NOTHING_WRITTEN = "Interrupted; nothing was written."
 Constraints = Iterable[Iterable[str]] | None
@@ -146,7 +145,7 @@ def command(
         ):
             click.get_current_context().exit(1)
         return
-    if form is not None or (frames and file.lower().endswith(RECORDINGS)):
+    if form is not None or (frames and _is_source(file)):
         others_given = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}
         _check_recording(file, form, translator, [option for option, given in others_given.items() if given])
         _transcribe(file, form or "txt", out, translator, settings)
@@ -191,6 +190,13 @@ def command(
         write_result("".join(printed).encode(), out)
 
 
+def _is_source(file: str) -> bool:
+    """Return whether a file is a recording, an image or an array, rather than lines with paths."""
+    from translume.sources.headers import kind_of
+
+    return file != "-" and kind_of(Path(file)) is not None
+
+
 def _check_recording(file: str, form: str | None, translator: "Translator", others: list[str]) -> None:
     """Raise SettingsError for options that do not go together with a recording."""
     source = translator.config.data.source
@@ -201,7 +207,7 @@ def _check_recording(file: str, form: str | None, translator: "Translator", othe
     if file == "-":
         raise SettingsError("--format: found no FILE, expected that of a recording")
     for option in others:
-        raise SettingsError(f"{option}: {file} is a recording; expected lines with paths of recordings")
+        raise SettingsError(f"{option}: {file} is one source; expected lines with paths of sources")
 
 
 def _transcribe(file: str, form: str, out: Path | None, translator: "Translator", settings: "DecodingSettings") -> None:
