@@ -15,7 +15,7 @@ CODES = ("en", "de", "zh", "haw")
 TEXTS = ("The quick brown fox jumps over the lazy dog.", "Two dogs play in the snow.", "Die Kinder singen im Park.")
 
 
-def tokenizer_of(codes: tuple[str, ...]):
+def tokenizer_of(codes: tuple[str, ...], positions: int):
     """Whisper's tokenizer with few merges: byte-level BPE, special tokens, times that are no special tokens."""
     from tokenizers import AddedToken, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as LibraryTokenizer
@@ -30,21 +30,21 @@ def tokenizer_of(codes: tuple[str, ...]):
     names = ("startoftranscript", *codes, "translate", "transcribe", "startoflm", "startofprev", "nospeech")
     special = [f"<|{name}|>" for name in (*names, "notimestamps")]
     found.add_special_tokens({"additional_special_tokens": special})
-    times = [f"<|{number * 0.02:.2f}|>" for number in range(POSITIONS + 1)]
+    times = [f"<|{number * 0.02:.2f}|>" for number in range(positions + 1)]
     found.add_tokens([AddedToken(time, special=False, normalized=False) for time in times])
     return found
 
 
-def write_whisper(folder: Path, *, multilingual: bool = True, **generation: object) -> Path:
-    """Save a folder with random weights.  generation: changes of generation_config.json."""
-    tokenizer = tokenizer_of(CODES)
+def write_whisper(folder: Path, *, multilingual: bool = True, positions: int = POSITIONS, **generation: object) -> Path:
+    """Save a folder with random weights.  positions: of a window.  generation: changes of generation_config.json."""
+    tokenizer = tokenizer_of(CODES, positions)
     ids = tokenizer.get_vocab()
     eos, begin = ids["<|endoftext|>"], ids["<|startoftranscript|>"]
     special = {"pad_token_id": eos, "bos_token_id": eos, "eos_token_id": eos, "decoder_start_token_id": begin}
     config = transformers.WhisperConfig(
         vocab_size=len(ids), num_mel_bins=MELS, d_model=48, encoder_layers=2, decoder_layers=3,
         encoder_attention_heads=3, decoder_attention_heads=3, encoder_ffn_dim=80, decoder_ffn_dim=80,
-        max_source_positions=POSITIONS, max_target_positions=LONGEST, begin_suppress_tokens=None, **special,
+        max_source_positions=positions, max_target_positions=LONGEST, begin_suppress_tokens=None, **special,
     )  # fmt: skip
     torch.manual_seed(8)  # without times, no target has a token of a time, which would end a window in transformers
     model = transformers.WhisperForConditionalGeneration(config).eval()

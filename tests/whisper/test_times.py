@@ -2,19 +2,25 @@
 
 import json
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 import torch
 from click.testing import CliRunner
-from tests.whisper.conftest import LONGEST, features, sound
+from tests.whisper.conftest import LONGEST, features, sound, write_whisper
 
+import translume
 from translume.belief import Logits
 from translume.cli import main
 from translume.decoding import RuleContext, TimesInPairs
 from translume.documents.transcripts import transcript
 from translume.errors import SettingsError, TranslationError
+from translume.interchange.importing import import_model
 from translume.translator import Segment, Translation
 from translume.translator.speech import spans_of
 
@@ -182,7 +188,7 @@ def test_segments_come_when_their_window_is_done(whisper, monkeypatch):
     [
         (("--format", "srt"), "Error: --format: found no FILE, expected that of a recording"),
         (("talk.wav", "--format", "vtt", "--nbest", "2"),
-         "Error: --nbest: talk.wav is a recording; expected lines with paths of recordings"),
+         "Error: --nbest: talk.wav is one source; expected lines with paths of sources"),
         (("talk.wav",), "Error: text: talk.wav: no such file"),
     ],
 )  # fmt: skip
@@ -210,3 +216,75 @@ def test_times_are_only_for_recordings(whisper):
         of_text.translate("Two dogs.", timestamps=True)
     with pytest.raises(SettingsError, match=re.escape(message)):
         next(of_text.segments("Two dogs."))
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory):
+    """Return a recording of several minutes that espeak-ng reads from the tour."""
+    program = shutil.which("espeak-ng")
+    if program is None:
+        pytest.skip("espeak-ng is not installed: apt-get install espeak-ng")
+    path = tmp_path_factory.mktemp("speech") / "tour.wav"
+    text = (Path(__file__).parents[2] / "docs" / "tour.md").read_text(encoding="utf-8")[:2300]
+    subprocess.run([program, "-w", str(path), text], check=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def long_window_model(tmp_path_factory):
+    """Return a model folder of a small Whisper with windows of 30 seconds and random weights."""
+    folder = tmp_path_factory.mktemp("long")
+    import_model(write_whisper(folder / "theirs", positions=1500), folder / "ours")
+    return folder / "ours"
+
+
+def test_a_recording_of_minutes_is_transcribed_window_by_window_with_increasing_times(speech, long_window_model):
+    seconds = soundfile.info(speech).duration
+    assert seconds > 3 * 30
+    translator = translume.load_translator(long_window_model, threads=1)
+    found = translator.translate(speech, from_="en", timestamps=True, max_length=13)
+    segments = json.loads(transcript(found, "json"))["segments"]
+    assert len(segments) >= seconds // 30
+    begins = [each["start"] for each in segments]
+    assert begins == sorted(begins)
+    assert all(each["start"] <= each["end"] for each in segments)
+    assert begins[0] < 30
+    assert begins[-1] > 2 * 30
+    assert segments[-1]["end"] <= seconds + 30
+    options = ("--from", "en", "--max-length", "13", "--threads", "1", "--format", "srt")
+    streamed = run("translate", long_window_model, speech, *options)
+    assert streamed.exit_code == 0, streamed.output
+    for text, point in ((streamed.stdout, ","), (transcript(found, "vtt"), ".")):
+        times = re.findall(rf"(\d+):(\d\d):(\d\d)[{point}](\d{{3}}) --> ", text)
+        assert [
+            3600 * int(hours) + 60 * int(minutes) + int(whole) + int(rest) / 1000
+            for hours, minutes, whole, rest in times
+        ] == pytest.approx(begins, abs=0.002)
+
+
+MEMORY = """
+import resource, sys
+import torch
+from translume.config.sources import WhisperSettings
+from translume.sources.audio import WhisperReader
+
+reader = WhisperReader(WhisperSettings(kind="whisper"))
+reader.read(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+frames = reader.read(sys.argv[2])
+print(len(frames), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss differs")
+def test_two_hours_of_recording_take_at_most_one_and_a_half_gigabytes(tmp_path):
+    part = 16  # of two hours, which take as much more memory
+    minute = np.random.default_rng(7).integers(-3000, 3000, 16_000 * 60).astype(np.int16)
+    soundfile.write(tmp_path / "short.wav", minute, 16_000)
+    with soundfile.SoundFile(tmp_path / "long.wav", "w", 16_000, 1, "PCM_16") as file:
+        for _ in range(120 // part):
+            file.write(minute)
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "short.wav"), str(tmp_path / "long.wav")]
+    frames, grown = map(int, subprocess.run(command, capture_output=True, check=True, text=True).stdout.split())
+    assert frames == 120 // part * 6000
+    assert part * grown < 1.5 * 2**30

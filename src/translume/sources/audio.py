@@ -58,8 +58,6 @@ class RecordingReader(FrameReader):
                 samples = torch.cat([*resampled(self._mono(file), rate)])
         except soundfile.LibsndfileError:
             raise UnreadableError("not audio that soundfile reads, or truncated") from None
-        if not torch.isfinite(samples).all():
-            raise UnreadableError("holds a number that is not finite")
         return self._frames(samples)
 
     def _mono(self, file: Any) -> Iterator[Tensor]:
@@ -68,7 +66,10 @@ class RecordingReader(FrameReader):
         while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
             count += len(block)
             self._refuse_long(count / file.samplerate)  # the header of an MP3 may say less
-            yield torch.from_numpy(block.mean(1))
+            mono = block.mean(1)
+            if not np.isfinite(mono).all():
+                raise UnreadableError("holds a number that is not finite")
+            yield torch.from_numpy(mono)
 
     def convert(self, given: object) -> NDArray[Any]:
         if not isinstance(given, np.ndarray):
@@ -116,28 +117,30 @@ class WhisperReader(RecordingReader):
     settings: WhisperSettings
 
     def _frames(self, samples: Tensor) -> NDArray[Any]:
-        silence = max(0, self.settings.window * HOP - len(samples))
-        found: NDArray[Any] = log_mel(F.pad(samples, (0, silence)), self.settings.mels).numpy()
+        found: NDArray[Any] = log_mel(samples, self.settings.mels, self.settings.window * HOP).numpy()
         return found
 
 
-def log_mel(samples: Tensor, mels: int) -> Tensor:
+def log_mel(samples: Tensor, mels: int, shortest: int = WINDOW) -> Tensor:
     """Return the log-mel energies [L, mels] of samples [n] at 16 kHz, L = n / 160, at least 1.
 
     As `WhisperFeatureExtractor` of transformers computes them (Radford et al. 2023): log10 of the energies, at most 8
-    below the largest of the recording, plus 4, divided by 4.
+    below the largest of the recording, plus 4, divided by 4. Samples, which may be hours, are not copied.
+    shortest: samples to which a shorter recording is filled up with silence, at least `WINDOW`.
     """
-    samples = F.pad(samples, (0, max(0, WINDOW - len(samples))))
+    if len(samples) < shortest:
+        samples = F.pad(samples, (0, shortest - len(samples)))
     window = torch.hann_window(WINDOW)
     count = len(samples) // HOP
     filters = mel_filters(mels)
-    padded = F.pad(samples[None], (WINDOW // 2, WINDOW // 2), "reflect")[0]
     energies = torch.empty(count, mels)
     for begin in range(0, count, _FRAMES):
-        part = padded[begin * HOP : (min(count, begin + _FRAMES) - 1) * HOP + WINDOW]
+        first, last = begin * HOP - WINDOW // 2, (min(count, begin + _FRAMES) - 1) * HOP + WINDOW // 2
+        around = max(0, -first), max(0, last - len(samples))
+        part = F.pad(samples[None, max(0, first) : last], around, "reflect")[0]
         spectrum = torch.stft(part, WINDOW, HOP, window=window, center=False, return_complex=True)
         energies[begin : begin + _FRAMES] = (filters @ spectrum.abs().square()).clamp(min=1e-10).log10().mT
-    return (energies.maximum(energies.max() - _RANGE) + 4) / 4
+    return energies.clamp_(min=energies.max() - _RANGE).add_(4).div_(4)
 
 
 @lru_cache(maxsize=8)
