@@ -208,3 +208,19 @@ def test_the_page_of_files_fits_phones_and_desktops_and_is_accessible(
             assert len(found["passes"]) > 15
             assert [(each["id"], node["html"]) for each in found["violations"] for node in each["nodes"]] == []
             assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_text_of_an_image_is_inspected_in_a_new_tab(
+    open_tab: Callable[..., Any], live: Any, models: dict[str, Translator]
+) -> None:
+    tab = open_tab(live)
+    choose(tab, "eyes")
+    tab.page.set_input_files("#file", {"name": "mine.png", "mimeType": "image/png", "buffer": picture()})
+    tab.shows(models["eyes"].translate(picture()).text)
+    tab.details()
+    with tab.page.context.expect_page() as opened, tab.page.expect_request("**/v1/inspect/page"):
+        tab.page.click("#inside")
+    page = opened.value
+    page.wait_for_selector("canvas, svg")
+    tab.page.locator("#output .token").first.click()  # the tokens of a file have no alternatives
+    assert tab.page.locator("#step").is_hidden()

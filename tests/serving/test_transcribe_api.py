@@ -2,6 +2,7 @@
 
 import http.client
 import io
+import json
 import struct
 import threading
 import time
@@ -16,6 +17,7 @@ import soundfile
 from PIL import Image
 from tests.serving.conftest import FORM, form
 
+from translume.inspection import trace
 from translume.serving.access.admission import Access
 from translume.serving.access.keys import Keys, add_key
 from translume.serving.access.limits import Limits
@@ -127,6 +129,39 @@ def test_a_file_says_what_it_says_in_python(
     assert found["hypotheses"][0]["log_prob"] == pytest.approx(wanted.hypotheses[0].log_prob, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("model", "content"), [("ears", sound(tone(0.5))), ("eyes", picture(PIXELS)), ("arrays", array(FRAMES))]
+)
+def test_files_are_inspected_as_in_python(live: Any, models: dict[str, Translator], model: str, content: bytes) -> None:
+    wanted = trace(models[model], content, k=3, show=("attention", "prior")).to_dict()
+    options = {"model": model, "k": "3", "show": '["attention", "prior"]'}
+    answer = live.upload("/v1/inspect", content, search="true", **options)
+    assert answer.status == 200, answer.body
+    found = answer.json()
+    assert (found["model"], found["part"], found["parts"]) == (model, 0, 1)
+    assert found["trace"]["source"] == "file"
+    assert found["trace"]["frames"] == wanted["frames"]
+    assert found["trace"]["target"] == wanted["target"]
+    assert [each["log_p_model"] for each in found["trace"]["steps"]] == pytest.approx(
+        [each["log_p_model"] for each in wanted["steps"]], abs=1e-4
+    )
+    assert found["search"]["finished"]
+    tokens = models[model].translate(content).hypotheses[0].tokens
+    given = live.upload("/v1/inspect", content, target_tokens=json.dumps(tokens), **options).json()["trace"]
+    assert [each["text"] for each in given["target_tokens"]] == list(tokens)
+    page = live.upload("/v1/inspect/page", content, **options)
+    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "<title>" in page.body.decode()
+    refusals = {
+        "show": ('["occlusion"]', "show: found 'occlusion', expected 'occlusion-mask', 'input-gradient'"),
+        "text": ("a man", "text: no such field"),
+        "prefix_tokens": ('["no such token"]', "prefix_tokens[0]: no such token"),
+    }
+    for name, (value, reason) in refusals.items():
+        status, _, error = refused(live.upload("/v1/inspect", content, **{**options, name: value}))
+        assert (status, error[: len(reason)]) == (422, reason)
+
+
 def test_options_of_decoding_are_fields_of_the_form(live: Any, models: dict[str, Translator]) -> None:
     content = array(FRAMES)
     options = {"beam": "4", "nbest": "3", "prefix": "null", "length_penalty": "0.5", "strategy": "beam"}
@@ -181,9 +216,10 @@ def test_options_of_decoding_are_fields_of_the_form(live: Any, models: dict[str,
 def test_what_cannot_be_read_is_refused_in_one_line(
     live: Any, model: str, content: bytes, status: int, reason: str
 ) -> None:
-    answer = live.upload("/v1/transcribe", content, model=model)
-    assert (answer.status, answer.json()["error"]) == (status, f"file: {reason}")
-    assert answer.json()["field"] == "file"
+    for path in ("/v1/transcribe", "/v1/inspect", "/v1/inspect/page"):
+        answer = live.upload(path, content, model=model)
+        assert (answer.status, answer.json()["error"]) == (status, f"file: {reason}")
+        assert answer.json()["field"] == "file"
 
 
 def test_recordings_of_hours_that_are_small_files_take_no_memory(live: Any, make_transcriber: Make) -> None:
@@ -234,7 +270,7 @@ def test_models_say_what_files_they_read(live: Any) -> None:
         "times": False,
         "seconds": 3.0,
     }
-    assert (models["eyes"]["reads"]["kind"], models["eyes"]["offers"]) == ("image", ["transcribe"])
+    assert (models["eyes"]["reads"]["kind"], models["eyes"]["offers"]) == ("image", ["transcribe", "inspect"])
     assert "reads" not in models["en-de"]
     assert live.get("/health/ready").status == 200
 

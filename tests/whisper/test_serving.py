@@ -1,17 +1,20 @@
 """A Whisper in a server writes what it writes in Python: texts, times, languages, over windows of a recording."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.serving.conftest import Live
+from tests.serving.conftest import Live, Tab
+from tests.serving.conftest import open_tab as open_tab
 from tests.warm_python import warm_children
 from tests.whisper.conftest import CODES, POSITIONS, sound
 
 from translume.documents.transcripts import transcript
+from translume.inspection import trace
 from translume.serving.access.limits import Limits
 from translume.serving.server import Server
 from translume.serving.workers.models import ServedModels
@@ -86,6 +89,52 @@ def test_openai_clients_get_segments_and_english(live: Live, whisper: SimpleName
     ]
     english = live.upload("/v1/audio/translations", content, model="whisper").json()
     assert english == {"text": whisper.translator.translate(content, to="en").text}
+
+
+def test_the_page_shows_what_is_said_when_and_plays_it(
+    open_tab: Callable[..., Tab], live: Live, whisper: SimpleNamespace
+) -> None:
+    content = wav(LONG)
+    wanted = whisper.translator.translate(content, timestamps=True)
+    assert len(wanted.segments) > 1
+    tab = open_tab(live)
+    tab.page.set_input_files("#file", {"name": "talk.wav", "mimeType": "audio/wav", "buffer": content})
+    tab.shows(wanted.text)
+    rows = tab.page.locator("#segments li")
+    assert [text.strip() for text in rows.locator("span").all_inner_texts()] == [
+        " ".join(each.text.split()) for each in wanted.segments
+    ]
+
+    def clock(seconds: float) -> str:
+        return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+    assert rows.locator("button").all_inner_texts() == [
+        f"{clock(each.start)} – {clock(each.end)}" for each in wanted.segments
+    ]
+    rows.locator("button").last.click()
+    start = wanted.segments[-1].start
+    assert tab.page.evaluate("document.querySelector('#preview audio').currentTime") >= start - 0.01
+    tab.details()
+    tab.page.click("#inside")
+    tab.tell("#problem", "This recording is too long to inspect. Choose one of at most 30 seconds.")
+    tab.faults.clear()  # The browser logs the 422.
+    tab.page.click("#remove")
+    tab.page.wait_for_selector("#segments", state="hidden")
+
+
+def test_a_window_is_inspected(live: Live, whisper: SimpleNamespace) -> None:
+    content = wav(SHORT)
+    wanted = trace(whisper.translator, content, show=("lens",)).to_dict()
+    found = live.upload("/v1/inspect", content, show='["lens"]').json()["trace"]
+    assert (found["target"], found["frames"]) == (wanted["target"], wanted["frames"])
+    silence = io.BytesIO()
+    soundfile.write(silence, np.zeros(SHORT, np.float32), 16_000, format="WAV")
+    answers = [live.upload("/v1/inspect", each) for each in (wav(LONG), silence.getvalue())]
+    limit = f"expected at most {2 * POSITIONS:,}, one window; inspect parts of it"
+    assert [(each.status, each.json()["code"], each.json()["error"]) for each in answers] == [
+        (422, "file_too_long", f"file: found {5 * POSITIONS:,} frames, {limit}"),
+        (422, "cannot_inspect", "file: found digital silence, expected speech"),
+    ]
 
 
 def test_long_recordings_are_refused_by_the_limit_of_the_server(live: Live) -> None:

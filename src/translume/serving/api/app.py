@@ -54,7 +54,8 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
         redirect_slashes=False,
     )
     app.include_router(page.routes())
-    app.include_router(version1.routes(server, detects=detector is not None))
+    inspect_file = transcription.file_inspector(server, jobs.documents)
+    app.include_router(version1.routes(server, inspect_file, detects=detector is not None))
     app.include_router(generation.routes(server))
     app.include_router(health.routes(server))
     app.include_router(libretranslate.routes(server, detector))

@@ -10,10 +10,12 @@ from translume.drawing import trace_page
 from translume.errors import TranslationError, TranslumeError
 from translume.inspection import BeamRecord, Trace, record_beam, trace
 from translume.inspection.inputs import SentenceSearch
+from translume.inspection.tracing import MOST_WEIGHTS
 from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 from translume.serving.api.requests import ResolvedInspection
 from translume.serving.workers.work import Paragraphs
+from translume.sources import Frames
 from translume.translator import TextHypothesis, Translator
 from translume.translator.planning import Line, LineError, Reading, plan_lines
 
@@ -66,18 +68,23 @@ def _inspected(call: ResolvedInspection, limits: Limits, check_cancelled: Callab
     """Inspect; RequestError if the model cannot do it or the cost would exceed the limits."""
     translator = _local(call)
     try:
-        text, parts = _part_of(call)
-        target = _target(call, text)
+        text, parts = _part_of(call) if call.frames is None else ("", 1)
+        source = text if call.frames is None else _window(call, call.frames)
+        target = _target(call, source)
         given = target is not None and not call.prefix
         if target is None:
-            (searched,) = translator.translate_lines([Line(number=0, text=text)], call.settings, None, check_cancelled)
+            line = Line(number=0, text=text, given=call.frames)
+            (searched,) = translator.translate_lines([line], call.settings, None, check_cancelled)
+            if not searched.hypotheses:
+                reason = "file: found digital silence, expected speech"
+                raise RequestError(422, reason, code="cannot_inspect", field="file")
             target = searched.hypotheses[0]
         check_cancelled()
-        _refuse_costly(call, text, target, limits)
-        found = trace(translator, text, target, k=call.k, settings=call.settings, show=call.show)
+        _refuse_costly(call, source, target, limits)
+        found = trace(translator, source, target, k=call.k, settings=call.settings, show=call.show)
         check_cancelled()
         search = (
-            record_beam(translator, text, reference=call.reference, settings=call.settings) if call.search else None
+            record_beam(translator, source, reference=call.reference, settings=call.settings) if call.search else None
         )
     except LineError as error:
         reason = str(error).removeprefix("text: ").partition("; decoding.")[0]
@@ -85,18 +92,18 @@ def _inspected(call: ResolvedInspection, limits: Limits, check_cancelled: Callab
     except RequestError:
         raise
     except TranslumeError as error:
-        raise RequestError(422, str(error), code="cannot_inspect", field=_field(str(error))) from None
+        raise RequestError(422, str(error), code="cannot_inspect", field=_field(str(error), call)) from None
     return Inspected(parts=parts, trace=found if given else replace(found, origin="search"), search=search)
 
 
 def _local(call: ResolvedInspection) -> Translator:
     """Return the translator, whose model is in this process."""
-    return cast(Translator, call.served.translator)
+    return cast(Translator, call.served.model)
 
 
 def _part_of(call: ResolvedInspection) -> tuple[str, int]:
     """Return the part of the text to inspect, and the number of parts."""
-    checkpoint = call.served.translator.checkpoint
+    checkpoint = _local(call).checkpoint
     tokenizer, reading = checkpoint.source_tokenizer, Reading.of(checkpoint, call.settings)
     sentences = Paragraphs.of(call.text, call.language).lines
     lines = [Line(number=0, text=text) for text in sentences if tokenizer.encode(text)]
@@ -110,7 +117,18 @@ def _part_of(call: ResolvedInspection) -> tuple[str, int]:
     return parts[call.part], len(parts)
 
 
-def _target(call: ResolvedInspection, text: str) -> str | TextHypothesis | None:
+def _window(call: ResolvedInspection, frames: Frames) -> Frames:
+    """Return the frames of a file; RequestError if they are more than one window of a model that reads windows."""
+    window = _local(call).config.data.source.window
+    if window and len(frames.values) > window:
+        reason = (
+            f"file: found {len(frames.values):,} frames, expected at most {window:,}, one window; inspect parts of it"
+        )
+        raise RequestError(422, reason, code="file_too_long", field="file")
+    return frames
+
+
+def _target(call: ResolvedInspection, source: str | Frames) -> str | TextHypothesis | None:
     """Return the given target, or the completion of a given prefix; None for the model's own translation."""
     if call.translation is not None:
         return call.translation
@@ -129,7 +147,7 @@ def _target(call: ResolvedInspection, text: str) -> str | TextHypothesis | None:
         reason = f"{field}: found {len(ids):,}, expected at most {translator.config.model.max_positions:,}"
         raise RequestError(422, reason, field=field)
     if call.prefix:
-        ids = SentenceSearch.of(translator, text, call.settings).best(ids).tokens
+        ids = SentenceSearch.of(translator, source, call.settings).best(ids).tokens
     ended = ids[-1] == tokenizer.specials.eos
     return TextHypothesis(
         text=tokenizer.decode(ids[:-1] if ended else ids),
@@ -141,12 +159,22 @@ def _target(call: ResolvedInspection, text: str) -> str | TextHypothesis | None:
     )
 
 
-def _refuse_costly(call: ResolvedInspection, text: str, target: str | TextHypothesis, limits: Limits) -> None:
+def _positions(translator: Translator, source: str | Frames) -> int:
+    """Return the number of positions that the encoder reads."""
+    if isinstance(source, str):
+        return len(translator.checkpoint.source_tokenizer.encode(source)) + 1
+    (plan,) = translator.plans([Line(number=0, text="", given=source)], translator.config.decoding)
+    return len(plan.pieces[0].ids)
+
+
+def _refuse_costly(
+    call: ResolvedInspection, source: str | Frames, target: str | TextHypothesis, limits: Limits
+) -> None:
     """Raise RequestError (413) if the trace would read too many tokens or return too much attention."""
     translator = _local(call)
     checkpoint, model = translator.checkpoint, translator.config.model
     length = len(checkpoint.target_tokenizer.encode(target)) + 1 if isinstance(target, str) else len(target.ids)
-    size = len(checkpoint.source_tokenizer.encode(text)) + 1
+    size = _positions(translator, source)
     passes = 1 + sum({"prior": 1, "input-gradient": length}.get(part, 0) for part in call.show)
     passes += size * sum(part.startswith("occlusion") for part in call.show)
     if (tokens := (size + length) * passes) > limits.inspected_tokens:
@@ -156,8 +184,17 @@ def _refuse_costly(call: ResolvedInspection, text: str, target: str | TextHypoth
             code="too_much_to_inspect",
             field="show",
         )
-    layers = model.encoder_layers * size * size + model.decoder_layers * (length * length + length * size)
-    numbers = layers * model.attention_heads if "attention" in call.show else 0
+    encoder, decoder, cross = (
+        each * model.attention_heads
+        for each in (
+            model.encoder_layers * size * size,
+            model.decoder_layers * length * length,
+            model.decoder_layers * length * size,
+        )
+    )
+    if call.frames is not None and encoder > MOST_WEIGHTS:
+        encoder = 0  # the trace leaves it out
+    numbers = encoder + decoder + cross if "attention" in call.show else 0
     if numbers > limits.inspected_numbers:
         raise RequestError(
             413,
@@ -168,7 +205,8 @@ def _refuse_costly(call: ResolvedInspection, text: str, target: str | TextHypoth
         )
 
 
-def _field(reason: str) -> str:
+def _field(reason: str, call: ResolvedInspection) -> str:
     """Return the field of the request that an error of an inspection is about; empty if it is about none."""
     place = reason.partition(":")[0]
-    return {"source": "text", "target": "translation", "reference": "reference"}.get(place, "")
+    own = "text" if call.frames is None else "file"
+    return {"source": own, "show": "show", "target": "translation", "reference": "reference"}.get(place, "")

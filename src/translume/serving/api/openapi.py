@@ -62,6 +62,9 @@ FETCHED: Final = (404, 409, 422, 504, 507, *ALWAYS)
 
 JSON: Final = "application/json"
 FORM: Final = "multipart/form-data"
+UPLOADED: Final = (
+    "A recording (WAV, FLAC, Ogg, MP3), an image (PNG, JPEG, …) or an array (.npy, .npz), as the model reads."
+)
 DOCUMENT: Final = f"A file: {', '.join(FORMATS)}."
 TEXT: Final[dict[str, Any]] = {"type": "string"}
 

@@ -7,7 +7,7 @@ A model checks a body against the server's limits, its validation context. `reso
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
 from weakref import WeakKeyDictionary
 
@@ -26,12 +26,13 @@ from pydantic import (
 from translume.config import Config, DecodingSettings
 from translume.decoding import resolve_strategy, strategy_from
 from translume.errors import SettingsError, nearest
-from translume.inspection.tracing import DEFAULT_PARTS, PARTS, Part
+from translume.inspection.tracing import DEFAULT_PARTS, FRAME_PARTS, PARTS, Part
 from translume.serving.access.limits import Limits
 from translume.serving.api.body import parse_json
 from translume.serving.api.errors import Expected, RequestError, shown, validation_error
 from translume.serving.api.texts import RequestTexts
 from translume.serving.workers.models import Served, ServedGenerator, ServedModels, ServedTranscriber
+from translume.sources import Frames
 from translume.translator.constraints import refuse_constraints
 from translume.translator.planning import splits_sentences
 
@@ -153,6 +154,12 @@ def _checked_parts(value: Any) -> Any:
             hint = hint or f", expected one of: {', '.join(SHOWABLE)}"
             raise RequestError(422, f"show[{place}]: no such part{hint}", field=f"show[{place}]")
     return list(dict.fromkeys(value))
+
+
+Parts = Annotated[
+    list[Part], BeforeValidator(_checked_parts), WithJsonSchema({"type": "array", "items": {"enum": [*SHOWABLE]}})
+]
+"""Parts of a trace."""
 
 
 def _checked_messages(value: Any) -> Any:
@@ -378,15 +385,9 @@ class ChatRequest(RequestBody):
         return {**found, "max_length": self.max_tokens} if self.max_tokens else found
 
 
-class InspectRequest(DecodingRequest):
-    """The body of /v1/inspect."""
+class InspectionFields(SettingsRequest):
+    """The fields of an inspection, whatever the source is."""
 
-    example: ClassVar[dict[str, Any]] = {"text": "a man", "k": 3, "show": ["prior"]}
-
-    text: Text
-    """One sentence, or a text that is translated in parts."""
-    part: Annotated[int, BeforeValidator(_whole_number(0, "lines")), Field(ge=0)] = 0
-    """The part of the text to inspect, counted from 0."""
     translation: Text = ""
     """A target to inspect instead of the model's own translation."""
     target_tokens: Tokens = []
@@ -395,9 +396,7 @@ class InspectRequest(DecodingRequest):
     """Tokens that the target begins with; the model completes them."""
     k: Annotated[int, BeforeValidator(_whole_number(1, "listed")), Field(ge=1)] = 5
     """Number of candidate tokens listed at each step."""
-    show: Annotated[
-        list[Part], BeforeValidator(_checked_parts), WithJsonSchema({"type": "array", "items": {"enum": [*SHOWABLE]}})
-    ] = list(DEFAULT_PARTS)
+    show: Parts = list(DEFAULT_PARTS)
     """Parts of the trace."""
     search: bool = False
     """Whether to record every hypothesis of the beam search."""
@@ -415,6 +414,17 @@ class InspectRequest(DecodingRequest):
         return self
 
 
+class InspectRequest(InspectionFields, DecodingRequest):
+    """The body of /v1/inspect."""
+
+    example: ClassVar[dict[str, Any]] = {"text": "a man", "k": 3, "show": ["prior"]}
+
+    text: Text
+    """One sentence, or a text that is translated in parts."""
+    part: Annotated[int, BeforeValidator(_whole_number(0, "lines")), Field(ge=0)] = 0
+    """The part of the text to inspect, counted from 0."""
+
+
 class FileRequest(RequestBody):
     """The form fields of /v1/files, except the file."""
 
@@ -429,10 +439,8 @@ class FileRequest(RequestBody):
     """Code of the target language."""
 
 
-class TranscribeRequest(SettingsRequest):
-    """The form fields of /v1/transcribe, except the file."""
-
-    example: ClassVar[dict[str, Any]] = {"file": "@talk.wav", "format": "json", "beam": 4}
+class UploadRequest(SettingsRequest):
+    """The form fields of a request with a recording, an image or an array, except the file."""
 
     model: Name = ""
     """Name of a model; may be left out if the server has only one that reads files."""
@@ -440,23 +448,44 @@ class TranscribeRequest(SettingsRequest):
     """Code of the language of a recording, for Whisper; by default it is detected."""
     target: Name = ""
     """Code of the language to write: that of the recording, the default, or `en`, for Whisper."""
-    format: Annotated[Literal["json", "txt", "srt", "vtt"], Expected("one of: json, txt, srt, vtt")] = "json"
-    """Format of the response: JSON, plain text, or subtitles, which need a model that writes times."""
-    detail: bool = False
-    """Whether to return tokens and their log-probabilities."""
     timeout_seconds: Seconds = 0.0
     """Time limit of the request; by default, and at most, the server's."""
 
     @classmethod
-    def parse_form(cls, fields: Mapping[str, str], limits: Limits) -> Self:
-        """Validate the fields of a form. A value that is not for a text is read as JSON."""
-        return cls.parse({name: _form_value(cls, name, text) for name, text in fields.items()}, limits)
+    def form_values(cls, fields: Mapping[str, str]) -> dict[str, Any]:
+        """Return the values of the fields of a form. A value that is not for a text is read as JSON."""
+        return {name: _form_value(cls, name, text) for name, text in fields.items()}
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """The settings of [decoding] that the request replaces."""
+        return {"from_": self.source, "to": self.target, **super().decoding}
+
+
+class TranscribeRequest(UploadRequest):
+    """The form fields of /v1/transcribe, except the file."""
+
+    example: ClassVar[dict[str, Any]] = {"file": "@talk.wav", "format": "json", "beam": 4}
+
+    format: Annotated[Literal["json", "txt", "srt", "vtt"], Expected("one of: json, txt, srt, vtt")] = "json"
+    """Format of the response: JSON, plain text, or subtitles, which need a model that writes times."""
+    detail: bool = False
+    """Whether to return tokens and their log-probabilities."""
 
     @property
     def decoding(self) -> dict[str, Any]:
         """The settings of [decoding] that the request replaces."""
         timed = {"timestamps": True} if self.format in ("srt", "vtt") else {}
-        return {"from_": self.source, "to": self.target, **timed, **super().decoding}
+        return {**timed, **super().decoding}
+
+
+class InspectFileRequest(InspectionFields, UploadRequest):
+    """The form fields of /v1/inspect with a recording, an image or an array, except the file."""
+
+    example: ClassVar[dict[str, Any]] = {"file": "@digits.wav", "k": 3}
+
+    show: Parts = [part for part in FRAME_PARTS if not part.startswith("occlusion")]
+    """Parts of the trace. Each position of the file is a pass of the model for "occlusion-mask"."""
 
 
 class SpeechRequest(RequestBody):
@@ -678,16 +707,18 @@ class ResolvedTranslation:
 class ResolvedInspection:
     """A validated request to inspect, with its model and settings. Tokens are not checked yet.
 
+    text: empty for a file, whose frames are `frames`.
     language: of the text's sentences; None if the text is split into lines.
     part: index of the part to inspect.
     translation, prefix, target: at most one of them is given.
     """
 
-    served: Served
+    served: Served | ServedTranscriber
     settings: DecodingSettings
-    text: str
-    language: str | None
-    part: int
+    text: str = ""
+    frames: Frames | None = None
+    language: str | None = None
+    part: int = 0
     translation: str | None
     prefix: tuple[str, ...]
     target: tuple[str, ...]
@@ -723,8 +754,27 @@ def resolve_translation(values: Mapping[str, Any], models: ServedModels, limits:
 def resolve_inspection(values: Mapping[str, Any], models: ServedModels, limits: Limits) -> ResolvedInspection:
     """Validate a JSON object as an `InspectRequest`; RequestError that names the first field that is wrong."""
     request = InspectRequest.parse(values, limits)
-    given = request.model_fields_set
     served = models.choose(request.model, request.source, request.target)
+    found = _resolved(request, served, request.timeout_seconds, limits)
+    return replace(found, text=request.text, language=request.sentence_language(served), part=request.part)
+
+
+def resolve_file_inspection(
+    values: Mapping[str, Any], models: ServedModels, limits: Limits, frames: Frames | None = None
+) -> ResolvedInspection:
+    """Validate the values of a form as an `InspectFileRequest`; RequestError that names the first wrong field.
+
+    frames: of the file, if it was read already.
+    """
+    request = InspectFileRequest.parse(values, limits)
+    found = _resolved(request, models.transcriber(request.model), request.timeout_seconds, limits)
+    return replace(found, frames=frames)
+
+
+def _resolved(
+    request: InspectionFields, served: Served | ServedTranscriber, timeout_seconds: float, limits: Limits
+) -> ResolvedInspection:
+    given = request.model_fields_set
     settings = settings_with(served, request.decoding, limits)
     if request.search and settings.strategy not in ("beam", "greedy"):
         reason = f"search: found strategy '{settings.strategy}', expected 'beam' or 'greedy' to record"
@@ -732,9 +782,6 @@ def resolve_inspection(values: Mapping[str, Any], models: ServedModels, limits: 
     return ResolvedInspection(
         served=served,
         settings=settings.model_copy(update={"nbest": 1}),
-        text=request.text,
-        language=request.sentence_language(served),
-        part=request.part,
         translation=request.translation if "translation" in given else None,
         prefix=tuple(request.prefix_tokens),
         target=tuple(request.target_tokens),
@@ -742,7 +789,7 @@ def resolve_inspection(values: Mapping[str, Any], models: ServedModels, limits: 
         show=tuple(request.show),
         search=request.search,
         reference=request.reference if "reference" in given else None,
-        timeout_seconds=request.timeout_seconds or limits.timeout_seconds,
+        timeout_seconds=timeout_seconds or limits.timeout_seconds,
     )
 
 

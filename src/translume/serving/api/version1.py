@@ -2,7 +2,7 @@
 
 import json
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -10,13 +10,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
-from translume.serving.api.body import read_object
+from translume.serving.api.body import media_type, read_object
 from translume.serving.api.cost import characters_to_charge
-from translume.serving.api.openapi import ALWAYS, TEXT, WORKED, body, responses
+from translume.serving.api.openapi import ALWAYS, FORM, TEXT, UPLOADED, WORKED, body, responses
 from translume.serving.api.requests import (
     KNOWN_SETTINGS,
     LONGEST_NAME,
     ClassifyRequest,
+    InspectFileRequest,
     InspectRequest,
     ResolvedTranslation,
     ScoreRequest,
@@ -55,8 +56,11 @@ BATCHES: Final = (
 )
 
 
-def routes(server: Server, *, detects: bool) -> APIRouter:
-    """Return the routes under /v1, except files.  detects: whether the server detects languages."""
+def routes(server: Server, inspect_file: Callable[[Request, str], Awaitable[str]], *, detects: bool) -> APIRouter:
+    """Return the routes under /v1, except files.
+
+    inspect_file: inspects the file of a request, as "json" or a "page".  detects: whether the server detects languages.
+    """
     router = APIRouter(prefix="/v1", tags=["v1"])
     translated = responses(TranslateResponse, "A translation of each text, in order.", *WORKED)
     events = responses(Event, "Server-sent events.", *WORKED, kind="text/event-stream")
@@ -127,7 +131,7 @@ def routes(server: Server, *, detects: bool) -> APIRouter:
         found = await server.results(request, Classifying(served.classifier), texts, seconds, names)
         return json_response({"model": served.name, "classifications": [_labels(each, call.nbest) for each in found]})
 
-    _add_inspection(router, server)
+    _add_inspection(router, server, inspect_file)
     _add_facts(router, server, detects=detects)
     return router
 
@@ -174,15 +178,17 @@ def _all_but_texts(values: Mapping[str, Any]) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def _add_inspection(router: APIRouter, server: Server) -> None:
+def _add_inspection(router: APIRouter, server: Server, inspect_file: Callable[[Request, str], Awaitable[str]]) -> None:
     """Add /v1/inspect and /v1/inspect/page."""
 
     async def inspected(request: Request, form: str) -> str:
+        if media_type(request) == FORM:
+            return await inspect_file(request, form)
         limits = server.limits
         values = await read_object(request, limits)
         call = await run_in_threadpool(resolve_inspection, values, server.models, limits)
         await server.accept(request, [each for each in (call.text, call.translation, call.reference) if each])
-        translator = call.served.translator
+        translator = call.served.model
 
         def work(check_cancelled: Callable[[], None]) -> str:
             return translator.inspected(values, limits, form, check_cancelled)
@@ -192,12 +198,18 @@ def _add_inspection(router: APIRouter, server: Server) -> None:
     traces = responses(InspectResponse, "A trace; docs/inspect.md describes it.", *WORKED)
     pages = responses(TEXT, "One self-contained page.", *WORKED, kind="text/html")
 
-    @router.post("/inspect", openapi_extra=body(InspectRequest), responses=traces)
+    described = body(InspectRequest)
+    described["requestBody"]["content"] |= body(InspectFileRequest, FORM, file=UPLOADED)["requestBody"]["content"]
+
+    @router.post("/inspect", openapi_extra=described, responses=traces)
     async def inspect_json(request: Request) -> Response:
-        """Return the predicted distribution at each step of the translation of one sentence; docs/trace.schema.json."""
+        """Return the predicted distribution at each step of the translation of one sentence, or of the text of a file.
+
+        docs/trace.schema.json describes it.
+        """
         return Response(await inspected(request, "json"), media_type="application/json")
 
-    @router.post("/inspect/page", openapi_extra=body(InspectRequest), responses=pages, response_class=HTMLResponse)
+    @router.post("/inspect/page", openapi_extra=described, responses=pages, response_class=HTMLResponse)
     async def inspect_page(request: Request) -> Response:
         """Return the same as one self-contained HTML page."""
         return Response(await inspected(request, "page"), media_type="text/html")

@@ -1,8 +1,9 @@
-"""Routes that read recordings, images and arrays: /v1/transcribe, and OpenAI's /v1/audio."""
+"""Routes that read recordings, images and arrays: /v1/transcribe, OpenAI's /v1/audio, and files for /v1/inspect."""
 
 import asyncio
 import threading
 import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, cast
 
@@ -16,8 +17,14 @@ from translume.documents.transcripts import transcript
 from translume.serving.access.limits import Limits
 from translume.serving.api.cost import characters_to_charge
 from translume.serving.api.errors import RequestError
-from translume.serving.api.openapi import FORM, WORKED, body, responses, with_texts
-from translume.serving.api.requests import SpeechRequest, TranscribeRequest, settings_with
+from translume.serving.api.openapi import FORM, UPLOADED, WORKED, body, responses, with_texts
+from translume.serving.api.requests import (
+    InspectFileRequest,
+    SpeechRequest,
+    TranscribeRequest,
+    resolve_file_inspection,
+    settings_with,
+)
 from translume.serving.api.responses import SpeechResponse, TranscribeResponse, json_response
 from translume.serving.background import client_disconnected, wait_for_result
 from translume.serving.files.documents import DocumentProcesses
@@ -27,9 +34,9 @@ from translume.serving.workers.models import ServedTranscriber
 from translume.serving.workers.work import Part, Translating
 from translume.sources import Frames
 from translume.translator import Translation
+from translume.translator.search import CancelCheck
 from translume.translator.speech import FRAMES_PER_SECOND
 
-FILE: Final = "A recording (WAV, FLAC, Ogg, MP3), an image (PNG, JPEG, …) or an array (.npy, .npz), as the model reads."
 TYPES: Final = {"txt": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 FIELDS: Final = ("text", "warnings", "language", "segments")
 BRIEF: Final = ("text", "log_prob", "score")
@@ -43,13 +50,13 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
     described = with_texts(responses(TranscribeResponse, "What the file says.", *WORKED), *TYPES.values())
 
     @router.post(
-        "/transcribe", tags=["v1"], openapi_extra=body(TranscribeRequest, FORM, file=FILE), responses=described
+        "/transcribe", tags=["v1"], openapi_extra=body(TranscribeRequest, FORM, file=UPLOADED), responses=described
     )
     async def transcribe(request: Request) -> Response:
         """Write what a recording, an image or an array says: `file`, with options as further fields of the form."""
         async with uploads.receive(request) as (fields, part):
-            call = TranscribeRequest.parse_form(fields, server.limits)
-            begun = await _Transcription.begin(server, request, call, part.value)
+            call = TranscribeRequest.parse(TranscribeRequest.form_values(fields), server.limits)
+            begun = await _transcription(server, request, call, part.value)
         found = await begun.result()
         if call.format == "json":
             return json_response(_response(begun, found, call))
@@ -65,7 +72,7 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
                 raise RequestError(422, "timestamp_granularities: expected 'segment'", field="timestamp_granularities")
             given = SpeechRequest.parse_form(fields, server.limits)
             call = given.transcription(to_english=to_english)
-            begun = await _Transcription.begin(server, request, call, part.value)
+            begun = await _transcription(server, request, call, part.value)
         found = await begun.result()
         if call.format != "json":
             return _written(found, call.format)
@@ -99,8 +106,31 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
     return router
 
 
+def file_inspector(server: Server, documents: DocumentProcesses) -> Callable[[Request, str], Awaitable[str]]:
+    """Return a function that inspects the file of a request; its text is "json" or a "page" (HTML)."""
+    uploads = Uploads(server, documents)
+
+    async def inspect(request: Request, form: str) -> str:
+        limits = server.limits
+        async with uploads.receive(request) as (fields, part):
+            values = InspectFileRequest.form_values(fields)
+            call = await run_in_threadpool(resolve_file_inspection, values, server.models, limits)
+            served = cast(ServedTranscriber, call.served)
+            texts = [each for each in (call.translation, call.reference) if each]
+            begun = await _ReadFile.begin(
+                server, request, served, call.settings, values, part.value, call.timeout_seconds, texts
+            )
+
+        def work(check_cancelled: CancelCheck) -> str:
+            return served.transcriber.inspected(values, limits, form, check_cancelled, begun.part.frames)
+
+        return await server.background.run(request, work, begun.seconds_left)
+
+    return inspect
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Transcription:
+class _ReadFile:
     """A file that was read for a request, which is charged.  deadline: of the request."""
 
     server: Server
@@ -111,22 +141,33 @@ class _Transcription:
     deadline: float
 
     @classmethod
-    async def begin(cls, server: Server, request: Request, call: TranscribeRequest, content: bytes) -> Self:
-        """Read a file. Raises RequestError if the model cannot read it, or not all of it."""
-        timeout = call.timeout_seconds or server.limits.timeout_seconds
-        deadline = time.monotonic() + timeout
-        served = server.models.transcriber(call.model)
-        work = Translating(served.transcriber, await run_in_threadpool(_settings, served, call, server.limits))
-        part = Part(text="", frames=await _read(server, request, served, content, timeout))
+    async def begin(
+        cls,
+        server: Server,
+        request: Request,
+        served: ServedTranscriber,
+        settings: DecodingSettings,
+        given: Iterable[str],
+        content: bytes,
+        timeout_seconds: float,
+        texts: Sequence[str] = (),
+    ) -> Self:
+        """Read a file. Raises RequestError if the model cannot read it, or not all of it.
+
+        given: names of the settings that the request replaces.  texts: that it has besides the file.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        work = Translating(served.transcriber, settings)
+        part = Part(text="", frames=await _read(server, request, served, content, timeout_seconds))
 
         def cost() -> int:
             try:
                 work.size(part)
             except RequestError as error:
                 raise RequestError(422, str(error), code="file_too_long", field="file") from None
-            return characters_to_charge(work, [part], call.decoding, server.limits)
+            return characters_to_charge(work, [part], given, server.limits)
 
-        await server.accept(request, (), await run_in_threadpool(cost), others=part.characters)
+        await server.accept(request, texts, await run_in_threadpool(cost), others=part.characters)
         return cls(server=server, request=request, served=served, work=work, part=part, deadline=deadline)
 
     @property
@@ -134,11 +175,22 @@ class _Transcription:
         """The length of a recording."""
         return 0.0 if self.part.frames is None else len(self.part.frames.values) / FRAMES_PER_SECOND
 
+    @property
+    def seconds_left(self) -> float:
+        """The time until the deadline."""
+        return max(0.1, round(self.deadline - time.monotonic(), 1))
+
     async def result(self) -> Translation:
         """Return what the file says. Errors are those of `Server.results`."""
-        left = max(0.1, round(self.deadline - time.monotonic(), 1))
-        (found,) = await self.server.results(self.request, self.work, [self.part], left, ["file"])
+        (found,) = await self.server.results(self.request, self.work, [self.part], self.seconds_left, ["file"])
         return cast(Translation, found)
+
+
+async def _transcription(server: Server, request: Request, call: TranscribeRequest, content: bytes) -> _ReadFile:
+    served = server.models.transcriber(call.model)
+    settings = await run_in_threadpool(_settings, served, call, server.limits)
+    timeout = call.timeout_seconds or server.limits.timeout_seconds
+    return await _ReadFile.begin(server, request, served, settings, call.decoding, content, timeout)
 
 
 def _settings(served: ServedTranscriber, call: TranscribeRequest, limits: Limits) -> DecodingSettings:
@@ -171,7 +223,7 @@ async def _read(
         cancelled.set()
 
 
-def _response(begun: _Transcription, found: Translation, call: TranscribeRequest) -> dict[str, Any]:
+def _response(begun: _ReadFile, found: Translation, call: TranscribeRequest) -> dict[str, Any]:
     whole = found.to_dict()
     response: dict[str, Any] = {"model": begun.served.name, **{name: whole[name] for name in FIELDS if name in whole}}
     if call.detail:

@@ -9,6 +9,8 @@ let models = [], onchange = () => {}, detects = false, auto = false, detected = 
 
 export const model = () => models.find((each) => each.name === at("model").value);
 export const offers = (what) => Boolean(model()?.offers.includes(what));
+// Whether tokens can be replaced by others: those of a file's text cannot.
+export const explains = () => offers("inspect") && !offers("transcribe");
 // Whether the source language is to be detected.
 export const detecting = () => auto;
 

@@ -1,7 +1,7 @@
 // Models that read recordings, images or arrays: a file is recorded, chosen, dropped or pasted, and shown.
 import { model, named, offers } from "./choice.js";
 import { canRecord, record } from "./record.js";
-import { patiently, postForm } from "./server.js";
+import { patiently, postForm, postFormForText } from "./server.js";
 import { element } from "./steps.js";
 
 const WORDS = { audio: "recording", whisper: "recording", image: "image", features: "array" };
@@ -71,6 +71,7 @@ export function showGiven() {
   const reads = readsFiles();
   document.body.classList.toggle("reads", reads);
   at("given").hidden = !reads;
+  showSegments([]);
   if (recording) {
     recording.dropped = true;
     recording.stop();
@@ -102,10 +103,32 @@ function formOf(options) {
 
 // What the file says, as /v1/transcribe returns it.
 export async function transcribe({ waiting, signal, options = {} }) {
-  const found = await patiently(() => postForm("v1/transcribe", formOf({ detail: "true", ...options }), signal), waiting, signal);
+  const times = model().reads.times ? { timestamps: "true" } : {}, form = () => formOf({ detail: "true", ...times, ...options });
+  const found = await patiently(() => postForm("v1/transcribe", form(), signal), waiting, signal);
   const detect = at("spoken-language").options[0];
   if (detect) detect.textContent = found.language && !at("spoken-language").value ? `Detected: ${named(found.language)}` : "Detect language";
   return found;
+}
+
+// Show what is said when.  segments: as /v1/transcribe returns them.
+export function showSegments(segments) {
+  const play = (start) => {
+    const sound = at("preview").querySelector("audio");
+    if (!sound) return;
+    sound.currentTime = start;
+    sound.play().catch(() => {});  // The browser does not play every format.
+  };
+  at("segments").replaceChildren(...segments.map(({ start, end, text }) => {
+    const times = `${clock(start)} – ${clock(end)}`;
+    return element("li", {}, element("button", { type: "button", class: "tool", onclick: () => play(start), title: "Play from here" }, times), element("span", {}, text));
+  }));
+  at("segments").hidden = !segments.length;
+}
+
+// The inspection of the file's text as a page.  tokens: of the text, unless the model writes times.
+export async function inspectFile(tokens, options) {
+  const given = model().reads.times ? {} : { target_tokens: JSON.stringify(tokens) };
+  return postFormForText("v1/inspect/page", formOf({ ...given, ...options }));
 }
 
 // The files of a drop or a paste are for the model.

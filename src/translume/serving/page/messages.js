@@ -24,6 +24,7 @@ export function readable(error) {
   const message = error.message ?? "";
   const [, size, unit, limit] = /^file: has ([\d,.]+) (seconds|pixels), expected at most ([\d,.]+)/.exec(message) ?? [];
   if (size) return `This file has ${size} ${unit}. The limit is ${limit}.`;
+  if (message.includes("one window; inspect parts")) return "This recording is too long to inspect. Choose one of at most 30 seconds.";
   if (error.code === "file_too_long") return "This file is too long for this model.";
   if (error.code === "invalid_file") return `This file cannot be read: ${message.replace(/^file: /, "")}.`;
   if (error.code === "text_too_long") {

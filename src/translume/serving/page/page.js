@@ -2,7 +2,7 @@
 import * as choice from "./choice.js";
 import { showExamples } from "./examples.js";
 import { setUpFiles, showFormats } from "./files.js";
-import { give, givenFile, readsFiles, setUpGiven, showGiven, take, transcribe } from "./given.js";
+import { give, givenFile, readsFiles, setUpGiven, showGiven, showSegments, take, transcribe } from "./given.js";
 import { phrasesFor, setUpGlossary, showGlossary } from "./glossary.js";
 import { remember, setUpHistory } from "./history.js";
 import { keepText, keptText, linkTo, takeLinked } from "./keep.js";
@@ -50,7 +50,7 @@ function fail(error) {
 function draw() {
   output.draw(state.lines, state.gaps);
   const complete = state.lines.filter((each) => each instanceof Line), any = Boolean(whole().trim());
-  document.body.classList.toggle("translated", complete.length > 0 && choice.offers("inspect"));
+  document.body.classList.toggle("translated", complete.length > 0 && choice.explains());
   document.body.classList.toggle("long", Math.max(at("text").value.length, whole().length) > LONG);
   showNotes(complete);
   at("copy").disabled = at("speak-target").disabled = !any;
@@ -122,6 +122,7 @@ function showModel() {
   for (const id of ["output", "copy", "more", "details", "tap"]) at(id).hidden = classifies;
   at("share").hidden = classifies || reads;
   at("inside").hidden = !choice.offers("inspect");
+  at("inside").textContent = `Inspect the ${reads ? "text" : "sentence"} ↗`;
   at("field").hidden = reads;
   at("labels").hidden = !classifies;
   at("pick").hidden = classifies;
@@ -248,12 +249,14 @@ async function read(signal) {
     draw();
   };
   show([]);
+  showSegments([]);
   clear();
   if (!file) return;
   say("Reading…");
   const found = await transcribe({ waiting, signal });
   if (signal.aborted) return;
   show([Object.assign(new Line(file.name, found), { file })]);
+  showSegments(found.segments ?? []);
   at("spoken").textContent = whole();
 }
 
@@ -390,7 +393,7 @@ function listen() {
     if (linked) restore(linked);
   });
   output.whenChosen((place) => (place ? showStep(place) : undefined));
-  output.setUpTip(() => choice.offers("inspect"));
+  output.setUpTip(choice.explains);
   setUpStep({ state, draw, fail, say, clear, scheduleHistory, tapped });
   setUpOthers({ state, fail, changed });
   setUpHistory((entry) => restore({ text: entry.source, model: entry.model }));

@@ -64,6 +64,7 @@ export const get = async (path, signal) => (await request(path, { signal })).jso
 export const post = async (path, value, signal) => (await request(path, { ...body(value), signal })).json();
 export const postForText = async (path, value, signal) => (await request(path, { ...body(value), signal })).text();
 export const postForm = async (path, form, signal) => (await request(path, { method: "POST", body: form, signal })).json();
+export const postFormForText = async (path, form) => (await request(path, { method: "POST", body: form })).text();
 export const drop = (path) => request(path, { method: "DELETE" });
 export const getBlob = async (path, signal) => (await request(path, { signal })).blob();
 

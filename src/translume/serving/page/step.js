@@ -1,5 +1,6 @@
 // The selected token: its alternatives in a box beside it, and the translation with another token in its place.
 import * as choice from "./choice.js";
+import { inspectFile, readsFiles } from "./given.js";
 import * as output from "./output.js";
 import { Refused, post, postForText } from "./server.js";
 import { END } from "./sentence.js";
@@ -54,7 +55,7 @@ async function inspect(line, number, tokens) {
 }
 
 export async function showStep(place) {
-  if (!choice.offers("inspect")) return;
+  if (!choice.explains()) return;
   const line = page.state.lines[place.line], part = line.parts[place.part];
   try {
     part.trace ??= await inspect(line, place.part, { target_tokens: part.tokens });
@@ -170,11 +171,13 @@ export async function openInspection() {
   const tab = open("", "_blank");
   const search = ["beam", "greedy"].includes(choice.model().decoding.strategy) && !part.before.length;
   const request = { ...requestFor(line, chosen.part, { target_tokens: part.tokens }), search };
+  const inspected = (less) => (readsFiles() ? inspectFile(part.tokens, { search, ...(less && { show: JSON.stringify(less) }) })
+    : postForText("v1/inspect/page", { ...request, ...(less && { show: less }) }));
   page.say("Inspecting…");
   try {
-    const html = await postForText("v1/inspect/page", request).catch((error) => {
+    const html = await inspected().catch((error) => {
       if (!(error instanceof Refused) || error.code !== "too_much_to_inspect") throw error;
-      return postForText("v1/inspect/page", { ...request, show: ["lens", "prior"] });
+      return inspected(["lens", "prior"]);
     });
     const address = URL.createObjectURL(new Blob([html], { type: "text/html;charset=utf-8" }));
     if (tab) tab.location = address;

@@ -114,7 +114,7 @@ function sentences(line, phrases) {
 export async function otherWordings(line, { model, width, signal }) {
   const beam = Math.min(WORDINGS, width);
   if (line.file) {
-    const { hypotheses } = await transcribe({ waiting: () => {}, signal, options: { strategy: "beam", beam, nbest: beam } });
+    const { hypotheses } = await transcribe({ waiting: () => {}, signal, options: { strategy: "beam", beam, nbest: beam, timestamps: "false" } });
     return different(hypotheses);
   }
   const request = { text: line.source, model, strategy: "beam", beam, nbest: beam, detail: true };

@@ -162,7 +162,7 @@ class ServedTranscriber:
         directions = translator.directions
         facts = {
             **_facts_of(translator),
-            "offers": ["transcribe"],
+            "offers": ["transcribe", "inspect"],
             "reads": reads,
             "languages": list(directions.sources) if directions.speech else [],
         }

@@ -178,10 +178,21 @@ class TranslatorProxy(_CheckingProxy):
             for message in call.responses(HANG_TIMEOUT_SECONDS):
                 yield SCORE.validate_json(message.body)
 
-    def inspected(self, values: Mapping[str, Any], limits: Limits, form: str, check_cancelled: CancelCheck) -> str:
-        """Return the response to a request to inspect: JSON or a page, as `inspection.inspect` returns it."""
-        about = {"values": values, "limits": limits.to_dict(), "form": form}
-        return self._request("inspect", about, check_cancelled).decode()
+    def inspected(
+        self,
+        values: Mapping[str, Any],
+        limits: Limits,
+        form: str,
+        check_cancelled: CancelCheck,
+        frames: Frames | None = None,
+    ) -> str:
+        """Return the response to a request to inspect: JSON or a page, as `inspection.inspect` returns it.
+
+        frames: of an uploaded file.
+        """
+        about = {"values": values, "limits": limits.to_dict(), "form": form, "file": frames is not None}
+        content = b"" if frames is None else np.ascontiguousarray(frames.values, np.float32).tobytes()
+        return self._request("inspect", about, check_cancelled, content).decode()
 
     def entropies(self, source: str, target: TextHypothesis, settings: DecodingSettings) -> list[float]:
         """Return what `inspection.entropies` returns."""
