@@ -291,11 +291,13 @@ class Updater:
             return 0.0
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        if self._compiled and self._group.alone:
-            return self._compiled_update(tokens)
-        gradients = self.gradients()
+        if not self._group.alone:
+            self._gather()  # also in a process that had no batch
+        gradients = [] if self._compiled and self._group.alone else self.gradients()
         for gradient in gradients:
             self._group.add(gradient)
+        if self._compiled:
+            return self._compiled_update(tokens)
         norm = float(torch.stack([gradient.norm() for gradient in gradients]).norm()) / tokens
         limit = self.settings.clip_norm
         factor = limit / norm if limit and norm > limit else 1.0
