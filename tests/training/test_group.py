@@ -16,7 +16,7 @@ from translume.config import Config
 from translume.errors import ModelFolderError
 from translume.training import Resumed, Started, Warned, train
 from translume.training.group import Group, joined
-from translume.training.sharded import stored
+from translume.training.mapped import stored
 
 Make = Callable[..., Config]
 

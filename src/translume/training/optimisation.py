@@ -1,10 +1,11 @@
 """Optimisation: learning rate schedules, loss options, Adam on fp32 weights, and moving averages of weights."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from pathlib import Path
 from typing import Literal, Protocol
 
 import torch
@@ -18,12 +19,16 @@ from translume.text import Labels, SpecialIds, Tokenizer
 from translume.training import adam
 from translume.training.data_parallel import ReplicaPool, Share, replica_count, replica_of, shares_of
 from translume.training.group import Group
+from translume.training.mapped import kept
 
 Precision = Literal["fp32", "bf16"]
 """The precision of matrix products and activations in training; the weights that Adam changes are fp32."""
 
 _KEPT_FP32 = ("head.", "encoder.embedding.mean", "encoder.embedding.deviation")
 """Beginnings of the names of buffers that stay fp32: tables of a head, mean and deviation of frames."""
+
+MOMENTS = (("moment1", "exp_avg"), ("moment2", "exp_avg_sq"))
+"""Names of Adam's moments, saved and in torch."""
 
 
 def inverse_sqrt(update: int, settings: TrainingSettings, width: int) -> float:
@@ -154,6 +159,22 @@ class _Flat:
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the parts of a vector by name, in the parameters' shapes."""
         return {name: flat[offset : offset + size].view(shape) for name, (offset, size, shape) in self._places.items()}
+
+    def whole(self, part: Tensor, group: Group) -> Iterator[tuple[str, Tensor]]:
+        """Yield the parts of a vector as `views` names them, of which each process has its equal part of the vector.
+
+        All processes must read them in step.
+        """
+        size = len(part)
+        for name, (offset, length, shape) in self._places.items():
+            begins = [min(max(offset - rank * size, 0), size) for rank in range(group.size)]
+            counts = [min(max(offset + length - rank * size, 0), size) - begin for rank, begin in enumerate(begins)]
+            begin, count = begins[group.rank], counts[group.rank]
+            padded, found = part.new_zeros(max(counts)), part.new_empty(max(counts) * group.size)
+            padded[:count] = part[begin : begin + count]
+            group.join(found, padded)
+            pieces = zip(found.chunk(group.size), counts, strict=True)
+            yield name, torch.cat([piece[:count] for piece, count in pieces]).view(shape)
 
     def gather(self) -> None:
         """Add the gradients of working weights and replicas to those of the fp32 vector, and set them to zero."""
@@ -361,21 +382,37 @@ class Updater:
     def state(self) -> dict[str, Tensor]:
         """Return the optimiser's `moment1.NAME`, `moment2.NAME` and `step`; empty before the first update.
 
-        If the processes divide them, rank 0 returns whole ones, and the others return `step` alone.
+        Not for moments that the processes divide.
         """
         tensors: dict[str, Tensor] = {}
-        for flat in self._flats:
-            state = self._optimizer.state.get(flat.own)
-            if state:
-                tensors["step"] = state["step"].reshape(1)
-                for kind, key in (("moment1", "exp_avg"), ("moment2", "exp_avg_sq")):
-                    whole = state[key]
-                    if flat.own is not flat.master:
-                        whole = torch.empty_like(flat.master.data)
-                        self._group.join(whole, state[key])
-                    if self._group.leads:
-                        tensors |= {f"{kind}.{name}": view for name, view in flat.views(whole).items()}
+        for flat, state in self._states():
+            tensors["step"] = state["step"].reshape(1)
+            for kind, key in MOMENTS:
+                tensors |= {f"{kind}.{name}": view for name, view in flat.views(state[key]).items()}
         return tensors
+
+    def whole_state(self, folder: Path) -> dict[str, Tensor]:
+        """Return the state to save. Moments that the processes divide are in rank 0, mapped from a file in `folder`.
+
+        Raises ModelFolderError, after everything was gathered, if rank 0 cannot write the file.
+        """
+        if self._group.alone or self.settings.shard != "optimizer":
+            return self.state()
+
+        def gathered() -> Iterator[tuple[str, Tensor]]:
+            for flat, state in self._states():
+                yield "step", state["step"].reshape(1)
+                for kind, key in MOMENTS:
+                    for name, value in flat.whole(state[key], self._group):
+                        yield f"{kind}.{name}", value
+
+        return kept(gathered(), folder, self._group)
+
+    def _states(self) -> Iterator[tuple[_Flat, dict[str, Tensor]]]:
+        """Yield the vectors that the optimiser has a state of, and that state."""
+        for flat in self._flats:
+            if state := self._optimizer.state.get(flat.own):
+                yield flat, state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
@@ -383,7 +420,7 @@ class Updater:
             return
         for flat in self._flats:
             moments = {"step": state["step"].reshape(()).to(flat.master.device, copy=True)}
-            for kind, key in (("moment1", "exp_avg"), ("moment2", "exp_avg_sq")):
+            for kind, key in MOMENTS:
                 whole = torch.zeros_like(flat.master.data)
                 for name, view in flat.views(whole).items():
                     view.copy_(state[f"{kind}.{name}"])

@@ -137,7 +137,7 @@ class Prepared:
             raw=raw,
             ema=self._average,
             buffers=_buffers(self.updater),
-            optimizer={} if folder is None else self.updater.state(),
+            optimizer={} if folder is None else self.updater.whole_state(folder),
             frozen=frozen,
             merge=partial(merge, self.transformer, frozen),
         )

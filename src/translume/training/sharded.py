@@ -6,8 +6,6 @@ the output head are gathered once for each batch.
 """
 
 import hashlib
-import mmap
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -19,12 +17,13 @@ from torch.distributed.tensor import DTensor
 
 from translume.config import TrainingSettings
 from translume.data import Batch
-from translume.errors import ModelFolderError, SettingsError
+from translume.errors import SettingsError
 from translume.model import HeadLoss, LossOptions
 from translume.model.classifier import Network
 from translume.model.layers import DecoderLayer, EncoderLayer
 from translume.training.group import Group
-from translume.training.optimisation import Precision, adam_of, narrow_buffers
+from translume.training.mapped import kept
+from translume.training.optimisation import MOMENTS, Precision, adam_of, narrow_buffers
 
 
 class ShardedUpdater:
@@ -174,13 +173,13 @@ class ShardedUpdater:
             state = self._optimizer.state.get(own)
             if state:
                 tensors["step"] = state["step"].reshape(1)
-                for kind, key in _MOMENTS:
+                for kind, key in MOMENTS:
                     tensors[f"{kind}.{name}"] = state[key]
         return tensors
 
     def whole_state(self) -> "Gathered":
         """Return whole moments `moment1.NAME` and `moment2.NAME`, and `step`. All processes must read them in step."""
-        shapes = {f"{kind}.{name}": shape for name, shape in self._shapes.items() for kind, _ in _MOMENTS}
+        shapes = {f"{kind}.{name}": shape for name, shape in self._shapes.items() for kind, _ in MOMENTS}
         return Gathered(self.state(), shapes, self._group)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -189,13 +188,10 @@ class ShardedUpdater:
             return
         for name, own in self._weights.items():
             moments = {"step": state["step"].reshape(()).to(own.device, copy=True)}
-            for kind, key in _MOMENTS:
+            for kind, key in MOMENTS:
                 ((_, part),) = self.own_parts({name: state[f"{kind}.{name}"]})
                 moments[key] = part.to(own.device, copy=True)
             self._optimizer.state[own] = moments
-
-
-_MOMENTS = (("moment1", "exp_avg"), ("moment2", "exp_avg_sq"))
 
 
 class Gathered(Mapping[str, Tensor]):
@@ -229,11 +225,7 @@ class Gathered(Mapping[str, Tensor]):
 
         Raises ModelFolderError, after everything was gathered, if rank 0 cannot write the file.
         """
-        if self._group.leads:
-            return stored(self.items(), folder)
-        for _ in self.items():
-            pass
-        return {}
+        return kept(self.items(), folder, self._group)
 
 
 class Sent(Mapping[str, Tensor]):
@@ -259,38 +251,6 @@ class Sent(Mapping[str, Tensor]):
             value = self._values[name].to("cpu", torch.float32).contiguous()
         self._group.receive([value])
         return value
-
-
-def stored(tensors: Iterable[tuple[str, Tensor]], folder: Path) -> dict[str, Tensor]:
-    """Write tensors to a file without a name in `folder`, one after the other, and return them mapped into memory.
-
-    The system can take their memory back, and removes the file with the process. Reads all tensors, whatever happens,
-    since other processes may take part. Raises ModelFolderError if the file cannot be written.
-    """
-    rest = iter(tensors)
-    places: list[tuple[str, torch.Size, int]] = []
-    end = 0
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            for name, value in rest:
-                flat = value.detach().to("cpu", torch.float32).contiguous().reshape(-1)
-                file.write(flat.numpy().data)
-                places.append((name, value.shape, end))
-                end += 4 * flat.numel()
-            file.flush()
-            if not end:  # which cannot be mapped
-                return {name: torch.empty(shape) for name, shape, _ in places}
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    except OSError as error:
-        for _ in rest:
-            pass
-        raise ModelFolderError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    return {
-        name: torch.frombuffer(mapped, dtype=torch.float32, count=shape.numel(), offset=begin).view(shape)
-        if shape.numel()
-        else torch.empty(shape)
-        for name, shape, begin in places
-    }
 
 
 def _rows(shape: torch.Size, count: int) -> int:

@@ -41,6 +41,7 @@ from translume.training.events import (
 )
 from translume.training.group import Group, joined
 from translume.training.interrupt import SignalFlag
+from translume.training.mapped import stored
 from translume.training.optimisation import Weights, learning_rate
 from translume.training.prepare import (
     CACHE,
@@ -54,7 +55,7 @@ from translume.training.prepare import (
     prepare_run,
 )
 from translume.training.resume import Store, Window, add_candidate, describe_kept_weights
-from translume.training.sharded import Sent, stored
+from translume.training.sharded import Sent
 from translume.training.validation import Quality, Validator, better, clearly_better, measured_by
 
 _NAMED_PAIRS = 8
