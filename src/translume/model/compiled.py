@@ -5,6 +5,7 @@
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -90,10 +91,16 @@ class _Attention(_Structure):
 # ---- linear maps
 
 
+@cache
+def _onednn_has_bf16() -> bool:
+    """Return whether oneDNN computes products of bf16: not on x86-64 without AVX-512."""
+    return torch._C._has_mkldnn and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-        if _is_bf16(x) and torch._C._has_mkldnn:
+        if _is_bf16(x) and _onednn_has_bf16():
             # F.linear adds a bias in a pass of its own. This ReLU makes zeros of NaN; the gradients still show them.
             y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "relu" if relu else "none", [], "")
         else:
