@@ -14,10 +14,10 @@ first event of the one that does.
 The clients run in a separate process (`_serve_load_clients.py`). Its processor time and the machine's load are printed.
 Requests have 1 line (60 %), 2 to 4 (30 %), or 8 (10 %).
 
-    python benchmarks/serve_load.py [MODEL SOURCE] [--seconds 10] [--soak 0] [--rounds 2] [--json]
+    python benchmarks/serve_load.py [MODEL SOURCE] [--seconds 10] [--soak 0] [--rounds 2] [--only-stream] [--json]
 
 Without a model: a small one with random weights, and random lines. `--soak SECONDS` at 1.0 times the capacity, at the
-end, measures the growth of memory.
+end, measures the growth of memory. `--only-stream` measures only the clients beside one that streams.
 """
 
 import argparse
@@ -204,14 +204,17 @@ def compared(servers: dict[str, Server], load: Load, options: argparse.Namespace
 
 def beside_a_stream(server: Server, load: Load, options: argparse.Namespace) -> dict[str, float]:
     """Return medians over the rounds: p50 of plain clients alone and beside one that streams, and its first event."""
+    speed = "lines_per_processor_second"
     alone, beside = [], []
     for _ in range(options.rounds):
         alone.append(load.put_on(server, options.seconds, clients=16))
         beside.append(load.put_on(server, options.seconds, clients=15, streams=1))
     return {
-        "p50_of_16_clients": statistics.median(each["p50_seconds"] for each in alone),
-        "p50_beside_a_stream": statistics.median(each["p50_seconds"] for each in beside),
-        "p50_first_event": statistics.median(each["first_p50_seconds"] or math.inf for each in beside),
+        "p50_seconds_of_16_clients": statistics.median(each["p50_seconds"] for each in alone),
+        "p50_seconds_beside_a_stream": statistics.median(each["p50_seconds"] for each in beside),
+        "p50_seconds_first_event": statistics.median(each["first_p50_seconds"] or math.inf for each in beside),
+        "lines_per_processor_second_of_16_clients": statistics.median(each[speed] for each in alone),
+        "lines_per_processor_second_beside_a_stream": statistics.median(each[speed] for each in beside),
     }
 
 
@@ -229,6 +232,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="worker processes of our server")
     parser.add_argument("--lanes", type=int, default=1, help="searches at a time of each worker of our server")
     parser.add_argument("--queue", type=int, default=256, help="maximum number of lines in the queue")
+    parser.add_argument("--only-stream", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.model and not options.source:
@@ -238,6 +242,14 @@ def main() -> None:
     else:
         draw = random.Random(3)
         lines = [" ".join("".join(draw.choices("abcdefgh", k=4)) for _ in range(draw.randint(1, 6))) for _ in range(99)]
+    if options.only_stream:
+        server, load = Server("ours", options), Load(lines, options.requests)
+        load.put_on(server, min(2.0, options.seconds), clients=8)  # warm up
+        streaming = beside_a_stream(server, load, options)
+        server.stop()
+        lines = [f"{name.replace('_', ' ')}: {value:.4g}" for name, value in streaming.items()]
+        print(json.dumps(streaming) if options.json else "\n".join(lines))
+        return
     busy = [os.getloadavg()[0]]
     peers = PEERS if options.model is None or find_spec("ctranslate2") is None else (*PEERS, CTRANSLATE2)
     servers = {kind: Server(kind, options) for kind in ("ours", *peers)}
@@ -294,7 +306,7 @@ def main() -> None:
         if name.startswith("ratio"):
             print(f"{name.replace('_', ' ')}: {value:.2f}")
     for name, value in streaming.items():
-        print(f"{name.replace('_', ' ')}: {value:.4f} s")
+        print(f"{name.replace('_', ' ')}: {value:.4g}")
     print(f"the machine's load before and after: {busy[0]:.1f}, {busy[1]:.1f} on {result['processors']} processors")
 
 
