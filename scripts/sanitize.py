@@ -2,7 +2,7 @@
 
 Compiles the kernels with each sanitizer into a copy of the package, and runs the tests there. Python itself is not
 instrumented, so that only accesses of the kernels are checked: with "address" against all memory that torch and NumPy
-allocate, with "thread" against each other, in searches that run in several threads.
+allocate, with "thread" against each other, in searches and replicas that run in several threads.
 
     python scripts/sanitize.py [--only address] [--instructions avx2] [PYTEST OPTIONS]
 """
@@ -23,14 +23,18 @@ SANITIZERS = {
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
     "thread": ("-fsanitize=thread",),
 }
+SEARCH = "tests/engine/test_search.py::test_searches_in_several_threads_share_the_weights_and_give_the_same_results"
+STEP = "tests/training/test_updates.py::test_the_compiled_step_is_torchs"
 TESTS = {
-    "address": ["tests/engine", "tests/language_model/test_engine.py", "-k", "not compil and not truncated"],
-    "thread": ["tests/engine/test_search.py", "-k", "threads"],
-}
+    "address": ["tests/engine", "tests/language_model/test_engine.py", "tests/model/test_compiled.py", STEP, "-k",
+                "not failing_compiler and not native_0 and not compiled_library and not truncated"],
+    "thread": [SEARCH,
+               "tests/training/test_replicas.py::test_two_threads_with_dropout_give_the_same_weights_every_time", STEP],
+}  # fmt: skip
 OPTIONS = {
     # The interpreter does not free everything at its end.
     "address": {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
-    "thread": {"TSAN_OPTIONS": "exitcode=66 report_signal_unsafe=0"},
+    "thread": {"TSAN_OPTIONS": f"exitcode=66 report_signal_unsafe=0 suppressions={ROOT / 'scripts/suppressions.txt'}"},
 }
 
 
