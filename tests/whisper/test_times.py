@@ -197,6 +197,14 @@ def test_what_is_no_recording_is_refused(whisper, arguments, message):
     assert (shown.exit_code, shown.stderr.strip()) == (1, message)
 
 
+def test_an_imported_model_reads_the_paths_of_a_manifest(whisper, tmp_path):
+    soundfile.write(tmp_path / "talk.wav", sound(9000), 16_000)
+    (tmp_path / "talks.tsv").write_text("talk.wav\tWhat is said.\nmissing.wav\tNothing.\n")
+    found = run("translate", whisper.ours, tmp_path / "talks.tsv", "--from", "en", "--threads", "1")
+    assert found.stdout == f"{whisper.translator.translate(tmp_path / 'talk.wav', from_='en')}\n"
+    assert found.stderr.endswith(f"Error: line 2: {tmp_path / 'missing.wav'}: no such file\n")
+
+
 def test_constraints_are_not_for_recordings(whisper):
     with pytest.raises(TranslationError, match=re.escape("line 1: found constraints, expected none for a recording")):
         list(whisper.translator.translate_all([sound(9001)], constraints=[["dogs"]]))

@@ -42,13 +42,14 @@ def files_of_pairs(files: Sequence[Path | str], data: DataSettings) -> DataSetti
 
 
 def read_sources(file: str, data: DataSettings) -> Iterator[str]:
-    """Yield the lines of a file, or the sources in the rows of a table for a model that was trained on tables.
+    """Yield the lines of a file, or the sources in the rows of a table for a model of frames or one trained on tables.
 
     A path of a source of frames in a table is relative to the table's folder.
     A table is a file named .tsv, .csv, .jsonl, .ndjson, .json, compressed or not, or .parquet; it needs no target. Line
     ends in a source become spaces, so that one row stays one line. Raises SettingsError for Parquet without columns.
     """
-    if not (data.template or data.train or any(each.train for each in data.corpus)) or suffix_of(file) not in KINDS:
+    tabled = data.source.reader or data.template or data.train or any(each.train for each in data.corpus)
+    if not tabled or suffix_of(file) not in KINDS:
         if table_kind(file) == "parquet":
             raise SettingsError(f"{file}: a Parquet table; expected --column, that of the texts, with --input")
         return read_lines(file)
