@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from translume.decoding import Average
     from translume.translator import Segment, Translation, Translator
 
-"""Ends of the names of files that are one recording, and no lines."""
 NOTHING_WRITTEN = "Interrupted; nothing was written."
 Constraints = Iterable[Iterable[str]] | None
 """The phrases that each line's target must contain; None for no constraints."""
