@@ -183,6 +183,7 @@ def test_settings_follow_from_the_files(run, tmp_path: Path) -> None:
     settings = settings_of(result)
     assert settings["data"]["source"].items() >= {"mels": 40, "convolutions": 1}.items()
     assert settings["tokenizer"]["kind"] == "character"
+    assert (settings["model"]["positions"], settings["training"]["ctc_weight"]) == ("rotary", 0.5)  # as for an4
     assert settings["evaluation"]["metrics"] == ["wer", "cer"]
     assert result.stderr.startswith("8 recordings of 1.2 seconds, 8 kHz, mono and stereo")
     write_tone(tmp_path / "files" / "0.wav", seconds=70, rate=8000)

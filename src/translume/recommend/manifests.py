@@ -55,6 +55,7 @@ class Size:
 
     The first rows are those of recipes/fsdd.toml and recipes/an4.toml; those of 256 and 512 follow ESPnet's
     Transformers for 100 and 960 hours of LibriSpeech, which have 12 layers in the encoder and 6 in the decoder.
+    ctc_weight: of the loss, where CTC is possible.  encoding: of positions.
     """
 
     positions: float
@@ -68,11 +69,13 @@ class Size:
     max_tokens: int
     learning_rate: float
     warmup_updates: int
+    ctc_weight: float = 0.3
+    encoding: str = ModelSettings().positions
 
 
-# positions, width, feed-forward, layers, heads, dropout, updates, positions of a batch, rate, warm-up
+# positions, width, feed-forward, layers, heads, dropout, updates, positions of a batch, rate, warm-up, CTC, encoding
 SIZES = (
-    Size(2_000_000, 144, 576, 6, 2, 4, 0.15, 6_000, 3_000, 2e-3, 600),
+    Size(2_000_000, 144, 576, 6, 2, 4, 0.25, 5_000, 3_000, 2e-3, 600, 0.5, "rotary"),
     Size(10_000_000, 256, 1024, 8, 4, 4, 0.1, 40_000, 8_192, 1e-3, 4_000),
     Size(math.inf, 512, 2048, 12, 6, 8, 0.1, 100_000, 24_576, 7e-4, 10_000),
 )
@@ -427,6 +430,8 @@ def _tokenizer(units: Units, target: Side, count: int) -> Iterable[Choice]:
 def _model(size: Size, longest: int) -> Iterable[Choice]:
     for name in ("width", "feed_forward", "encoder_layers", "decoder_layers", "attention_heads", "dropout"):
         yield Choice(path=f"model.{name}", value=getattr(size, name))
+    if size.encoding != ModelSettings().positions:
+        yield Choice(path="model.positions", value=size.encoding)
     if _room(longest) > ModelSettings().max_positions:
         yield Choice(path="model.max_positions", value=_room(longest), why="for the length of these sources")
     yield Choice(path="model.head.tie", value="target", why="weights shared by the target's embedding and the output")
@@ -442,7 +447,7 @@ def _training(size: Size, units: Units, target: Side, longest: int, *, timed: bo
     yield Choice(path="training.label_smoothing", value=0.1)
     if timed:
         why = "attention alone learns slowly which part belongs to which token"
-        yield Choice(path="training.ctc_weight", value=0.3, why=why)
+        yield Choice(path="training.ctc_weight", value=size.ctc_weight, why=why)
     yield Choice(path="training.validate_every", value=every)
     yield Choice(path="training.save_every", value=every)
     why = "the model is the mean of the last 5 saved, unless the best is 1 % better"
