@@ -102,7 +102,7 @@ def command(
     For a model trained on tables, a FILE named .tsv, .csv, .jsonl or .parquet is a table: the column of the sources,
     or the columns of the template, as in training. Its rows give one line each.
 
-    For a model of recordings, a FILE named .wav, .flac, .ogg or .mp3 is one recording:
+    For a model of recordings, images or arrays, a FILE that is one of these is translated, not a list of paths:
     `translume translate models/whisper talk.mp3 --format srt > talk.srt`. Subtitles are written window by window.
 
     With --nbest, every output line has three fields separated by tabs: the number of the input line, the score, the

@@ -119,7 +119,7 @@ def is_formal(source: Side, target: Side) -> bool:
 
 
 def is_summary(source: Side, target: Side) -> bool:
-    """Return whether targets say in at most a third of the words what their sources say, in words that ROUGE counts."""
+    """Return whether targets repeat their sources in at most a third of the words, in Latin letters, as ROUGE needs."""
     return target.copies and not target.symbols and target.script == "latin" and 3 * target.words <= source.words
 
 

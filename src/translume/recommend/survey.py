@@ -19,7 +19,7 @@ _NAMES = {"cjk": "han"}
 _MAX_SURVEYED = 200_000
 """Texts whose characters and words are counted. The rest are not read."""
 _MAX_COMPARED = 20_000
-"""Pairs of which words are counted that both sides have."""
+"""Pairs whose two sides are compared word by word."""
 _RARE = 5
 _COVERED = 0.999
 """Share of the texts that the model should read without truncation."""
@@ -29,8 +29,10 @@ FEW_LINES = 300
 MAX_SYMBOLS = 2_000
 """Different words up to which every word may be a token of its own."""
 COPIED = 0.25
-"""Share of words in the source from which targets repeat it: it is 0.03 in translations, 0.35 to 0.7 in summaries, code
-and logical forms with the names of their questions."""
+"""Minimum share of a target's words that occur in its source, for targets that repeat their sources.
+
+The share is 0.03 in translations, and 0.35 to 0.7 in summaries, code and logical forms.
+"""
 _PIECE = re.compile(r"[^\W\d_]+|\d|[^\w\s]|_")
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 
@@ -68,7 +70,7 @@ class Side:
 
     @property
     def copies(self) -> bool:
-        """Whether targets repeat so many words of their sources that they are no translations into another language."""
+        """Whether targets repeat many words of their sources, unlike translations into another language."""
         return self.copied >= COPIED
 
     @property
