@@ -292,6 +292,10 @@ class Rules:
             _mark(codes, ~mostly_in(settings.target_script, [pair.target for pair in pairs]), "wrong script")
         return codes
 
+    def filled(self, codes: NDArray[np.int8]) -> NDArray[np.bool_]:
+        """Return which pairs [n] have both sides.  codes [n]: by texts."""
+        return ~np.isin(codes, [_CODE["empty"], _CODE[self._no_target]])
+
     @property
     def duplicates(self) -> bool:
         """Whether duplicates are dropped."""

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from translume.config.data import DataSettings
 from translume.config.languages import Direction
-from translume.data.batch import BatchTags, Ragged
+from translume.data.batch import BatchTags, Ragged, starts_of
 from translume.data.cleaning import Account
 from translume.data.pairs import Origin, origins
 from translume.tasks import Task, find_task
@@ -23,6 +24,8 @@ STRIDE = 32
 ARRAYS = ("tokens", "source_lengths", "target_lengths", "starts", "lines")
 FRAME_ARRAYS = ("frames", "frame_lengths")
 """Further arrays of a corpus whose sources are frames."""
+_PAIRS, _RECORDINGS = 1 << 16, 64
+"""Pairs in memory at a time when all are read, and those with frames."""
 
 
 class DamagedCacheError(Exception):
@@ -213,7 +216,7 @@ class Layout:
 
 
 class Writer:
-    """Appends pairs to the files of one part ("used" or "held_out") of an unfinished cache."""
+    """Appends pairs to the files of one part ("all", "used" or "held_out") of an unfinished cache."""
 
     def __init__(self, folder: Path, part: str, layout: Layout, counts: Mapping[str, Any] | None = None) -> None:
         """counts: what `sync` returned in another process, to continue its files.
@@ -242,24 +245,26 @@ class Writer:
 
     def append(self, source: Ragged, target: Ragged, lines: NDArray[Any], frames: Sequence[NDArray[Any]] = ()) -> None:
         """Append pairs; `lines` [B] are their line numbers, and `frames` those of each source if it is no text."""
-        lengths = source.lengths + target.lengths
-        starts = np.cumsum(lengths) - lengths + self.tokens
-        every = starts[-self.pairs % STRIDE :: STRIDE]
         arrays = {
             "tokens": interleaved(source, target, self._layout.of("tokens")),
             "source_lengths": source.lengths,
             "target_lengths": target.lengths,
-            "starts": every,
             "lines": lines,
         }
         if self._layout.frame_size:
             arrays["frames"] = np.concatenate([*frames, np.zeros((0, self._layout.frame_size))])
             arrays["frame_lengths"] = np.array([len(each) for each in frames])
-            self.frames += len(arrays["frames"])
-        for name, array in arrays.items():
+        self.extend(arrays)
+
+    def extend(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Append pairs.  arrays: all arrays of the layout but "starts"; "tokens" interleaved, "frames" [n, F]."""
+        lengths = arrays["source_lengths"].astype(np.int64) + arrays["target_lengths"]
+        starts = starts_of(lengths) + self.tokens
+        for name, array in {**arrays, "starts": starts[-self.pairs % STRIDE :: STRIDE]}.items():
             self._files[name].write(np.ascontiguousarray(array, self._layout.of(name)).tobytes())
         self.pairs += len(lengths)
         self.tokens += int(lengths.sum())
+        self.frames += len(arrays.get("frames", ()))
 
     def sync(self) -> dict[str, Any]:
         """Write everything to the disk, and return the counts with which another process can continue."""
@@ -279,6 +284,50 @@ class Writer:
         """Close the files of a cache that will not be used."""
         for file in self._files.values():
             file.close()
+
+
+def separate(
+    folder: Path, layout: Layout, counts: Mapping[str, Any], chosen: NDArray[np.int64]
+) -> dict[str, dict[str, object]]:
+    """Divide the part "all": the pairs with the numbers `chosen` become "held_out", the others "used".
+
+    counts: what `Writer.sync` returned for "all", whose files are removed. Returns the entries of the index.
+    """
+    pairs, tokens, frames = (int(counts[name]) for name in ("pairs", "tokens", "frames"))
+    sizes = layout.counts(pairs, tokens, frames)
+    arrays = {name: _mapped(folder / f"all.{name}", layout.of(name), size) for name, size in sizes.items()}
+    held = np.zeros(pairs, np.bool_)
+    held[chosen] = True
+    writers = {name: Writer(folder, name, layout) for name in ("used", "held_out")}
+    step = _RECORDINGS if layout.frame_size else _PAIRS
+    try:
+        token = frame = 0
+        for first, end in pairwise([*counts["first"], pairs]):
+            for writer in writers.values():
+                writer.begin_origin()
+            for begin in range(first, end, step):
+                rows = slice(begin, min(begin + step, end))
+                found = {name: arrays[name][rows] for name in ("source_lengths", "target_lengths", "lines")}
+                lengths = found["source_lengths"].astype(np.int64) + found["target_lengths"]
+                found["tokens"] = arrays["tokens"][token : token + int(lengths.sum())]
+                token += len(found["tokens"])
+                counts_of = {"tokens": lengths}
+                if layout.frame_size:
+                    counts_of["frames"] = found["frame_lengths"] = arrays["frame_lengths"][rows]
+                    values = arrays["frames"].reshape(-1, layout.frame_size)
+                    found["frames"] = values[frame : frame + int(found["frame_lengths"].sum())]
+                    frame += len(found["frames"])
+                for name, writer in writers.items():
+                    which = held[rows] == (name == "held_out")
+                    masks = {each: np.repeat(which, count) for each, count in counts_of.items()}
+                    writer.extend({each: array[masks.get(each, which)] for each, array in found.items()})
+        entries = {name: writer.close() for name, writer in writers.items()}
+    finally:
+        for writer in writers.values():
+            writer.abandon()
+    for name in sizes:
+        (folder / f"all.{name}").unlink()
+    return entries
 
 
 def interleaved(source: Ragged, target: Ragged, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -366,9 +415,6 @@ def texts_of(corpus: TokenizedCorpus, numbers: Sequence[int]) -> tuple[list[str]
                 if not wanted:
                     break
     return sources, references
-
-
-_PAIRS = 1 << 16
 
 
 def cached_target_counts(

@@ -92,8 +92,9 @@ class Encoder:
 class CheckedPairs:
     """n pairs after the rules that look at the texts of one pair at a time.
 
-    codes [n]: as `Rules.of_each` returns them. The rest is of the m pairs with the code KEPT.
-    pairs, sources [m]: hashes, as `pair_hashes` and `source_hashes` return them; empty if they are not needed.
+    codes [n]: as `Rules.of_each` returns them.  sources [n]: as `source_hashes` returns them; empty if not needed.
+    The rest is of the m pairs with the code KEPT.
+    pairs [m]: as `pair_hashes` returns them; empty if not needed.
     """
 
     codes: NDArray[np.int8]
@@ -151,7 +152,7 @@ class TextChecker:
         return CheckedPairs(
             codes,
             pair_hashes(kept) if rules.duplicates else nothing,
-            source_hashes(kept) if self.sampled else nothing,
+            source_hashes(pairs) if self.sampled else nothing,
             self.encoder.encode(kept),
         )
 

@@ -19,7 +19,6 @@ from translume.processes import ProcessLostError
 
 LOCK = "lock"
 PROGRESS = "progress.json"
-HELD_OUT = "held_out.json"
 """Files of a partial cache that are not in a complete one."""
 
 _PREFIX = ".partial-"
@@ -31,13 +30,15 @@ class Progress:
     """How far a build came.
 
     place: number of the origin that is being read.  pairs: number of its pairs that were written or dropped.
-    parts: the counts of each `Writer`.  accounts: those of each direction, as `Account.to_dict` returns them.
+    part: the counts of the `Writer`.  accounts: those of each direction, as `Account.to_dict` returns them.
+    sample: the pairs that may be held out, as `Sample.to_values` returns them.
     """
 
     place: int = 0
     pairs: int = 0
-    parts: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    part: Mapping[str, Any] = field(default_factory=dict)
     accounts: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    sample: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path) -> Self:
@@ -71,7 +72,7 @@ def build(home: Path, write: Callable[[Path], dict[str, object]]) -> None:
                     json.dump(index, file, ensure_ascii=True, indent=1)
                     file.flush()
                     os.fsync(file.fileno())
-                for name in (PROGRESS, HELD_OUT, LOCK):
+                for name in (PROGRESS, LOCK):
                     (partial / name).unlink(missing_ok=True)
                 _move(partial, home)
             except (OSError, TranslumeError):

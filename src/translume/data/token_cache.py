@@ -23,12 +23,12 @@ from translume.data import held_out
 from translume.data.addresses import opened, size_of, state_of
 from translume.data.batch import BatchTags, Ragged, starts_of
 from translume.data.cleaning import KEPT, Account, Ledger, Rules
-from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus
+from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus, separate
 from translume.data.encoding import CheckedPairs, CheckerPool, Cut, Encoder, TextChecker
-from translume.data.held_out import chunks, source_hashes
+from translume.data.held_out import Sample, chunks, source_hashes
 from translume.data.lines import unreadable
 from translume.data.pairs import Origin, Pair, Split, origins
-from translume.data.partial_cache import HELD_OUT, Progress, build
+from translume.data.partial_cache import Progress, build
 from translume.errors import DataError, nearest
 from translume.sources import FrameReader, frame_reader
 from translume.tasks import Task, find_task
@@ -123,13 +123,6 @@ _FRAMES_CHUNK = 64
 """Pairs in memory at a time, if their sources are texts or frames."""
 
 
-def _begin_origins(writers: dict[str, Writer], count: int) -> None:
-    """Start origins in each writer until it has `count`."""
-    for writer in writers.values():
-        while len(writer.first) < count:
-            writer.begin_origin()
-
-
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     """Pairs of one origin that are being checked and encoded.
@@ -173,7 +166,7 @@ class Builder:
             # Recordings fill windows, whatever the limits of targets are.
             source_limit=reader.settings.longest(0) - 1 if reader and reader.settings.window else None,
         )
-        self._hold_out, self._sample = hold_out, np.zeros(0, np.uint64)
+        self._sample = Sample() if hold_out else None
         self._rereads = look is not None or (rules is not None and rules.duplicates)
         self._progress = progress
         self._ledger = Ledger(task.reads)
@@ -200,14 +193,14 @@ class Builder:
 
     def _write(self, folder: Path) -> dict[str, object]:
         done = Progress.of(folder)
-        if self._hold_out:
-            self._sample = self._chosen(folder)
-        names = ("used", "held_out") if self._hold_out else ("used",)
+        part = "all" if self._sample else "used"
         try:
-            writers = {name: Writer(folder, name, self._layout, done.parts.get(name)) for name in names}
+            writer = Writer(folder, part, self._layout, done.part or None)
         except DamagedCacheError:
             done = Progress()
-            writers = {name: Writer(folder, name, self._layout) for name in names}
+            writer = Writer(folder, part, self._layout)
+        if self._sample:
+            self._sample = Sample.from_values(done.sample)
         self._ledgers = {name: Ledger.of(Account.from_dict(each)) for name, each in done.accounts.items()}
         try:
             with CheckerPool(self._checker, self._processes) as pool:
@@ -217,17 +210,21 @@ class Builder:
                     waiting.append(chunk)
                     while len(waiting) > pool.ahead:
                         last = waiting.popleft()
-                        self._append(last, writers)
+                        self._append(last, writer)
                         if time.monotonic() - saved >= SAVE_SECONDS:
-                            self._saved(last, writers).save(folder)
+                            self._saved(last, writer).save(folder)
                             saved = time.monotonic()
                 while waiting:
-                    self._append(waiting.popleft(), writers)
-            _begin_origins(writers, len(self._places))
-            parts = {name: writer.close() for name, writer in writers.items()}
+                    self._append(waiting.popleft(), writer)
+            while len(writer.first) < len(self._places):
+                writer.begin_origin()
+            counts = writer.sync()
+            parts = {part: writer.close()}
         finally:
-            for writer in writers.values():
-                writer.abandon()
+            writer.abandon()
+        if self._sample:
+            parts = separate(folder, self._layout, counts, self._sample.chosen())
+            self._count_held_out(cast(list[int], parts["held_out"]["first"]))
         return {
             "token": self._layout.token,
             "length": self._layout.length,
@@ -236,18 +233,16 @@ class Builder:
             "files": [place.file for place in self._places],
             "account": Account.joined({name: each.close() for name, each in self._ledgers.items()}).to_dict(),
             "sizes": {
-                path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name.split(".")[0] in names
+                path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name.split(".")[0] in parts
             },
         }
 
-    def _chosen(self, folder: Path) -> NDArray[np.uint64]:
-        """Return the sorted hashes of the held-out sources, which are chosen once."""
-        file = folder / HELD_OUT
-        if not file.exists():
-            pairs = (pair for place in self._places for pair in place.read())
-            found = held_out.choose(pairs, documents=self._unit == "documents")
-            replace_file(file, json.dumps(found.tolist()).encode())
-        return np.array(json.loads(file.read_text(encoding="utf-8")), np.uint64)
+    def _count_held_out(self, first: list[int]) -> None:
+        """Move pairs from the used to the held-out ones in the ledgers.  first: of each origin, and their number."""
+        for place, begin, end in zip(self._places, first, first[1:], strict=False):
+            if end > begin:
+                ledger = self._ledgers[str(place.direction)]
+                ledger.used, ledger.held_out = ledger.used - (end - begin), ledger.held_out + (end - begin)
 
     def _chunks(self, done: Progress, pool: CheckerPool) -> Iterator[_Chunk]:
         """Yield all chunks after those that are done, once their encoding has begun."""
@@ -275,19 +270,21 @@ class Builder:
             self._look(pairs)
         self._rules.of_texts(pairs)
 
-    def _saved(self, last: _Chunk, writers: dict[str, Writer]) -> Progress:
+    def _saved(self, last: _Chunk, writer: Writer) -> Progress:
         """Return the progress after a chunk, once everything that was written is on the disk."""
-        parts = {name: writer.sync() for name, writer in writers.items()}
         accounts = {name: each.close().to_dict() for name, each in self._ledgers.items()}
-        return Progress(place=last.place, pairs=last.read, parts=parts, accounts=accounts)
+        sample = self._sample.to_values() if self._sample else {}
+        return Progress(place=last.place, pairs=last.read, part=writer.sync(), accounts=accounts, sample=sample)
 
-    def _append(self, chunk: "_Chunk", writers: dict[str, Writer]) -> None:
+    def _append(self, chunk: "_Chunk", writer: Writer) -> None:
         """Write the pairs of a chunk that are kept. Chunks come in order, so the account is always the same."""
         place = self._places[chunk.place]
         self._ledger = self._ledgers.setdefault(str(place.direction), Ledger(self._unit))
-        _begin_origins(writers, chunk.place + 1)
+        while len(writer.first) <= chunk.place:
+            writer.begin_origin()
         self._ledger.read += len(chunk.pairs)
         frames: list[NDArray[np.float32]] = []
+        found = np.zeros(0, np.uint64)
         if chunk.checked:
             checked = chunk.checked()
             encoded, codes, found = checked.encoded, checked.codes, checked.sources
@@ -296,29 +293,30 @@ class Builder:
                 self._rules.mark_repeated(codes, checked.pairs)
             kept, rows = self._ledger.keep(chunk.pairs, codes), np.flatnonzero(codes[texts] == KEPT)
         else:
-            kept = self._ledger.keep(chunk.pairs, self._rules.of_texts(chunk.pairs))
-            kept, frames = self._read_frames(kept)
+            codes = self._rules.of_texts(chunk.pairs)
+            if self._sample:
+                found = source_hashes(chunk.pairs)
+            kept, frames = self._read_frames(self._ledger.keep(chunk.pairs, codes))
             encoded, rows = self._encoder.encode(kept, self._positions(frames)), np.arange(len(kept))
-            found = source_hashes(kept) if self._hold_out else np.zeros(0, np.uint64)
+        if self._sample:
+            self._sample.add(found[self._rules.filled(codes)])
+            found = found[codes == KEPT] if chunk.checked else source_hashes(kept)
         source_starts, target_starts = starts_of(encoded.source_lengths)[rows], starts_of(encoded.target_lengths)[rows]
         source_lengths, target_lengths = encoded.source_lengths[rows], encoded.target_lengths[rows]
         codes = self._rules.of_lengths(source_lengths, target_lengths)
         self._ledger.truncated += int((encoded.cut[rows] & (codes == KEPT)).sum())
         self._ledger.keep(kept, codes)
-        held = np.isin(found[rows], self._sample) if self._hold_out else np.zeros(len(kept), np.bool_)
         lines = np.fromiter((pair.line for pair in kept), np.int64, len(kept))
-        for name, writer in writers.items():
-            chosen = np.flatnonzero((codes == KEPT) & (held == (name == "held_out")))
-            writer.append(
-                Ragged(encoded.source, source_starts[chosen], source_lengths[chosen]),
-                Ragged(encoded.target, target_starts[chosen], target_lengths[chosen]),
-                lines[chosen],
-                [frames[index] for index in chosen] if frames else [],
-            )
-            if name == "held_out":
-                self._ledger.held_out += len(chosen)
-            else:
-                self._ledger.used += len(chosen)
+        chosen = np.flatnonzero(codes == KEPT)
+        if self._sample:
+            self._sample.note(found[chosen], writer.pairs + np.arange(len(chosen)))
+        writer.append(
+            Ragged(encoded.source, source_starts[chosen], source_lengths[chosen]),
+            Ragged(encoded.target, target_starts[chosen], target_lengths[chosen]),
+            lines[chosen],
+            [frames[index] for index in chosen] if frames else [],
+        )
+        self._ledger.used += len(chosen)
         if self._progress:
             self._progress(sum(ledger.read for ledger in self._ledgers.values()))
 
