@@ -3,8 +3,8 @@
 Lines of a file are repeated with numbers, so that all differ. The files are translated with `--workers`, on Ray, on Ray
 with one actor killed, and on Ray with the command killed and started again. All outputs must be the same.
 
-    python benchmarks/bulk_ray.py [--lines 200000] [--shards 8] [--workers 2] [--only speed|deaths] MODEL LINES.txt \
-        [-- OPTIONS of translume translate]
+    python benchmarks/bulk_ray.py [--lines 200000] [--shards 8] [--workers 2] [--only speed|deaths] [--ray auto] \
+        MODEL LINES.txt [-- OPTIONS of translume translate]
 """
 
 import argparse
@@ -37,6 +37,11 @@ def finish(process: "subprocess.Popen[bytes]", folder: Path, out: str) -> str:
     return digest.hexdigest()[:12]
 
 
+def written(folder: Path) -> int:
+    """Return the bytes of all outputs so far."""
+    return sum(path.stat().st_size for path in folder.glob("*")) if folder.exists() else 0
+
+
 def actors() -> list[int]:
     """Return the ids of Ray's processes that translate."""
     found = []
@@ -63,6 +68,7 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", choices=["speed", "deaths"], help="speed: kill nothing; deaths: kill only")
+    parser.add_argument("--ray", default="local", help="address of the cluster; local starts one each time")
     parser.add_argument("words", nargs="*", help="more options of translume translate")
     options = parser.parse_args()
     count = options.lines // options.shards
@@ -74,14 +80,22 @@ def main() -> None:
         for shard in range(options.shards):
             (folder / "in" / f"{shard:03}.txt").write_text("".join(itertools.islice(numbered, count)))
         workers = ["--workers", str(options.workers), *options.words]
-        cluster = ["--ray", "local", *workers]
+        cluster = ["--ray", options.ray, *workers]
 
         for name, words in (("workers", workers), ("ray", cluster))[: 1 if options.only == "deaths" else 2]:
             begun = time.monotonic()
-            digest = finish(start(options.model, folder, name, *words), folder, name)
+            process = start(options.model, folder, name, *words)
+            wait_for(lambda name=name, process=process: process.poll() is not None or written(folder / name) > 0)
+            first, wait = written(folder / name), time.monotonic() - begun
+            digest = finish(process, folder, name)
             seconds = time.monotonic() - begun
+            total = written(folder / name)
+            rate = count * options.shards / seconds
+            later = count * options.shards * (total - first) / total / (seconds - wait)
             print(
-                f"{name}: {count * options.shards / seconds:,.0f} lines/s with the start, outputs {digest}", flush=True
+                f"{name}: {rate:,.0f} lines/s with the start; first output after {wait:.1f} s, {later:,.0f} lines/s "
+                f"from then; outputs {digest}",
+                flush=True,
             )
 
         if options.only == "speed":

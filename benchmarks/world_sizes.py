@@ -3,7 +3,8 @@
 The corpus is random words and their reverse. All weights are compared as one vector, except the biases of keys, which
 softmax ignores, so that Adam follows the noise of their gradients.
 
-    python benchmarks/world_sizes.py [--updates 200] [--width 64] [--sizes 1 2 4] [--threads 2] [--shard optimizer]
+    python benchmarks/world_sizes.py [--updates 200] [--width 64] [--layers 3] [--sizes 1 2 4] [--threads 2]
+        [--shard optimizer]
 """
 
 import argparse
@@ -19,8 +20,9 @@ WORDS = [f"word{number}" for number in range(500)]
 KEY_BIASES = ("query_key_value.bias", "key_value.bias")
 
 
-def write_run(folder: Path, updates: int, width: int, max_tokens: int, shard: str) -> None:
-    """Write the corpus and the settings of the run."""
+def write_run(folder: Path, updates: int, shape: tuple[int, int], max_tokens: int, shard: str) -> None:
+    """Write the corpus and the settings of the run.  shape: width, and layers of the encoder and of the decoder."""
+    width, layers = shape
     draw = random.Random(3)
     lines = [[draw.choice(WORDS) for _ in range(draw.randint(1, 40))] for _ in range(4000)]
     (folder / "train.source").write_text("".join(" ".join(line) + "\n" for line in lines))
@@ -35,8 +37,8 @@ size = 1000
 [model]
 width = {width}
 feed_forward = {4 * width}
-encoder_layers = 3
-decoder_layers = 3
+encoder_layers = {layers}
+decoder_layers = {layers}
 attention_heads = 4
 dropout = 0.0
 [training]
@@ -52,9 +54,8 @@ log_every = {max(1, updates // 2)}
     )
 
 
-def run(folder: Path, processes: int, threads: int) -> tuple[float, float, float]:
+def run(out: Path, folder: Path, processes: int, threads: int) -> tuple[float, float, float]:
     """Train. Return target tokens per second in the second half of the run, and the loss logged before and there."""
-    out = folder / f"{processes}-{threads}"
     start = [sys.executable, "-m"]
     if processes > 1:
         start += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
@@ -83,6 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=200)
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=2048)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--threads", type=int, nargs="*", default=[2], help="One process with this many threads.")
@@ -92,11 +94,11 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        write_run(folder, options.updates, options.width, options.max_tokens, options.shard)
-        for processes, threads in [(size, 1) for size in options.sizes] + [(1, count) for count in options.threads]:
-            speed, earlier, loss = run(folder, processes, threads)
-            first = folder / f"{options.sizes[0]}-1"
-            apart = difference(first, folder / f"{processes}-{threads}")
+        write_run(folder, options.updates, (options.width, options.layers), options.max_tokens, options.shard)
+        kinds = [(size, 1) for size in options.sizes] + [(1, count) for count in options.threads]
+        for number, (processes, threads) in enumerate(kinds):
+            speed, earlier, loss = run(folder / str(number), folder, processes, threads)
+            apart = difference(folder / "0", folder / str(number))
             rows.append(
                 {
                     "processes": processes,
