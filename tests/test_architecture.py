@@ -68,7 +68,7 @@ ONLY_IN = {
 }
 MODULES_OF = {
     "pyyaml": "yaml", "prometheus-client": "prometheus_client", "lingua-language-detector": "lingua",
-    "onnx-ir": "onnx_ir", "pillow": "PIL",
+    "onnx-ir": "onnx_ir", "pillow": "PIL", "mlflow-skinny": "mlflow",
 }  # fmt: skip
 
 
@@ -291,6 +291,7 @@ def test_every_imported_package_is_declared() -> None:
         "onnx",
         "inspect",
         "tensorboard",
+        "track",
         "demo",
         "metrics",
         "audio",

@@ -18,6 +18,8 @@ from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.config import Config
+    from translume.training.events import Event
+    from translume.training.tracking import Tracker
 
 
 @click.command(
@@ -31,6 +33,12 @@ if TYPE_CHECKING:
 @click.option(
     "--dry-run", is_flag=True, help="Measure memory and time with a few updates instead, and leave nothing behind."
 )
+@click.option(
+    "--track",
+    type=click.Choice(["wandb", "mlflow"]),
+    multiple=True,
+    help="Send curves and settings to Weights & Biases or MLflow. Repeatable.",
+)
 @json_option
 @set_option
 @compute_options
@@ -39,6 +47,7 @@ def command(
     out: Path | None,
     source: Path | None,
     dry_run: bool,
+    track: tuple[str, ...],
     as_json: bool,
     overrides: tuple[str, ...],
     compute: Compute,
@@ -50,20 +59,24 @@ def command(
     """
     from translume.config import Config
     from translume.training.group import GroupError, joined
+    from translume.training.tracking import check_services
 
     folder = out or Path("models") / config.stem
     precision = () if compute.dtype == "auto" else (f"training.precision={compute.dtype}",)
-    resume = _resume_command(config, out, source, overrides, compute)
+    resume = _resume_command(config, out, source, track, overrides, compute)
     try:
         with joined() as group:
             with group.together():
+                check_services(track)
                 settings = Config.read(config, (*precision, *overrides))
                 if dry_run and not group.alone:
                     raise SettingsError("--dry-run: found several processes, expected one; run it without torchrun")
             if dry_run:
                 _rehearse(settings, folder, source, compute, as_json=as_json)
             else:
-                train_model(settings, folder, source, compute, resume, as_json=as_json, reports=group.leads)
+                train_model(
+                    settings, folder, source, compute, resume, track=track, as_json=as_json, reports=group.leads
+                )
     except GroupError as error:
         if error.reports:
             raise
@@ -77,35 +90,28 @@ def train_model(
     compute: Compute,
     resume: str,
     *,
+    track: tuple[str, ...] = (),
     as_json: bool,
     reports: bool = True,
 ) -> None:
     """Train and show the events.
 
-    resume: how to continue, for messages.  reports: false in the processes of a group that print nothing.
+    resume: how to continue, for messages.  track: the services that get the curves, beside TensorBoard.
+    reports: false in the processes of a group that print nothing.
     """
     from translume.cli.training_display import TrainingDisplay
-    from translume.training import Interrupted, Started, TensorBoard, train
+    from translume.training import Interrupted, Started, train
 
-    last, board = None, None
-    with interrupt_hint(f"Interrupted; continue with: {resume}"), TrainingDisplay(as_json=as_json) as display:
+    last, trackers = None, Trackers()
+    with interrupt_hint(f"Interrupted; continue with: {resume}"), TrainingDisplay(as_json=as_json) as display, trackers:
         for event in train(settings, folder, source=source, device=compute.device, threads=compute.threads):
             last = event
             if not reports:
                 continue
             display.show(event)
-            try:
-                if isinstance(event, Started) and find_spec("tensorboard"):
-                    board = TensorBoard(folder, after_update=event.update)
-                if board is not None:
-                    board.add(event)
-            except OSError as error:
-                board = None
-                reason = error.strerror or error
-                warn(f"warning: {folder}/tensorboard: cannot be written: {reason}; the training goes on without it")
-    if board is not None:
-        with suppress(OSError):  # the curves are no part of the model
-            board.close()
+            if isinstance(event, Started):
+                trackers.begin(folder, settings, track, after_update=event.update)
+            trackers.add(event)
     if isinstance(last, Interrupted):
         if reports:
             click.echo(f"Interrupted after {last.update:,} updates, all saved; continue with: {resume}", err=True)
@@ -114,6 +120,48 @@ def train_model(
         display.next_steps(folder)
     if display.output_error is not None:
         raise display.output_error
+
+
+class Trackers:
+    """Passes events on to TensorBoard, if it is installed, and to services; goes on without those that fail.
+
+    A context, which writes what is left at its end.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[Tracker] = []
+
+    def __enter__(self) -> "Trackers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for tracker in self._open:
+            with suppress(OSError):  # the curves are no part of the model
+                tracker.close()
+
+    def begin(self, folder: Path, config: "Config", services: tuple[str, ...], *, after_update: int) -> None:
+        """Begin to track a run. Raises TrainingError if a service refuses it."""
+        from translume.training.tracking import SERVICES, TensorBoard
+
+        self._open += [SERVICES[name](folder, config) for name in services]
+        if find_spec("tensorboard"):
+            try:
+                self._open.append(TensorBoard(folder, after_update=after_update))
+            except OSError as error:
+                self._warn(f"{folder}/tensorboard", error)
+
+    def add(self, event: "Event") -> None:
+        """Pass an event on."""
+        for tracker in list(self._open):
+            try:
+                tracker.add(event)
+            except OSError as error:
+                self._open.remove(tracker)
+                self._warn(tracker.place, error)
+
+    def _warn(self, place: str, error: OSError) -> None:
+        reason = error.strerror or error
+        warn(f"warning: {place}: cannot be written: {reason}; the training goes on without it")
 
 
 def _rehearse(config: "Config", folder: Path, source: Path | None, compute: Compute, *, as_json: bool) -> None:
@@ -141,7 +189,12 @@ def _rehearse(config: "Config", folder: Path, source: Path | None, compute: Comp
 
 
 def _resume_command(
-    config: Path, out: Path | None, source: Path | None, overrides: tuple[str, ...], compute: Compute
+    config: Path,
+    out: Path | None,
+    source: Path | None,
+    track: tuple[str, ...],
+    overrides: tuple[str, ...],
+    compute: Compute,
 ) -> str:
     words = ["translume", "train", str(config)]
     if (count := os.environ.get("LOCAL_WORLD_SIZE", "1")) != "1":
@@ -150,5 +203,6 @@ def _resume_command(
         words += ["--out", str(out)]
     if source is not None:
         words += ["--from", str(source)]
+    words += [word for name in track for word in ("--track", name)]
     words += [word for assignment in overrides for word in ("--set", assignment)]
     return shlex.join([*words, *compute.words()])

@@ -13,7 +13,7 @@ from translume.training.events import (
     Validated,
     Warned,
 )
-from translume.training.tensorboard import TensorBoard
+from translume.training.tracking import MLflow, TensorBoard, WeightsAndBiases
 from translume.training.train import train
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Event",
     "Finished",
     "Interrupted",
+    "MLflow",
     "Preparing",
     "Progress",
     "Resumed",
@@ -29,6 +30,7 @@ __all__ = [
     "TensorBoard",
     "Validated",
     "Warned",
+    "WeightsAndBiases",
     "dry_run",
     "train",
 ]

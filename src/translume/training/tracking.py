@@ -1,0 +1,216 @@
+"""Send the curves of a run to TensorBoard, Weights & Biases or MLflow, from its events. Each is an optional package."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from translume.atomic import replace_file
+from translume.config import Config
+from translume.errors import SettingsError, TrainingError
+from translume.training.events import Event, Finished, Progress, Validated
+
+IDS = "tracking.json"
+"""The file in a model folder with the id of its run in each service, so that a resumed run continues its curves."""
+PROJECT = "translume"
+"""The project or experiment, unless the environment names one."""
+
+
+class Tracker(Protocol):
+    """Receives the events of a run. Its methods raise OSError if the numbers cannot be written.
+
+    place: where it writes, for messages.
+    """
+
+    place: str
+
+    def add(self, event: Event) -> None:
+        """Write an event that has numbers to draw; ignore others."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left, and end the run."""
+        ...
+
+
+def curves(event: Event) -> dict[str, float]:
+    """Return the numbers of a logged Progress event or of a Validated event by name, such as "training/loss"."""
+    if isinstance(event, Progress) and event.logged:
+        values = {
+            "loss": event.loss,
+            "tokens_per_second": event.tokens_per_second,
+            "learning_rate": event.learning_rate,
+            "gradient_norm": event.gradient_norm,
+        }
+        if event.nll is not None:
+            values["nll"] = event.nll
+        return {f"training/{name}": value for name, value in values.items()}
+    if isinstance(event, Validated):
+        return {f"validation/{name}": value for name, value in {event.measure: event.nll, **event.metrics}.items()}
+    return {}
+
+
+class TensorBoard:
+    """Writes curves into `folder`/tensorboard."""
+
+    def __init__(self, folder: Path, *, after_update: int = 0) -> None:
+        """after_update: curves of an earlier process are cut off after this update."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.place = f"{folder}/tensorboard"
+        threading.excepthook = _without_writer_errors
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=after_update + 1)
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Progress | Validated):
+            for name, value in curves(event).items():
+                self._writer.add_scalar(name, value, event.update)
+        if isinstance(event, Validated):
+            self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+_excepthook = threading.excepthook
+
+
+def _without_writer_errors(error: threading.ExceptHookArgs) -> None:
+    """Print the traceback of a thread, except of TensorBoard's writer when it cannot write.
+
+    The writer raises the same error again in the thread that calls it, where it is reported in one line.
+    """
+    if not (issubclass(error.exc_type, OSError) and type(error.thread).__name__ == "_AsyncWriterThread"):
+        _excepthook(error)
+
+
+class WeightsAndBiases:
+    """Sends curves and settings to Weights & Biases, as its own environment variables say."""
+
+    place = "wandb"
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        """Begin a run, or continue that of the folder. Raises TrainingError, in one line, if that fails."""
+        import wandb
+
+        ids = _ids(folder)
+        try:
+            self._run: Any = wandb.init(
+                project=os.environ.get("WANDB_PROJECT", PROJECT),
+                name=folder.name,
+                id=ids.get(self.place),
+                resume="allow",
+                dir=str(folder),
+                config=config.model_dump(mode="json"),
+                settings=wandb.Settings(silent=True, console="off"),
+            )
+        except (wandb.errors.Error, OSError) as error:
+            raise TrainingError(f"--track {self.place}: {_first_line(error)}") from None
+        self._run.define_metric("*", step_metric="update")
+        _remember(folder, {**ids, self.place: self._run.id})
+
+    def add(self, event: Event) -> None:
+        values = curves(event)
+        if values and isinstance(event, Progress | Validated):
+            self._run.log({"update": event.update, **values})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class MLflow:
+    """Sends curves and settings to the MLflow server in MLFLOW_TRACKING_URI."""
+
+    place = "mlflow"
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        """Begin a run, or continue that of the folder. Raises TrainingError, in one line, if that fails."""
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+        from mlflow.exceptions import MlflowException
+
+        ids = _ids(folder)
+        self._refused, self._status = MlflowException, "KILLED"
+        try:
+            self._client: Any = MlflowClient()
+            if self.place in ids:
+                self._run = ids[self.place]
+                self._client.update_run(self._run, status="RUNNING")
+                return
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+            found = self._client.get_experiment_by_name(name)
+            experiment = found.experiment_id if found else self._client.create_experiment(name)
+            self._run = self._client.create_run(experiment, run_name=folder.name).info.run_id
+            values = [Param(name, str(value)) for name, value in _flat(config.model_dump(mode="json"))]
+            for begin in range(0, len(values), _MOST_PARAMETERS):
+                self._client.log_batch(self._run, params=values[begin : begin + _MOST_PARAMETERS])
+        except (MlflowException, OSError) as error:
+            reason = _first_line(error)
+            if not os.environ.get("MLFLOW_TRACKING_URI"):
+                reason = "MLFLOW_TRACKING_URI is not set; expected the address of a server, as http://127.0.0.1:5000"
+            raise TrainingError(f"--track {self.place}: {reason}") from None
+        _remember(folder, {**ids, self.place: self._run})
+
+    def add(self, event: Event) -> None:
+        from mlflow.entities import Metric
+
+        if isinstance(event, Finished):
+            self._status = "FINISHED"
+        if isinstance(event, Progress | Validated):
+            now = int(time.time() * 1000)
+            values = [Metric(name, value, now, event.update) for name, value in curves(event).items()]
+            self._send(lambda: values and self._client.log_batch(self._run, metrics=values))
+
+    def close(self) -> None:
+        self._send(lambda: self._client.set_terminated(self._run, self._status))
+
+    def _send(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except self._refused as error:
+            raise OSError(_first_line(error)) from None
+
+
+SERVICES: Final = {each.place: each for each in (WeightsAndBiases, MLflow)}
+"""The trackers that a user chooses by name, which is also that of their package."""
+_MOST_PARAMETERS = 100
+"""The most that a request to MLflow may have."""
+
+
+def check_services(names: tuple[str, ...]) -> None:
+    """Raise SettingsError for a service whose package is not installed."""
+    for name in names:
+        if not find_spec(name):
+            raise SettingsError(f"--track {name}: {name} is not installed; pip install 'translume[track]'")
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a tree with names such as "model.width"."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _ids(folder: Path) -> dict[str, str]:
+    try:
+        values = json.loads((folder / IDS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {str(name): str(value) for name, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _remember(folder: Path, ids: Mapping[str, str]) -> None:
+    try:
+        replace_file(folder / IDS, json.dumps(ids).encode())
+    except OSError as error:
+        raise TrainingError(f"{folder / IDS}: cannot be written: {error.strerror}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
