@@ -185,11 +185,14 @@ def test_settings_follow_from_the_files(run, tmp_path: Path) -> None:
     assert settings["tokenizer"]["kind"] == "character"
     assert (settings["model"]["positions"], settings["training"]["ctc_weight"]) == ("rotary", 0.5)  # as for an4
     assert settings["evaluation"]["metrics"] == ["wer", "cer"]
+    assert "patience" not in settings["training"]
     assert result.stderr.startswith("8 recordings of 1.2 seconds, 8 kHz, mono and stereo")
     write_tone(tmp_path / "files" / "0.wav", seconds=70, rate=8000)
     longer = settings_of(run("init", file))
     assert longer["data"]["source"]["max_seconds"] == 70
     assert longer["data"]["cleaning"]["max_tokens"] == 2040
+    file.write_text(file.read_text() * 626)
+    assert settings_of(run("init", file))["training"]["patience"] == 10  # 5,008 pairs
 
 
 def test_photographs_of_colour_get_no_ctc(run, tmp_path: Path) -> None:

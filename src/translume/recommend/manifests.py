@@ -17,7 +17,7 @@ from translume.data.tables import first_rows, has_keys, read_objects
 from translume.errors import DataError
 from translume.recommend import Choice, Proposal
 from translume.recommend.columns import Columns, texts_of
-from translume.recommend.survey import Side, survey
+from translume.recommend.survey import FEW_PAIRS, Side, survey
 from translume.sources import frame_reader
 from translume.sources.headers import FileKind, Header, kind_of, read_header
 
@@ -252,7 +252,7 @@ def propose_for_manifest(data: DataSettings, count: int) -> Proposal:
         *_limits(longest),
         *_tokenizer(units, target, count),
         *_model(size, longest),
-        *_training(size, units, target, longest, timed=timed),
+        *_training(size, target, longest, count, timed=timed),
         Choice(path="evaluation.metrics", value=_metrics(units, target)),
         Choice(path="decoding.beam", value=5, why="larger is slower and seldom better"),
         *((Choice(path="decoding.ctc_weight", value=0.5, why="0 is faster and less accurate"),) if timed else ()),
@@ -437,7 +437,7 @@ def _model(size: Size, longest: int) -> Iterable[Choice]:
     yield Choice(path="model.head.tie", value="target", why="weights shared by the target's embedding and the output")
 
 
-def _training(size: Size, units: Units, target: Side, longest: int, *, timed: bool) -> Iterable[Choice]:
+def _training(size: Size, target: Side, longest: int, pairs: int, *, timed: bool) -> Iterable[Choice]:
     every = max(100, size.updates // 20)
     yield Choice(path="training.updates", value=size.updates)
     why = "positions in a batch; less if memory is short"
@@ -452,7 +452,8 @@ def _training(size: Size, units: Units, target: Side, longest: int, *, timed: bo
     yield Choice(path="training.save_every", value=every)
     why = "the model is the mean of the last 5 saved, unless the best is 1 % better"
     yield Choice(path="training.average_last", value=5, why=why)
-    yield Choice(path="training.patience", value=10, why="stop after 10 validations without improvement")
+    if pairs > FEW_PAIRS:
+        yield Choice(path="training.patience", value=10, why="stop after 10 validations without improvement")
     yield Choice(path="training.metric", value="cer" if target.unspaced else "wer")
 
 

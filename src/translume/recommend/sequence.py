@@ -11,7 +11,7 @@ from translume.data import read_pairs
 from translume.recommend import Choice, Proposal
 from translume.recommend.columns import languages_of_columns
 from translume.recommend.manifests import propose_for_manifest
-from translume.recommend.survey import Side, copied_share, language_of, languages_of, survey
+from translume.recommend.survey import FEW_PAIRS, Side, copied_share, language_of, languages_of, survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def _training(size: Size, source: Side, target: Side, pairs: int) -> Iterable[Ch
     yield Choice(path="training.save_every", value=every)
     why = "the model is the mean of the last 5 saved, unless the best is 1 % better"
     yield Choice(path="training.average_last", value=5, why=why)
-    if pairs > SIZES[0].pairs:  # of fewer, too few are held out to see an improvement
+    if pairs > FEW_PAIRS:
         yield Choice(path="training.patience", value=8, why="stop after 8 validations without improvement")
     if token_kinds(source, target) == ("word", "word"):
         yield Choice(

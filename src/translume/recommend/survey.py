@@ -23,6 +23,8 @@ _MAX_COMPARED = 20_000
 _RARE = 5
 _COVERED = 0.999
 """Share of the texts that the model should read without truncation."""
+FEW_PAIRS = 5000
+"""Up to so many pairs, too few are held out to see whether a model still improves."""
 FEW_TEXTS = 20
 FEW_LINES = 300
 """Fewer lines do not show whether words recur."""
