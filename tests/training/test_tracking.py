@@ -93,7 +93,6 @@ def test_weights_and_biases_has_one_run_for_a_resumed_training(
 
 
 def test_services_that_refuse_a_run_are_errors_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nosuch://place")
     with pytest.raises(TrainingError) as error:
         MLflow(folder, Config())

@@ -218,10 +218,13 @@ class Layout:
 class Writer:
     """Appends pairs to the files of one part ("all", "used" or "held_out") of an unfinished cache."""
 
-    def __init__(self, folder: Path, part: str, layout: Layout, counts: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, part: str, layout: Layout, counts: Mapping[str, Any] | None = None, *, over: bool = False
+    ) -> None:
         """counts: what `sync` returned in another process, to continue its files.
 
-        Raises DamagedCacheError if the files are not that long.
+        over: write over existing files from their beginning; `close` cuts them off.
+        Raises DamagedCacheError if the files are not as long as `counts` says.
         """
         self._layout = layout
         self.pairs = self.tokens = self.frames = 0
@@ -235,8 +238,9 @@ class Writer:
             if counts is not None and (not path.exists() or path.stat().st_size < size):
                 self.abandon()
                 raise DamagedCacheError(str(path))
-            self._files[name] = path.open("wb" if counts is None else "r+b")
-            self._files[name].truncate(size)
+            self._files[name] = path.open("wb" if counts is None and not over else "r+b")
+            if not over:
+                self._files[name].truncate(size)
             self._files[name].seek(size)
 
     def begin_origin(self) -> None:
@@ -275,6 +279,8 @@ class Writer:
 
     def close(self) -> dict[str, object]:
         """Sync and close the files, and return this part's entry of the index."""
+        for file in self._files.values():
+            file.truncate()
         self.sync()
         self.abandon()
         frames = {"frames": self.frames} if self._layout.frame_size else {}
@@ -291,14 +297,18 @@ def separate(
 ) -> dict[str, dict[str, object]]:
     """Divide the part "all": the pairs with the numbers `chosen` become "held_out", the others "used".
 
-    counts: what `Writer.sync` returned for "all", whose files are removed. Returns the entries of the index.
+    counts: what `Writer.sync` returned for "all". Its files become those of "used", so that no second copy of the pairs
+    takes room on the disk. Returns the entries of the index.
     """
     pairs, tokens, frames = (int(counts[name]) for name in ("pairs", "tokens", "frames"))
     sizes = layout.counts(pairs, tokens, frames)
-    arrays = {name: _mapped(folder / f"all.{name}", layout.of(name), size) for name, size in sizes.items()}
+    for name in sizes:
+        (folder / f"all.{name}").rename(folder / f"used.{name}")
+    arrays = {name: _mapped(folder / f"used.{name}", layout.of(name), size) for name, size in sizes.items()}
     held = np.zeros(pairs, np.bool_)
     held[chosen] = True
-    writers = {name: Writer(folder, name, layout) for name in ("used", "held_out")}
+    # The held-out pairs of a block are copied before the others are written over it.
+    writers = {"held_out": Writer(folder, "held_out", layout), "used": Writer(folder, "used", layout, over=True)}
     step = _RECORDINGS if layout.frame_size else _PAIRS
     try:
         token = frame = 0
@@ -321,13 +331,10 @@ def separate(
                     which = held[rows] == (name == "held_out")
                     masks = {each: np.repeat(which, count) for each, count in counts_of.items()}
                     writer.extend({each: array[masks.get(each, which)] for each, array in found.items()})
-        entries = {name: writer.close() for name, writer in writers.items()}
+        return {name: writers[name].close() for name in ("used", "held_out")}
     finally:
         for writer in writers.values():
             writer.abandon()
-    for name in sizes:
-        (folder / f"all.{name}").unlink()
-    return entries
 
 
 def interleaved(source: Ragged, target: Ragged, dtype: np.dtype[Any]) -> NDArray[Any]:
