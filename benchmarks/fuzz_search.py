@@ -1,9 +1,10 @@
 """Compare searches in the compiled kernels with the decoding loop in Python.
 
-Each case is a random model, an engine of it in which the kernels compute everything, a strategy (greedy or beam search
-with length and coverage penalties, or sampling), rules (banned phrases and a forced prefix among them), prompts, and
-sentences that enter the running search one group after another, some of which are removed. Each hypothesis must equal
-that of the decoding loop for its sentence alone: tokens, scores and log-probabilities, bit for bit.
+Each case is a random model (one in four has a copy head), an engine of it in which the kernels compute everything, a
+strategy (greedy or beam search with length and coverage penalties, or sampling), rules (banned phrases and a forced
+prefix among them), prompts, and sentences that enter the running search one group after another, some of which are
+removed. Each hypothesis must equal that of the decoding loop for its sentence alone: tokens, scores and
+log-probabilities, bit for bit.
 
     python benchmarks/fuzz_search.py [COUNT] [--first 0] [--seed 0]
 
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 
 from translume.checkpoint import build_model
-from translume.config import ModelSettings, SoftmaxSettings
+from translume.config import CopySettings, ModelSettings, SoftmaxSettings
 from translume.decoding import (
     BannedPhrases,
     BeamSearch,
@@ -49,6 +50,7 @@ from translume.engine import Choice, Engine
 from translume.engine.native_layers import Shape
 from translume.engine.packing import packed_as
 from translume.engine.probe import NATIVE
+from translume.heads.copy import CopyHead
 from translume.kernels.loading import kernels
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
@@ -63,9 +65,10 @@ SEARCHES = 12
 def engine_of(draw: random.Random) -> Engine:
     """Return an engine of a random model. Many tokens have equal weights, so that ties occur."""
     heads, size = draw.choice([1, 2]), draw.choice([29, 131, 523, 4099])
+    head = draw.choice([SoftmaxSettings, SoftmaxSettings, SoftmaxSettings, CopySettings])(tie="none")
     settings = ModelSettings(
-        width=32 * heads, attention_heads=heads, feed_forward=48, encoder_layers=1, decoder_layers=draw.choice([1, 2]),
-        dropout=0.0, max_positions=POSITIONS, head=SoftmaxSettings(tie="none"), norm=draw.choice(["pre", "post"]),
+        head=head, width=32 * heads, attention_heads=heads, feed_forward=48, encoder_layers=1,
+        decoder_layers=draw.choice([1, 2]), dropout=0.0, max_positions=POSITIONS, norm=draw.choice(["pre", "post"]),
         activation=draw.choice(["relu", "gelu", "swiglu", "geglu"]),
         positions=draw.choice(["sinusoidal", "learned", "rotary", "relative"]),
         decoder_mixing=(mixing := draw.choice(["attention", "attention", "ssru"])),
@@ -73,14 +76,19 @@ def engine_of(draw: random.Random) -> Engine:
     )  # fmt: skip
     torch.manual_seed(draw.randrange(1 << 30))
     model = build_model(settings, SOURCE_SIZE, size).eval()
+    linear = model.head.softmax if isinstance(model.head, CopyHead) else model.head
     with torch.no_grad():
-        model.head.weight.mul_(draw.choice([0.3, 3.0]))
+        linear.weight.mul_(draw.choice([0.3, 3.0]))
         half = size // 2
-        model.head.weight[half : 2 * half - 3] = model.head.weight[3:half].clone()
-        model.head.bias[2] += draw.choice([0.0, 1.0, 3.0])
+        linear.weight[half : 2 * half - 3] = linear.weight[3:half].clone()
+        linear.bias[2] += draw.choice([0.0, 1.0, 3.0])
+        if isinstance(model.head, CopyHead):
+            model.head.copied[:] = torch.randint(-1, size, (SOURCE_SIZE,))
+            model.head.copied[9:13] = int(model.head.copied[5])
+            model.head.gate.bias.fill_(draw.choice([-3.0, 0.0, 3.0]))
     dtype = draw.choice(["fp32", "bf16", "int8"]) if kernels().int8 else "fp32"
     engine = Engine(model, Choice(dtype, {f"decoder {Shape.of(model.decoder)}": "native"}))
-    engine.head = packed_as(NATIVE[dtype], model.head.weight, model.head.bias)
+    engine.head = packed_as(NATIVE[dtype], linear.weight, linear.bias)
     projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
     engine.key_values = [packed_as("native", each.weight, each.bias) for each in projections]
     return engine
@@ -136,7 +144,7 @@ def rules_of(draw: random.Random, size: int, forced: list[bool]) -> Callable[[sl
 def failed(draw: random.Random, engine: Engine) -> list[str]:
     """Return the faults of one search."""
     model = engine.model
-    count, size = draw.randint(1, 7), model.head.weight.size(0)
+    count, size = draw.randint(1, 7), model.head.vocabulary
     own = draw.random()  # of strategy and rules
     keys, forced = (
         torch.tensor([draw.randrange(1 << 63) for _ in range(count)]),

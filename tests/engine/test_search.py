@@ -7,6 +7,7 @@ import math
 import random
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from translume.checkpoint import build_model
-from translume.config import ModelSettings, SoftmaxSettings
+from translume.config import CopySettings, ModelSettings, SoftmaxSettings
 from translume.decoding import (
     BannedPhrases,
     BeamSearch,
@@ -37,9 +38,12 @@ from translume.decoding import (
     search,
 )
 from translume.engine import Choice, Engine
+from translume.engine.copying import CopyKernels
 from translume.engine.packing import NativeLinear, packed_as
 from translume.engine.probe import NATIVE as PACKINGS
-from translume.kernels.loading import has_kernels, kernels
+from translume.heads.copy import CopyHead
+from translume.kernels.loading import NativeError, has_kernels, kernels
+from translume.model import HeadSizes
 from translume.model.state import StaleStateError
 
 LENGTHS = (5, 2, 19, 3, 7)
@@ -101,7 +105,8 @@ def strategies(draw, covered=False):
 
 def kernels_only(model, engine, dtype):
     """Pack the engine's head and key and value projections for the kernels, whatever is faster on this machine."""
-    engine.head = packed_as(PACKINGS[dtype], model.head.weight, model.head.bias)
+    head = model.head.softmax if isinstance(model.head, CopyHead) else model.head
+    engine.head = packed_as(PACKINGS[dtype], head.weight, head.bias)
     projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
     engine.key_values = [packed_as("native", each.weight, each.bias) for each in projections]
     return engine
@@ -118,6 +123,27 @@ def large_vocabulary():
         model.head.weight[300:511] = model.head.weight[3:214]
         model.head.bias[300:511] = model.head.bias[3:214]
     return model, Engine(model, Choice("fp32", NATIVE))
+
+
+@pytest.fixture(scope="module")
+def copying():
+    """A network that copies source tokens, some of which are not target tokens and some the same one, and an engine."""
+    torch.manual_seed(13)
+    head = CopySettings(tie="none")
+    model = build_model(ModelSettings(**WIDE, dropout=0.0, max_positions=79, head=head), 17, 523).eval()
+    with torch.no_grad():
+        model.head.softmax.weight.mul_(3.0)
+        model.head.query.weight.mul_(3.0)
+        model.head.gate.weight.normal_()
+        model.head.gate.bias.zero_()
+        model.head.copied[:] = torch.tensor([-1, -1, 2, 522, 5, 5, -1, 300, 128, 127, 6, 7, 3, 3, 4, 200, -1])
+    return model, Engine(model, Choice("fp32", NATIVE))
+
+
+@pytest.fixture(scope="module", params=["softmax", "copy"])
+def searched(request):
+    """A network with a linear head and one with a copy head, each with an engine."""
+    return request.getfixturevalue({"softmax": "large_vocabulary", "copy": "copying"}[request.param])
 
 
 def search_options(strategy, limits, rules=()):
@@ -203,9 +229,9 @@ def test_ties_are_ordered_as_in_the_decoding_loop(
     short=st.booleans(),
 )
 def test_every_rule_has_the_same_effect_as_in_the_decoding_loop(
-    large_vocabulary, sources, strategy, limits, seed, rules, short
+    searched, sources, strategy, limits, seed, rules, short
 ):
-    model, engine = large_vocabulary
+    model, engine = searched
     engine = kernels_only(model, engine, "fp32")
     start = engine.start if strategy.coverage is None else engine.start_with_attention
     words = search_options(strategy, limits, rules)
@@ -220,9 +246,9 @@ def test_every_rule_has_the_same_effect_as_in_the_decoding_loop(
 
 @settings(max_examples=10)
 @given(strategy=strategies(), seed=st.integers(0, 99), some=st.sets(st.integers(0, 4), min_size=1))
-def test_a_sentence_has_the_same_result_alone_and_in_a_batch(large_vocabulary, sources, strategy, seed, some):
+def test_a_sentence_has_the_same_result_alone_and_in_a_batch(searched, sources, strategy, seed, some):
     assume(len(some) > 1)
-    model, engine = large_vocabulary
+    model, engine = searched
     engine = kernels_only(model, engine, "fp32")
     source, mask = sources(*LENGTHS, seed=seed)
     chosen, limits = torch.tensor(sorted(some)), [23, 41, 5, 71, 12]
@@ -260,10 +286,10 @@ def test_the_decoding_loop_gives_the_same_result_alone_and_in_a_batch(fresh, who
     removed=st.integers(0, 4),
 )
 def test_a_sentence_that_enters_a_running_search_has_the_same_result(
-    large_vocabulary, sources, strategy, seed, waits, prompt, removed
+    searched, sources, strategy, seed, waits, prompt, removed
 ):
     """Each sentence enters some steps after the one before; one is removed before the last enters."""
-    model, engine = large_vocabulary
+    model, engine = searched
     engine = kernels_only(model, engine, "fp32")
     (source, mask), limits = sources(*LENGTHS, seed=seed), [23, 41, 5, 71, 12]
     prompts = torch.cat([torch.ones(5, 1, dtype=torch.long), source[:, :1].expand(-1, prompt)], 1)
@@ -293,6 +319,37 @@ def test_a_sentence_that_enters_a_running_search_has_the_same_result(
                               prompts[number : number + 1])  # fmt: skip
         assert search(PromptedStep(engine.step), state, **options) == [each]
     assert {*found, removed} == set(range(5))
+
+
+def test_copies_have_the_probabilities_of_the_plain_model(copying, sources):
+    model, engine = copying
+    source, mask = sources(*LENGTHS)
+    target = torch.randint(523, (5, 3), generator=torch.Generator().manual_seed(5))
+    found, _ = engine.step(target, engine.start(source, mask))
+    wanted, _ = model.step(target, model.start(source, mask))
+    without, _ = engine.step(target, replace(engine.start(source, mask), context=None))
+    torch.testing.assert_close(found.log_probs(), wanted.log_probs(), atol=1e-4, rtol=1e-5)
+    assert float((found.log_probs() - without.log_probs()).abs().max()) > 0.5
+
+
+def test_a_nan_in_the_memory_ends_the_search_of_its_sentence_only(copying, sources):
+    model, engine = copying
+    engine = kernels_only(model, engine, "fp32")
+    source, mask = sources(*LENGTHS)
+    words = search_options(BeamSearch(width=3), [7] * 5)
+    state = engine.start(source, mask)
+    wanted = kernel_search(engine, state, words)
+    state = engine.start(source, mask)
+    with torch.inference_mode():
+        state.context.kept[2][3] = math.nan
+    assert kernel_search(engine, state, words) == [*wanted[:3], None, wanted[4]]
+
+
+def test_a_head_that_copies_unknown_tokens_is_refused():
+    head = CopyHead(CopySettings(tie="none"), HeadSizes(width=16, vocabulary=7, source_vocabulary=5), None)
+    head.copied[3] = 7
+    with pytest.raises(NativeError, match=r"^the head copies token 7 of a vocabulary of 7$"):
+        CopyKernels(head)
 
 
 def test_sources_read_in_one_call_have_the_keys_and_values_of_torch(large_vocabulary, sources):

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from translume.belief import Logits, NextToken
 from translume.decoding import CompleteSearch, ForbidTokens, MinimumLength, Rule, Sampling, Strategy
+from translume.engine.copying import CopyKernels, CopySources
 from translume.engine.layers import choose_layers
 from translume.engine.logits import LogitRefiner, summarize_logits
 from translume.engine.native_layers import NativeLayers, cache_heads, native_layers
@@ -21,11 +22,12 @@ from translume.engine.search import IdleSearches, KernelSearchSettings, NativeSe
 from translume.engine.sources import SourceKernels
 from translume.engine.state import EngineState, KVCache, StepInput
 from translume.errors import SettingsError, nearest
+from translume.heads.copy import CopyHead
 from translume.model import Transformer
 from translume.model.allocator import keep_freed_memory
 from translume.model.attention import SelfAttention
 from translume.model.layout import Layout
-from translume.model.state import GROWTH
+from translume.model.state import GROWTH, Selectable
 from translume.model.transformer import EmptyEncoder
 
 FP16_MAX = 65504.0
@@ -64,6 +66,7 @@ class Engine:
 
     key_values: the packed key and value projections of each layer's cross-attention; none in a language model.
     head: the packed output head, or None if the head is not one linear layer.
+    copying: what a copy head adds to the logits of `head`, if the kernels compute both.
     """
 
     def __init__(self, model: Transformer, choice: Choice) -> None:
@@ -81,12 +84,16 @@ class Engine:
         self.key_values = [choice.pack(each.weight, each.bias) for each in projections]
         embedding = model.decoder.embedding
         self._embedding = (embedding.table.weight, embedding.scale, embedding.positions.table)
-        plain = model.head.plain()
+        copy_head = model.head if kernels and isinstance(model.head, CopyHead) else None
+        plain = model.head.plain() if copy_head is None else copy_head.softmax.plain()
         self.head = choice.pack(plain["weight"], plain.get("bias")) if plain else None
+        self.copying = None if copy_head is None else CopyKernels(copy_head)
         quantized = kernels and self.head is not None and self.head.kind.startswith("int8")
         refined = quantized and plain["weight"].size(1) % LANES == 0
         self.refiner = LogitRefiner(plain["weight"], plain.get("bias")) if refined else None
-        self._sources = SourceKernels.of(self.encoder, self.decoder, self.model, self.key_values) if plain else None
+        self._sources: SourceKernels | None = None
+        if plain and copy_head is None:  # the head does not need the memory
+            self._sources = SourceKernels.of(self.encoder, self.decoder, self.model, self.key_values)
         self._searchable: tuple[object, object, SearchModel | None, IdleSearches] | None = None
         self._last_settings: tuple[Strategy, Sequence[Rule], KernelSearchSettings] | None = None
 
@@ -123,7 +130,8 @@ class Engine:
             cross[2 * number : 2 * number + 2] = layout.split(key_value, 2, heads)
         past = memory.new_empty(2 * layers, grid[0], heads, GROWTH, 1, width, dtype=dtype)
         cache = KVCache(past, cross, layout.bias(memory.dtype), indirect=self.decoder.indirect_slots)
-        state = EngineState(cache, position=0, context=head.begin(source, mask, memory))
+        begin = head.begin if self.copying is None else self.copying.begin
+        state = EngineState(cache, position=0, context=begin(source, mask, memory))
         return state if self.model.ctc is None else replace(state, memory=memory, memory_mask=mask)
 
     @property
@@ -145,7 +153,7 @@ class Engine:
         """Return the distribution of the token after prefix [N, t]. Reads only tokens that are not in the state."""
         hidden, state = self._read_rest(prefix, state)
         if self.head is not None:
-            return self._next_token(self.head(hidden[:, -1]), hidden[:, -1]), state
+            return self._next_token(self.head(hidden[:, -1]), hidden[:, -1], state.context), state
         return self.model.head.next_token(hidden[:, -1], state.context), state
 
     @torch.inference_mode()
@@ -184,7 +192,7 @@ class Engine:
         """Return what the kernels read in a search, kept until the head or the embedding changes; None: not all."""
         table, found = self.model.decoder.embedding.table.weight, self._searchable
         if found is None or found[0] is not self.head or found[1] is not table.dtype:
-            model = SearchModel.of(self.decoder, self.head, self.model.decoder.embedding, self.refiner)
+            model = SearchModel.of(self.decoder, self.head, self.model.decoder.embedding, self.refiner, self.copying)
             found = self._searchable = self.head, table.dtype, model, IdleSearches()
         return found[2:]
 
@@ -222,13 +230,15 @@ class Engine:
             hidden = hidden.index_select(0, rows)
         return hidden, step.state.advance(step.count, step.ancestors, step.attention)
 
-    def _next_token(self, logits: Tensor, hidden: Tensor) -> Logits:
-        """Return the distribution for logits [N, V], computed from hidden states [N, D]."""
-        supported = self.decoder.indirect_slots and logits.dtype == torch.float32 and logits.is_contiguous()
-        if self.refiner is None or not supported:
-            return Logits(logits, summarize_logits(logits) if supported else None)
-        hidden = hidden.contiguous()
-        return Logits(logits, summarize_logits(logits, self.refiner.inputs(hidden)))
+    def _next_token(self, logits: Tensor, hidden: Tensor, context: Selectable | None) -> Logits:
+        """Return the distribution for logits [N, V], computed from hidden states [N, D].  context: of the head."""
+        if not self.decoder.indirect_slots:
+            return Logits(logits)
+        logits, hidden = logits.contiguous(), hidden.contiguous()
+        summary = summarize_logits(logits, None if self.refiner is None else self.refiner.inputs(hidden))
+        if isinstance(context, CopySources) and self.copying is not None:
+            summary = self.copying.add(logits, summary, hidden, context)
+        return Logits(logits, summary)
 
     def _read_rest(self, prefix: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
         """Read the tokens of a prefix that are not in the state; return hidden states [N, t, D] and the new state."""

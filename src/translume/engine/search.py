@@ -25,6 +25,7 @@ from translume.decoding import (
     ScoreTerms,
     Strategy,
 )
+from translume.engine.copying import CopyKernels, CopySources
 from translume.engine.layers import Layers
 from translume.engine.logits import LogitRefiner
 from translume.engine.native_layers import NativeLayers, cache_struct, field_place
@@ -97,6 +98,7 @@ class SearchModel:
     """The parts of a model that the kernels read: packed layers and head, and the target embedding.
 
     table: [V, D], multiplied by `scale`.  positions: [positions, D], or None.  refiner: of an int8 head.
+    copying: of a copy head.
     """
 
     layers: NativeLayers
@@ -105,10 +107,16 @@ class SearchModel:
     scale: float
     positions: Tensor | None
     refiner: LogitRefiner | None
+    copying: CopyKernels | None
 
     @classmethod
     def of(
-        cls, layers: Layers, head: PackedLinear | None, embedding: Embedding, refiner: LogitRefiner | None
+        cls,
+        layers: Layers,
+        head: PackedLinear | None,
+        embedding: Embedding,
+        refiner: LogitRefiner | None,
+        copying: CopyKernels | None,
     ) -> "SearchModel | None":
         """Return the parts, or None if torch computes the layers or the logits."""
         table, positions = embedding.table.weight, embedding.positions.table
@@ -123,6 +131,7 @@ class SearchModel:
             scale=embedding.scale,
             positions=None if positions is None else positions.detach().contiguous(),
             refiner=refiner,
+            copying=copying,
         )
 
     def fits(self, state: EngineState, prompts: Tensor, limits: Tensor) -> bool:
@@ -164,6 +173,7 @@ class NativeSearch:
             stack=model.layers.address,
             head=ctypes.addressof(model.head.struct),
             refinement=None if self._refinement is None else ctypes.addressof(self._refinement),
+            copying=None if model.copying is None else ctypes.addressof(model.copying.struct),
             scale=model.scale,
             unshifted_limit=UNSHIFTED,
             vocabulary=model.head.outputs,
@@ -232,6 +242,7 @@ class NativeSearch:
             "maxima": torch.empty(group, -(-size // BLOCK)),
             **{name: torch.empty(group) for name in ("sums", "peaks", "log_sums")},
             "first": torch.empty(group, dtype=torch.long),
+            "shares": torch.empty(self._longest if self._model.copying else 0),
             "workspace": self._model.layers.workspace(rows, self._longest, width),
         }
         self._live = self._buffers["live"].numpy()
@@ -370,6 +381,9 @@ class _Entry:
         """
         self._settings, limits = settings, own["limit"]
         self._limits: list[int] = limits.tolist()
+        self._copied = state.context  # owns memory that the kernels read
+        if isinstance(state.context, CopySources):
+            own = {**own, "copied": state.context.addresses()}
         self.count, self.longest = len(self._limits), max(self._limits)
         self.numbers, self.here = range(number, number + self.count), set(range(self.count))
         self.cache = state.cache.copy(settings.width, state.position)

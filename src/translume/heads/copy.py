@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from translume.belief import BeliefError, Bias, Logits, NextToken, TopK, exact_topk
+from translume.belief import Logits, NextToken
 from translume.config import CopySettings, SoftmaxSettings
 from translume.heads.chunked_cross_entropy import lse_and_label_logits
 from translume.heads.linear import MeanToken, accumulation_dtype
@@ -25,7 +25,7 @@ class CopyHead(Head):
     """p_y = g · softmax(W h + b)_y + (1 − g) · Σ_{i: x_i = y} a_i (See et al. 2017, equation 9), in log space.
 
     a = softmax over source positions of (A h)·m_i / √D, the head's own attention over the memory m (Luong et al. 2015,
-    "general"), which needs no separate keys; g = σ(w·[h; Σ_i a_i m_i] + c).
+    "general"); g = σ(w·[h; Σ_i a_i m_i] + c). The products of the memory with A and w are computed once for a source.
     Source tokens that are special or not in the target vocabulary have no a_i; if a source has only such tokens, g = 1.
     `copied` maps source to target tokens: by spelling after `learn`, before that by id if the vocabularies have the
     same size.
@@ -54,23 +54,31 @@ class CopyHead(Head):
         self.copied.copy_(torch.tensor([ids.get(piece, -1) for piece in data.source_pieces]))
 
     def begin(self, source: Tensor, mask: Tensor, memory: Tensor) -> "Copyable":
+        ids, first = self.copyable(source, mask)
+        owners = torch.arange(len(ids), device=ids.device)
+        keys, gate_terms = F.linear(memory, self.memory_weight()).tensor_split([memory.size(-1)], -1)
+        return Copyable(ids, first, keys, gate_terms[..., 0], owners)
+
+    def copyable(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return [B, S] each: the target token of every position, −1 for none, and the first position of that token."""
         ids = self.copied[source].masked_fill(~mask, -1)
         same = (ids[:, :, None] == ids[:, None]) & (ids >= 0)[:, None]
-        first = same.byte().argmax(-1)  # the first position of the same token
-        owners = torch.arange(len(ids), device=ids.device)
-        return Copyable(ids, first, memory, owners)
+        return ids, same.byte().argmax(-1)
+
+    def memory_weight(self) -> Tensor:
+        """Return [D + 1, D], which maps the memory to keys of hidden states and to a term of the gate's logit."""
+        query = self.query.weight
+        return torch.cat([query.mT * len(query) ** -0.5, self.gate.weight[:, len(query) :]])
 
     def _copying(self, hidden: Tensor, context: "Copyable") -> "_Copying":
         """Return the copy distribution after hidden states [n, D]."""
         some = (context.ids >= 0).any(-1)[context.owners]
-        rows = context.grid()
-        scores = (
-            rows.product(self.query(hidden), context.memory).to(accumulation_dtype(hidden)) * hidden.size(1) ** -0.5
-        )
+        kept = accumulation_dtype(hidden)
+        scores = context.grid().product(hidden, context.keys).to(kept)
         ids = context.ids[context.owners]
         attention = scores.masked_fill(ids < 0, IMPOSSIBLE).log_softmax(-1)  # [n, S]
-        read = rows.product(attention.exp().to(hidden.dtype), context.memory.mT)
-        gate: Tensor = self.gate(torch.cat([hidden, read], -1))[:, 0].to(accumulation_dtype(hidden))
+        own_gate = F.linear(hidden, self.gate.weight[:, : hidden.size(1)], self.gate.bias)[:, 0].to(kept)
+        gate = own_gate + (attention.exp() * context.gate_terms[context.owners].to(kept)).sum(-1)
         own = F.logsigmoid(gate).masked_fill(~some, 0.0)
         other = F.logsigmoid(-gate).masked_fill(~some, IMPOSSIBLE)
         first = context.first[context.owners]
@@ -121,13 +129,14 @@ class CopyHead(Head):
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
         assert isinstance(context, Copyable)
         logits = F.linear(hidden, self.softmax.weight, self.softmax.bias)
-        return CopyBelief(Logits(logits), self._copying(hidden, context))
+        return Logits(self._copying(hidden, context).add_to(logits.to(accumulation_dtype(hidden))))
 
     def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
         """Return "gate" [N, 1], the probability of generating, and "copy_attention" [N, S], the copy distribution."""
-        belief = self.next_token(hidden, context)
-        assert isinstance(belief, CopyBelief)
-        return {"gate": belief.gate[:, None], "copy_attention": belief.copy_attention}
+        assert isinstance(context, Copyable)
+        copying = self._copying(hidden, context)
+        none = (copying.ids < 0).all(-1, keepdim=True)
+        return {"gate": copying.gate.exp()[:, None], "copy_attention": copying.attention.exp().masked_fill(none, 0.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +144,14 @@ class Copyable:
     """The tokens that can be copied from B sources, and the sentence `owners` [N] of each row.
 
     ids: [B, S], the target token at each position, −1 for none.  first: [B, S], the first position of the same token.
-    memory: [B, S, D], one per sentence.
+    keys: [B, S, D], whose products with a hidden state are the logits of the attention.
+    gate_terms: [B, S], what attention to a position adds to the gate's logit.
     """
 
     ids: Tensor
     first: Tensor
-    memory: Tensor
+    keys: Tensor
+    gate_terms: Tensor
     owners: Tensor
 
     def select(self, rows: Tensor) -> "Copyable":
@@ -205,94 +216,12 @@ class _Copying:
         found = torch.where(same, self.log_probs[:, None], 0.0).sum(-1)
         return found.masked_fill(~same.any(-1), IMPOSSIBLE)
 
+    def add_to(self, logits: Tensor) -> Tensor:
+        """Return logits [n, V] of the mixture, given those of the softmax.
 
-class CopyBelief:
-    """The mixture of a softmax and a copy distribution; raises BeliefError on access if it is NaN."""
-
-    normalised = True
-
-    def __init__(self, written: Logits, copying: _Copying) -> None:
-        self._written, self._copying = written, copying
-
-    @property
-    def rows(self) -> int:
-        return self._written.rows
-
-    @property
-    def size(self) -> int:
-        return self._written.size
-
-    @property
-    def gate(self) -> Tensor:
-        """[N]: the probability g that the next token is generated from the vocabulary and not copied."""
-        return self._copying.gate.exp()
-
-    @property
-    def copy_attention(self) -> Tensor:
-        """[N, S]: the copy distribution over source positions; zero where nothing can be copied."""
-        none = (self._copying.ids < 0).all(-1, keepdim=True)
-        return self._copying.attention.exp().masked_fill(none, 0.0)
-
-    def _check(self) -> None:
-        broken = self._copying.gate.isnan()  # NaN in the attention makes the gate NaN
-        if bool(broken.any()):
-            row = int(broken.nonzero()[0, 0])
-            raise BeliefError(row, f"the head's attention or gate of row {row} is NaN")
-
-    def log_probs(self) -> Tensor:
-        self._check()
-        written = self._written.log_probs() + self._copying.gate[:, None]
-        rows, places = (self._copying.ids >= 0).nonzero(as_tuple=True)
-        ids = self._copying.ids[rows, places]
-        both = torch.logaddexp(written[rows, ids], self._copying.log_probs[rows, places])
-        return written.index_put((rows, ids), both)
-
-    def log_prob_of(self, ids: Tensor) -> Tensor:
-        self._check()
-        written = self._written.log_prob_of(ids) + self._copying.gate[:, None]
-        return torch.logaddexp(written, self._copying.of(ids))
-
-    def topk(self, k: int, bias: Bias | None = None) -> TopK:
-        """Rank the k + 1 best tokens of the softmax and the source tokens; no other token can be among the k best."""
-        k = min(k, self.size)
-        found = self._topk_of_candidates(k, bias) if k < self.size else None
-        if found is None:
-            scores = self.log_probs()
-            found = exact_topk(scores if bias is None else bias.add_to(scores), k)
-        ranks, ids = found
-        return TopK(ids, self.log_prob_of(ids), ranks)
-
-    def _topk_of_candidates(self, k: int, bias: Bias | None) -> tuple[Tensor, Tensor] | None:
-        """Return (ranks, ids) [N, k] of the best; None if the last is no better than the bound on all other tokens."""
-        best = self._written.topk(k + 1, bias)
-        written = best.ids
-        copied = self._copying.ids
-        twice = (copied[:, :, None] == written[:, None]).any(-1)
-        ids = torch.cat([written, copied.masked_fill(twice | (copied < 0), self.size)], 1)
-        ranks = self.log_prob_of(ids.clamp(max=self.size - 1))
-        outside = best.log_probs[:, k] + self._copying.gate
-        if bias is not None:
-            added = _of_candidates(bias, ids, ranks.dtype)
-            ranks, outside = ranks + added, outside + added[:, k]
-        ids, order = ids.sort(-1)
-        ranks = ranks.gather(1, order).masked_fill(ids == self.size, -torch.inf)
-        ranks, order = ranks.sort(dim=-1, descending=True, stable=True)
-        ranks, ids = ranks[:, :k], ids.gather(1, order)[:, :k]
-        if bool(((ranks[:, -1] <= outside) & ~outside.isneginf()).any()):
-            return None
-        return ranks, ids
-
-    def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
-        return Logits(self.log_probs()).sample(uniforms, temperature=temperature, bias=bias)
-
-
-def _of_candidates(bias: Bias, ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the values [N, C] that a bias adds to candidate ids [N, C], some of which may be V."""
-    same = ids[bias.rows] == bias.ids[:, None]
-    zeros = torch.zeros(ids.shape, dtype=dtype, device=ids.device)
-    added = zeros.index_add(0, bias.rows, torch.where(same, bias.values.to(dtype)[:, None], 0.0))
-    if bias.allowed is None:
-        return added
-    inside = ids.clamp(max=bias.allowed.size(-1) - 1)
-    allowed = bias.allowed[inside] if bias.allowed.dim() == 1 else bias.allowed.gather(1, inside)
-    return added.masked_fill(~allowed, -torch.inf)
+        Where a token can be copied, e^l becomes e^l + S (1−g)/g Σ a, S the sum of e^l. The new sum is S/g.
+        """
+        rows, places = (self.ids >= 0).nonzero(as_tuple=True)
+        index = rows, self.ids[rows, places]
+        copies = self.log_probs[rows, places] + (logits.logsumexp(-1) - self.gate)[rows]
+        return logits.index_put(index, torch.logaddexp(logits[index], copies))

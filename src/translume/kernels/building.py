@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Final
 
 SOURCES: Final = (
-    "vectors.h", "linear.h", "stack.h", "attention.h", "logits.h", "rules.h", "sampling.h", "numbers.h",
-    "linear.c", "layers.c", "logits.c", "search.c", "training.c", "packed_attention.c", "weight_gradient.c",
+    "vectors.h", "linear.h", "stack.h", "attention.h", "logits.h", "copying.h", "rules.h", "sampling.h", "numbers.h",
+    "linear.c", "layers.c", "logits.c", "copying.c", "search.c", "training.c", "packed_attention.c",
+    "weight_gradient.c",
 )  # fmt: skip
 """The C files of this package."""
 FLAGS: Final = ("-O2", "-fno-math-errno", "-shared", "-fPIC")

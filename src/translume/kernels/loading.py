@@ -144,6 +144,12 @@ class Refinement(ctypes.Structure):
     )
 
 
+class CopyGate(ctypes.Structure):
+    """`copy_gate` of copying.h."""
+
+    _fields_ = (("width", ctypes.c_int64), ("weight", ctypes.c_void_p), ("bias", ctypes.c_float))
+
+
 class Rules(ctypes.Structure):
     """`rules` of rules.h."""
 
@@ -185,7 +191,7 @@ class SearchSettingsStruct(ctypes.Structure):
     """`search_settings` of search.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("stack", "head", "refinement", "table", "positions")),
+        *((name, ctypes.c_void_p) for name in ("stack", "head", "refinement", "copying", "table", "positions")),
         *((name, ctypes.c_float) for name in ("scale", "unshifted_limit")),
         *((name, ctypes.c_int64) for name in ("vocabulary", "block", "eos")),
         *((name, ctypes.c_void_p) for name in ("rules", "sampling")),
@@ -202,7 +208,7 @@ class Sentence(ctypes.Structure):
     _fields_ = (
         ("lane", Lane),
         *((name, ctypes.c_int64) for name in ("begin", "limit", "state", "key", "forced")),
-        *((name, ctypes.c_void_p) for name in ("limit_divisor", "ancestors", "spare")),
+        *((name, ctypes.c_void_p) for name in ("copied", "limit_divisor", "ancestors", "spare")),
         *((name, ctypes.c_void_p) for name in ("read_tokens", "read_log_probs", "phrase_states", "totals")),
         *((name, ctypes.c_void_p) for name in ("attended", "spare_attended")),
         ("finished", ctypes.c_int64),
@@ -223,7 +229,7 @@ class SearchState(ctypes.Structure):
         ("ranked", ctypes.c_void_p),
         ("choices", Choices),
         *((name, ctypes.c_void_p) for name in ("own_tokens", "banned", "x", "logits", "maxima", "sums", "peaks")),
-        *((name, ctypes.c_void_p) for name in ("log_sums", "first", "workspace")),
+        *((name, ctypes.c_void_p) for name in ("log_sums", "first", "shares", "workspace")),
     )
 
 
@@ -374,6 +380,7 @@ def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "com
         "translume_group",
         "translume_weight_offset",
         "translume_summarize",
+        "translume_add_copies",
         "translume_workspace",
         "translume_encode_workspace",
         "translume_linear_workspace",
@@ -395,6 +402,7 @@ def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "com
     library.translume_encode.argtypes = [pointer, pointer, number, number, pointer, pointer]
     library.translume_linear.argtypes = [pointer, pointer, number, pointer, pointer]
     library.translume_summarize.argtypes = [pointer, number, number, number, ctypes.c_float, *[pointer] * 6]
+    library.translume_add_copies.argtypes = [*[pointer] * 4, number, number, number, *[pointer] * 7]
     library.translume_search.argtypes = [pointer, pointer, number]
     library.translume_stable_prefix.argtypes = [pointer, pointer, number, pointer]
     library.translume_square_sum.restype = ctypes.c_double

@@ -6,6 +6,7 @@
 
 #include <float.h>
 
+#include "copying.h"
 #include "logits.h"
 #include "rules.h"
 #include "sampling.h"
@@ -16,6 +17,7 @@ typedef struct {
     const stack *stack;
     const linear *head;
     refinement *refinement;            /* for int8 heads, `hidden` is set here; NULL: none */
+    const copy_gate *copying;          /* NULL: nothing is copied */
     const float *table, *positions;    /* embeddings [V, D], multiplied by `scale`; positions [capacity, D] or NULL */
     float scale, unshifted_limit;
     int64_t vocabulary, block, eos;
@@ -41,6 +43,7 @@ typedef struct {
     int64_t limit, state;      /* maximum length of a hypothesis */
     int64_t key;               /* for the random numbers of sampling */
     int64_t forced;            /* whether the target begins with the forced text of the rules */
+    const copy_source *copied; /* NULL: nothing is copied */
     const float *limit_divisor; /* the length penalty's divisor at the limit */
     int64_t *ancestors, *spare; /* lane.ancestors is one of them; each allocated for [K, begin + limit + 1] */
     int64_t *read_tokens;      /* [limit + 1, K], the token that each hypothesis reads at position `begin` and later */
@@ -68,6 +71,7 @@ typedef struct {
     int64_t *own_tokens, *banned;      /* [largest limit + 1], of the hypothesis whose next token is chosen: rules.h */
     float *x, *logits, *maxima, *sums, *peaks, *log_sums; /* [N, D], [n, V], [n, blocks], [n] */
     int64_t *first;                    /* [n] */
+    float *shares;                     /* [longest source], for copying */
     char *workspace;
 } search_state;
 
@@ -365,6 +369,17 @@ static void compute_logits(const search_settings *settings, search_state *search
                         search->log_sums);
 }
 
+/* Add what a sentence copies to its logits, which begin at `row`, after the hidden states x [K, D]. */
+static void copy_source_tokens(const search_settings *settings, search_state *search, const sentence *sentence, int64_t row,
+                               const float *x) {
+    int64_t size = settings->vocabulary, blocks = (size + settings->block - 1) / settings->block;
+    for (int64_t last = row + sentence->lane.beam; row < last; row++, x += settings->stack->width) {
+        row_logits own = {search->logits + row * size, search->maxima + row * blocks, settings->block, search->first + row,
+                          search->sums + row, search->peaks + row, search->log_sums + row};
+        add_copies(settings->copying, sentence->copied, x, own, search->shares);
+    }
+}
+
 /* Take up to `steps` steps, in each of which all live sentences read a token. Sentences that are done leave. Returns the
    number of steps taken: fewer if no sentence is left, or if a cache must grow first. */
 int64_t translume_search(const search_settings *settings, search_state *search, int64_t steps) {
@@ -387,6 +402,8 @@ int64_t translume_search(const search_settings *settings, search_state *search, 
                 int64_t own = sentence->lane.beam;
                 if (settings->coverage)
                     add_attended(search, sentence, search->step.attention + (begin + row) * search->step.attention_width);
+                if (settings->copying)
+                    copy_source_tokens(settings, search, sentence, row, search->x + (begin + row) * settings->stack->width);
                 advance_sentence(settings, search, sentence, row);
                 if (sentence->state == LIVE) search->live[left++] = &sentence->lane;
                 row += own;
