@@ -272,7 +272,7 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=20 if SHORT else 300)
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64, 0])
-    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS))
+    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS)
     parser.add_argument("--rounds", type=int, default=1 if SHORT else 3)
     parser.add_argument("--stop", choices=("first", "optimal"), default="first")
     parser.add_argument("--processor-time", action="store_true")
