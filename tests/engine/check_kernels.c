@@ -35,7 +35,14 @@ static void check_vectors(void) {
             expect("gelu by erf", y[lane], x[lane] / 2 * (1 + erf(x[lane] * sqrt(0.5))), 2e-7 * fabs(x[lane]));
         store(y, exp_lanes(load(x)));
         for (int lane = 0; lane < LANES; lane++)
-            expect("exp", y[lane], x[lane] < -87 ? 0 : exp(x[lane]), 3e-7 * exp(x[lane]));
+            expect("exp", y[lane], x[lane] < -87 ? 0 : exp(x[lane]), 1e-7 * exp(x[lane]));
+        doubles halves[2];
+        to_doubles(load(x), halves);
+        for (int lane = 0; lane < LANES; lane++) {
+            double value = 8 * halves[2 * lane / LANES][lane % (LANES / 2)], wanted = value < -708 ? 0 : exp(value);
+            expect("fp64", value, 8 * x[lane], 0);
+            expect("exp in fp64", exp_doubles(8 * halves[2 * lane / LANES])[lane % (LANES / 2)], wanted, 4e-16 * wanted);
+        }
     }
     float parts[4][LANES], sums[4];
     vector four[4];
@@ -52,6 +59,9 @@ static void check_vectors(void) {
         expect("sum_lanes", sum_lanes(four[k]), sum, 1e-6);
         expect("max_lane", max_lane(four[k]), largest, 0);
         expect("any_lane", any_lane(four[k] >= broadcast((float)largest)) != 0, 1, 0);
+        uint32_t bits = lane_bits(four[k] >= broadcast((float)largest));
+        expect("lane_bits", parts[k][__builtin_ctz(bits)], largest, 0);
+        expect("one bit", bits & (bits - 1), 0, 0);
         expect("no lane", any_lane(four[k] > broadcast((float)largest)) != 0, 0, 0);
     }
     float rough[LANES] = {1e6f, -1e6f, 0.1f, NAN};
@@ -194,13 +204,25 @@ static void check_positions(int64_t head_size) {
     }
 }
 
+typedef struct {
+    float x;
+    int32_t token;
+} ranked_token;
+
+static int compare_ranks(const void *one, const void *other) {
+    const ranked_token *left = one, *right = other;
+    if (left->x != right->x) return left->x > right->x ? -1 : 1;
+    return left->token - right->token;
+}
+
 /* Compare truncations and draws of a row with definitions in fp64 over sorted tokens. spread: of the logits, 0: ties. */
 static void check_draws(int64_t size, float spread, int64_t top_k, double top_p, double eta) {
     enum { BLOCKS = 5, PADDED = BLOCKS * 128 };
-    static float logits[PADDED], x[PADDED], weights[PADDED], tops[BLOCKS], maxima[BLOCKS];
-    static double exact[PADDED], sums[BLOCKS];
-    static ranked_token near[PADDED], order[PADDED];
-    choices found = {x, weights, exact, near, tops, sums, BLOCKS, 128, 0, 0, EVERY_TOKEN};
+    static float logits[PADDED], x[PADDED], weights[PADDED], near_x[PADDED], tops[BLOCKS], maxima[BLOCKS];
+    static double exact[PADDED], near_weights[PADDED], sums[BLOCKS];
+    static int32_t near[2 * PADDED];
+    static ranked_token order[PADDED];
+    choices found = {x, weights, exact, near, near_x, near_weights, tops, sums, BLOCKS, 128, 0, 0, EVERY_TOKEN};
     sampling settings = {0, top_k, 0.7, top_p, -INFINITY, -INFINITY, eta ? log(eta) : -INFINITY};
     float peak = -INFINITY;
     double total = 0, entropy = 0, before = 0, kept = 0, wanted = 0;

@@ -46,7 +46,9 @@ class KernelSampling:
             "x": torch.full((blocks * BLOCK,), -math.inf),
             "weights": torch.empty(blocks * BLOCK),
             "exact": torch.empty(blocks * BLOCK, dtype=torch.double),
-            "near": torch.empty(blocks * BLOCK, 2),
+            "near": torch.empty(2 * blocks * BLOCK, dtype=torch.int32),
+            "near_x": torch.empty(blocks * BLOCK),
+            "near_weights": torch.empty(blocks * BLOCK, dtype=torch.double),
             "tops": torch.empty(blocks),
             "sums": torch.empty(blocks, dtype=torch.double),
         }

@@ -179,7 +179,8 @@ class Choices(ctypes.Structure):
     """`choices` of sampling.h."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "weights", "exact", "near", "tops", "sums")),
+        *((name, ctypes.c_void_p) for name in ("x", "weights", "exact", "near", "near_x", "near_weights")),
+        *((name, ctypes.c_void_p) for name in ("tops", "sums")),
         *((name, ctypes.c_int64) for name in ("blocks", "block", "is_exact")),
         ("total", ctypes.c_double),
         ("least", ctypes.c_float),

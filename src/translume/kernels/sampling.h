@@ -9,7 +9,6 @@
 #define TRANSLUME_SAMPLING
 
 #include <float.h>
-#include <stdlib.h>
 
 #include "vectors.h"
 
@@ -26,17 +25,14 @@ typedef struct {
     int32_t last;
 } border;
 
-typedef struct {
-    float x;
-    int32_t token;
-} ranked_token;
-
 /* The tokens of a row that may be drawn. V is padded to whole blocks. */
 typedef struct {
     float *x;            /* [V], first the scores; -INFINITY for padding */
     float *weights;      /* [V], fp32 */
     double *exact;       /* [V], fp64, valid if `is_exact` */
-    ranked_token *near;  /* [V], tokens near a border */
+    int32_t *near;       /* [2 V], tokens near a border, in ascending order, and room for collecting them */
+    float *near_x;       /* [V], their x */
+    double *near_weights; /* [V], their weights */
     float *tops;         /* [blocks], the largest x; -INFINITY: no token of the block is kept, and its x is invalid */
     double *sums;        /* [blocks], of the weights of tokens that are kept */
     int64_t blocks, block, is_exact;
@@ -44,10 +40,9 @@ typedef struct {
     border border;
 } choices;
 
-#define WEIGHT_ERROR 4e-7 /* relative, of fp32 weights: two units in the last place, and rounding */
+#define WEIGHT_ERROR 2.5e-7 /* relative, of sums of fp32 weights: 8.6e-8 of any weight, and two roundings of 6e-8 */
 #define ALL_EQUAL INT32_MAX
 #define EVERY_TOKEN ((border){-FLT_MAX, ALL_EQUAL})
-#define FEW 48            /* tokens that are sorted to find a border */
 #define UNCERTAIN (-1)
 
 /* The finaliser of SplitMix64 (Steele, Lea and Flood 2014). */
@@ -71,12 +66,6 @@ INLINE int is_kept(border border, float x, int64_t token) {
     return x > border.least || (x == border.least && token <= border.last);
 }
 
-INLINE integers kept_lanes(border border, vector x, int64_t first) {
-    static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    if (border.last == ALL_EQUAL) return x >= border.least;
-    return (x > border.least) | ((x == border.least) & (*(const integers *)lanes + (int32_t)first <= border.last));
-}
-
 INLINE double weight_of(const choices *found, int64_t token) {
     return found->is_exact ? found->exact[token] : (double)found->weights[token];
 }
@@ -84,125 +73,182 @@ INLINE double weight_of(const choices *found, int64_t token) {
 /* Compute the weights in fp64. */
 static void compute_exact(choices *found) {
     for (int64_t number = 0; number < found->blocks; number++)
-        for (int64_t k = number * found->block; k < (number + 1) * found->block && found->tops[number] != -INFINITY; k++)
-            found->exact[k] = exp((double)found->x[k]);
+        for (int64_t k = number * found->block; k < (number + 1) * found->block && found->tops[number] != -INFINITY;
+             k += LANES) {
+            doubles x[2], *exact = (doubles *)(found->exact + k);
+            to_doubles(load(found->x + k), x);
+            exact[0] = exp_doubles(x[0]), exact[1] = exp_doubles(x[1]);
+        }
     found->is_exact = 1;
 }
 
-/* Return the sum of the weights of the tokens within a border. count: their number. sums: where to store the sum of each
-   block, or NULL. */
-static double weigh(const choices *found, border border, int64_t *count, double *sums) {
-    double total = 0;
-    *count = 0;
-    for (int64_t number = 0; number < found->blocks; number++) {
-        double sum = 0;
-        int64_t first = number * found->block, end = first + found->block;
-        if (found->tops[number] >= border.least && found->is_exact) {
-            for (int64_t token = first; token < end; token++)
-                if (is_kept(border, found->x[token], token)) sum += found->exact[token], ++*count;
-        } else if (found->tops[number] >= border.least) {
-            doubles halves[4] = {{0}};
-            integers counts[2] = {{0}};
-            for (int64_t token = first; token < end; token += 2 * LANES)
-#pragma GCC unroll 2
-                for (int part = 0; part < 2; part++) { /* independent sums hide the latency of additions */
-                    int64_t place = token + part * LANES;
-                    integers kept = kept_lanes(border, load(found->x + place), place);
-                    counts[part] -= kept;
-                    add_as_doubles(halves + 2 * part, (vector)(kept & (integers)load(found->weights + place)));
-                }
-            halves[0] = (halves[0] + halves[1]) + (halves[2] + halves[3]), counts[0] += counts[1];
-            for (int lane = 0; lane < LANES / 2; lane++) sum += halves[0][lane];
-            for (int lane = 0; lane < LANES; lane++) *count += counts[0][lane];
+/* Return the sum of the weights, or if `by_rank` the number, of the tokens of a block with x >= least. */
+INLINE double weigh_block(const choices *found, int by_rank, int64_t number, float least) {
+    const float *x = found->x + number * found->block, *weights = found->weights + number * found->block;
+    doubles halves[2] = {{0}, {0}}, wide[2];
+    if (found->is_exact && !by_rank)
+        for (int64_t k = 0; k < found->block; k += LANES) {
+            const longs *exact = (const longs *)(found->exact + number * found->block + k);
+            to_doubles(load(x + k), wide);
+            for (int half = 0; half < 2; half++) halves[half] += (doubles)((wide[half] >= (double)least) & exact[half]);
         }
+    else
+        for (int64_t k = 0; k < found->block; k += 4 * LANES) {
+            vector parts[4];
+#pragma GCC unroll 4
+            for (int part = 0; part < 4; part++) {
+                vector weight = by_rank ? broadcast(1) : load(weights + k + part * LANES);
+                parts[part] = (vector)((load(x + k + part * LANES) >= least) & (integers)weight);
+            }
+            add_as_doubles(halves, (parts[0] + parts[1]) + (parts[2] + parts[3]));
+        }
+    return sum_doubles(halves[0] + halves[1]);
+}
+
+/* Return the sum of the weights, or if `by_rank` the number, of the tokens within a border. sums: where to store the sum
+   of each block, or NULL. */
+static double weigh(const choices *found, int by_rank, border border, double *sums) {
+    float next = nextafterf(border.least, INFINITY);
+    double total = 0;
+    for (int64_t number = 0; number < found->blocks; number++) {
+        int64_t first = number * found->block, end = first + found->block;
+        double sum = 0;
+        int is_mixed = first <= border.last && border.last < end - 1; /* `last` is within the block */
+        for (int64_t token = first; token < end && is_mixed; token++)
+            if (is_kept(border, found->x[token], token)) sum += by_rank ? 1 : weight_of(found, token);
+        if (!is_mixed && found->tops[number] >= border.least)
+            sum = weigh_block(found, by_rank, number, border.last < first ? next : border.least);
         if (sums) sums[number] = sum;
         total += sum;
     }
     return total;
 }
 
-/* Return the number of tokens with x >= least, and the sum of their weights in `mass`, within 1e-6; mass: may be NULL. */
-static int64_t count_from(const choices *found, float least, double *mass) {
-    integers counts[4] = {{0}};
-    int64_t total = 0;
-    if (mass && found->is_exact) *mass = weigh(found, (border){least, ALL_EQUAL}, &total, NULL);
-    if (mass && found->is_exact) return total;
-    double sum = 0;
-    for (int64_t number = 0; number < found->blocks; number++) {
-        if (found->tops[number] < least) continue;
-        vector sums[4] = {{0}};
-        for (int64_t first = number * found->block; first < (number + 1) * found->block; first += 4 * LANES)
-#pragma GCC unroll 4
-            for (int part = 0; part < 4; part++) { /* independent sums hide the latency of additions */
-                integers kept = load(found->x + first + part * LANES) >= least;
-                counts[part] -= kept;
-                if (mass) sums[part] += (vector)(kept & (integers)load(found->weights + first + part * LANES));
-            }
-        if (mass) sum += sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
-    }
-    counts[0] += counts[1] + (counts[2] + counts[3]);
-    for (int lane = 0; lane < LANES; lane++) total += counts[0][lane];
-    if (mass) *mass = sum;
-    return total;
+/* Fill the last vector of collected tokens. */
+INLINE void pad_near(const choices *found, int64_t count) {
+    for (; count % LANES; count++) found->near_x[count] = -INFINITY, found->near_weights[count] = 0;
 }
 
-static int compare_ranks(const void *one, const void *other) {
-    const ranked_token *left = one, *right = other;
-    if (left->x != right->x) return left->x > right->x ? -1 : 1;
-    return left->token - right->token;
-}
-
-/* Collect the tokens with least <= x < end in order; return their number. */
-static int64_t collect(const choices *found, float least, float end) {
-    int64_t count = 0;
+/* Collect the tokens with least <= x < above; return their number. */
+static int64_t collect(const choices *found, int by_rank, float least, float above) {
+    const float *x = found->x;
+    int32_t *near = found->near, *vectors = near + found->blocks * found->block;
+    int64_t count = 0, chosen = 0;
+    /* Branches on the vectors would be mispredicted, so that those with such tokens are listed first. */
     for (int64_t number = 0; number < found->blocks; number++) {
         if (found->tops[number] < least) continue;
-        for (int64_t first = number * found->block; first < (number + 1) * found->block; first += LANES) {
-            vector x = load(found->x + first);
-            if (!any_lane((x >= least) & (x < end))) continue;
-            for (int64_t token = first; token < first + LANES; token++)
-                if (found->x[token] >= least && found->x[token] < end)
-                    found->near[count++] = (ranked_token){found->x[token], (int32_t)token};
+        for (int64_t first = number * found->block, end = first + found->block; first < end; first += LANES) {
+            vectors[chosen] = (int32_t)first;
+            chosen += any_lane((load(x + first) >= least) & (load(x + first) < above));
         }
     }
-    qsort(found->near, count, sizeof *found->near, compare_ranks);
+    for (int64_t k = 0; k < chosen; k++) {
+        vector own = load(x + vectors[k]);
+        for (uint32_t bits = lane_bits((own >= least) & (own < above)); bits; bits &= bits - 1)
+            near[count++] = vectors[k] + __builtin_ctz(bits);
+    }
+    for (int64_t k = 0; k < count; k++) {
+        found->near_x[k] = x[near[k]];
+        found->near_weights[k] = by_rank ? 1 : weight_of(found, near[k]);
+    }
+    pad_near(found, count);
     return count;
+}
+
+/* Return the sum of the weights of the collected tokens with x >= least. */
+static double weigh_near(const choices *found, int64_t count, float least) {
+    doubles halves[2] = {{0}, {0}}, x[2];
+    for (int64_t k = 0; k < count; k += LANES) {
+        const longs *weights = (const longs *)(found->near_weights + k);
+        to_doubles(load(found->near_x + k), x);
+        for (int half = 0; half < 2; half++) halves[half] += (doubles)((x[half] >= (double)least) & weights[half]);
+    }
+    return sum_doubles(halves[0] + halves[1]);
+}
+
+/* Return the float halfway between two in their order; it is `low` if there is none between. */
+static float float_between(float low, float high) {
+    int32_t ends[2], middle;
+    memcpy(ends, &low, sizeof low), memcpy(ends + 1, &high, sizeof high);
+    for (int k = 0; k < 2; k++) ends[k] ^= ends[k] < 0 ? INT32_MAX : 0;
+    middle = (int32_t)(((int64_t)ends[0] + ends[1]) >> 1);
+    middle ^= middle < 0 ? INT32_MAX : 0;
+    memcpy(&low, &middle, sizeof low);
+    return low;
+}
+
+/* Return an estimate of a border, from a sample: the largest tokens of the blocks for a few tokens, else LANES tokens of
+   each block. slope: set to the weight of tokens by x there. */
+static float guess_border(const choices *found, float peak, int by_rank, double wanted, double *slope) {
+    int by_tops = by_rank && wanted <= (double)found->blocks;
+    int64_t count = 0;
+    if (by_tops)
+        for (; count < found->blocks; count++)
+            found->near_x[count] = found->tops[count], found->near_weights[count] = 1;
+    else
+        for (int64_t number = 0; number < found->blocks; number++, count += LANES) {
+            int64_t first = number * found->block + number % 4 * LANES;
+            store(found->near_x + count, load(found->x + first));
+            doubles *weights = (doubles *)(found->near_weights + count);
+            to_doubles(by_rank ? broadcast(1) : load(found->weights + first), weights);
+        }
+    pad_near(found, count);
+    double share = by_tops ? 1 : (double)LANES / (double)found->block;
+    double high_mass = 0, low_mass = weigh_near(found, count, -FLT_MAX);
+    /* A sample may not have the heaviest tokens, so that the weight below a border is estimated better. */
+    double target = by_rank ? wanted * share : low_mass - (found->total - wanted) * share;
+    float low = peak - 32, high = peak;
+    for (int probe = 0; probe < 8; probe++) {
+        float middle = 0.5f * low + 0.5f * high;
+        double mass = weigh_near(found, count, middle);
+        if (mass >= target) low = middle, low_mass = mass;
+        else high = middle, high_mass = mass;
+    }
+    *slope = (low_mass - high_mass) / ((double)(high - low) * share);
+    return by_tops ? low : 0.5f * low + 0.5f * high;
 }
 
 /* Find the border of the tokens whose predecessors weigh less than `wanted`, or, if `by_rank`, are fewer than that. peak:
    the largest x. Returns 0 if a change of a sum by `margin` could move it. */
 static int find_border(const choices *found, float peak, int by_rank, double wanted, double margin, border *result) {
-    float above = nextafterf(peak, INFINITY), least = -INFINITY, reach = 4; /* the border is in [least, above) */
-    int64_t count_above = 0, count_least = INT64_MAX, count;
-    double mass_above = 0, mass_least = 0, mass;
-    for (int probe = 0; count_least - count_above > FEW; probe += least != -INFINITY) {
-        /* Go down from the peak until the border is passed; then look a little below and above where it is expected to
-           be, and every third time in the middle. */
-        double share = 0.5;
-        if (!by_rank && probe % 3 < 2) share = (mass_least - wanted) / (mass_least - mass_above) * 0.875 + (probe % 3 ? 0.125 : 0);
-        float middle = least == -INFINITY ? peak - reach : least + (float)share * (above - least);
-        if (middle <= least || middle >= above) middle = 0.5f * least + 0.5f * above;
-        if (middle <= least || middle >= above) break; /* all others are equal */
-        if (by_rank && reach == 128 && (double)count_from(found, -FLT_MAX, NULL) <= wanted) {
+    double slope, part;
+    float least = guess_border(found, peak, by_rank, wanted, &slope), above = least, middle;
+    double mass = weigh(found, by_rank, (border){least, ALL_EQUAL}, NULL); /* of the tokens with x >= above */
+    double width = 1.5 * fabs(mass - wanted) / slope + 0x1p-6; /* 1.5 times the expected distance, and a little */
+    int goes_down = mass < wanted;
+    int64_t count;
+    if (!(width < 0.5)) width = 0.5;
+    /* Collect the tokens next to the guess, on the side of the border, until it is among them. */
+    for (;; width *= 2) {
+        if (fabs(mass - wanted) < margin) return 0;
+        if (goes_down) above = least, least = width < 256 ? above - (float)width : -FLT_MAX;
+        else least = above, above = width < 256 ? least + (float)width : INFINITY;
+        count = collect(found, by_rank, least, above), part = weigh_near(found, count, least);
+        if (!goes_down) mass = above == INFINITY ? 0 : mass - part;
+        if (goes_down ? mass + part >= wanted : mass < wanted) break;
+        if (goes_down) mass += part;
+        if (goes_down && least == -FLT_MAX) {
             *result = EVERY_TOKEN;
-            return 1;
+            return mass - wanted >= margin || margin == 0;
         }
-        count = count_from(found, middle, by_rank ? NULL : &mass);
-        if (by_rank) mass = (double)count;
-        if (mass > wanted) least = middle, count_least = count, mass_least = mass;
-        else above = middle, count_above = count, mass_above = mass, reach *= 2;
     }
-    *result = (border){above, ALL_EQUAL};
-    if (!by_rank) mass_above = weigh(found, *result, &count, NULL);
-    if (margin > 0 && mass_above >= wanted) return 0; /* the sums in the loop were less exact */
-    count = collect(found, least, above);
-    for (int64_t k = 0; k < count; k++) {
-        if (fabs(mass_above - wanted) < margin) return 0;
-        if (mass_above >= wanted) return 1;
-        *result = (border){found->near[k].x, found->near[k].token};
-        mass_above += by_rank ? 1 : weight_of(found, found->near[k].token);
+    /* The tokens with x >= above weigh less than `wanted`, those with x >= least do not. */
+    double before = mass;
+    while ((middle = float_between(least, above)) > least) {
+        part = weigh_near(found, count, middle);
+        if (fabs(before + part - wanted) < margin) return 0;
+        if (before + part >= wanted) least = middle;
+        else above = middle, mass = before + part;
     }
-    return mass_above - wanted >= margin;
+    if (fabs(mass - wanted) < margin) return 0;
+    *result = (border){least, ALL_EQUAL};
+    for (int64_t k = 0; k < count && mass < wanted; k++) {
+        if (found->near_x[k] != least) continue;
+        *result = (border){least, found->near[k]};
+        mass += found->near_weights[k];
+        if (fabs(mass - wanted) < margin) return 0;
+    }
+    return 1;
 }
 
 /* Return the border within both. */
@@ -229,14 +275,14 @@ static double mean_depth(const choices *found, double total) {
                     if (found->exact[token] > 0) sum += found->exact[token] * found->x[token];
             } else
                 add_as_doubles(halves, load(found->weights + k) * maximum(broadcast(-100.0f), load(found->x + k)));
-        for (int lane = 0; lane < LANES / 2; lane++) sum += halves[0][lane] + halves[1][lane];
+        sum += sum_doubles(halves[0] + halves[1]);
     }
     return -sum / total;
 }
 
 /* Restrict a border to the tokens with x >= cut. Returns 0 if a change of `cut` by `error` could remove others. */
 static int cut_at(const choices *found, double cut, double error, border *result) {
-    if (error > 0 && collect(found, (float)(cut - error), (float)(cut + error))) return 0;
+    if (error > 0 && collect(found, 1, (float)(cut - error), (float)(cut + error))) return 0;
     *result = inner(*result, border_at(cut < 0 ? cut : 0)); /* the largest x, 0, always passes */
     return 1;
 }
@@ -255,10 +301,9 @@ INLINE int is_by_logits(const sampling *settings) {
    it. */
 static int find_inner_border(const sampling *settings, choices *found) {
     double error = found->is_exact ? 0 : WEIGHT_ERROR, total = 0, log_total = 0;
-    int64_t count;
     border result = inner(EVERY_TOKEN, border_at(settings->log_min_p)), other;
     if (is_by_shares(settings))
-        log_total = log(total = found->is_exact ? weigh(found, EVERY_TOKEN, &count, NULL) : found->total);
+        log_total = log(total = found->is_exact ? weigh(found, 0, EVERY_TOKEN, NULL) : found->total);
     if (settings->log_epsilon != -INFINITY && !cut_at(found, settings->log_epsilon + log_total, 2 * error, &result))
         return 0;
     if (settings->log_eta != -INFINITY) {
@@ -312,17 +357,22 @@ static float find_largest(const choices *found) {
 }
 
 /* Compute the fp32 weights of a block and their sum. */
-INLINE void weigh_block(choices *found, int64_t number) {
+INLINE void set_weights(choices *found, int64_t number) {
+    const float *x = found->x + number * found->block;
+    float *weights = found->weights + number * found->block;
+    int64_t size = found->block;
     doubles halves[2] = {{0}, {0}};
-    double sum = 0;
-    for (int64_t k = number * found->block; k < (number + 1) * found->block; k += LANES) {
-        vector weight = exp_lanes(load(found->x + k));
-        store(found->weights + k, weight);
-        add_as_doubles(halves, weight);
+    for (int64_t k = 0; k < size; k += 4 * LANES) {
+        vector parts[4];
+#pragma GCC unroll 4
+        for (int part = 0; part < 4; part++) {
+            parts[part] = exp_lanes(load(x + k + part * LANES));
+            store(weights + k + part * LANES, parts[part]);
+        }
+        add_as_doubles(halves, (parts[0] + parts[1]) + (parts[2] + parts[3]));
     }
-    halves[0] += halves[1];
-    for (int lane = 0; lane < LANES / 2; lane++) sum += halves[0][lane];
-    found->sums[number] = sum, found->total += sum;
+    found->sums[number] = sum_doubles(halves[0] + halves[1]);
+    found->total += found->sums[number];
 }
 
 /* Compute x = (score - largest) / temperature of the tokens within a border, where a score is what is in `x`, less peak
@@ -330,16 +380,19 @@ INLINE void weigh_block(choices *found, int64_t number) {
 static void set_x(choices *found, border border, float peak, float log_sum, float largest, float temperature, int weighs) {
     found->total = 0;
     for (int64_t number = 0; number < found->blocks; number++) {
-        float *top = found->tops + number;
+        float *top = found->tops + number, *own = found->x + number * found->block;
+        int64_t size = found->block;
         *top = *top < border.least ? -INFINITY : (((*top - peak) - log_sum) - largest) / temperature;
         found->sums[number] = 0;
         if (*top == -INFINITY) continue;
-        for (int64_t k = number * found->block; k < (number + 1) * found->block; k += LANES) {
-            vector score = load(found->x + k), x = ((score - peak) - log_sum) - largest;
-            if (temperature != 1) x /= temperature;
-            store(found->x + k, select_lanes(kept_lanes(border, score, k), x, broadcast(-INFINITY)));
-        }
-        if (weighs) weigh_block(found, number);
+        for (int64_t k = 0; k < size && border.least > -FLT_MAX; k++)
+            if (!is_kept(border, own[k], number * size + k)) own[k] = -INFINITY;
+        if (temperature == 1)
+            for (int64_t k = 0; k < size; k += LANES) store(own + k, ((load(own + k) - peak) - log_sum) - largest);
+        else
+            for (int64_t k = 0; k < size; k += LANES)
+                store(own + k, (((load(own + k) - peak) - log_sum) - largest) / temperature);
+        if (weighs) set_weights(found, number);
     }
 }
 
@@ -349,7 +402,6 @@ static int find_choices(const sampling *settings, float peak, float log_sum, cho
     float temperature = (float)settings->temperature, largest = find_largest(found);
     int by_shares = is_by_shares(settings), is_cut = settings->top_k || settings->log_min_p != -INFINITY;
     border kept = EVERY_TOKEN;
-    int64_t count;
     if (largest == -INFINITY) return 0;
     if (is_by_logits(settings) && settings->top_k) {
         find_border(found, largest, 1, (double)settings->top_k, 0, &kept);
@@ -362,8 +414,8 @@ static int find_choices(const sampling *settings, float peak, float log_sum, cho
         find_inner_border(settings, found);
     }
     for (int64_t number = 0; number < found->blocks && !by_shares && is_cut; number++)
-        if (found->tops[number] >= found->border.least) weigh_block(found, number);
-    if (by_shares || is_cut) found->total = weigh(found, found->border, &count, found->sums);
+        if (found->tops[number] >= found->border.least) set_weights(found, number);
+    if (by_shares || is_cut) found->total = weigh(found, 0, found->border, found->sums);
     return 1;
 }
 
@@ -391,11 +443,11 @@ static int64_t find_token(const choices *found, double chance) {
 
 /* Draw a token that may be drawn with a uniform number. */
 static int64_t draw_token(choices *found, double chance) {
-    int64_t token = find_token(found, chance), count;
+    int64_t token = find_token(found, chance);
     if (token != UNCERTAIN) return token;
     if (!found->is_exact) {
         compute_exact(found);
-        found->total = weigh(found, found->border, &count, found->sums);
+        found->total = weigh(found, 0, found->border, found->sums);
     }
     return find_token(found, chance);
 }

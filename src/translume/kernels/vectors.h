@@ -143,7 +143,20 @@ INLINE int any_lane(integers where) {
 #else
     int found = 0;
     for (int lane = 0; lane < LANES; lane++) found |= where[lane];
-    return found;
+    return found != 0;
+#endif
+}
+
+/* Return a number whose bit k is set where lane k is. */
+INLINE uint32_t lane_bits(integers where) {
+#if LANES == 16
+    return _mm512_test_epi32_mask((__m512i)where, (__m512i)where);
+#elif LANES == 8
+    return (uint32_t)_mm256_movemask_ps((__m256)where);
+#else
+    uint32_t bits = 0;
+    for (int lane = 0; lane < LANES; lane++) bits |= (uint32_t)(where[lane] & 1 << lane);
+    return bits;
 #endif
 }
 
@@ -160,18 +173,33 @@ INLINE float max_lane(vector value) {
 #endif
 }
 
-/* Add the first and second half of a vector to sums in fp64. */
-typedef double doubles __attribute__((vector_size(4 * LANES)));
-INLINE void add_as_doubles(doubles *sums, vector value) {
+typedef double doubles __attribute__((vector_size(4 * LANES), aligned(8), may_alias));
+typedef int64_t longs __attribute__((vector_size(4 * LANES), aligned(8), may_alias));
+
+/* Convert the first and second half of a vector to fp64. */
+INLINE void to_doubles(vector value, doubles *halves) {
 #if LANES == 16
-    sums[0] += (doubles)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)value));
-    sums[1] += (doubles)_mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd((__m512)value), 1)));
+    halves[0] = (doubles)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)value));
+    halves[1] = (doubles)_mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd((__m512)value), 1)));
 #elif LANES == 8
-    sums[0] += (doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)value));
-    sums[1] += (doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)value, 1));
+    halves[0] = (doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)value));
+    halves[1] = (doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)value, 1));
 #else
-    for (int lane = 0; lane < LANES; lane++) sums[lane / (LANES / 2)][lane % (LANES / 2)] += (double)value[lane];
+    for (int lane = 0; lane < LANES; lane++) halves[lane / (LANES / 2)][lane % (LANES / 2)] = (double)value[lane];
 #endif
+}
+
+/* Add the first and second half of a vector to sums in fp64. */
+INLINE void add_as_doubles(doubles *sums, vector value) {
+    doubles halves[2];
+    to_doubles(value, halves);
+    sums[0] += halves[0], sums[1] += halves[1];
+}
+
+INLINE double sum_doubles(doubles value) {
+    double sum = 0;
+    for (int lane = 0; lane < LANES / 2; lane++) sum += value[lane];
+    return sum;
 }
 
 /* e^x for x < 88, within 2 units in the last place; 0 below -87. Cody and Waite's reduction, Cephes' polynomial. */
@@ -193,6 +221,17 @@ INLINE vector exp_lanes(vector x) {
     integers scale = (__builtin_convertvector(whole, integers) + 127) << 23;
     return select_lanes(x < -87.0f, (vector){0}, power * (vector)scale);
 #endif
+}
+
+/* e^x for x < 709, within 2 units in the last place; 0 below -708. The same reduction, Cephes' quotient. */
+INLINE doubles exp_doubles(doubles x) {
+    doubles shifted = x * 1.4426950408889634074 + 6755399441055744.0, whole = shifted - 6755399441055744.0; /* 1.5 * 2^52 */
+    doubles rest = (x - whole * 6.93145751953125e-1) - whole * 1.42860682030941723212e-6, square = rest * rest;
+    doubles odd = rest * ((1.26177193074810590878e-4 * square + 3.02994407707441961300e-2) * square + 9.99999999999999999910e-1);
+    doubles even = ((3.00198505138664455042e-6 * square + 2.52448340349684104192e-3) * square
+                    + 2.27265548208155028766e-1) * square + 2.0;
+    longs power = (longs)(1.0 + 2.0 * odd / (even - odd)) + ((longs)shifted << 52); /* times 2^whole */
+    return (doubles)((x >= -708.0) & power);
 }
 
 INLINE vector sigmoid(vector x) {
