@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from translume.config import TrainingSettings
 from translume.training.optimisation import MovingAverage, mean, snapshot
 from translume.training.resume import Begun, State, add_candidate, averaged_with, describe_kept_weights
-from translume.training.validation import clearly_better
+from translume.training.validation import Quality, clearly_better
 
 
 def state_of(update: int, candidates: list[int]) -> State:
@@ -87,14 +87,26 @@ def test_best_weights_better_than_the_mean_are_described_until_it_is_forgotten()
     assert state.kept_quality(settings) == (None, {})
 
 
-@pytest.mark.parametrize(("metric", "best", "mean", "kept"), [
-    ("bleu", 41.0, 40.7, False),  # less than 1 % better: luck of many validations
-    ("bleu", 41.2, 40.7, True),
-    ("nll", 1.99, 2.0, False),
-    ("nll", 1.97, 2.0, True),
-    ("bleu", 41.0, float("nan"), True),
+@pytest.mark.parametrize(("metric", "pairs", "best", "mean", "kept"), [
+    ("bleu", 1000, 41.0, 40.7, False),  # less than 1 % better: luck of many validations
+    ("bleu", 1000, 41.2, 40.7, True),
+    ("rougeL", 39, 35.0, 28.0, False),  # three pairs can contribute 7.7 points
+    ("rougeL", 39, 36.0, 28.0, True),
+    ("exact_match", 39, 5 / 0.39, 2 / 0.39, False),  # three more pairs
+    ("exact_match", 39, 6 / 0.39, 2 / 0.39, True),
+    ("nll", 39, 1.99, 2.0, False),
+    ("nll", 39, 1.97, 2.0, True),  # a mean over tokens, of which there are more than pairs
+    ("perplexity", None, 19.7, 20.0, True),
+    ("bleu", 1000, 41.0, float("nan"), True),
 ])  # fmt: skip
 def test_the_best_weights_are_kept_only_if_they_clearly_beat_the_mean(
-    metric: str, best: float, mean: float, kept: bool
+    metric: str, pairs: int | None, best: float, mean: float, kept: bool
 ) -> None:
-    assert clearly_better(metric != "nll", best, mean) == kept
+    quality = Quality(nll=mean, metrics={metric: mean}, pairs=pairs)
+    assert clearly_better(metric not in ("nll", "perplexity"), best, quality, metric) == kept
+
+
+@given(best=st.floats(0, 100), mean=st.floats(0, 100), pairs=st.integers(1, 2000))
+def test_more_pairs_never_turn_a_clear_lead_into_luck(best: float, mean: float, pairs: int) -> None:
+    few, more = (Quality(nll=1.0, metrics={"bleu": mean}, pairs=count) for count in (pairs, pairs + 1))
+    assert not clearly_better(True, best, few, "bleu") or clearly_better(True, best, more, "bleu")

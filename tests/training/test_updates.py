@@ -23,6 +23,7 @@ from translume.training import Finished, Preparing, Progress, Started, Validated
 from translume.training.batches import gather, seed_of
 from translume.training.optimisation import Precision, Updater
 from translume.training.prepare import PreparedData, prepare_folder
+from translume.training.validation import Quality
 
 Make = Callable[..., Config]
 SPECIALS = SpecialIds(pad=0, bos=1, eos=2, unk=3)
@@ -250,6 +251,23 @@ def test_validations_count_translations_that_reach_their_limit(toy: Make, tmp_pa
     validated = [event for event in train(config, tmp_path) if isinstance(event, Validated)]
     assert [event.reached_limit for event in validated] == [17]
     assert [line["reached_limit"] for line in read_history(tmp_path) if line["event"] == "validated"] == [17]
+
+
+@pytest.mark.parametrize(("sentences", "measured"), [(5, 5), (500, 17)])
+def test_the_mean_is_compared_with_the_number_of_translated_pairs(
+    toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: int, measured: int
+) -> None:
+    found: list[int | None] = []
+    margin = Quality.margin
+
+    def recorded(mean: Quality, metric: str) -> float:
+        found.append(mean.pairs)
+        return margin(mean, metric)
+
+    monkeypatch.setattr(Quality, "margin", recorded)
+    settings = {"metric": "chrf", "average_last": 3, "validation_sentences": sentences}
+    list(train(toy(updates=5, **settings), tmp_path))
+    assert found == [measured]
 
 
 def test_validated_weights_are_those_that_were_saved(toy: Make, unmatched: dict[str, str], tmp_path: Path) -> None:

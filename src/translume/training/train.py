@@ -397,8 +397,8 @@ class Run:
             quality = self._validator.measure(self._kept(), lambda: False)
             if quality is not None:
                 state.mean_nll, state.mean_metrics = quality.nll, dict(quality.metrics)
-                best, mean = self._best_value(), quality.value(settings.metric)
-                state.keeps_best = best is not None and clearly_better(self._larger, best, mean)
+                best = self._best_value()
+                state.keeps_best = best is not None and clearly_better(self._larger, best, quality, settings.metric)
         nll, metrics = state.kept_quality(settings)
         return Finished(
             update=state.update,

@@ -30,14 +30,22 @@ _AT_ONCE = 128
 CLEARLY_BETTER = 0.01
 """Share by which the best weights must beat the mean of the last ones to be the model instead."""
 
+_LUCKY_PAIRS = 3
+"""Number of validation pairs that may decide nothing: the best weights must lead by more than these can contribute."""
+
 Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMetrics:
-    """The metrics of a task by name.  reached_limit: number of targets that ended at their length limit."""
+    """The metrics of a task by name.
+
+    pairs: number of pairs measured, if each contributes up to 100 points / pairs; None for means over tokens.
+    reached_limit: number of targets that ended at their length limit.
+    """
 
     values: Mapping[str, float]
+    pairs: int | None = None
     reached_limit: int = 0
 
 
@@ -49,17 +57,26 @@ Metrics = Callable[[Stop], TaskMetrics | None]
 class Quality:
     """Quality of weights on the validation set.
 
-    nll: nats per target token.  metrics: those of the task by name.  reached_limit: number of targets that ended at
-    their length limit, of those generated for `metrics`.
+    nll: nats per target token.  metrics: those of the task by name.  pairs: see `TaskMetrics`.
+    reached_limit: number of targets that ended at their length limit, of those generated for `metrics`.
     """
 
     nll: float
     metrics: Mapping[str, float]
+    pairs: int | None = None
     reached_limit: int = 0
 
     def value(self, metric: str) -> float:
         """Return the value of a metric, or the nll."""
         return self.nll if metric == "nll" else self.metrics[metric]
+
+    def margin(self, metric: str) -> float:
+        """Return the lead over these weights that may be luck.
+
+        It is 1 % of the value, and for metrics of pairs at least what three pairs can contribute: 300 points / pairs.
+        """
+        pairs = None if metric == "nll" else self.pairs
+        return max(CLEARLY_BETTER * abs(self.value(metric)), 100 * _LUCKY_PAIRS / pairs if pairs else 0.0)
 
 
 def better(larger: bool, value: float, best: float | None) -> bool:
@@ -69,13 +86,13 @@ def better(larger: bool, value: float, best: float | None) -> bool:
     return value > best if larger else value < best
 
 
-def clearly_better(larger: bool, best: float, mean: float) -> bool:
-    """Return whether the best validation beats that of the mean of weights by more than 1 %, or that is NaN.
+def clearly_better(larger: bool, best: float, mean: Quality, metric: str) -> bool:
+    """Return whether the best validation beats that of the mean of weights by more than luck, or that is NaN.
 
     The best is the luckiest of many validations of a small set, so that it looks better than it is.
     """
-    margin = CLEARLY_BETTER * abs(mean)
-    return mean != mean or better(larger, best, mean + margin if larger else mean - margin)
+    value, margin = mean.value(metric), mean.margin(metric)
+    return value != value or better(larger, best, value + margin if larger else value - margin)
 
 
 def measured_by(config: Config, corpus: TokenizedCorpus) -> str:
@@ -150,7 +167,8 @@ class Validator:
         (ends,) = zip(*self.group.numbers([found is None]), strict=True)
         if found is None or any(ends):
             return None
-        return Quality(nll=sum(nats) / max(1, sum(counts)), metrics=found.values, reached_limit=found.reached_limit)
+        nll = sum(nats) / max(1, sum(counts))
+        return Quality(nll=nll, metrics=found.values, pairs=found.pairs, reached_limit=found.reached_limit)
 
 
 def nll_of(model: Network, batch: Batch) -> float:
@@ -230,7 +248,8 @@ def translation_metrics(
             values[f"{metric} {name}"] = scores[0].value
             limited += sum(reached for _, reached in translations)
         mean = {metric: fmean(values.values())}
-        return TaskMetrics(values={**mean, **values} if several else mean, reached_limit=limited)
+        count = sum(len(references) for _, references in texts)
+        return TaskMetrics(values={**mean, **values} if several else mean, pairs=count, reached_limit=limited)
 
     return translate
 
@@ -317,6 +336,7 @@ def classification_metrics(
         if shares is None:
             return None
         golds, founds = ([set(pair[side]) for share in shares for pair in share] for side in (0, 1))
-        return TaskMetrics(values={"accuracy": accuracy_of(golds, founds), "macro_f1": macro_f1_of(golds, founds)})
+        values = {"accuracy": accuracy_of(golds, founds), "macro_f1": macro_f1_of(golds, founds)}
+        return TaskMetrics(values=values, pairs=len(golds))
 
     return classify
