@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from translume.checkpoint import Manifest
 
 MEGABYTE = "x" * 1_000_000
 SETTINGS = """
@@ -291,6 +294,42 @@ def test_misuse_exits_with_two(translume: Translume, words: list[str], line: str
     done = translume(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == line
+
+
+def test_ctrl_c_ends_a_training_that_still_fills_its_first_buffer(
+    translume: Translume, warm_python: Path, home: Path, tmp_path: Path
+) -> None:
+    program = """
+import time
+from translume.cli import main
+from translume.data.streaming import EpochReader
+from translume.training import prepare
+prepare.choose_attention = lambda *_: "plain"
+def read(reader, most):  # a slow source
+    print("reading", flush=True)
+    time.sleep(60)
+EpochReader.read = read
+main(prog_name="translume")
+"""
+    settings = {"streaming": "true", "cleaning.max_tokens": 50}
+    settings |= {f"valid_{side}": f"'{home}/train.{name}'" for side, name in (("source", "en"), ("target", "de"))}
+    options = [word for name, value in settings.items() for word in ("--set", f"data.{name}={value}")]
+    line = ["train", home / "en-de.toml", "--out", tmp_path / "model", *options]
+    running = subprocess.Popen(
+        [warm_python, "-c", program, *line], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == "reading\n"
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=20)
+    assert running.returncode == 130
+    assert errors.splitlines()[-1] == (
+        f"Interrupted after 0 updates, all saved; continue with: translume train {home}/en-de.toml "
+        f"--out {tmp_path}/model {shlex.join(options)}"
+    )
+    assert not (tmp_path / "model" / "resume").exists()
+    assert "weights.safetensors" not in Manifest.read(tmp_path / "model").files
+    assert translume(*line, "--set", "training.updates=2").returncode == 0
 
 
 def test_ctrl_c_saves_and_prints_the_command_that_resumes(

@@ -159,16 +159,20 @@ def test_a_signal_to_one_rank_saves_and_the_resumed_run_has_the_same_bits(
     assert digests[0] == digests[1]
 
 
-def test_a_streamed_run_of_two_ranks_that_was_stopped_in_a_buffer_ends_with_the_same_bits(folder: Path) -> None:
-    runs = [Manifest.read(folder / run).files for run in ("streamed", "streamed and interrupted")]
+@pytest.mark.parametrize("stopped", ["streamed and interrupted", "stopped while reading"])
+def test_a_streamed_run_of_two_ranks_that_was_stopped_ends_with_the_same_bits(
+    folder: Path, found: list[dict[str, Any]], stopped: str
+) -> None:
+    runs = [Manifest.read(folder / run).files for run in ("streamed", stopped)]
     states = [
         json.loads((folder / run / files["resume/state.json"].file).read_text())
-        for run, files in zip(("streamed", "streamed and interrupted"), runs, strict=True)
+        for run, files in zip(("streamed", stopped), runs, strict=True)
     ]
     assert states[0]["place"] == states[1]["place"]
     assert states[0]["place"]["buffer"]["buffer"] > 0
     for name in ("resume/raw.safetensors", "resume/optimizer.safetensors"):
         assert runs[0][name].sha256 == runs[1][name].sha256
+    assert [each["stopped while reading"] for each in found] == ["Interrupted"] * 2
 
 
 def test_a_rank_that_fails_in_its_stream_ends_all(found: list[dict[str, Any]]) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from translume.checkpoint import FolderLock, Manifest, committed, disk, load_checkpoint, read_config, read_tensors
 from translume.config import Config
+from translume.data import Pair, streaming
 from translume.errors import DataError
 from translume.training import Finished, Interrupted, Progress, Resumed, Saved, Started, Validated, Warned, train
 
@@ -135,6 +136,31 @@ def test_a_signal_saves_and_the_same_call_resumes(
     resumed = [event for event in train(toy(), tmp_path) if isinstance(event, Resumed)]
     assert resumed == [Resumed(update=7, updates=17, folder=tmp_path)]
     assert content(tmp_path) == whole["best"]
+
+
+@pytest.mark.parametrize(("accumulate", "reads", "updates"), [(1, 1, 0), (1, 2, 2), (5, 2, 0), (5, 5, 1)])
+def test_a_signal_while_pairs_are_read_saves_the_last_update(
+    toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int, reads: int, updates: int
+) -> None:
+    """Five batches are of several buffers."""
+    config = toy(**FEATURES["streaming"], accumulate=accumulate, updates=5)
+    whole = finish(config, tmp_path / "whole")
+    read, calls = streaming.EpochReader.read, count(1)
+
+    def interrupted(reader: streaming.EpochReader, most: int) -> tuple[int, list[Pair]] | None:
+        found = read(reader, most)
+        if next(calls) == reads:
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("the signal did not end the reading")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(streaming.EpochReader, "read", interrupted)
+        *_, last = train(config, tmp_path / "cut")
+    assert isinstance(last, Interrupted)
+    assert last.update == updates
+    assert (tmp_path / "cut" / "resume").exists() == (last.update > 0)
+    assert finish(config, tmp_path / "cut") == whole
 
 
 def test_a_signal_during_validation_leaves_the_validation_to_the_resumed_run(

@@ -1,7 +1,8 @@
 """The endless stream of training batches, its seeds, and the gradients of one update."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -12,6 +13,10 @@ from translume.data.streaming import Place, Share, Shares, Stream
 from translume.errors import DataError, SettingsError, TrainingError
 from translume.model.head import HeadLoss
 from translume.training.group import Group
+from translume.training.interrupt import Interruption
+
+Interruptible = Callable[[], AbstractContextManager[None]]
+"""Returns a context for a long wait for data, which may end the block by `Interruption`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +36,9 @@ class PlanOptions:
 class Plans(Protocol):
     """Plans of batches, one after another, without end.
 
-    epoch, corpus, plan: the current ones.  account: counts of the training pairs.  place: what the state of a run
-    keeps of the current plan besides its epoch, as JSON values.
+    epoch, corpus, plan: the current ones; no plan before the first call of `advance` if it must be read.
+    account: counts of the training pairs.  place: what the state of a run keeps of the current plan besides its epoch,
+    as JSON values.
     """
 
     @property
@@ -40,12 +46,12 @@ class Plans(Protocol):
     @property
     def corpus(self) -> TokenizedCorpus: ...
     @property
-    def plan(self) -> BatchPlan: ...
+    def plan(self) -> BatchPlan | None: ...
     @property
     def account(self) -> Account: ...
     @property
     def place(self) -> dict[str, Any]: ...
-    def advance(self) -> None: ...
+    def advance(self, interruptible: Interruptible) -> None: ...
     def close(self) -> None: ...
 
 
@@ -58,7 +64,7 @@ class EpochPlans:
         self._options = options
         self.plan = options.plan(corpus, epoch)
 
-    def advance(self) -> None:
+    def advance(self, interruptible: Interruptible) -> None:
         """Go on to the next epoch."""
         self.epoch += 1
         self.plan = self._options.plan(self.corpus, self.epoch)
@@ -92,24 +98,23 @@ class BufferPlans:
         self._base = 0
         self.epoch = self._next.epoch
         self.corpus = stream.sample
-        self._plan: BatchPlan | None = None
+        self.plan: BatchPlan | None = None
 
-    @property
-    def plan(self) -> BatchPlan:
-        """The plan of the current buffer; the first one is read when it is used, since all processes must take part."""
-        if self._plan is None:
-            self.advance()
-        assert self._plan is not None
-        return self._plan
-
-    def advance(self) -> None:
-        """Read the next buffer that has pairs after cleaning. An error in one process ends all."""
+    def advance(self, interruptible: Interruptible) -> None:
+        """Read the next buffer that has pairs after cleaning. An error or `Interruption` in one process ends all."""
         used = True
         while True:
             self.place, self.epoch = self._place(), self._next.epoch
             with self._group.together():
-                data = self._shares.next()
-            shares = [Share.from_bytes(each) for each in self._group.blobs(data)]
+                try:
+                    with interruptible():
+                        data = self._shares.next()
+                except Interruption:  # the other processes wait for the data of this one
+                    data = b""
+            found = self._group.blobs(data)
+            if b"" in found:
+                raise Interruption
+            shares = [Share.from_bytes(each) for each in found]
             with self._group.together():
                 self._refuse_differences(shares)
                 self._next = shares[0].after
@@ -123,7 +128,7 @@ class BufferPlans:
                 if self.epoch == 0:
                     self.account = Account.total([self.account, self.corpus.account])
                 if self.corpus.pairs:
-                    self._plan = self._options.plan(self.corpus, self.epoch, self.place["buffer"]["buffer"])
+                    self.plan = self._options.plan(self.corpus, self.epoch, self.place["buffer"]["buffer"])
                     return
 
     def close(self) -> None:
@@ -153,18 +158,19 @@ class BatchStream:
         self._rank, self._size, self._in_step = rank, size, in_step
         self._used: list[TokenizedCorpus] = []
 
-    def take(self, count: int) -> dict[tuple[int, ...], Batch]:
+    def take(self, count: int, interruptible: Interruptible = nullcontext) -> dict[tuple[int, ...], Batch]:
         """Return the part of this rank in the next `count` batches, each with a key for `gather`.
 
         If the ranks can share whole batches evenly, the i-th batch has the key (i,), whatever the rank. Otherwise every
         rank takes some rows of each batch, which are of similar lengths, and the key has the rank too. A batch with
         fewer rows than ranks has none for some ranks. If these compute in step, they get its first row without tokens.
+        After an `Interruption`, no more batches can be taken.
         """
         whole = count % self._size == 0
         self._used.clear()
         found: dict[tuple[int, ...], Batch] = {}
         for index in range(count):
-            plan, position = self._next()
+            plan, position = self._next(interruptible)
             if whole and index % self._size == self._rank:
                 found[(index,)] = plan.batch(position)
             elif not whole and self._rank < len(plan.numbers(position)):
@@ -173,15 +179,16 @@ class BatchStream:
                 found[index, self._rank] = replace(plan.batch(position, slice(1)), tokens=0, lines=())
         return found
 
-    def _next(self) -> tuple[BatchPlan, int]:
+    def _next(self, interruptible: Interruptible) -> tuple[BatchPlan, int]:
         """Return the place of the next batch; after the last of a plan, of the first of the next plan."""
-        if self.position >= len(self.plans.plan):
-            self.plans.advance()
-            self.position = 0
+        while (plan := self.plans.plan) is None or self.position >= len(plan):
+            self.plans.advance(interruptible)
+            if plan is not None:
+                self.position = 0
         self.position += 1
         if self.plans.corpus not in self._used:
             self._used.append(self.plans.corpus)
-        return self.plans.plan, self.position - 1
+        return plan, self.position - 1
 
     def line(self, number: int) -> str:
         """Return the file and line of a pair that the last call of `take` returned.  number: one of `Batch.lines`."""

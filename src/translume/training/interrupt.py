@@ -2,15 +2,21 @@
 `Interrupted`.
 
 `SignalFlag` only sets a flag. `Run.events` in `train.py` checks it after each update, and validation between batches.
+A long wait for data ends at once, by `Interruption`.
 """
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 Handler = Callable[[int, FrameType | None], Any] | int | None
+
+
+class Interruption(BaseException):
+    """A signal ended a block of `SignalFlag.interruptible`."""
 
 
 class SignalFlag:
@@ -27,6 +33,18 @@ class SignalFlag:
         self.caught = ""
         self._on_signal, self._always = on_signal, always
         self._before: dict[int, Handler] = {}
+        self._raises = False
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Run a block that a signal ends by raising `Interruption`, also if the signal was caught before."""
+        self._raises = True
+        try:
+            if self.caught:
+                raise Interruption
+            yield
+        finally:
+            self._raises = False
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -42,11 +60,13 @@ class SignalFlag:
         self._restore()
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
-        self.caught = signal.Signals(number).name
+        first, self.caught = not self.caught, signal.Signals(number).name
         if not self._always:
             self._restore()
         if self._on_signal is not None:
             self._on_signal(number)
+        if self._raises and first:
+            raise Interruption
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

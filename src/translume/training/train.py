@@ -40,7 +40,7 @@ from translume.training.events import (
     Warned,
 )
 from translume.training.group import Group, joined
-from translume.training.interrupt import SignalFlag
+from translume.training.interrupt import Interruption, SignalFlag
 from translume.training.mapped import stored
 from translume.training.optimisation import Weights, learning_rate
 from translume.training.prepare import (
@@ -301,7 +301,8 @@ class Run:
         """Train until the run ends or SIGINT, SIGTERM or SIGHUP was received, and yield events.
 
         A signal only sets a flag (`SignalFlag`): the update in progress is finished and everything saved before
-        `Interrupted`. Raises TrainingError if a loss is not finite; earlier commits stay.
+        `Interrupted`. An update that still waits for its pairs is given up. Raises TrainingError if a loss is not
+        finite; earlier commits stay.
         """
         with SignalFlag(always=not self._group.alone) as signals:
             while True:
@@ -328,7 +329,7 @@ class Run:
                 if last is not None:
                     yield last
                     return
-                yield from self._update()
+                yield from self._update(signals)
 
     def _log_warning(self) -> Iterator[Event]:
         """Yield a warning, once, that history.jsonl cannot be written."""
@@ -435,8 +436,6 @@ class Run:
 
     def _save(self) -> Event:
         state, prepared = self._state, self._prepared
-        plans, state.position = prepared.stream.plans, prepared.stream.position
-        state.epoch, state.place = plans.epoch, plans.place
         state.seconds = self._elapsed()
         with self._group.together():
             live = prepared.live(folder=self._store.folder)
@@ -479,11 +478,16 @@ class Run:
 
     # ---- updates
 
-    def _update(self) -> Iterator[Event]:
+    def _update(self, signals: SignalFlag) -> Iterator[Event]:
         begun = time.monotonic()
         state, settings, prepared = self._state, self._settings, self._prepared
-        update = state.update + 1
-        batches = {key: each.to(prepared.device) for key, each in prepared.stream.take(settings.accumulate).items()}
+        update, stream = state.update + 1, prepared.stream
+        try:
+            taken = stream.take(settings.accumulate, signals.interruptible)
+        except Interruption:  # the state still has the place of the last update
+            return
+        state.epoch, state.place, state.position = stream.plans.epoch, stream.plans.place, stream.position
+        batches = {key: each.to(prepared.device) for key, each in taken.items()}
         sums = self._gather(batches, update)
         rate = learning_rate(update, settings, prepared.model.config.model.width)
         norm = prepared.updater.update(sums.tokens, rate)
