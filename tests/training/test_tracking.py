@@ -1,13 +1,15 @@
 """Curves in Weights & Biases and MLflow: the numbers of the events, one run for a resumed training, short errors."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from translume.cli.train import Trackers
 from translume.config import Config
 from translume.errors import TrainingError
-from translume.training import Finished, MLflow, Progress, Validated, WeightsAndBiases
-from translume.training.tracking import Tracker
+from translume.training import Finished, Interrupted, MLflow, Progress, Validated, WeightsAndBiases
+from translume.training.tracking import SERVICES, Ending, Tracker
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -53,10 +55,7 @@ def test_mlflow_has_all_logged_numbers_of_a_resumed_run(
     for first in (1, 5):
         tracker = MLflow(folder, Config())
         follow(tracker, first)
-        if first == 5:
-            kept = {"nll": 2.25, "metrics": {}, "best_update": 7, "folder": folder, "already": False}
-            tracker.add(Finished(update=7, reason="updates", kept="the last", **kept))
-        tracker.close()
+        tracker.close("interrupted" if first == 1 else "finished")
     client = MlflowClient()
     (experiment,) = (each for each in client.search_experiments() if each.name == "translume")
     (run,) = client.search_runs([experiment.experiment_id])
@@ -88,8 +87,63 @@ def test_weights_and_biases_has_one_run_for_a_resumed_training(
         shown = dict(run.summary)
         assert (shown["update"], shown["training/loss"], shown["validation/bleu"]) == (first + 2, 5.5, 13.5)
         ids.append(run.id)
-        tracker.close()
+        tracker.close("finished")
     assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "status"), [("finished", 0, "FINISHED"), ("interrupted", 255, "KILLED"), ("failed", 1, "FAILED")]
+)
+def test_services_know_how_a_run_ended(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: Ending, code: int, status: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/runs")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    curves, board = MLflow(folder, Config()), WeightsAndBiases(folder, Config())
+    for tracker in (curves, board):
+        tracker.close(ending)
+    assert curves._client.get_run(curves._run).info.status == status
+    assert board._run._exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("last", "error", "ending"),
+    [
+        ("finished", None, "finished"),
+        ("interrupted", None, "interrupted"),
+        ("progress", KeyboardInterrupt, "interrupted"),
+        ("progress", TrainingError, "failed"),
+    ],
+)
+def test_the_last_event_or_error_says_how_a_run_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, last: str, error: type[BaseException] | None, ending: Ending
+) -> None:
+    found: list[Ending] = []
+
+    class Service(MLflow):
+        def __init__(self, folder: Path, config: Config) -> None:
+            """Begin no run."""
+
+        def add(self, event: object) -> None:
+            """Write nothing."""
+
+        def close(self, ending: Ending) -> None:
+            found.append(ending)
+
+    kept = {"nll": 2.25, "metrics": {}, "best_update": 7, "folder": folder, "already": False}
+    events = {
+        "progress": progress(7, 7.5),
+        "finished": Finished(update=7, reason="updates", kept="the last", **kept),
+        "interrupted": Interrupted(update=7, signal="SIGINT", folder=folder),
+    }
+    monkeypatch.setitem(SERVICES, "mlflow", Service)
+    with suppress(KeyboardInterrupt, TrainingError), Trackers() as trackers:
+        trackers.begin(folder, Config(), ("mlflow",), after_update=0)
+        trackers.add(events[last])
+        if error is not None:
+            raise error
+    assert found == [ending]
 
 
 def test_services_that_refuse_a_run_are_errors_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from translume.errors import SettingsError
 if TYPE_CHECKING:
     from translume.config import Config
     from translume.training.events import Event
-    from translume.training.tracking import Tracker
+    from translume.training.tracking import Ending, Tracker
 
 
 @click.command(
@@ -130,14 +130,16 @@ class Trackers:
 
     def __init__(self) -> None:
         self._open: list[Tracker] = []
+        self._ending: Ending = "failed"
 
     def __enter__(self) -> "Trackers":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        ending = "interrupted" if kind is KeyboardInterrupt else self._ending
         for tracker in self._open:
             with suppress(OSError):  # the curves are no part of the model
-                tracker.close()
+                tracker.close(ending)
 
     def begin(self, folder: Path, config: "Config", services: tuple[str, ...], *, after_update: int) -> None:
         """Begin to track a run. Raises TrainingError if a service refuses it."""
@@ -152,6 +154,10 @@ class Trackers:
 
     def add(self, event: "Event") -> None:
         """Pass an event on."""
+        from translume.training import Finished, Interrupted
+
+        if isinstance(event, Finished | Interrupted):
+            self._ending = "finished" if isinstance(event, Finished) else "interrupted"
         for tracker in list(self._open):
             try:
                 tracker.add(event)

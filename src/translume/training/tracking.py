@@ -7,17 +7,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from translume.atomic import replace_file
 from translume.config import Config
 from translume.errors import SettingsError, TrainingError
-from translume.training.events import Event, Finished, Progress, Validated
+from translume.training.events import Event, Progress, Validated
 
 IDS = "tracking.json"
 """The file in a model folder with the id of its run in each service, so that a resumed run continues its curves."""
 PROJECT = "translume"
 """The project or experiment, unless the environment names one."""
+
+Ending = Literal["finished", "interrupted", "failed"]
+"""How a run of a service ended."""
 
 
 class Tracker(Protocol):
@@ -32,7 +35,7 @@ class Tracker(Protocol):
         """Write an event that has numbers to draw; ignore others."""
         ...
 
-    def close(self) -> None:
+    def close(self, ending: Ending = "finished") -> None:
         """Write what is left, and end the run."""
         ...
 
@@ -72,7 +75,7 @@ class TensorBoard:
         if isinstance(event, Validated):
             self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, ending: Ending = "finished") -> None:
         self._writer.close()
 
 
@@ -118,8 +121,9 @@ class WeightsAndBiases:
         if values and isinstance(event, Progress | Validated):
             self._run.log({"update": event.update, **values})
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, ending: Ending = "finished") -> None:
+        # The exit code is the state: W&B's own hooks report 255 after Ctrl-C, which it shows as killed.
+        self._run.finish(exit_code={"finished": 0, "interrupted": 255, "failed": 1}[ending])
 
 
 class MLflow:
@@ -134,7 +138,7 @@ class MLflow:
         from mlflow.exceptions import MlflowException
 
         ids = _ids(folder)
-        self._refused, self._status = MlflowException, "KILLED"
+        self._refused = MlflowException
         try:
             self._client: Any = MlflowClient()
             if self.place in ids:
@@ -158,15 +162,14 @@ class MLflow:
     def add(self, event: Event) -> None:
         from mlflow.entities import Metric
 
-        if isinstance(event, Finished):
-            self._status = "FINISHED"
         if isinstance(event, Progress | Validated):
             now = int(time.time() * 1000)
             values = [Metric(name, value, now, event.update) for name, value in curves(event).items()]
             self._send(lambda: values and self._client.log_batch(self._run, metrics=values))
 
-    def close(self) -> None:
-        self._send(lambda: self._client.set_terminated(self._run, self._status))
+    def close(self, ending: Ending = "finished") -> None:
+        status = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}[ending]
+        self._send(lambda: self._client.set_terminated(self._run, status))
 
     def _send(self, call: Callable[[], object]) -> None:
         try:
@@ -213,4 +216,6 @@ def _remember(folder: Path, ids: Mapping[str, str]) -> None:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
