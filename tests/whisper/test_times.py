@@ -19,8 +19,10 @@ from translume.belief import Logits
 from translume.cli import main
 from translume.decoding import RuleContext, TimesInPairs
 from translume.documents.transcripts import transcript
+from translume.engine.engine import Engine
 from translume.errors import SettingsError, TranslationError
 from translume.interchange.importing import import_model
+from translume.model import Transformer
 from translume.translator import Segment, Translation
 from translume.translator.speech import spans_of
 
@@ -120,6 +122,36 @@ def test_windows_of_several_recordings_are_searched_together_with_the_same_resul
         assert (found.text, found.segments, found.language) == (alone.text, alone.segments, alone.language)
     assert [bool(each.segments) for each in together] == [True, False, True, False]
     assert together[3].hypotheses == ()  # nothing but silence
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 3}, {"beam": 3, "coverage_penalty": 0.2}, {"to": "en"}])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_window_is_encoded_once_though_its_language_is_detected(whisper, monkeypatch, compiled, options):
+    translator = whisper.translator.compile() if compiled else whisper.translator
+    recordings = [sound(40_009, 11), sound(9001, 12), sound(9001, 14), np.zeros(5003, np.float32)]
+    encoded = []
+
+    def counted(real):
+        def start(steps, source, mask):
+            encoded.append(len(source))
+            return real(steps, source, mask)
+
+        return start
+
+    for kind in (Transformer, Engine):
+        for name in ("start", "start_with_attention"):
+            monkeypatch.setattr(kind, name, counted(getattr(kind, name)))
+    detected = list(translator.translate_all(recordings, max_length=7, **options))
+    windows = sum(encoded)
+    encoded.clear()
+    for samples, found in zip(recordings, detected, strict=True):
+        if found.language:
+            named = translator.translate(samples, max_length=7, **{"from_": found.language, **options})
+            assert [each.ids for each in found.hypotheses] == [each.ids for each in named.hypotheses]
+            assert [each.log_prob for each in found.hypotheses] == pytest.approx(
+                [each.log_prob for each in named.hypotheses], rel=1e-5
+            )
+    assert windows == sum(encoded) > 3
 
 
 SAID = Translation(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from translume.belief import Bias, NextToken, TopK, drawn, exact_topk
-from translume.decoding.step import AttentionState, AttentionStepper, S, SearchState, Step, Stepper
+from translume.decoding.step import AttentionState, AttentionStepper, BranchingState, S, SearchState, Step, Stepper
 from translume.decoding.used_distribution import Reshaped
 
 Average = Literal["probability", "log_probability"]
@@ -73,10 +73,13 @@ def _log_mean(logs: Sequence[Tensor]) -> Tensor:
 class EnsembleState:
     """The states of all members for the same rows."""
 
-    states: tuple[SearchState, ...]
+    states: tuple[BranchingState, ...]
 
     def select(self, rows: Tensor) -> "EnsembleState":
         return EnsembleState(tuple(state.select(rows) for state in self.states))
+
+    def branch(self) -> "EnsembleState":
+        return EnsembleState(tuple(state.branch() for state in self.states))
 
     @property
     def attention(self) -> Tensor | None:

@@ -29,6 +29,13 @@ class AttentionState(Protocol):
         """
 
 
+class BranchingState(SearchState, Protocol):
+    """The state of a `Stepper`, which may reuse its memory in the next step."""
+
+    def branch(self) -> Self:
+        """Return a state for steps that leave this one usable. It may share the memory, and must not `select`."""
+
+
 class Step(Protocol[S]):
     """One decoding step, for example of a model, an ensemble or a table in a test. A search depends only on this."""
 
@@ -40,7 +47,10 @@ class Stepper(Protocol):
     """An object that encodes sources and takes decoding steps: the plain model, an engine or an ensemble."""
 
     def start(self, source: Tensor, mask: Tensor) -> Any:
-        """Return the state before the first target token of sources [B, S], read where mask [B, S] is True."""
+        """Return the state before the first target token of sources [B, S], read where mask [B, S] is True.
+
+        A `BranchingState`.
+        """
 
     def step(self, prefix: Tensor, state: Any) -> tuple[NextToken, Any]:
         """Take a `Step` over such states."""

@@ -149,6 +149,12 @@ class EngineState:
         return EngineState(self.cache, position, *kept)
 
     @torch.inference_mode()
+    def branch(self) -> "EngineState":
+        """Return a state for steps that leave this one usable; it reads the same memory, and must not `select`."""
+        self.check()
+        return replace(self, cache=replace(self.cache, past=self.cache.past.clone()))
+
+    @torch.inference_mode()
     def select(self, rows: Tensor) -> "EngineState":
         """Return the state of rows [M] of this one, which becomes stale.
 

@@ -17,13 +17,13 @@ from translume.inspection.values import Token, Word
 from translume.sources import describe
 from translume.text import Tokenizer
 from translume.text.segmentation import character_class
-from translume.text.speech import UNKNOWN_LANGUAGE
+from translume.text.speech import UNKNOWN_LANGUAGE, SpeechTokens
 from translume.translator import TextHypothesis, Translator
 from translume.translator.constraints import build_rules
 from translume.translator.engines import DeferredEngine
 from translume.translator.planning import Piece, Reading, Tags, frames_piece, padded_sources
-from translume.translator.search import PreparedSearch, prepare_search, target_limit
-from translume.translator.speech import detected_prompts
+from translume.translator.search import PreparedSearch, encode_pieces, prepare_search, target_limit
+from translume.translator.speech import detected_languages
 from translume.translator.translator import Source
 
 
@@ -251,7 +251,11 @@ def _encoded_frames(checkpoint: Checkpoint, source: Source, settings: DecodingSe
         )
     piece = replace(piece, target_tags=reading.tags.target)
     if UNKNOWN_LANGUAGE in piece.target_tags:
-        piece = replace(piece, target_tags=detected_prompts(checkpoint, checkpoint.model, [piece])[0])
+        with torch.inference_mode():
+            encoded = encode_pieces(checkpoint, [piece], checkpoint.model, needs_attention=False)
+        (language,) = detected_languages(checkpoint, checkpoint.model, encoded, 1)
+        tokens = SpeechTokens.of(checkpoint.target_tokenizer)
+        piece = replace(piece, target_tags=tokens.with_language(piece.target_tags, language))
     return piece
 
 

@@ -153,6 +153,10 @@ class DecoderState:
             cross=tuple(layer.select(sentences, layer.length) for layer in self.cross),
         )
 
+    def branch(self) -> "DecoderState":
+        """Return a state for steps that leave this one usable; it reads the same memory."""
+        return self.select(torch.arange(self.rows, device=self.memory.device))
+
     def _groups(self, rows: Tensor) -> tuple[Tensor | None, int]:
         """Return the sentences of rows [M] (None if they are all sentences in order) and the number of rows of each."""
         owners = rows // self.width

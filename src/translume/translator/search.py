@@ -189,6 +189,7 @@ def search_pieces(
     fusion: Fusion | None = None,
     observer: SearchObserver | None = None,
     check_cancelled: CancelCheck | None = None,
+    encoded: Any = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of each piece, best first.
 
@@ -196,9 +197,10 @@ def search_pieces(
     fusion: a language model for ranking.
     observer: called with each beam; its sentence numbers are positions in `pieces`.
     check_cancelled: called at least every `STEPS_PER_CALL` steps.
+    encoded: what `encode_pieces` returned for these pieces, if it was called.
     Raises SearchError for a piece that cannot be searched.
     """
-    prepared = prepare_search(checkpoint, pieces, settings, stepper, fusion)
+    prepared = prepare_search(checkpoint, pieces, settings, stepper, fusion, encoded)
     if observer is None:
         found = prepared.run_searcher(check_cancelled)
         if found is not None:
@@ -216,12 +218,24 @@ def search_pieces(
     return [best.of(number) for number in range(len(pieces))]
 
 
+def encode_pieces(checkpoint: Checkpoint, pieces: Sequence[Piece], steps: Stepper, *, needs_attention: bool) -> Any:
+    """Return the state before the first target token.  needs_attention: see `SearchPlan`."""
+    device = next(checkpoint.model.parameters()).device
+    source, mask = padded_sources(pieces, checkpoint.source_tokenizer.specials, device)
+    if not needs_attention:
+        return steps.start(source, mask)
+    if isinstance(steps, AttentionStepper):
+        return steps.start_with_attention(source, mask)
+    raise ValueError(f"the search needs attention, and {type(steps).__name__} returns none")
+
+
 def prepare_search(
     checkpoint: Checkpoint,
     pieces: Sequence[Piece],
     settings: DecodingSettings,
     stepper: Stepper | None = None,
     fusion: Fusion | None = None,
+    encoded: Any = None,
 ) -> PreparedSearch:
     """Build the arguments of `decode` from [decoding]; see `search_pieces`."""
     steps: Stepper = stepper or checkpoint.model
@@ -230,7 +244,6 @@ def prepare_search(
     prefixes = [forced if piece.first else [] for piece in pieces]
     specials = tokenizer.specials
     device = next(checkpoint.model.parameters()).device
-    source, mask = padded_sources(pieces, checkpoint.source_tokenizer.specials, device)
     costs = [constraint_cost(piece.constraints, tokenizer) for piece in pieces]
     limits = torch.tensor(
         [
@@ -243,13 +256,9 @@ def prepare_search(
     if any(costs):
         width = constrained_beam_width(max(costs), settings)
         strategy = constrained_beam(strategy, [piece.constraints for piece in pieces], tokenizer, limits, width)
-    if strategy.coverage is None:
-        state = steps.start(source, mask)
-    elif isinstance(steps, AttentionStepper):
-        state = steps.start_with_attention(source, mask)
-    else:
-        raise ValueError(f"the search needs attention, and {type(steps).__name__} returns none")
-    encoded = state
+    if encoded is None:
+        encoded = encode_pieces(checkpoint, pieces, steps, needs_attention=strategy.coverage is not None)
+    state = encoded
     own: Step[Any] = steps.step
     prompted = own
     prompts = torch.tensor([[specials.bos, *piece.target_tags] for piece in pieces], device=device)

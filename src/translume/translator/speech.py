@@ -5,6 +5,7 @@ As Whisper transcribes (Radford et al. 2023, section 4.5), without repeating a w
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +24,9 @@ from translume.translator.planning import (
     Piece,
     batches,
     frame_ids,
-    padded_sources,
 )
 from translume.translator.results import Segment, TextHypothesis, Translation
-from translume.translator.search import CancelCheck, SearchPlan, search_pieces
+from translume.translator.search import CancelCheck, SearchPlan, encode_pieces, search_pieces
 
 FRAMES_PER_TIME, FRAMES_PER_SECOND = 2, 100
 """Frames from one token of time to the next, 20 ms, and in a second."""
@@ -186,7 +186,6 @@ class Transcriber:
         """
         tokens = SpeechTokens.of(self.checkpoint.target_tokenizer)
         recordings = [self._recording(plan) for plan in plans]
-        self._name_languages(recordings, tokens)
         while rest := [each for each in recordings if not each.done]:
             for timed in (False, True):
                 group = [each for each in rest if each.timed == timed]
@@ -203,7 +202,6 @@ class Transcriber:
         """Yield the segments of a recording when their window is done, and return its translation."""
         tokens = SpeechTokens.of(self.checkpoint.target_tokenizer)
         recording = self._recording(plan)
-        self._name_languages([recording], tokens)
         while not recording.done:
             before = len(recording.segments)
             self._search([recording], tokens, None)
@@ -219,14 +217,6 @@ class Transcriber:
         timed = self.settings.timestamps or len(frames) > window
         return Recording(plan=plan, frames=frames, window=window, prompt=piece.target_tags, timed=timed)
 
-    def _name_languages(self, recordings: Sequence[Recording], tokens: SpeechTokens) -> None:
-        """Put detected languages into the prompts of recordings of unknown languages."""
-        unknown = [each for each in recordings if UNKNOWN_LANGUAGE in each.prompt and not each.done]
-        for batch in self._batches(unknown):
-            prompts = detected_prompts(self.checkpoint, self.stepper, [each.piece(tokens) for each in batch])
-            for each, prompt in zip(batch, prompts, strict=True):
-                each.prompt = prompt
-
     def _batches(self, recordings: Sequence[Recording]) -> Iterator[list[Recording]]:
         """Yield recordings whose next windows are searched together."""
         width = max(SearchPlan.of(self.settings).width, FULL_BATCH_WIDTH)
@@ -237,13 +227,30 @@ class Transcriber:
     def _search(
         self, recordings: Sequence[Recording], tokens: SpeechTokens, check_cancelled: CancelCheck | None
     ) -> None:
-        """Write the targets of the next windows of recordings, all with times or all without."""
+        """Write the targets of the next windows of recordings, all with times or all without.
+
+        Unknown languages are detected in the first window, which is encoded once for both.
+        """
         tokenizer, timed = self.checkpoint.target_tokenizer, recordings[0].timed
         search = SearchPlan.of(self.settings.model_copy(update={"timestamps": timed}))
         pieces = [each.piece(tokens) for each in recordings]
+        encoded = None
+        if unknown := [place for place, each in enumerate(recordings) if UNKNOWN_LANGUAGE in each.prompt]:
+            with torch.inference_mode():
+                encoded = encode_pieces(self.checkpoint, pieces, self.stepper, needs_attention=search.needs_attention)
+            languages = detected_languages(self.checkpoint, self.stepper, encoded, len(pieces))
+            for place in unknown:
+                recordings[place].prompt = tokens.with_language(recordings[place].prompt, languages[place])
+            pieces = [each.piece(tokens) for each in recordings]
         try:
             found = search_pieces(
-                self.checkpoint, pieces, search.decoding, self.stepper, self.fusion, check_cancelled=check_cancelled
+                self.checkpoint,
+                pieces,
+                search.decoding,
+                self.stepper,
+                self.fusion,
+                check_cancelled=check_cancelled,
+                encoded=encoded,
             )
         except SearchError as error:
             line = recordings[error.sentence].plan.line
@@ -253,13 +260,12 @@ class Transcriber:
 
 
 @torch.inference_mode()
-def detected_prompts(checkpoint: Checkpoint, stepper: Stepper, pieces: Sequence[Piece]) -> list[tuple[int, ...]]:
-    """Return the prompts of windows of unknown languages with the most likely ones after the begin mark."""
+def detected_languages(checkpoint: Checkpoint, stepper: Stepper, encoded: Any, count: int) -> list[int]:
+    """Return the tokens of the most likely languages of windows.  encoded: the state before their first token."""
     specials, device = checkpoint.target_tokenizer.specials, next(checkpoint.model.parameters()).device
-    tokens = SpeechTokens.of(checkpoint.target_tokenizer)
-    ids = torch.tensor([*tokens.languages.values()], device=device)
-    state = stepper.start(*padded_sources(pieces, specials, device))
-    begin = torch.full((len(pieces), 1), specials.bos, device=device)
-    belief, _ = stepper.step(begin, state)
-    best = ids[belief.log_prob_of(ids.expand(len(pieces), -1)).argmax(1)].tolist()
-    return [tokens.with_language(piece.target_tags, language) for piece, language in zip(pieces, best, strict=True)]
+    languages = SpeechTokens.of(checkpoint.target_tokenizer).languages
+    ids = torch.tensor([*languages.values()], device=device)
+    begin = torch.full((count, 1), specials.bos, device=device)
+    belief, _ = stepper.step(begin, encoded.branch())
+    best: list[int] = ids[belief.log_prob_of(ids.expand(count, -1)).argmax(1)].tolist()
+    return best

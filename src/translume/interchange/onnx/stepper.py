@@ -63,6 +63,10 @@ class OnnxState:
     owners: Array
     position: int = 0
 
+    def branch(self) -> "OnnxState":
+        """Return this state, which steps leave usable."""
+        return self
+
     def select(self, rows: Tensor) -> "OnnxState":
         """Return the state of rows [M]; the memory's keys and values are copied only if the rows' sentences change."""
         index = rows.cpu().numpy()
