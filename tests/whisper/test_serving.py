@@ -122,6 +122,27 @@ def test_the_page_shows_what_is_said_when_and_plays_it(
     tab.page.wait_for_selector("#segments", state="hidden")
 
 
+def test_warnings_about_a_recording_do_not_call_its_text_a_translation(
+    open_tab: Callable[..., Tab], live: Live
+) -> None:
+    details = {"repetition": "4 times", "truncated": "the target reached its limit of tokens"}
+
+    def warn(route: Any) -> None:
+        answer = route.fetch()
+        warnings = [{"kind": kind, "detail": detail} for kind, detail in details.items()]
+        route.fulfill(response=answer, json={**answer.json(), "warnings": warnings})
+
+    tab = open_tab(live)
+    tab.page.route("**/v1/transcribe", warn)
+    tab.page.set_input_files("#file", {"name": "talk.wav", "mimeType": "audio/wav", "buffer": wav(LONG)})
+    tab.page.wait_for_selector("#notes li")
+    assert tab.page.locator("#notes li").all_inner_texts() == [
+        "The model is unsure about this text. Check the underlined words.",
+        "The text repeats itself. It is probably wrong.",
+        "The text was cut off at the length limit.",
+    ]
+
+
 def test_a_window_is_inspected(live: Live, whisper: SimpleNamespace) -> None:
     content = wav(SHORT)
     wanted = trace(whisper.translator, content, show=("lens",)).to_dict()

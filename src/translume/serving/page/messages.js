@@ -12,7 +12,7 @@ const MESSAGES = {
   too_many_open: BUSY,
   shutting_down: "The server is restarting.",
   model_unavailable: "The model is being reloaded.",
-  worker_lost: "The model could not translate this text. Try to change or to shorten it.",
+  worker_lost: "The model failed on this input. Try to change or to shorten it.",
   too_many_lines: "A line of your text has too many sentences. Put them on several lines.",
   too_much_to_inspect: "This sentence is too long to inspect.",
   file_too_large: "This file is too large for this server.",
@@ -43,9 +43,12 @@ export function readable(error) {
 // Whether the same request may succeed later.
 export const isPassing = (error) => [0, 429, 500, 503, 504].includes(error.status);
 
+// What the model writes: what a recording or an image says need not be a translation.
+export const writes = () => (offers("transcribe") ? "text" : "translation");
+
 const WARNINGS = {
-  truncated: (detail) => (detail.includes("target") ? "The translation was cut off at the length limit. Shorter sentences help." : "The text was cut: its end is not translated."),
-  repetition: () => "The translation repeats itself. It is probably wrong.",
+  truncated: (detail) => (detail.includes("target") ? `The ${writes()} was cut off at the length limit.${offers("transcribe") ? "" : " Shorter sentences help."}` : offers("transcribe") ? "The file was cut: its end was not read." : "The text was cut: its end is not translated."),
+  repetition: () => `The ${writes()} repeats itself. It is probably wrong.`,
   low_source_use: () => (offers("transcribe") ? "Little or nothing was recognised." : "The translation is much shorter than the text. Something may be missing."),
   placeholder_lost: (detail) => `Something that should be copied unchanged is missing: ${detail}`,
   constraint_unmet: (detail) => `A term of your glossary was not used: ${detail}`,

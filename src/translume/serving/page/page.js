@@ -6,7 +6,7 @@ import { give, givenFile, readsFiles, setUpGiven, showGiven, showSegments, take,
 import { phrasesFor, setUpGlossary, showGlossary } from "./glossary.js";
 import { remember, setUpHistory } from "./history.js";
 import { keepText, keptText, linkTo, takeLinked } from "./keep.js";
-import { foreignScript, isPassing, known, readable, sameLanguage, warned } from "./messages.js";
+import { foreignScript, isPassing, known, readable, sameLanguage, warned, writes } from "./messages.js";
 import { closeOthers, setUpOthers } from "./others.js";
 import * as output from "./output.js";
 import { Line } from "./sentence.js";
@@ -71,7 +71,7 @@ function showNotes(lines) {
     // A text that is being typed ends in a part of a word: do not judge it.
     rows.length = notes.length = 0;
   } else if (!rows.length && unsure.length) {
-    rows.push([lines.length > 1 && unsure.length < lines.length ? "The model is unsure about the lines with underlined words. Check them." : "The model is unsure about this translation. Check the underlined words."]);
+    rows.push([lines.length > 1 && unsure.length < lines.length ? "The model is unsure about the lines with underlined words. Check them." : `The model is unsure about this ${writes()}. Check the underlined words.`]);
   }
   rows.push(...notes.map((each) => [each]));
   at("notes").replaceChildren(...rows.map((each) => element("li", {}, ...each)));
