@@ -10,6 +10,8 @@ from translume.decoding import Sampling, Truncation
 from translume.kernels import loading
 from translume.kernels.loading import address
 
+KNOWN_STATES = 16
+"""Of rules.h."""
 _SEED = (1 << 64) - 1
 
 
@@ -28,10 +30,13 @@ class SamplingSettings:
 
 
 class KernelSampling:
-    """The structures `sampling` and `choices` of sampling.h, with their buffers."""
+    """The structures `sampling` and `choices` of sampling.h, with their buffers.
 
-    def __init__(self, settings: SamplingSettings, size: int) -> None:
-        """size: V."""
+    known_phrases: the arrays of `known_phrases` of rules.h; empty if no phrases are banned.
+    """
+
+    def __init__(self, settings: SamplingSettings, size: int, *, has_phrases: bool) -> None:
+        """size: V.  has_phrases: whether phrases are banned."""
         cut, blocks = settings.truncation, -(-size // BLOCK)
         self.struct = loading.Sampling(
             seed=settings.seed & _SEED,
@@ -54,6 +59,11 @@ class KernelSampling:
         }
         pointers = {name: address(tensor) for name, tensor in self._buffers.items()}
         self.choices = loading.Choices(blocks=blocks, block=BLOCK, **pointers)
+        states = KNOWN_STATES if has_phrases else 0
+        self.known_phrases = (
+            torch.full((states,), -1, dtype=torch.int32),
+            torch.empty(states, size, dtype=torch.uint8),
+        )
 
 
 def _log(probability: float) -> float:

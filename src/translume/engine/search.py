@@ -164,7 +164,9 @@ class NativeSearch:
         self._refinement = None if model.refiner is None else model.refiner.inputs(torch.empty(0, model.table.size(1)))
         self._sampling: KernelSampling | None = None
         if settings.sampling is not None:
-            self._sampling = KernelSampling(settings.sampling, model.head.outputs)
+            self._sampling = KernelSampling(
+                settings.sampling, model.head.outputs, has_phrases=settings.rules.has_phrases
+            )
         self._kept: dict[str, Tensor | None] = {
             "table": model.table,
             "positions": model.positions,
@@ -251,6 +253,7 @@ class NativeSearch:
         self._search = loading.SearchState(step=step, group=group, **buffers)
         if self._sampling is not None:
             self._search.choices = self._sampling.choices
+            self._search.known_states, self._search.known_ends = map(address, self._sampling.known_phrases)
 
     @torch.inference_mode()
     def run(self, steps: int) -> Sequence[int]:

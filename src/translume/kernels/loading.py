@@ -229,6 +229,7 @@ class SearchState(ctypes.Structure):
         ("group", ctypes.c_int64),
         ("ranked", ctypes.c_void_p),
         ("choices", Choices),
+        *((name, ctypes.c_void_p) for name in ("known_states", "known_ends")),
         *((name, ctypes.c_void_p) for name in ("own_tokens", "banned", "x", "logits", "maxima", "sums", "peaks")),
         *((name, ctypes.c_void_p) for name in ("log_sums", "first", "shares", "workspace")),
     )

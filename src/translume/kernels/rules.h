@@ -27,6 +27,14 @@ typedef struct {
     const int64_t *choices_begins;   /* [forced_bytes + 1], the first choice for each number of bytes */
 } rules;
 
+/* The tokens with which texts may not end because of a banned phrase, of the states of the automaton that came last: most texts
+   are in a few states, and reading the bytes of all tokens takes longer than sampling. */
+enum { KNOWN_STATES = 16 };
+typedef struct {
+    int32_t *states;                 /* [KNOWN_STATES], a state in the place that is its remainder; -1: none */
+    uint8_t *ends;                   /* [KNOWN_STATES, V], 1 for such tokens */
+} known_phrases;
+
 /* A hypothesis whose next token is chosen. */
 typedef struct {
     const int64_t *tokens;           /* [length], set if `reads_tokens` */
@@ -106,8 +114,24 @@ static int forced_choices(const rules *rules, const hypothesis *text, int64_t *b
     return 1;
 }
 
+/* Forbid the tokens [size] that are marked by a 1. */
+INLINE void forbid(const uint8_t *marks, int64_t size, float *scores) {
+    for (const uint8_t *next = marks; (next = memchr(next, 1, marks + size - next)); next++) scores[next - marks] = -INFINITY;
+}
+
+/* Return marks [size] of the tokens with which a text may not end. */
+static const uint8_t *phrase_marks(const rules *rules, const hypothesis *text, int64_t size, const known_phrases *known) {
+    int32_t place = text->state % KNOWN_STATES;
+    uint8_t *marks = known->ends + place * size;
+    if (known->states[place] != text->state)
+        for (int64_t token = 0; token < size; token++) marks[token] = (uint8_t)ends_phrase(rules, text, token);
+    known->states[place] = text->state;
+    return marks;
+}
+
 /* Add to the scores of all tokens what the rules add. */
-static void apply_rules(const rules *rules, const hypothesis *text, int64_t size, float *scores) {
+static void apply_rules(const rules *rules, const hypothesis *text, int64_t size, const known_phrases *known,
+                        float *scores) {
     int64_t choice, end;
     if (forced_choices(rules, text, &choice, &end)) {
         for (int64_t token = 0; token < size; token++) {
@@ -118,16 +142,13 @@ static void apply_rules(const rules *rules, const hypothesis *text, int64_t size
         }
         return;
     }
-    for (const uint8_t *next = rules->forbidden; (next = memchr(next, 1, rules->forbidden + size - next)); next++)
-        scores[next - rules->forbidden] = -INFINITY;
-    for (int64_t token = 0; !text->length && rules->forbidden_first && token < size; token++)
-        if (rules->forbidden_first[token]) scores[token] = -INFINITY;
+    forbid(rules->forbidden, size, scores);
+    if (!text->length && rules->forbidden_first) forbid(rules->forbidden_first, size, scores);
     if (text->length < rules->min_length) scores[rules->eos] = -INFINITY;
     for (int64_t k = 0; k < text->banned_count; k++) scores[text->banned[k]] = -INFINITY;
     for (int64_t k = 0; rules->repetition != 0 && k < text->length; k++)
         if (!contains(text->tokens, k, text->tokens[k])) scores[text->tokens[k]] += rules->repetition;
-    for (int64_t token = 0; rules->phrase_states && token < size; token++)
-        if (scores[token] != -INFINITY && ends_phrase(rules, text, token)) scores[token] = -INFINITY;
+    if (rules->phrase_states) forbid(phrase_marks(rules, text, size, known), size, scores);
 }
 
 #endif

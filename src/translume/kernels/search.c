@@ -68,6 +68,7 @@ typedef struct {
     int64_t group;                     /* n */
     candidate *ranked;                 /* [candidates], of one sentence at a time, best first */
     choices choices;                   /* of one row, for sampling */
+    known_phrases known;               /* of sampling with banned phrases */
     int64_t *own_tokens, *banned;      /* [largest limit + 1], of the hypothesis whose next token is chosen: rules.h */
     float *x, *logits, *maxima, *sums, *peaks, *log_sums; /* [N, D], [n, V], [n, blocks], [n] */
     int64_t *first;                    /* [n] */
@@ -197,7 +198,7 @@ static void draw_samples(const search_settings *settings, search_state *search, 
             text = hypothesis_of(settings, search, sentence, parent);
             copy_scores(sampling, logits, size, search->maxima + own * search->choices.blocks, peak, log_sum,
                         &search->choices);
-            apply_rules(settings->rules, &text, size, search->choices.x);
+            apply_rules(settings->rules, &text, size, &search->known, search->choices.x);
             possible = find_choices(sampling, peak, log_sum, &search->choices);
         }
         if (!possible) continue;
