@@ -24,12 +24,13 @@ const RESTING_DELAY = 700, DETECTION_DELAY = 600, HISTORY_DELAY = 1500, LONG = 3
 const LEAST_DETECTED = 20, SURE_DETECTED = 80;  // Characters; confidence from 0 to 100.
 const DETAILED = "translume.details", TAPPED = "translume.tapped";
 const at = (id) => document.getElementById(id);
-const state = { lines: [], gaps: [], model: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null, known: null, resting: true, restTimer: 0 };
+const state = { lines: [], gaps: [], model: "", meanwhile: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null, known: null, resting: true, restTimer: 0 };
 const runs = new Latest(go, { gap: GAP, patience: PATIENCE });
 
 const whole = () => (state.gaps[0] ?? "") + state.lines.map((each, place) => each.text + (state.gaps[place + 1] ?? "")).join("");
 const say = (text) => { at("status").textContent = text; };
-const waiting = (seconds) => say(`The server is busy. Trying again in ${seconds} s.`);
+const sayMeanwhile = (text) => { state.meanwhile = text; say(text); };
+const waiting = (seconds) => sayMeanwhile(`The server is busy. Trying again in ${seconds} s.`);
 const clear = () => problem("");
 
 // retry: whether the same request may succeed later.
@@ -180,6 +181,7 @@ function restLater() {
 async function go(signal) {
   clearTimeout(state.historyTimer);
   const text = at("text").value;
+  say("");
   try {
     if (choice.detecting() && text.trim() && !readsFiles()) await detectSource(text, signal);
     const model = choice.model().name, classifies = choice.offers("classify");
@@ -192,7 +194,8 @@ async function go(signal) {
     else if (classifies) await label(text, model, signal);
     else await put(text, model, kept, signal);
     clear();
-    say("");
+    // A reader may have copied the text before the server closed the answer: do not wipe what that said.
+    if (at("status").textContent === state.meanwhile) say("");
     if (readsFiles()) return;
     scheduleHistory();
     scheduleNotice(text);
@@ -252,7 +255,7 @@ async function read(signal) {
   showSegments([]);
   clear();
   if (!file) return;
-  say("Reading…");
+  sayMeanwhile("Reading…");
   const found = await transcribe({ waiting, signal });
   if (signal.aborted) return;
   show([Object.assign(new Line(file.name, found), { file })]);
