@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from translume.config import Config
 from translume.data import Batch, Pair
@@ -79,8 +80,8 @@ def main() -> None:
                 raise DataError("train.source:211: not UTF-8")
             return read(self, most)
 
-        EpochReader.read = fail  # type: ignore[method-assign]
-        found["stream"] = error_of(streamed, folder / "stream")
+        with patch.object(EpochReader, "read", fail):
+            found["stream"] = error_of(streamed, folder / "stream")
         reads = itertools.count()
 
         def interrupt(self: EpochReader, most: int) -> tuple[int, list[Pair]] | None:
@@ -88,10 +89,9 @@ def main() -> None:
                 os.kill(os.getpid(), signal.SIGTERM)
             return read(self, most)
 
-        EpochReader.read = interrupt  # type: ignore[method-assign]
-        stopped = [type(event).__name__ for event in train(streamed, folder / "stopped while reading")]
+        with patch.object(EpochReader, "read", interrupt):
+            stopped = [type(event).__name__ for event in train(streamed, folder / "stopped while reading")]
         found["stopped while reading"] = stopped[-1]
-        EpochReader.read = read  # type: ignore[method-assign]
         list(train(streamed, folder / "stopped while reading"))
         real = Updater.add
 
