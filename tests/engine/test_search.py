@@ -41,8 +41,9 @@ from translume.engine import Choice, Engine
 from translume.engine.copying import CopyKernels
 from translume.engine.packing import NativeLinear, packed_as
 from translume.engine.probe import NATIVE as PACKINGS
+from translume.errors import SettingsError
 from translume.heads.copy import CopyHead
-from translume.kernels.loading import NativeError, has_kernels, kernels
+from translume.kernels.loading import has_kernels, kernels
 from translume.model import HeadSizes
 from translume.model.state import StaleStateError
 
@@ -348,7 +349,7 @@ def test_a_nan_in_the_memory_ends_the_search_of_its_sentence_only(copying, sourc
 def test_a_head_that_copies_unknown_tokens_is_refused():
     head = CopyHead(CopySettings(tie="none"), HeadSizes(width=16, vocabulary=7, source_vocabulary=5), None)
     head.copied[3] = 7
-    with pytest.raises(NativeError, match=r"^the head copies token 7 of a vocabulary of 7$"):
+    with pytest.raises(SettingsError, match=r"^the head copies token 7 of a vocabulary of 7$"):
         CopyKernels(head)
 
 

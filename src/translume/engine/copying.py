@@ -11,9 +11,10 @@ from torch import Tensor
 
 from translume.belief import BLOCK, Summary
 from translume.engine.packing import NativeLinear
+from translume.errors import SettingsError
 from translume.heads.copy import CopyHead
 from translume.kernels import loading
-from translume.kernels.loading import NativeError, address
+from translume.kernels.loading import address
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,9 @@ class CopyKernels:
     """A copy head's gate and its products with the memory, packed for the kernels, in fp32 with every dtype."""
 
     def __init__(self, head: CopyHead) -> None:
-        """Raises NativeError if the kernels are not available, or if the head copies ids that do not exist."""
+        """Raises SettingsError if the head copies ids that do not exist."""
         if int(head.copied.max()) >= head.vocabulary:  # the kernels do not check ids
-            raise NativeError(f"the head copies token {int(head.copied.max())} of a vocabulary of {head.vocabulary}")
+            raise SettingsError(f"the head copies token {int(head.copied.max())} of a vocabulary of {head.vocabulary}")
         width = head.query.in_features
         self._head = head
         self._memory = NativeLinear(head.memory_weight(), None)
