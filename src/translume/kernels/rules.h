@@ -27,8 +27,8 @@ typedef struct {
     const int64_t *choices_begins;   /* [forced_bytes + 1], the first choice for each number of bytes */
 } rules;
 
-/* The tokens with which texts may not end because of a banned phrase, of the states of the automaton that came last: most texts
-   are in a few states, and reading the bytes of all tokens takes longer than sampling. */
+/* A cache of the tokens that would end a banned phrase, by the state of the automaton before them. Finding them means reading
+   the bytes of all tokens, which takes longer than sampling, and most texts are in a few states. */
 enum { KNOWN_STATES = 16 };
 typedef struct {
     int32_t *states;                 /* [KNOWN_STATES], a state in the place that is its remainder; -1: none */

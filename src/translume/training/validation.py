@@ -31,7 +31,7 @@ CLEARLY_BETTER = 0.01
 """Share by which the best weights must beat the mean of the last ones to be the model instead."""
 
 _LUCKY_PAIRS = 3
-"""Number of validation pairs that may decide nothing: the best weights must lead by more than these can contribute."""
+"""The best weights must also lead by more than this many validation pairs can contribute to a metric in per cent."""
 
 Stop = Callable[[], bool]
 
