@@ -72,6 +72,21 @@ def test_the_gradient_of_wide_weights_is_added_to_sums() -> None:
 
 
 @DTYPES
+def test_gradients_of_weights_can_be_added_to_those_that_are_there(dtype: torch.dtype) -> None:
+    x, slopes = normal(37, 19).to(dtype), normal(37, 43, seed=2).to(dtype)
+    weight = normal(43, 19, seed=3).to(dtype).requires_grad_()
+    weight.grad = normal(43, 19, seed=4).to(dtype)
+    view, truth = weight.grad, weight.grad.double() + slopes.double().t() @ x.double()
+    with compiled.gradients_added_at_once():
+        compiled.linear(x, weight, None).backward(slopes)
+    assert weight.grad is view
+    assert (view.double() - truth).norm() / truth.norm() < TOLERANCE[dtype]
+    compiled.linear(x, weight, None).backward(slopes)  # by autograd, outside of it
+    twice = truth + slopes.double().t() @ x.double()
+    assert (view.double() - twice).norm() / twice.norm() < TOLERANCE[dtype]
+
+
+@DTYPES
 @pytest.mark.parametrize("parts", ["alone", "residual", "dropout"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_norm_of_a_residual_with_dropout_has_torchs_gradients(dtype: torch.dtype, parts: str, bias: bool) -> None:

@@ -414,7 +414,7 @@ def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "com
     library.translume_sum_rows.argtypes = [number, number, number, *[pointer] * 4]
     library.translume_attention_workspace.argtypes = [number, number, number]
     library.translume_weight_gradient_workspace.argtypes = [number, number, number]
-    library.translume_weight_gradient.argtypes = [number, number, number, *[pointer] * 5]
+    library.translume_weight_gradient.argtypes = [number, number, number, *[pointer] * 4, number, pointer]
     for name in ("norm", "norm_gradient", "attention", "attention_gradient"):
         getattr(library, f"translume_{name}").argtypes = [number, pointer]
     return Kernels(

@@ -85,11 +85,11 @@ INLINE void multiply_panels(const uint16_t *outputs, const uint16_t *inputs, int
 }
 
 /* Compute the products of gradients [rows, outputs] and x [rows, inputs], transposed, [outputs, inputs], both bf16. They
-   are added to `sums` if it is not NULL, otherwise written to `result`, rounded to bf16.
+   are added to `sums` if it is not NULL, otherwise written to `result`, or added to it (`adds`), rounded to bf16 once.
 
    The packed panels of the shorter side stay in the L2 cache; those of the other side are packed in groups. */
 void translume_weight_gradient(int64_t rows, int64_t outputs, int64_t inputs, const uint16_t *gradients,
-                               const uint16_t *x, float *sums, uint16_t *result, char *workspace) {
+                               const uint16_t *x, float *sums, uint16_t *result, int64_t adds, char *workspace) {
     static const tile_configuration configuration = {
         .palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
     int64_t depth = rows < DEPTH ? (rows + STEP - 1) / STEP * STEP : DEPTH;
@@ -125,6 +125,7 @@ void translume_weight_gradient(int64_t rows, int64_t outputs, int64_t inputs, co
                         int64_t index = place * inputs + at, part = inputs - at;
                         vector value = load(tiles[tile] + 16 * k);
                         if (!first) value += read_part(0, total, index, part);
+                        if (last && adds) value += read_part(1, result, index, part);
                         if (last)
                             write_part(1, result, index, value, part);
                         else
@@ -144,8 +145,9 @@ int64_t translume_weight_gradient_workspace(int64_t rows, int64_t outputs, int64
     return 0;
 }
 void translume_weight_gradient(int64_t rows, int64_t outputs, int64_t inputs, const uint16_t *gradients,
-                               const uint16_t *x, float *sums, uint16_t *result, char *workspace) {
-    (void)rows, (void)outputs, (void)inputs, (void)gradients, (void)x, (void)sums, (void)result, (void)workspace;
+                               const uint16_t *x, float *sums, uint16_t *result, int64_t adds, char *workspace) {
+    (void)rows, (void)outputs, (void)inputs, (void)gradients, (void)x, (void)sums, (void)result, (void)adds;
+    (void)workspace;
 }
 
 #endif

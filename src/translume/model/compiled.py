@@ -4,7 +4,9 @@
 """
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -91,6 +93,26 @@ class _Attention(_Structure):
 # ---- linear maps
 
 
+class _Adding(threading.local):
+    here = False
+
+
+_adding = _Adding()
+
+
+@contextmanager
+def gradients_added_at_once() -> Iterator[None]:
+    """Let backward passes of this thread add the gradients of linear maps' weights to `weight.grad`, if there is one.
+
+    Autograd would write them to a tensor of their own and add that. Within it, `torch.autograd.grad` gets none of them.
+    """
+    before, _adding.here = _adding.here, True
+    try:
+        yield
+    finally:
+        _adding.here = before
+
+
 @cache
 def _onednn_has_bf16() -> bool:
     """Return whether oneDNN computes products of bf16: not on x86-64 without AVX-512."""
@@ -126,7 +148,9 @@ class _Linear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             by_x = torch.mm(gradient, weight)
         if ctx.needs_input_grad[1]:
-            by_weight = weight_gradient(gradient, x)
+            sums = weight.grad if _adding.here and weight.is_leaf else None
+            product = weight_gradient(gradient, x, sums)
+            by_weight = product if sums is None else None
         return by_x, by_weight, by_bias, None
 
 
@@ -140,21 +164,25 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False
 
 
 def weight_gradient(gradient: Tensor, x: Tensor, sums: Tensor | None = None) -> Tensor:
-    """Return gradientᵀ x, [out, in], of [n, out] and [n, in]; with `sums` [out, in], fp32, add it to them.
+    """Return gradientᵀ x, [out, in], of [n, out] and [n, in]; with `sums` [out, in], fp32 or of the same dtype, add it.
 
     With AMX a kernel computes products of bf16: torch's takes up to twice as long, since both operands are transposed.
     """
     library = library_for(gradient, x)
     if library is None or not _is_bf16(x) or not library.translume_has_weight_gradient():
-        product = gradient.t() @ x
-        return product if sums is None else sums.add_(product)
+        if sums is None:
+            return gradient.t() @ x
+        same = sums.dtype == x.dtype
+        return sums.addmm_(gradient.t(), x) if same else sums.add_(gradient.t() @ x)
     (rows, outputs), inputs = gradient.shape, x.size(1)
     result = x.new_empty(outputs, inputs) if sums is None else sums
+    wide = result.dtype == torch.float32
     size = library.translume_weight_gradient_workspace(rows, outputs, inputs)
     workspace = torch.empty(size, dtype=torch.uint8)
     library.translume_weight_gradient(
-        rows, outputs, inputs, address(gradient), address(x), address(sums), address(result), address(workspace)
-    )
+        rows, outputs, inputs, address(gradient), address(x), address(result) if wide else None, address(result),
+        sums is not None, address(workspace),
+    )  # fmt: skip
     return result
 
 

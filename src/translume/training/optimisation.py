@@ -15,6 +15,7 @@ from translume.config import TrainingSettings
 from translume.kernels.loading import has_kernels
 from translume.model import HeadLoss, LossOptions
 from translume.model.classifier import Network
+from translume.model.compiled import gradients_added_at_once
 from translume.text import Labels, SpecialIds, Tokenizer
 from translume.training import adam
 from translume.training.data_parallel import ReplicaPool, Share, replica_count, replica_of, shares_of
@@ -298,7 +299,8 @@ class Updater:
         model.train(self.model.training)
         loss = model.loss(source, source_mask, target, labels, target_mask, self._options)
         if loss.tokens:
-            loss.objective.backward()  # type: ignore[no-untyped-call]  # torch's has no types
+            with gradients_added_at_once():
+                loss.objective.backward()  # type: ignore[no-untyped-call]  # torch's has no types
         return HeadLoss(loss.objective.detach(), loss.nll, loss.tokens)
 
     @torch.no_grad()
