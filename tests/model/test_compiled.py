@@ -1,5 +1,6 @@
 """The compiled operations of training against torch: values and gradients."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -84,6 +85,38 @@ def test_gradients_of_weights_can_be_added_to_those_that_are_there(dtype: torch.
     compiled.linear(x, weight, None).backward(slopes)  # by autograd, outside of it
     twice = truth + slopes.double().t() @ x.double()
     assert (view.double() - twice).norm() / twice.norm() < TOLERANCE[dtype]
+
+
+@DTYPES
+@pytest.mark.parametrize("classes", [1, 16, 67, 1031])  # fewer than a vector, whole vectors, and with a rest
+def test_exponentials_leave_out_the_labels_and_their_sums_are_of_what_is_left(dtype: torch.dtype, classes: int) -> None:
+    logits, labels = (5 * normal(7, classes)).to(dtype), (torch.arange(14) * 5 % classes)[::2]
+    expected = logits.double().exp().scatter_(1, labels[:, None], 0.0)
+    sums = compiled.exponentials(logits, labels)
+    assert torch.allclose(logits.double(), expected, rtol=TOLERANCE[dtype], atol=0.0)
+    assert torch.allclose(sums.double(), logits.double().sum(-1), rtol=1e-6, atol=0.0)
+
+
+@DTYPES
+@pytest.mark.parametrize("classes", [3, 16, 67, 1031])
+def test_the_divergence_of_two_softmaxes_is_torchs_with_its_gradients(dtype: torch.dtype, classes: int) -> None:
+    given = [(3 * normal(7, classes, seed=seed)).to(dtype) for seed in (1, 2)]
+    exact = [each.double().requires_grad_() for each in given]
+    log_p, log_q = (each.log_softmax(-1) for each in exact)
+    expected = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1)
+    expected.sum().backward()
+    found = compiled.divergence(*given)
+    assert torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-6)
+    for mine, truth in zip(given, exact, strict=True):
+        assert (mine.double() - truth.grad).norm() / truth.grad.norm() < TOLERANCE[dtype]
+
+
+def test_exponentials_beyond_fp32_are_finite_zero_or_not_a_number() -> None:
+    logits = torch.tensor([[0.0, 200.0, -200.0, 1.0], [0.0, torch.nan, 0.0, 0.0]])
+    sums = compiled.exponentials(logits, torch.tensor([0, 0]))
+    assert logits[0, :3].tolist() == [0.0, pytest.approx(math.exp(88.0)), 0.0]
+    assert sums[0].isfinite()
+    assert sums[1].isnan()
 
 
 @DTYPES

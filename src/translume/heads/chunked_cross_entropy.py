@@ -29,6 +29,7 @@ from torch import Tensor
 
 from translume.heads.linear import LinearGradients, MeanToken, accumulation_dtype, label_logits, scaled
 from translume.model import LossOptions
+from translume.model.compiled import divergence, exponentials, library_for
 from translume.model.head import TeacherTargets
 
 CHUNK_ELEMENTS = 1 << 22
@@ -68,6 +69,55 @@ class _TeacherAgreement(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         return *scaled(gradients[0], *ctx.saved_tensors), None
+
+
+def softmax_divergence(first: Tensor, second: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return Σ over rows of KL(p‖q) + KL(q‖p), fp32 (fp64 for fp64), of softmax(W h + b) after `first` and `second`.
+
+    first, second: [n, D].  weight: [V, D].  bias: [V].
+    """
+    found: Tensor = _SoftmaxDivergence.apply(torch.cat([first, second]), weight, bias)  # type: ignore[no-untyped-call]  # torch's has no types
+    return found
+
+
+class _SoftmaxDivergence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        count = len(hidden) // 2
+        rows = min(chunk_rows(weight.size(0)), max(count, 1))
+        buffers = hidden.new_empty(2, rows, weight.size(0))
+        total = hidden.new_zeros((), dtype=accumulation_dtype(hidden))
+        accumulated = LinearGradients(hidden, weight, bias)
+        for start in range(0, count, rows):
+            stop = min(start + rows, count)
+            places = slice(start, stop), slice(count + start, count + stop)
+            first, second = (
+                _logits(hidden[place], weight, bias, buffer) for place, buffer in zip(places, buffers, strict=True)
+            )
+            total += _to_gradients(first, second).sum()
+            for place, slopes in zip(places, (first, second), strict=True):
+                accumulated.add(place, slopes)
+        ctx.save_for_backward(accumulated.hidden, accumulated.weight, accumulated.bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return scaled(gradients[0], *ctx.saved_tensors)
+
+
+def _to_gradients(first: Tensor, second: Tensor) -> Tensor:
+    """Return the divergence [n] of the softmaxes of logits [n, V], which are replaced by its gradients in them.
+
+    They are p − q + p (log p/q − KL(p‖q)) and the same with p and q exchanged.
+    """
+    if library_for(first, second) is not None:
+        return divergence(first, second)
+    log_p, log_q = (each.to(accumulation_dtype(each)).log_softmax(-1) for each in (first, second))
+    p, q, ratio = log_p.exp(), log_q.exp(), log_p - log_q
+    from_p, from_q = (p * ratio).sum(-1, keepdim=True), -(q * ratio).sum(-1, keepdim=True)
+    first.copy_(p - q + p * (ratio - from_p))
+    second.copy_(q - p - q * (ratio + from_q))
+    return (from_p + from_q).squeeze(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +194,11 @@ def _exponentials(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
 
 
 def _exponentiate(logits: Tensor, labels: Tensor, label_logit: Tensor, shift: Tensor) -> _Chunk:
-    exponentials = logits.exp_().scatter_(1, labels[:, None], 0.0)
-    others = exponentials.sum(-1, dtype=accumulation_dtype(logits))
-    return _Chunk(exponentials, others, (label_logit - shift).exp(), label_logit, shift)
+    if library_for(logits) is not None:
+        others = exponentials(logits, labels)
+    else:
+        others = logits.exp_().scatter_(1, labels[:, None], 0.0).sum(-1, dtype=accumulation_dtype(logits))
+    return _Chunk(logits, others, (label_logit - shift).exp(), label_logit, shift)
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:

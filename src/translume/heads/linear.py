@@ -92,9 +92,9 @@ class LinearGradients:
         )
 
     def add(self, place: slice, slopes: Tensor) -> None:
-        """Add rows `place`, whose logits have gradients `slopes` [c, V], fp32 or fp64."""
+        """Add rows `place`, whose logits have gradients `slopes` [c, V]."""
         if self.bias is not None:
-            self.bias += slopes.sum(0)
+            self.bias += slopes.sum(0, dtype=self._sum_dtype)
         rows = self._inputs[place]
         narrow = slopes.to(rows.dtype)
         self.hidden[place] = narrow @ self._weight

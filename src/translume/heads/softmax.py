@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.config import SoftmaxSettings
-from translume.heads.chunked_cross_entropy import lse_and_label_logits, softmax_loss
+from translume.heads.chunked_cross_entropy import lse_and_label_logits, softmax_divergence, softmax_loss
 from translume.heads.linear import output_bias, output_weight
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
@@ -26,6 +26,9 @@ class SoftmaxHead(Head):
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
         loss = softmax_loss(hidden, self.weight, self.bias, labels, options)
         return HeadLoss(loss.objective, loss.nll, labels.numel())
+
+    def divergence(self, first: Tensor, second: Tensor) -> Tensor:
+        return softmax_divergence(first, second, self.weight, self.bias)
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
         lse, picked = lse_and_label_logits(hidden, self.weight, self.bias, labels)

@@ -412,6 +412,8 @@ def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "com
     library.translume_adam.argtypes = [*[pointer] * 6, number, number]
     library.translume_drop_add.argtypes = [number, number, *[pointer] * 3, ctypes.c_float, pointer]
     library.translume_sum_rows.argtypes = [number, number, number, *[pointer] * 4]
+    for name in ("exponentials", "divergence"):
+        getattr(library, f"translume_{name}").argtypes = [number, number, number, *[pointer] * 3]
     library.translume_attention_workspace.argtypes = [number, number, number]
     library.translume_weight_gradient_workspace.argtypes = [number, number, number]
     library.translume_weight_gradient.argtypes = [number, number, number, *[pointer] * 4, number, pointer]

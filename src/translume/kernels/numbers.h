@@ -10,11 +10,15 @@ typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4), may_al
 
 INLINE vector widen(halves value) { return (vector)(__builtin_convertvector(value, words) << 16); }
 
-/* Round to the nearest bf16, ties to even; a NaN stays a NaN. */
+/* Round to the nearest bf16, ties to even; a NaN stays a NaN. Numbers below 2^-126 may become zero. */
 INLINE halves narrow(vector value) {
+#if LANES == 16 && defined(__AVX512BF16__)
+    return (halves)_mm512_cvtneps_pbh((__m512)value);
+#else
     words bits = (words)value, rounded = bits + 0x7fff + ((bits >> 16) & 1);
     rounded = (words)select_lanes(value == value, (vector)rounded, (vector)(bits | 0x400000));
     return __builtin_convertvector(rounded >> 16, halves);
+#endif
 }
 
 /* The vector at `index` of an array of bf16 or of fp32. */

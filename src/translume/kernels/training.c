@@ -1,4 +1,5 @@
-/* Elementwise operations of training, fused: Adam, dropout with residuals and norms, ReLU with the gradient of a bias.
+/* Elementwise operations of training, fused: Adam, dropout with residuals and norms, ReLU with the gradient of a bias,
+   exponentials with their sums, and the divergence of two softmaxes.
 
    Arrays of activations are fp32 or bf16 (`bf16` is 0 or 1); all sums are fp32, added row by row. */
 
@@ -125,7 +126,7 @@ INLINE void norm(int bf16, const norm_inputs *in) {
         vector squares = {0};
         for (int64_t k = 0; k < width; k += LANES) {
             vector value = read_part(bf16, x, begin + k, width - k) - mean;
-            if (width - k < LANES) value *= read_mask((const uint8_t[LANES]){[0 ... LANES - 1] = 1}, width - k, 1.0f);
+            if (width - k < LANES) value = select_lanes(first_lanes(width - k), value, (vector){0});
             squares += value * value;
         }
         float inverse = 1.0f / sqrtf(sum_lanes(squares) / width + in->epsilon);
@@ -217,4 +218,86 @@ void translume_sum_rows(int64_t bf16, int64_t rows, int64_t width, const void *g
         sum_rows(1, rows, width, gradient, y, by_x, sums);
     else
         sum_rows(0, rows, width, gradient, y, by_x, sums);
+}
+
+/* Replace logits [rows, classes] by their exponentials, that of each row's label by zero, and write the sums [rows] of
+   what the array then holds. Logits above 88 count as 88, whose exponential is finite. */
+INLINE void exponentials(int bf16, int64_t rows, int64_t classes, void *logits, const int64_t *labels, float *sums) {
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t begin = row * classes;
+        vector totals[4] = {{0}, {0}, {0}, {0}};
+        write_part(bf16, logits, begin + labels[row], broadcast(-INFINITY), 1);
+        for (int64_t k = 0; k < classes; k += LANES) {
+            int64_t part = classes - k;
+            vector logit = read_part(bf16, logits, begin + k, part);
+            vector value = exp_lanes(select_lanes(logit > 88.0f, broadcast(88.0f), logit));
+            if (part < LANES) value = select_lanes(first_lanes(part), value, (vector){0});
+            write_part(bf16, logits, begin + k, value, part);
+            totals[k / LANES % 4] += bf16 ? widen(narrow(value)) : value;
+        }
+        sums[row] = sum_lanes((totals[0] + totals[1]) + (totals[2] + totals[3]));
+    }
+}
+
+void translume_exponentials(int64_t bf16, int64_t rows, int64_t classes, void *logits, const int64_t *labels,
+                            float *sums) {
+    if (bf16)
+        exponentials(1, rows, classes, logits, labels, sums);
+    else
+        exponentials(0, rows, classes, logits, labels, sums);
+}
+
+/* Return log of the sum of exponentials of a row. */
+INLINE float log_normaliser(int bf16, const void *logits, int64_t begin, int64_t classes) {
+    vector most = broadcast(-INFINITY), totals[2] = {{0}, {0}};
+    for (int64_t k = 0; k < classes; k += LANES) {
+        vector value = read_part(bf16, logits, begin + k, classes - k);
+        if (classes - k < LANES) value = select_lanes(first_lanes(classes - k), value, broadcast(-INFINITY));
+        most = maximum(value, most);
+    }
+    float shift = max_lane(most);
+    for (int64_t k = 0; k < classes; k += LANES) {
+        vector value = exp_lanes(read_part(bf16, logits, begin + k, classes - k) - shift);
+        if (classes - k < LANES) value = select_lanes(first_lanes(classes - k), value, (vector){0});
+        totals[k / LANES % 2] += value;
+    }
+    return shift + logf(sum_lanes(totals[0] + totals[1]));
+}
+
+/* Write KL(p||q) + KL(q||p) of each row to `sums` [rows], for the softmaxes p and q of logits [rows, classes], which are
+   replaced by its gradients in them: p - q + p (log p/q - KL(p||q)), and the same with p and q exchanged. */
+INLINE void divergence(int bf16, int64_t rows, int64_t classes, void *first, void *second, float *sums) {
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t begin = row * classes;
+        float lse_p = log_normaliser(bf16, first, begin, classes), lse_q = log_normaliser(bf16, second, begin, classes);
+        vector from_p = {0}, from_q = {0};
+        for (int pass = 0; pass < 2; pass++) {
+            float kl_p = sum_lanes(from_p), kl_q = sum_lanes(from_q);
+            if (pass) sums[row] = kl_p + kl_q;
+            for (int64_t k = 0; k < classes; k += LANES) {
+                int64_t part = classes - k;
+                vector log_p = read_part(bf16, first, begin + k, part) - lse_p;
+                vector log_q = read_part(bf16, second, begin + k, part) - lse_q;
+                vector p = exp_lanes(log_p), q = exp_lanes(log_q), ratio = log_p - log_q;
+                if (part < LANES) {
+                    p = select_lanes(first_lanes(part), p, (vector){0});
+                    q = select_lanes(first_lanes(part), q, (vector){0});
+                }
+                if (pass) {
+                    write_part(bf16, first, begin + k, p - q + p * (ratio - kl_p), part);
+                    write_part(bf16, second, begin + k, q - p - q * (ratio + kl_q), part);
+                } else {
+                    from_p += p * ratio;
+                    from_q -= q * ratio;
+                }
+            }
+        }
+    }
+}
+
+void translume_divergence(int64_t bf16, int64_t rows, int64_t classes, void *first, void *second, float *sums) {
+    if (bf16)
+        divergence(1, rows, classes, first, second, sums);
+    else
+        divergence(0, rows, classes, first, second, sums);
 }

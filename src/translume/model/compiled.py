@@ -186,6 +186,30 @@ def weight_gradient(gradient: Tensor, x: Tensor, sums: Tensor | None = None) -> 
     return result
 
 
+def exponentials(logits: Tensor, labels: Tensor) -> Tensor:
+    """Replace logits [n, V] by their exponentials, that of each row's label [n] by zero; return their sums [n], fp32.
+
+    Logits above 88 count as 88. `library_for` has returned kernels for the logits, which are contiguous.
+    """
+    sums, labels = torch.empty(len(logits)), labels.contiguous()
+    kernels().library.translume_exponentials(
+        _is_bf16(logits), *logits.shape, address(logits), address(labels), address(sums)
+    )
+    return sums
+
+
+def divergence(first: Tensor, second: Tensor) -> Tensor:
+    """Return KL(p‖q) + KL(q‖p) [n], fp32, of the softmaxes of logits [n, V], which are replaced by its gradients.
+
+    `library_for` has returned kernels for the logits, which are contiguous.
+    """
+    sums = torch.empty(len(first))
+    kernels().library.translume_divergence(
+        _is_bf16(first), *first.shape, address(first), address(second), address(sums)
+    )
+    return sums
+
+
 # ---- norms and dropout
 
 

@@ -164,6 +164,13 @@ class Head(nn.Module, ABC):
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
         """Return the loss of labels [n] after hidden states [n, D], without padding. Must not hold n×V elements."""
 
+    def divergence(self, first: Tensor, second: Tensor) -> Tensor | None:
+        """Return Σ over rows of KL(p‖q) + KL(q‖p), in nats, after hidden states `first` and `second` [n, D].
+
+        None, the default: it is computed from `next_token`.
+        """
+        return None
+
     @abstractmethod
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
         """Return log-probabilities [n], fp32, of labels [n] after hidden states [n, D]. Must not hold n×V elements."""

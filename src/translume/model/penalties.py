@@ -59,8 +59,11 @@ def divergence(head: Head, hidden: Tensor, other: Tensor, contexts: Contexts = (
     """Return Σ over rows of KL(p‖q) + KL(q‖p), in nats, for distributions after states `hidden` and `other` [n, D].
 
     contexts: the head's context for each of the two.
-    Computed as Σ_v (p_v − q_v)(log p_v − log q_v), so that probabilities that underflow in both contribute nothing.
+    By the head itself if it can. Else computed as Σ_v (p_v − q_v)(log p_v − log q_v), so that probabilities that
+    underflow in both contribute nothing.
     """
+    if (own := head.divergence(hidden, other)) is not None:
+        return own
 
     def of(rows: Tensor, hidden: Tensor, other: Tensor) -> Tensor:
         pairs = zip((hidden, other), contexts, strict=True)
