@@ -79,6 +79,22 @@ class _WordIds(dict[str, tuple[int, ...]]):
         return ids
 
 
+class _Shown(dict[int, str]):
+    """A cache of the pieces of ids, as `Tokenizer.tokens` shows them."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self._pieces, self._first = vocabulary.pieces, vocabulary.first
+
+    def __missing__(self, id_: int) -> str:
+        piece = self._pieces[id_]
+        if id_ >= self._first:
+            piece = piece.replace(MARK, MARK * 2)
+            piece = MARK + piece[1:] if piece[0] == " " else piece
+        self[id_] = piece
+        return piece
+
+
 @final
 class Tokenizer:
     """Converts text to ids and back. Immutable and thread-safe.
@@ -104,7 +120,7 @@ class Tokenizer:
         self._segments = segmenter(self._kind)
         self._segment_ids = _SegmentIds(vocabulary)
         self._word_ids = _WordIds(self._segments, self._segment_ids)
-        self._bytes = _spellings(vocabulary)
+        self._bytes, self._shown = _spellings(vocabulary), _Shown(vocabulary)
 
     def __len__(self) -> int:
         """Return V, the number of ids."""
@@ -213,8 +229,8 @@ class Tokenizer:
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return pieces for display: `▁` where a word begins, `<0xE2>` for a byte, `</s>` for a special token."""
-        pieces, first = self.vocabulary.pieces, self.vocabulary.first
-        return [_display(pieces[id_]) if id_ >= first else pieces[id_] for id_ in ids]
+        shown = self._shown
+        return [shown[id_] for id_ in ids]
 
     def pieces(self) -> list[str]:
         """Return the vocabulary in the order of ids, as `tokens` shows it. All are distinct."""
@@ -291,8 +307,3 @@ def _spellings(vocabulary: Vocabulary) -> list[bytes]:
         begin = vocabulary.pieces.index(BYTES[0])
         result[begin : begin + 256] = [bytes([byte]) for byte in range(256)]
     return result
-
-
-def _display(piece: str) -> str:
-    shown = piece.replace(MARK, MARK * 2)
-    return MARK + shown[1:] if shown[0] == " " else shown

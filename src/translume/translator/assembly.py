@@ -115,12 +115,14 @@ def quality_warnings(source: str, target: str, *, cut: bool) -> list[str]:
     in a row, and more often than in the source.
     Words are separated by spaces; in a text with hardly any spaces each character counts as a word.
     """
-    written, given = words_of(target), words_of(source)
+    written = words_of(target)
     found = []
     if cut:
         found.append("truncated: the target reached its limit of tokens before its end")
+    if len(written) - len(set(written)) < MIN_REPETITIONS - 1:  # no word occurs so often
+        return found
     times, words = longest_repetition(written)
-    if times >= MIN_REPETITIONS and times > longest_repetition(given)[0]:
+    if times >= MIN_REPETITIONS and times > longest_repetition(words_of(source))[0]:
         found.append(f"repetition: {' '.join(words)!r} stands {times} times in a row")
     return found
 
@@ -155,7 +157,9 @@ def short_by_tokens(
 
 def spaced(text: str) -> bool:
     """Whether a text is written with spaces: at least one in 20 characters on average, and hardly any Han or Kana."""
-    return len(text) <= 20 * len(text.split()) and 2 * len(UNSPACED.findall(text)) <= len(text)
+    if len(text) > 20 * len(text.split()):
+        return False
+    return text.isascii() or 2 * len(UNSPACED.findall(text)) <= len(text)
 
 
 def words_of(text: str) -> list[str]:
@@ -194,17 +198,19 @@ def _build_translation(
     whole = join_pieces(plan, [hypotheses for hypotheses, _ in found], settings.nbest)
     more = [warning for _, warnings in found for warning in warnings]
     if whole.hypotheses:
-        wanted = map(checkpoint.target_tokenizer.normalise, placeholders_of(whole.source, settings.placeholders))
-        more += [
-            f"placeholder_lost: {text!r} is not in the target" for text in lost_placeholders([*wanted], whole.text)
-        ]
+        if settings.placeholders:
+            wanted = map(checkpoint.target_tokenizer.normalise, placeholders_of(whole.source, settings.placeholders))
+            more += [
+                f"placeholder_lost: {text!r} is not in the target" for text in lost_placeholders([*wanted], whole.text)
+            ]
         cut = whole.hypotheses[0].finished_by == "length"
         signs = quality_warnings(whole.source, whole.text, cut=cut)
         if checkpoint.lengths is not None:
             signs += short_by_tokens(plan.pieces, [hypotheses for hypotheses, _ in found], checkpoint.lengths)
         else:
             signs += short_by_words(whole.source, whole.text)
-        whole = replace(whole, quality_warnings=tuple(signs))
+        if signs:
+            whole = replace(whole, quality_warnings=tuple(signs))
     return replace(whole, warnings=(*whole.warnings, *more)) if more else whole
 
 
