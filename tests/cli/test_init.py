@@ -65,6 +65,34 @@ def test_logical_forms_that_repeat_names_share_a_vocabulary_and_copy() -> None:
     assert (found["tokenizer.shared"], "model.head.kind" in found, found["model.head.tie"]) == (False, False, "target")
 
 
+def test_symbols_that_repeat_a_text_are_its_pieces_and_copied() -> None:
+    """The state of a dialogue: its words are few, those of the dialogue are not."""
+    text = replace(side(""), texts=2_500, types=2_600, recurring=0.98, scripts=frozenset({"latin"}))
+    states = replace(side(""), texts=2_500, types=90, recurring=1.0, cased=False, copied=0.5)
+    found = chosen(2_500, text, states)
+    assert (found["tokenizer.kind"], "tokenizer.target_kind" in found) == ("bpe", False)
+    assert (found["tokenizer.shared"], found["tokenizer.lowercase"]) == (True, True)
+    assert (found["model.head.kind"], found["model.positions"]) == ("copy", "rotary")
+    assert (found["training.metric"], found["evaluation.metrics"]) == ("exact_match", ("exact_match",))
+    assert "tokenizer.lowercase" not in chosen(2_500, replace(text, cased=False), states)
+    assert chosen(2_500, text, replace(states, copied=0.2))["tokenizer.target_kind"] == "word"
+    few = chosen(2_500, replace(text, types=1_900), states)
+    assert (few["tokenizer.kind"], few["model.head.kind"]) == ("word", "copy")
+
+
+def test_letters_have_many_small_updates_and_no_early_end() -> None:
+    """Those of the recipes for pronunciation (targets of symbols) and for inflection (targets of letters)."""
+    letters = side("", words=1.0, length=9.0)
+    phones = replace(side("", words=8.0), texts=3_600, types=70, recurring=1.0)
+    for target in (letters, phones):
+        small, middle, large = (chosen(pairs, letters, target) for pairs in (3_600, 33_000, 60_001))
+        assert (small["training.updates"], small["training.max_tokens"]) == (6_000, 1024)
+        assert (middle["training.updates"], middle["training.max_tokens"]) == (8_000, 2048)
+        assert (small["training.schedule"], "training.patience" in middle) == ("cosine", False)
+        assert ("training.schedule" in large, large["training.patience"]) == (False, 8)
+        assert (small["model.encoder_layers"], small["model.decoder_layers"]) == (3, 2)
+
+
 def test_summaries_copy_and_are_measured_by_rouge() -> None:
     """Targets as long as their sources, such as code, are no summaries; ROUGE counts Latin words only."""
     rouge = ("rouge1", "rouge2", "rougeL")

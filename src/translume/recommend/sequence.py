@@ -52,6 +52,11 @@ SIZES = (
 
 FORMAL = Size(300_000, 0, 128, 256, 2, 2, 4, 0.1, 8_000, 2048, 1e-3, 300)
 """The model for up to 300,000 pairs of a formal language, whose vocabulary is its words: that of recipes/cogs.toml."""
+LETTERS = (
+    Size(5_000, 0, 128, 512, 3, 2, 4, 0.3, 6_000, 1024, 2e-3, 300),
+    Size(60_000, 0, 128, 512, 3, 2, 4, 0.2, 8_000, 2048, 2e-3, 400),
+)
+"""The models for up to 60,000 pairs whose sources are letters: those of recipes/g2p.toml and g2p-eng-us.toml."""
 COPIES = "targets repeat words of their sources"
 TOKENS_PER_PIECE = 2
 """Tokens of a word, a digit or a sign with small vocabularies, estimated high: 1.0 for Multi30k, 2.0 for SciTLDR."""
@@ -87,9 +92,7 @@ def choose(pairs: int, source: Side, target: Side, parts: int = 1) -> list[Choic
 
     parts: number of parts of a source, between which its template has the segment separator.
     """
-    size = next(size for size in SIZES if pairs <= size.pairs)
-    if is_formal(source, target) and SIZES[0].pairs < pairs <= FORMAL.pairs:
-        size = replace(FORMAL, vocabulary=size.vocabulary)
+    size = _size(pairs, source, target)
     return [
         *_limits(source, target),
         *_tokenizer(size, source, target, pairs),
@@ -100,9 +103,20 @@ def choose(pairs: int, source: Side, target: Side, parts: int = 1) -> list[Choic
     ]
 
 
+def _size(pairs: int, source: Side, target: Side) -> Size:
+    """Return the model for a number of pairs, with the vocabulary of the first table."""
+    size, kinds = next(size for size in SIZES if pairs <= size.pairs), token_kinds(source, target)
+    rows = LETTERS if kinds[0] == "character" else (FORMAL,) if kinds[1] == "word" and pairs > SIZES[0].pairs else ()
+    return next((replace(row, vocabulary=size.vocabulary) for row in rows if pairs <= row.pairs), size)
+
+
 def token_kinds(source: Side, target: Side) -> tuple[str, str]:
-    """Return the kinds of tokens of both sides: "word" for symbols, "character" for single words, else "bpe"."""
-    if target.symbols:
+    """Return the kinds of tokens of both sides: "word" for symbols, "character" for single words, else "bpe".
+
+    Symbols that repeat words of a text of many different words, such as the state of a dialogue, are "bpe" as the text
+    is, since only tokens that both sides have can be copied.
+    """
+    if target.symbols and not (target.copies and not source.few_words and target.script in source.scripts):
         return "character" if source.short and source.words < 2 else "word" if source.few_words else "bpe", "word"
     if source.short and target.short:
         return "character", "character"
@@ -110,12 +124,11 @@ def token_kinds(source: Side, target: Side) -> tuple[str, str]:
 
 
 def is_formal(source: Side, target: Side) -> bool:
-    """Return whether the target is a formal language: its words are tokens, and it is not a pronunciation of letters.
+    """Return whether the target is a formal language: it has few symbols, and is not a pronunciation of letters.
 
     Rotary positions are far better for these and worse for pronunciations; recipes/tasks.md has figures.
     """
-    kinds = token_kinds(source, target)
-    return kinds[1] == "word" and kinds[0] != "character"
+    return target.symbols and token_kinds(source, target)[0] != "character"
 
 
 def is_summary(source: Side, target: Side) -> bool:
@@ -166,6 +179,10 @@ def _tokenizer(size: Size, source: Side, target: Side, pairs: int) -> Iterable[C
     scripts = f"{source.script or 'no letters'} and {target.script or 'no letters'}"
     one = "one vocabulary for both sides" if shared else "a vocabulary for each side"
     yield Choice(path="tokenizer.shared", value=shared, why=f"{one}: {scripts}")
+    if shared and target.symbols and source.cased and not target.cased:
+        yield Choice(
+            path="tokenizer.lowercase", value=True, why="targets have no capitals, so that words can be copied"
+        )
 
 
 def _symbols(kind: str, size: Size, source: Side, target: Side) -> Iterable[Choice]:
@@ -190,7 +207,8 @@ def shares_vocabulary(source: Side, target: Side) -> bool:
 
     The tags of inflection are Latin letters beside a lemma of any script. Logical forms repeat names of questions.
     """
-    if target.symbols and not (target.copies and token_kinds(source, target)[0] == "word"):
+    kinds = token_kinds(source, target)
+    if target.symbols and not (target.copies and kinds[0] == kinds[1]):
         return False
     return target.script in source.scripts | {source.script}
 
@@ -223,12 +241,15 @@ def _training(size: Size, source: Side, target: Side, pairs: int) -> Iterable[Ch
     yield Choice(path="training.updates", value=size.updates)
     yield Choice(path="training.max_tokens", value=size.max_tokens, why="tokens in a batch; less if memory is short")
     yield Choice(path="training.learning_rate", value=size.learning_rate)
+    cosine = token_kinds(source, target)[0] == "character" and pairs <= LETTERS[-1].pairs
+    if cosine:
+        yield Choice(path="training.schedule", value="cosine", why="the rate falls to zero at the last update")
     yield Choice(path="training.warmup_updates", value=size.warmup_updates)
     yield Choice(path="training.validate_every", value=every)
     yield Choice(path="training.save_every", value=every)
     why = "the model is the mean of the last 5 saved, unless the best is 1 % better"
     yield Choice(path="training.average_last", value=5, why=why)
-    if pairs > FEW_PAIRS:
+    if pairs > FEW_PAIRS and not cosine:
         yield Choice(path="training.patience", value=8, why="stop after 8 validations without improvement")
     if token_kinds(source, target) == ("word", "word"):
         yield Choice(
