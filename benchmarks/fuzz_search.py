@@ -58,6 +58,7 @@ POSITIONS, SOURCE_SIZE = 97, 17
 LETTERS = "ab é"
 LEAST_LIMIT = 8
 """The forced prefix must fit every limit."""
+PROGRESS_EVERY = 240
 SEARCHES = 12
 """Searches with one model; building a model takes longer than a search."""
 
@@ -216,6 +217,10 @@ def main() -> None:
         for fault in failed(random.Random(f"{options.seed} {number} search"), engine):
             faults += 1
             print(f"search {number}: {fault}", flush=True)
+        done = number - options.first + 1
+        if done % PROGRESS_EVERY == 0:
+            left = (time.monotonic() - begun) / done * (options.count - done)
+            print(f"{done:,} of {options.count:,} searches, {faults:,} faults, {left:.0f} s left", file=sys.stderr)
     print(f"{options.count:,} searches, {faults:,} faults, {time.monotonic() - begun:.0f} s")
     sys.exit(bool(faults))
 
