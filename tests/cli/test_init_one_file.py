@@ -151,10 +151,10 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
         ),
         (
             "a.tsv",
-            ["a\tb\tc"],
+            ["good\t5\tI liked it", "bad\t1\tI did not", "good\t4\tas I said"],
             ("--task", "classification"),
-            "{file}:1: found 3 columns; choose text and label with --columns 0,1 (by name or counted from 0), "
-            "or make a source of several columns with --template '{{0}} {{1}}'",
+            "{file}:1: found 3 columns; choose text and label with --columns 2,0 (by name or counted from 0), "
+            "or make a source of several columns with --template '{{2}} {{1}}'",
         ),
         (
             "a.csv",
@@ -163,6 +163,13 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             "{file}:1: found 4 columns; choose source and target with --columns 'Englisch,Deutsch (neu)' "
             "(by name or counted from 0), "
             "or make a source of several columns with --template '{{Englisch}} {{Deutsch (neu)}}'",
+        ),
+        (
+            "a.tsv",
+            ["text\tlabel\tnumber", "x y\t1\t2"],
+            ("--task", "classification"),
+            "{file}:1: found 3 columns; choose text and label with --columns text,label (by name or counted from 0), "
+            "or make a source of several columns with --template '{{text}} {{number}}'",
         ),
         ("a.tsv", ["a\tb", "c"], (), "{file}:2: 1 tab-separated fields, expected 2"),
         ("a.tsv", [], (), "{file}: empty file, expected one source and target per line"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from translume.config import DataSettings
 from translume.data import read_lines, read_pairs
 from translume.data.findings import HEADER_WORDS
-from translume.data.tables import first_row, has_keys, read_objects, table_kind
+from translume.data.tables import first_row, first_rows, has_keys, read_objects, table_kind
 from translume.errors import DataError, SettingsError
 
 Columns = tuple[int | str, ...]
@@ -59,12 +59,14 @@ def find_columns(file: Path, keys: tuple[str, str], *, labelled: bool) -> Column
         )
     known = [field.strip() for field in fields if _language(field) is not None]
     if len(fields) > 2:
-        first, second = known[:2] if len(known) > 1 else ("0", "1")
-        named = shlex.quote(f"{first},{second}")
+        first, second = known[:2] if len(known) > 1 else _text_and_label(file) if labelled else ("0", "1")
+        names = [field.strip() for field in fields] if len(known) > 1 else [*map(str, range(len(fields)))]
+        more = next((name for name in names if name not in (first, second)), second)
+        named, parts = shlex.quote(f"{first},{second}"), (first, more if labelled else second)
         raise DataError(
             f"{file}:1: found {len(fields)} columns; choose {sides} with --columns {named} "
             "(by name or counted from 0), or make a source of several columns "
-            f"with --template '{{{first}}} {{{second}}}'"
+            f"with --template '{{{parts[0]}}} {{{parts[1]}}}'"
         )
     if len(known) == 2:
         return tuple(known)
@@ -119,6 +121,19 @@ def texts_of(value: dict[str, object], above: str = "") -> Iterator[tuple[str, s
             yield above + key, each
         elif isinstance(each, dict) and not above:
             yield from texts_of(each, f"{key}.")
+
+
+def _text_and_label(file: Path) -> tuple[str, str]:
+    """Return the numbers of the columns that are most likely the text and its label.
+
+    The text is the column with the most characters in the first lines, the label the one with the fewest distinct
+    values, but more than one, of the others.
+    """
+    rows = first_rows(str(file), SURVEYED_LINES)
+    columns = list(zip(*(row for row in rows if len(row) == len(rows[0])), strict=True))
+    text = max(range(len(columns)), key=lambda number: sum(map(len, columns[number])))
+    counts = {number: len(set(values)) for number, values in enumerate(columns) if number != text}
+    return str(text), str(min(counts, key=lambda number: (counts[number] < 2, counts[number])))
 
 
 def _label_is_first(file: Path) -> bool:
