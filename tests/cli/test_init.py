@@ -52,6 +52,7 @@ def test_formal_languages_choose_the_model_of_cogs() -> None:
     found = chosen(20_000, replace(side(""), **words), replace(side(""), **words))
     assert (found["model.encoder_layers"], found["model.decoder_layers"], found["model.dropout"]) == (2, 2, 0.1)
     assert (found["model.positions"], found["training.updates"], found["tokenizer.size"]) == ("rotary", 8_000, 900)
+    assert (found["training.schedule"], "training.patience" in found) == ("cosine", False)
     assert chosen(20_000, side(), replace(side(""), **words))["model.encoder_layers"] == 2
     assert chosen(400_000, replace(side(""), **words), replace(side(""), **words))["model.width"] == 512
 

@@ -56,7 +56,10 @@ LETTERS = (
     Size(5_000, 0, 128, 512, 3, 2, 4, 0.3, 6_000, 1024, 2e-3, 300),
     Size(60_000, 0, 128, 512, 3, 2, 4, 0.2, 8_000, 2048, 2e-3, 400),
 )
-"""The models for up to 60,000 pairs whose sources are letters: those of recipes/g2p.toml and g2p-eng-us.toml."""
+"""The models for up to 60,000 pairs whose sources are letters.
+
+They are those of recipes/g2p.toml, with updates between its and those of inflection.toml, and of g2p-eng-us.toml.
+"""
 COPIES = "targets repeat words of their sources"
 TOKENS_PER_PIECE = 2
 """Tokens of a word, a digit or a sign with small vocabularies, estimated high: 1.0 for Multi30k, 2.0 for SciTLDR."""
@@ -92,22 +95,24 @@ def choose(pairs: int, source: Side, target: Side, parts: int = 1) -> list[Choic
 
     parts: number of parts of a source, between which its template has the segment separator.
     """
-    size = _size(pairs, source, target)
+    size, recipe = next(size for size in SIZES if pairs <= size.pairs), _recipe(pairs, source, target)
+    if recipe is not None:
+        size = replace(recipe, vocabulary=size.vocabulary)
     return [
         *_limits(source, target),
         *_tokenizer(size, source, target, pairs),
         *_model(size, source, target, parts),
-        *_training(size, source, target, pairs),
+        *_training(size, source, target, early_end=pairs > FEW_PAIRS, cosine=recipe is not None),
         *_evaluation(source, target),
         Choice(path="decoding.beam", value=5, why="larger is slower and seldom better"),
     ]
 
 
-def _size(pairs: int, source: Side, target: Side) -> Size:
-    """Return the model for a number of pairs, with the vocabulary of the first table."""
-    size, kinds = next(size for size in SIZES if pairs <= size.pairs), token_kinds(source, target)
+def _recipe(pairs: int, source: Side, target: Side) -> Size | None:
+    """Return the model of a recipe for such data, if there is one. It is trained with a cosine schedule."""
+    kinds = token_kinds(source, target)
     rows = LETTERS if kinds[0] == "character" else (FORMAL,) if kinds[1] == "word" and pairs > SIZES[0].pairs else ()
-    return next((replace(row, vocabulary=size.vocabulary) for row in rows if pairs <= row.pairs), size)
+    return next((row for row in rows if pairs <= row.pairs), None)
 
 
 def token_kinds(source: Side, target: Side) -> tuple[str, str]:
@@ -236,12 +241,11 @@ def _model(size: Size, source: Side, target: Side, parts: int) -> Iterable[Choic
     yield Choice(path="model.head.tie", value=tie, why="weights shared by embeddings and output")
 
 
-def _training(size: Size, source: Side, target: Side, pairs: int) -> Iterable[Choice]:
+def _training(size: Size, source: Side, target: Side, *, early_end: bool, cosine: bool) -> Iterable[Choice]:
     every = max(100, size.updates // 20)
     yield Choice(path="training.updates", value=size.updates)
     yield Choice(path="training.max_tokens", value=size.max_tokens, why="tokens in a batch; less if memory is short")
     yield Choice(path="training.learning_rate", value=size.learning_rate)
-    cosine = token_kinds(source, target)[0] == "character" and pairs <= LETTERS[-1].pairs
     if cosine:
         yield Choice(path="training.schedule", value="cosine", why="the rate falls to zero at the last update")
     yield Choice(path="training.warmup_updates", value=size.warmup_updates)
@@ -249,7 +253,7 @@ def _training(size: Size, source: Side, target: Side, pairs: int) -> Iterable[Ch
     yield Choice(path="training.save_every", value=every)
     why = "the model is the mean of the last 5 saved, unless the best is 1 % better"
     yield Choice(path="training.average_last", value=5, why=why)
-    if pairs > FEW_PAIRS and not cosine:
+    if early_end and not cosine:
         yield Choice(path="training.patience", value=8, why="stop after 8 validations without improvement")
     if token_kinds(source, target) == ("word", "word"):
         yield Choice(
