@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from translume.config import DataSettings
-from translume.data import read_lines, read_pairs
+from translume.data import read_lines
 from translume.data.findings import HEADER_WORDS
 from translume.data.tables import first_row, first_rows, has_keys, read_objects, table_kind
 from translume.errors import DataError, SettingsError
@@ -70,7 +69,7 @@ def find_columns(file: Path, keys: tuple[str, str], *, labelled: bool) -> Column
         )
     if len(known) == 2:
         return tuple(known)
-    return (1, 0) if labelled and _label_is_first(file) else ()
+    return (1, 0) if labelled and _text_and_label(file) == ("1", "0") else ()
 
 
 def languages_of_columns(columns: Columns) -> tuple[str, str]:
@@ -124,20 +123,14 @@ def texts_of(value: dict[str, object], above: str = "") -> Iterator[tuple[str, s
 
 
 def _text_and_label(file: Path) -> tuple[str, str]:
-    """Return the numbers of the columns that are most likely the text and its label.
+    """Return the numbers of the columns that are most likely the text and its label, judged by the first lines.
 
-    The text is the column with the most characters in the first lines, the label the one with the fewest distinct
-    values, but more than one, of the others.
+    The label has the fewest distinct values, but more than one; of equals it is the last. The text is the longest of
+    the other columns.
     """
     rows = first_rows(str(file), SURVEYED_LINES)
     columns = list(zip(*(row for row in rows if len(row) == len(rows[0])), strict=True))
-    text = max(range(len(columns)), key=lambda number: sum(map(len, columns[number])))
-    counts = {number: len(set(values)) for number, values in enumerate(columns) if number != text}
-    return str(text), str(min(counts, key=lambda number: (counts[number] < 2, counts[number])))
-
-
-def _label_is_first(file: Path) -> bool:
-    """Return whether the first of two columns has fewer distinct values, as labels have."""
-    pairs = islice(read_pairs(DataSettings(train=(str(file),)), "train"), SURVEYED_LINES)
-    first, second = (len(set(side)) for side in zip(*((pair.source, pair.target) for pair in pairs), strict=True))
-    return first < second
+    counts = [len(set(column)) for column in columns]
+    label = min(range(len(columns)), key=lambda number: (counts[number] < 2, counts[number], -number))
+    texts = [number for number in range(len(columns)) if number != label]
+    return str(max(texts, key=lambda number: sum(map(len, columns[number])))), str(label)
