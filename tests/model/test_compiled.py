@@ -78,7 +78,7 @@ def test_gradients_of_weights_can_be_added_to_those_that_are_there(dtype: torch.
     weight = normal(43, 19, seed=3).to(dtype).requires_grad_()
     weight.grad = normal(43, 19, seed=4).to(dtype)
     view, truth = weight.grad, weight.grad.double() + slopes.double().t() @ x.double()
-    with compiled.gradients_added_at_once():
+    with compiled.gradient_accumulation_fusion():
         compiled.linear(x, weight, None).backward(slopes)
     assert weight.grad is view
     assert (view.double() - truth).norm() / truth.norm() < TOLERANCE[dtype]

@@ -93,24 +93,25 @@ class _Attention(_Structure):
 # ---- linear maps
 
 
-class _Adding(threading.local):
-    here = False
+class _Fusion(threading.local):
+    enabled = False
 
 
-_adding = _Adding()
+_fusion = _Fusion()
 
 
 @contextmanager
-def gradients_added_at_once() -> Iterator[None]:
-    """Let backward passes of this thread add the gradients of linear maps' weights to `weight.grad`, if there is one.
+def gradient_accumulation_fusion() -> Iterator[None]:
+    """Let the backward passes of this thread add gradients of linear maps to `weight.grad` themselves, if it is set.
 
-    Autograd would write them to a tensor of their own and add that. Within it, `torch.autograd.grad` gets none of them.
+    Autograd writes each gradient to a new tensor and adds that. Inside this context `torch.autograd.grad` does not
+    return these gradients.
     """
-    before, _adding.here = _adding.here, True
+    before, _fusion.enabled = _fusion.enabled, True
     try:
         yield
     finally:
-        _adding.here = before
+        _fusion.enabled = before
 
 
 @cache
@@ -148,7 +149,7 @@ class _Linear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             by_x = torch.mm(gradient, weight)
         if ctx.needs_input_grad[1]:
-            sums = weight.grad if _adding.here and weight.is_leaf else None
+            sums = weight.grad if _fusion.enabled and weight.is_leaf else None
             product = weight_gradient(gradient, x, sums)
             by_weight = product if sums is None else None
         return by_x, by_weight, by_bias, None
@@ -191,7 +192,7 @@ def exponentials(logits: Tensor, labels: Tensor) -> Tensor:
 
     Logits above 88 count as 88. `library_for` has returned kernels for the logits, which are contiguous.
     """
-    sums, labels = torch.empty(len(logits)), labels.contiguous()
+    sums, labels = torch.empty(len(logits)), labels.long().contiguous()
     kernels().library.translume_exponentials(
         _is_bf16(logits), *logits.shape, address(logits), address(labels), address(sums)
     )

@@ -15,7 +15,7 @@ from translume.config import TrainingSettings
 from translume.kernels.loading import has_kernels
 from translume.model import HeadLoss, LossOptions
 from translume.model.classifier import Network
-from translume.model.compiled import gradients_added_at_once
+from translume.model.compiled import gradient_accumulation_fusion
 from translume.text import Labels, SpecialIds, Tokenizer
 from translume.training import adam
 from translume.training.data_parallel import ReplicaPool, Share, replica_count, replica_of, shares_of
@@ -299,7 +299,7 @@ class Updater:
         model.train(self.model.training)
         loss = model.loss(source, source_mask, target, labels, target_mask, self._options)
         if loss.tokens:
-            with gradients_added_at_once():
+            with gradient_accumulation_fusion():
                 loss.objective.backward()  # type: ignore[no-untyped-call]  # torch's has no types
         return HeadLoss(loss.objective.detach(), loss.nll, loss.tokens)
 
