@@ -227,6 +227,19 @@ def test_other_wordings_of_a_line_can_be_chosen(tab: Any, translator: Translator
     assert before in shown.all_text_contents()
 
 
+def test_an_input_event_that_changes_nothing_neither_translates_again_nor_closes_other_wordings(
+    tab: Any, translator: Translator
+) -> None:
+    tab.type("a man", whole(translator, "a man")[0])
+    tab.page.click("#more")
+    tab.page.wait_for_selector("#wordings button")
+    asked = len(tab.asked)
+    tab.page.dispatch_event("#text", "input")
+    tab.page.wait_for_timeout(500)  # A translation starts at most 250 ms after an event.
+    assert tab.page.is_visible("#wordings button")
+    assert tab.asked[asked:] == []
+
+
 def test_a_glossary_constrains_the_translation_of_lines_with_its_terms(tab: Any, translator: Translator) -> None:
     tab.type("a man\na mane", "\n".join(whole(translator, "a man", "a mane")))
     tab.page.click("#glossary summary")

@@ -24,7 +24,7 @@ const RESTING_DELAY = 700, DETECTION_DELAY = 600, HISTORY_DELAY = 1500, LONG = 3
 const LEAST_DETECTED = 20, SURE_DETECTED = 80;  // Characters; confidence from 0 to 100.
 const DETAILED = "translume.details", TAPPED = "translume.tapped";
 const at = (id) => document.getElementById(id);
-const state = { lines: [], gaps: [], model: "", meanwhile: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null, known: null, resting: true, restTimer: 0 };
+const state = { lines: [], gaps: [], model: "", typed: "", meanwhile: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null, known: null, resting: true, restTimer: 0 };
 const runs = new Latest(go, { gap: GAP, patience: PATIENCE });
 
 const whole = () => (state.gaps[0] ?? "") + state.lines.map((each, place) => each.text + (state.gaps[place + 1] ?? "")).join("");
@@ -155,7 +155,8 @@ function setText(text) {
 
 // After each change of the text.
 function typed() {
-  keepText(at("text").value);
+  state.typed = at("text").value;
+  keepText(state.typed);
   if (!choice.detecting()) state.foreign = null;
   count();
   grow();
@@ -372,6 +373,8 @@ function restore(entry) {
 
 function listen() {
   at("text").addEventListener("input", () => {
+    // Chromium sends an event for each line of an inserted text, all after the change: translate once.
+    if (at("text").value === state.typed) return;
     typed();
     restLater();
     if (at("text").value.trim()) runs.soon();
