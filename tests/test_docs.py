@@ -146,7 +146,7 @@ def test_python_examples_pass_mypy_strict(tmp_path: Path) -> None:
         for number, program in enumerate(programs_of(page), start=1):
             name = f"page_{page.stem.replace('-', '_')}_{number}.py"
             (tmp_path / name).write_text(program, encoding="utf-8")
-    command = [sys.executable, "-m", "mypy", *map(str, sorted(tmp_path.glob("*.py")))]
+    command = [sys.executable, "-m", "mypy", "src", *map(str, sorted(tmp_path.glob("*.py")))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -314,6 +314,8 @@ def start(in_worker: Callable[[AnyServed], AnyServed]) -> Iterator[Callable[...,
 
     yield begin
     for each in begun:
+        each.uvicorn.should_exit = True  # All at once: each needs a tenth of a second to see it.
+    for each in begun:
         each.stop()
 
 
