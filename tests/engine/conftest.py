@@ -32,6 +32,7 @@ FOR_TORCH = [
     },
     {"norm": "post", "normalization": "rms", "positions": "none", "bias": False},
     {"norm": "pre", "segments": 3, "activation": "swiglu"},
+    {"norm": "pre", "segments": 2, "segment_pooling": "sum", "positions": "rotary"},
     {"norm": "pre", "encoder_layers": 0, "decoder_layers": 1, "scale_embeddings": False},
     {"decoder_mixing": "ssru"},
     {"decoder_mixing": "ssru", "norm": "post", "bias": False},
@@ -50,6 +51,7 @@ FOR_KERNELS = [
         {"norm": "pre", "activation": "swiglu", "normalization": "rms", "positions": "rotary"},
         {"norm": "post", "activation": "gelu", "normalization": "rms"},
         {"norm": "pre", "activation": "swish", "attention_heads": 6, "positions": "none", "segments": 3},
+        {"norm": "pre", "segments": 2, "segment_pooling": "sum", "positions": "relative"},
         {"norm": "post", "width": 64, "attention_heads": 1, "feed_forward": 80},
         {"decoder_mixing": "ssru"},
         {"decoder_mixing": "ssru", "norm": "post", "bias": False},
@@ -92,6 +94,8 @@ def make() -> Callable[..., Transformer]:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.2)
+            if settings.segments:
+                model.encoder.embedding.separators[:4] = 1
         return model
 
     return build

@@ -436,6 +436,20 @@ def test_the_engine_reports_the_attention_of_the_plain_model(large_vocabulary, s
     assert found.select(rows).attention.equal(found.attention[rows])
 
 
+def test_the_attention_of_pooled_segments_has_a_column_for_each_segment(make, sources):
+    """Columns of padding are full from the start, so that they count as covered."""
+    model = make(**WIDE, segments=2, segment_pooling="sum")
+    engine = Engine(model, Choice("fp32", NATIVE))
+    source, mask = sources(11, 3)
+    wanted = model.step(torch.tensor([[1, 7]] * 2), model.start_with_attention(source, mask))[1].attention
+    started = engine.start_with_attention(source, mask)
+    found = engine.step(torch.tensor([[1, 7]] * 2), started)[1].attention
+    count = wanted.size(1)
+    assert 1 < count < 11
+    assert started.attention[:, :count].equal(model.start_with_attention(source, mask).attention)
+    torch.testing.assert_close(found[:, :count], wanted, atol=1e-5, rtol=1e-4)
+
+
 def test_unsupported_searches_are_left_to_the_decoding_loop(large_vocabulary, sources):
     model, engine = large_vocabulary
     engine = kernels_only(model, engine, "fp32")

@@ -1,11 +1,13 @@
 """Prior, occlusion and gradients against reference implementations that take one token at a time."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 
 import translume
+from translume.checkpoint.building import mark_separators
 from translume.errors import SettingsError
 from translume.inspection import attribution, inputs
 
@@ -20,8 +22,9 @@ def forced(translator, source, mask=None):
     labels = [*checkpoint.target_tokenizer.encode(TARGET), specials.eos]
     model, ids, found = checkpoint.model, torch.tensor([source]), []
     with torch.no_grad():
-        memory = model.encoder(ids, torch.ones_like(ids, dtype=torch.bool))
-        mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else torch.tensor([mask])
+        ids, whole = model.encoder.front(ids, torch.ones_like(ids, dtype=torch.bool))
+        memory = model.encoder(ids, whole)
+        mask = whole if mask is None else torch.tensor([mask])
         memory = memory.masked_fill(~mask[..., None], 0.0)
         state = model.decoder.start(memory, mask, model.head.begin(ids, mask, memory))
         for length, label in enumerate(labels):
@@ -73,6 +76,44 @@ def test_occlusion_equals_leaving_out_each_token_in_turn(translator_of_every_hea
             without = forced(translator_of_every_head, [*source[:place], unknown, *source[place + 1 :]])
         columns.append(whole - without)
     compare(as_tensor(found.values), torch.stack(columns, 1))
+
+
+@pytest.fixture(scope="module")
+def pooled(make):
+    """A translator whose encoder reads one vector for each sentence of a text."""
+    found = make(seed=5, segments=3, segment_pooling="sum", segment_separator=".")
+    mark_separators(found.checkpoint.model, found.config.model, found.checkpoint.source_tokenizer)
+    return found
+
+
+STORY = "a cat. the dog. ok? ab"
+
+
+@pytest.mark.parametrize("method", ["occlusion", "occlusion-mask", "occlusion-unknown"])
+def test_segments_are_occluded_as_a_whole_if_they_are_pooled(pooled, method):
+    trace = translume.trace(pooled, STORY, TARGET, show=(method, "attention", "prior"))
+    assert [token.text for token in trace.source_tokens] == ["a▁cat.", "▁the▁dog.", "▁ok?▁ab</s>"]
+    assert [(token.begin, token.end) for token in trace.source_tokens] == [(0, 6), (6, 15), (15, 22)]
+    assert [word.text for word in trace.source_words] == ["a cat.", "the dog.", "ok? ab"]
+    assert len(trace.attention.cross[0][0][0]) == 3
+    tokenizer = pooled.checkpoint.source_tokenizer
+    unknown = tokenizer.specials.unk
+    ids = [*tokenizer.encode(STORY), tokenizer.specials.eos]
+    ends = [0, *(place + 1 for place, id_ in enumerate(ids) if id_ == tokenizer.encode(".")[-1]), len(ids)]
+    columns = []
+    for number, (begin, end) in enumerate(pairwise(ends)):
+        left, mask = [*ids[:begin], *ids[end:]], None
+        if method == "occlusion-unknown":
+            left = [*ids[:begin], *[unknown] * (end - begin), *ids[end:]]
+        elif method == "occlusion-mask":
+            left, mask = ids, [place != number for place in range(3)]
+        columns.append(forced(pooled, ids) - forced(pooled, left, mask))
+    compare(as_tensor(trace.attributions[0].values), torch.stack(columns, 1))
+
+
+def test_the_only_segment_of_a_source_can_be_left_out(pooled):
+    trace = translume.trace(pooled, "a cat", TARGET, show=("occlusion", "occlusion-mask", "input-gradient"))
+    assert {len(row) for each in trace.attributions for row in each.values} == {1}
 
 
 def test_occluding_many_tokens_in_chunks_gives_the_same_result(make, monkeypatch):

@@ -28,6 +28,8 @@ VARIANTS = [
     {"norm": "post", "positions": "relative", "decoder_layers": 1, "tie": "all"},
     {"norm": "pre", "segments": 3, "activation": "swiglu"},
     {"norm": "post", "segments": 2, "scale_embeddings": False, "positions": "learned"},
+    {"norm": "pre", "segments": 2, "segment_pooling": "sum", "positions": "rotary", "tie": "all"},
+    {"norm": "post", "segments": 3, "segment_pooling": "sum"},
     {"norm": "pre", "encoder_layers": 0, "decoder_layers": 1},
     {"norm": "pre", "decoder_mixing": "ssru"},
     {"norm": "post", "decoder_mixing": "ssru", "positions": "none", "bias": False, "tie": "all"},

@@ -120,6 +120,13 @@ class ModelSettings(Settings):
     """
     segment_separator: str = "|"
     """The character that ends a segment. It does so everywhere, so choose one that does not occur in the text."""
+    segment_pooling: Literal["none", "sum"] = "none"
+    """Read a segment as one vector, the sum of its tokens' embeddings, instead of token by token.
+
+    Each embedding is first multiplied by a learned vector of its place in the segment (Dehghani et al. 2019, section
+    3.1). For stories of many short sentences: the encoder has few positions, and each says a whole sentence. Tokens of
+    the source can then be neither copied nor aligned.
+    """
     pretrained_source: str = ""
     """File of word vectors (word2vec or GloVe text format) for the source embedding; read once, when training starts.
 
@@ -183,6 +190,12 @@ class ModelSettings(Settings):
                 f"relative_max_distance is {self.relative_max_distance}, expected more than half of "
                 f"relative_buckets, {self.relative_buckets // 2}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _pooling_has_segments(self) -> Self:
+        if self.segment_pooling != "none" and not self.segments:
+            raise ValueError(f"segment_pooling is '{self.segment_pooling}' with segments 0, expected 1 or more")
         return self
 
     @model_validator(mode="after")

@@ -153,6 +153,17 @@ class Config(Settings):
         return self.data.translation or self.model.language_tags != "none"
 
     @property
+    def without_tokens(self) -> str:
+        """The setting with which no token of a source is a position of the encoder, such as "data.source = 'audio'".
+
+        Empty if each token is one.
+        """
+        if self.data.source.reader:
+            return f"data.source = '{self.data.source.kind}'"
+        pooling = self.model.segment_pooling
+        return "" if pooling == "none" else f"model.segment_pooling = '{pooling}'"
+
+    @property
     def longest_source(self) -> int:
         """Maximum length of a source in positions of the encoder, end mark included."""
         return self.data.source.longest(self.model.max_positions)

@@ -122,17 +122,24 @@ function showAttention() {
 }
 
 function links(matrix, rows, columns) {
-  const width = Math.max(260, Math.min(480, at("attention").clientWidth || 480)), side = Math.min(150, width * 0.34);
-  const step = 22, left = side, right = width - side, height = step * Math.max(rows.length, columns.length) + 12;
+  const room = at("attention").clientWidth || 480, usual = Math.max(260, Math.min(480, room));
+  const side = (texts) => Math.max(Math.min(150, usual * 0.34), Math.min(room * 0.4, 7.5 * Math.max(...texts.map((text) => text.length))));
+  const left = side(columns), between = usual - 2 * Math.min(150, usual * 0.34), right = Math.min(room * 0.6, left + between);
+  const width = right + side(rows), step = 22, height = step * Math.max(rows.length, columns.length) + 12;
+  const label = (text, place) => short(text, Math.floor(place / 7.5));
   const picture = drawn("svg", { width, height, role: "img", "aria-label": "Attention as links" });
   matrix.forEach((row, y) => row.forEach((weight, x) => {
     if (weight < 0.03) return;
     picture.append(drawn("line", { x1: left + 4, y1: 16 + x * step - 4, x2: right - 4, y2: 16 + y * step - 4,
       "stroke-width": (0.6 + 3 * weight).toFixed(2), "stroke-opacity": (weight * (y === chosen ? 1 : 0.35)).toFixed(3) }));
   }));
-  columns.forEach((text, x) => picture.append(drawn("text", { x: left, y: 16 + x * step, "text-anchor": "end" }, text)));
-  rows.forEach((text, y) => picture.append(drawn("text", { x: right, y: 16 + y * step, class: y === chosen ? "chosen" : "" }, text)));
+  columns.forEach((text, x) => picture.append(drawn("text", { x: left, y: 16 + x * step, "text-anchor": "end" }, label(text, left))));
+  rows.forEach((text, y) => picture.append(drawn("text", { x: right, y: 16 + y * step, class: y === chosen ? "chosen" : "" }, label(text, width - right))));
   return picture;
+}
+
+function short(text, most) {
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 
 function map(matrix, rows, columns) {
@@ -153,13 +160,13 @@ function map(matrix, rows, columns) {
   brush.globalAlpha = 1;
   brush.fillStyle = style.getPropertyValue("--ink");
   brush.textAlign = "right";
-  rows.forEach((text, y) => brush.fillText(text.slice(0, 16), left - 5, top + y * cell + 12));
+  rows.forEach((text, y) => brush.fillText(short(text, 16), left - 5, top + y * cell + 12));
   brush.textAlign = "left";
   columns.forEach((text, x) => {
     brush.save();
     brush.translate(left + x * cell + 12, top - 5);
     brush.rotate(-Math.PI / 2);
-    brush.fillText(text.slice(0, 14), 0, 0);
+    brush.fillText(short(text, 14), 0, 0);
     brush.restore();
   });
   brush.strokeStyle = style.getPropertyValue("--focus");

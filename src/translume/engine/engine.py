@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from translume.belief import Logits, NextToken
 from translume.decoding import CompleteSearch, ForbidTokens, MinimumLength, Rule, Sampling, Strategy
@@ -144,9 +143,9 @@ class Engine:
         if not self.reports_attention:
             raise ValueError("the engine reports no attention for these layers, only the plain model does")
         state = self.start(source, mask)
-        # The cache may have more padding than the mask.
-        more = state.cache.cross.size(3) - mask.size(1)
-        return replace(state, attention=functional.pad((~mask).float(), (0, more), value=1.0))
+        bias, shape = state.cache.source_bias, state.cache.cross.shape  # of the encoder's positions, not the source's
+        padding = torch.zeros(shape[1], shape[3]) if bias is None else (bias[:, 0, 0] < 0).float()
+        return replace(state, attention=padding)
 
     @torch.inference_mode()
     def step(self, prefix: Tensor, state: EngineState) -> tuple[NextToken, EngineState]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from translume.errors import SettingsError
-from translume.inspection.passes import Pass, Sentence, context_of, decode, encode, front
+from translume.inspection.passes import Pass, Sentence, context_of, decode, encode, front, positions_in
 from translume.inspection.values import Attribution
 from translume.model.layout import Layout
 from translume.model.transformer import Encoder, Transformer
@@ -31,12 +31,13 @@ UNKNOWN = "the unknown token in the token's place"
 NO_VECTOR = "no token vector, its position alone"
 
 
-def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor) -> Tensor:
+def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return log-probabilities [B, t], fp32, of the labels given each of the sources, ids [B, S'] or frames [B, L, F].
 
-    Sources have no padding.
+    mask: [B, S'], False at padding; None without padding.
     """
-    mask = torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device)
+    if mask is None:
+        mask = torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device)
     rows, tags = max(1, MOST_TOKENS // len(sentence.labels)), len(sentence.tags.target)
     padded = functional.pad(sentence.labels, (tags, 0))  # labels of tags are not predicted
     found = []
@@ -54,32 +55,41 @@ def occluded(model: Transformer, sentence: Sentence, found: Pass, method: Method
 
     Raises SettingsError for "occlusion-unknown" if the tokenizer has no unknown token.
     """
-    source = sentence.source
-    if method == "occlusion":
-        without, baseline = log_probs_after(model, sentence, removed(source)), REMOVED
-    elif method == "occlusion-mask":
+    if method == "occlusion-mask":
         without, baseline = _masked(model, sentence, found), MASKED
+    elif method == "occlusion":
+        shorter, mask = removed(sentence.source, positions_in(model.encoder, sentence.source))
+        without, baseline = log_probs_after(model, sentence, shorter, mask), REMOVED
     else:
-        without, baseline = log_probs_after(model, sentence, replaced(source, unknown)), UNKNOWN
+        unclear = replaced(sentence.source, positions_in(model.encoder, sentence.source), unknown)
+        without, baseline = log_probs_after(model, sentence, unclear), UNKNOWN
     whole = model.head.score(found.hidden, sentence.labels, found.context).float()
     return Attribution(method=method, values=differences(whole, without), baseline=baseline, error=None)
 
 
-def removed(source: Tensor) -> Tensor:
-    """Return [S, S − 1]: in each row the ids [S] without one of them."""
-    size = len(source)
-    places = torch.arange(size - 1, device=source.device).expand(size, -1)
-    return source[places + (places >= torch.arange(size, device=source.device)[:, None])]
+def removed(source: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return [P, S'] and its mask: in each row the ids [S] without those of one position; see `positions_in`."""
+    left = _elsewhere(positions)
+    order = (~left).sort(stable=True).indices[:, : max(1, int(left.sum(1).max()))]
+    return source[order], left.gather(1, order)
 
 
-def replaced(source: Tensor, unknown: int | None) -> Tensor:
-    """Return [S, S]: in each row the ids [S] with one of them replaced; raise SettingsError if `unknown` is None."""
+def replaced(source: Tensor, positions: Tensor, unknown: int | None) -> Tensor:
+    """Return [P, S]: in each row the ids [S] with those of one position replaced.
+
+    Raises SettingsError if `unknown` is None.
+    """
     if unknown is None:
         raise SettingsError(
             "show: found 'occlusion-unknown', expected 'occlusion' or 'occlusion-mask' "
             "with a tokenizer that has no unknown token"
         )
-    return source.repeat(len(source), 1).fill_diagonal_(unknown)
+    return torch.where(_elsewhere(positions), source, unknown)
+
+
+def _elsewhere(positions: Tensor) -> Tensor:
+    """Return [P, S]: in each row False for the ids of one position, else True."""
+    return positions != torch.arange(int(positions[-1]) + 1, device=positions.device)[:, None]
 
 
 def differences(whole: Tensor, without: Tensor) -> tuple[tuple[float | None, ...], ...]:

@@ -25,6 +25,7 @@ from translume.inspection.attribution import (
     rounded,
 )
 from translume.inspection.inputs import check_parts, special_tokens, tokens_of, words_of
+from translume.inspection.passes import positions_in
 from translume.inspection.values import ClassBelief, ClassFacts, ClassTrace, Evidence
 from translume.model.classifier import Classifier as Network
 from translume.model.layout import Layout
@@ -158,8 +159,9 @@ class _ClassifiedText:
 
     def _without(self, method: ClassPart, unknown: int | None) -> tuple[Tensor, str]:
         """Return log p [S, C] without each token in turn, and the name of the baseline."""
+        positions = positions_in(self.model.encoder, self.source)
         if method == "occlusion":
-            return _log_probs(self.model, removed(self.source)), REMOVED
+            return _log_probs(self.model, removed(self.source, positions)[0]), REMOVED
         if method == "occlusion-mask":
             size = len(self.source)
             memory = self.model.encoder(self.source[None], torch.ones_like(self.source[None], dtype=torch.bool))
@@ -167,7 +169,7 @@ class _ClassifiedText:
             parts = [others[start : start + rows] for start in range(0, size, rows)]
             pooled = torch.cat([self.model.pooling(memory.expand(len(part), -1, -1), part) for part in parts])
             return self.model.head.next_token(pooled, None).log_probs().double(), MASKED
-        return _log_probs(self.model, replaced(self.source, unknown)), UNKNOWN
+        return _log_probs(self.model, replaced(self.source, positions, unknown)), UNKNOWN
 
     def _scores(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return a function of embedded texts [R, S, D] and classes [R], which returns log p [R] of these classes."""

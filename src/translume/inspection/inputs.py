@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
@@ -52,6 +54,18 @@ def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[tuple[in
     return tuple(
         Token(id=id_, text=text, begin=begin, end=end)
         for id_, text, (begin, end) in zip(ids, tokenizer.tokens(ids), places, strict=True)
+    )
+
+
+def joined(tokens: Sequence[Token], positions: Sequence[int]) -> tuple[Token, ...]:
+    """Return one token for each position of the encoder, with the texts of its tokens and the id of the first.
+
+    positions: of each token, ascending; see `passes.positions_in`.
+    """
+    parts = [[token for token, _ in group] for _, group in groupby(zip(tokens, positions, strict=True), itemgetter(1))]
+    return tuple(
+        Token(id=part[0].id, text="".join(token.text for token in part), begin=part[0].begin, end=part[-1].end)
+        for part in parts
     )
 
 

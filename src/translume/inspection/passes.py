@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from translume.model.attention import CrossAttention, SelfAttention
+from translume.model.embedding import Embedding
 from translume.model.frames import FrameEmbedding
 from translume.model.layout import Layout
 from translume.model.state import Selectable
@@ -101,6 +102,12 @@ def forward(model: Transformer, sentence: Sentence, *, attention: bool = False) 
 def front(encoder: Encoder, sources: Tensor) -> tuple[Tensor, Tensor]:
     """Return positions [B, S] or [B, S, C] and their mask [B, S], of sources [B, S] or [B, L, F] without padding."""
     return encoder.front(sources, torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device))
+
+
+def positions_in(encoder: Encoder, source: Tensor) -> Tensor:
+    """Return the position, from 0, that each id of a text [S] belongs to: its own, or that of its segment."""
+    assert isinstance(encoder.embedding, Embedding)
+    return encoder.embedding.positions_in(source)
 
 
 def _folded(weights: Tensor, count: int) -> Tensor:

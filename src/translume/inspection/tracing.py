@@ -14,8 +14,16 @@ from translume.decoding import reshaped
 from translume.errors import SettingsError, suggest_keywords
 from translume.inspection.attribution import DECIMALS, input_gradient, integrated_gradients, log_probs_after, occluded
 from translume.inspection.frames import traced_frames
-from translume.inspection.inputs import TraceInputs, check_parts, special_tokens, tokens_of, trace_inputs, words_of
-from translume.inspection.passes import Pass, Sentence, forward
+from translume.inspection.inputs import (
+    TraceInputs,
+    check_parts,
+    joined,
+    special_tokens,
+    tokens_of,
+    trace_inputs,
+    words_of,
+)
+from translume.inspection.passes import Pass, Sentence, forward, positions_in
 from translume.inspection.step_distributions import (
     UsedDistributions,
     entropies,
@@ -121,7 +129,8 @@ def _traced(inputs: TraceInputs, k: int, show: frozenset[Part]) -> Trace:
     if inputs.piece.frames is None:
         source = checkpoint.source_tokenizer.normalise(inputs.given)
         spans = [(0, 0)] * len(inputs.tags.source) + checkpoint.source_tokenizer.spans_in(inputs.given)
-        source_tokens = tokens_of(checkpoint.source_tokenizer, inputs.source, spans)
+        tokens = tokens_of(checkpoint.source_tokenizer, inputs.source, spans)
+        source_tokens = joined(tokens, positions_in(model.encoder, sentence.source).tolist())
         source_words = words_of(source, source_tokens, special_tokens(checkpoint.source_tokenizer))
         frames = None
     else:

@@ -113,7 +113,8 @@ class Token:
     Tokens without text, such as the end mark, have begin = end. If several tokens spell one character (bytes), each
     of them spans it. The space before a word belongs to the word's first token.
     In a source of frames a token is a position of the encoder: the id is 0, the text says where it begins, in seconds
-    or columns of pixels, and [begin, end) are frames.
+    or columns of pixels, and [begin, end) are frames. With `model.segment_pooling` a source's token is a segment; its
+    id is that of the first token.
     """
 
     id: int

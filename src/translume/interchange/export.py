@@ -39,10 +39,9 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TranslumeError(f"{folder}: already exists, expected a new or empty folder")
     checkpoint = load_checkpoint(model_folder(model), device="cpu", dtype="fp32")
-    if checkpoint.config.data.source.reader:
+    if setting := checkpoint.config.without_tokens:
         raise SettingsError(
-            f"export: {model}: found data.source = '{checkpoint.config.data.source.kind}', which only Translume reads; "
-            "expected a model of text"
+            f"export: {model}: found {setting}, which only Translume reads; expected a model that reads tokens of text"
         )
     try:
         make_folder(folder.parent)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -93,6 +93,10 @@ class BandedTable(nn.Module):
         return vectors.view(*ids.shape, vectors.size(-1))
 
 
+PLACES = 32
+"""Places in a segment that have a vector of their own, with `model.segment_pooling`."""
+
+
 class Embedding(nn.Module):
     """dropout(norm(E[id]·√D + position (+ segment))); √D only with `scale_embeddings`, norm with `embedding_norm`.
 
@@ -118,10 +122,11 @@ class Embedding(nn.Module):
         self.drop = Dropout(settings.dropout)
 
     @classmethod
-    def of_source(cls, source: SourceKind, size: int, settings: ModelSettings) -> Self:
+    def of_source(cls, source: SourceKind, size: int, settings: ModelSettings) -> "Embedding":
         """Return an untrained one for the sources of a model.  source: ignored.  size: of the vocabulary."""
         freezable = settings.freeze_pretrained and bool(settings.pretrained_source)
-        return cls(size, settings, segments=settings.segments, freezable=freezable)
+        kind = SegmentEmbedding if settings.segment_pooling == "sum" else Embedding
+        return kind(size, settings, segments=settings.segments, freezable=freezable)
 
     def learn(self, frames: NDArray[Any] | None) -> None:
         """Do nothing: text has no frames."""
@@ -129,6 +134,10 @@ class Embedding(nn.Module):
     def front(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return ids and mask [B, S] as they are: each token is a position of the encoder."""
         return source, mask
+
+    def positions_in(self, source: Tensor) -> Tensor:
+        """Return the position of the encoder, from 0, that each id of a source [S] without padding belongs to."""
+        return torch.arange(len(source), device=source.device)
 
     def example(self, mask: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return random ids for the positions of `mask` [B, S], and the mask."""
@@ -149,6 +158,11 @@ class Embedding(nn.Module):
         counts = self.separators[ids]
         return (counts.cumsum(1) - counts).clamp_(max=self.segments.num_embeddings - 1)
 
+    def vectors(self, ids: Tensor) -> Tensor:
+        """Return the embeddings [..., D] of ids [...]."""
+        found: Tensor = self.table(ids)
+        return found
+
     def forward(
         self, ids: Tensor, places: Tensor, segments: Tensor | None = None, *, without_tokens: bool = False
     ) -> Tensor:
@@ -156,7 +170,7 @@ class Embedding(nn.Module):
 
         without_tokens: leave the token embeddings out; a baseline for attribution.
         """
-        x = self.table(ids)
+        x = self.vectors(ids)
         if without_tokens:
             x = torch.zeros_like(x)
         if self.scale != 1.0:
@@ -165,3 +179,52 @@ class Embedding(nn.Module):
             x = x + self.segments(segments)
         result: Tensor = self.drop(self.norm(self.positions(x, places)))
         return result
+
+
+class SegmentEmbedding(Embedding):
+    """As `Embedding`, with one position for each segment of a source instead of each token.
+
+    `front` sums the embeddings of a segment's tokens, each multiplied by a learned vector of its place in the segment
+    (Dehghani et al. 2019, section 3.1); `forward` adds position and segment. The result is the same for a source alone
+    and in a batch.  factors: [PLACES, D]; tokens after so many share the last.
+    """
+
+    def __init__(self, size: int, settings: ModelSettings, *, segments: int, freezable: bool = False) -> None:
+        super().__init__(size, settings, segments=segments, freezable=freezable)
+        self.factors = nn.Parameter(torch.ones(PLACES, settings.width) + 0.5 * torch.randn(PLACES, settings.width))
+
+    def front(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a vector for each segment [B, P, D] of ids [B, S], and their mask [B, P]."""
+        segment, place = self.places_of(source, mask)
+        counts = (segment + 1).masked_fill(~mask, 0).amax(1)
+        most = int(counts.max()) if counts.numel() else 0
+        vectors = self.table(source[mask]) * self.factors[place[mask].clamp(max=PLACES - 1)]
+        rows = (segment + most * torch.arange(len(source), device=source.device)[:, None])[mask]
+        summed = vectors.new_zeros(len(source) * most, vectors.size(1)).index_add(0, rows, vectors)
+        there = torch.arange(most, device=source.device) < counts[:, None]
+        return summed.view(*there.shape, vectors.size(1)), there
+
+    def places_of(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the segment of each id [B, S] and its place in the segment, both from 0; undefined at padding."""
+        ends = (self.separators[source] > 0) & mask
+        segment = ends.cumsum(1) - ends.long()
+        place = torch.arange(source.size(1), device=source.device).expand(source.shape)
+        begins = torch.where(ends, place + 1, 0)[:, :-1].cummax(1).values
+        return segment, place - F.pad(begins, (1, 0))
+
+    def positions_in(self, source: Tensor) -> Tensor:
+        return self.places_of(source[None], torch.ones_like(source[None], dtype=torch.bool))[0][0]
+
+    def segments_of(self, ids: Tensor) -> Tensor:
+        """Return the index of each segment [B, P] for the vectors [B, P, D] of `front`, at most the last."""
+        assert self.segments is not None
+        index = torch.arange(ids.size(1), device=ids.device).clamp_(max=self.segments.num_embeddings - 1)
+        return index.expand(ids.shape[:2])
+
+    def vectors(self, ids: Tensor) -> Tensor:
+        """Return the vectors of `front` as they are."""
+        return ids
+
+    def example(self, mask: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return ids that each end a segment, so that `front` returns `mask` [B, S], and the mask."""
+        return self.separators.argmax().expand(mask.shape), mask

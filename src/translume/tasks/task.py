@@ -155,10 +155,25 @@ def check_settings(data: "DataSettings", model: "ModelSettings", training: "Trai
         )
     if data.source.reader:
         _check_frames(data, model, task, place)
+    if model.segment_pooling != "none":
+        _check_pooling(model, task, place)
     for name, reason in model.head.inapplicable_settings.items():
         if found := getattr(training, name):
             off = "none" if isinstance(found, str) else "0"
             raise SettingsError(f"{place}: training.{name}: found {found}, must be {off} with {reason}")
+
+
+def _check_pooling(model: "ModelSettings", task: Task, place: str) -> None:
+    """Raise SettingsError for settings that need each token of a source as a position of the encoder."""
+    if task.predicts != "tokens":
+        raise SettingsError(
+            f"{place}: model.segment_pooling: found '{model.segment_pooling}', must be 'none' for a {task.model}"
+        )
+    if model.head.kind in READ_SOURCES:
+        raise SettingsError(
+            f"{place}: model.head.kind: '{model.head.kind}' reads the tokens of a source; "
+            f"model.segment_pooling = '{model.segment_pooling}' joins them"
+        )
 
 
 _OF_TEXT = {"segments": 0, "pretrained_source": ""}

@@ -358,10 +358,8 @@ class Translator:
         self.direction(to=settings.to, from_=settings.from_)
         strategy_from(settings)
         self._terminology(settings)
-        if self.config.data.source.reader and settings.alignment:
-            raise SettingsError(
-                f"decoding.alignment: found true, must be false with data.source = '{self.config.data.source.kind}'"
-            )
+        if settings.alignment and (setting := self.config.without_tokens):
+            raise SettingsError(f"decoding.alignment: found true, must be false with {setting}")
         if settings.timestamps and not self.config.data.source.window:
             raise SettingsError(
                 f"decoding.timestamps: found true, must be false with data.source = '{self.config.data.source.kind}'"

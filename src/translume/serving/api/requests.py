@@ -734,7 +734,7 @@ def resolve_translation(values: Mapping[str, Any], models: ServedModels, limits:
     request = TranslateRequest.parse(values, limits)
     texts = tuple(as_list(request.text))
     served = models.choose(request.model, request.source, request.target)
-    alignment = {"alignment": True} if request.detail else {}
+    alignment = {"alignment": True} if request.detail and not served.translator.config.without_tokens else {}
     settings = settings_with(served, {**alignment, **request.decoding}, limits)
     return ResolvedTranslation(
         texts=RequestTexts(
