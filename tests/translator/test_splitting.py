@@ -100,12 +100,21 @@ def test_texts_are_cut_as_in_training(make: Make, keep: str, kept: str, said: st
 def test_a_target_shorter_than_nearly_all_training_targets_is_a_warning(make: Make) -> None:
     translator = with_facts(make("decoding.strategy=greedy", "decoding.max_length=3"), 0.0)
     assert translator.translate("abcdefg hij").quality_warnings[-1] == (
-        "low_source_use: 3 tokens for 11 of the source, where training targets have at least 6"
+        "low_source_use: 3 tokens for 11 of the source, where training targets have at least 5"
     )
     assert translator.translate("Abcd. Cdefg hijk.", split="auto").quality_warnings[-1] == (
-        "low_source_use: sentence 2: 3 tokens for 11 of the source, where training targets have at least 6"
+        "low_source_use: sentence 2: 3 tokens for 11 of the source, where training targets have at least 5"
     )
     assert translator.translate("abcdefg").quality_warnings[-1].startswith("truncated: ")
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(0.12, False), (0.17, False), (0.19, True)])
+def test_an_answer_of_one_token_to_a_long_text_is_no_warning(make: Make, ratio: float, said: bool) -> None:
+    """Answers do not grow with their texts: a fraction of a token more than one is not missing."""
+    translator = make("decoding.strategy=greedy", "decoding.max_length=1")
+    facts = replace(lengths(0.0), least_ratio=(ratio,) * 4)
+    found = Translator(replace(translator.checkpoint, lengths=facts)).translate("abcdefg hij")
+    assert any(each.startswith("low_source_use") for each in found.quality_warnings) == said
 
 
 @pytest.mark.parametrize("language", ["en", "", "zh"])

@@ -146,12 +146,13 @@ def short_by_tokens(
         if len(piece.ids) < MIN_SOURCE_TOKENS or not hypotheses:
             continue
         size = len(hypotheses[0].ids) - (hypotheses[0].finished_by == "eos")
-        least = lengths.least_target(len(piece.ids))
+        shortest = lengths.least_target(len(piece.ids))
+        least = max(1, math.floor(shortest)) if shortest else 0  # rounded down: answers do not grow with their sources
         if size < least:
             which = f"sentence {number}: " if len(pieces) > 1 else ""
             yield (
                 f"low_source_use: {which}{size:,} tokens for {len(piece.ids):,} of the source, "
-                f"where training targets have at least {math.ceil(least):,}"
+                f"where training targets have at least {least:,}"
             )
 
 
