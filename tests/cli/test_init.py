@@ -81,6 +81,53 @@ def test_symbols_that_repeat_a_text_are_its_pieces_and_copied() -> None:
     assert (few["tokenizer.kind"], few["model.head.kind"]) == ("word", "copy")
 
 
+def test_turns_of_dialogues_and_sentences_of_stories_are_segments() -> None:
+    """The sign that ends them is in every source, and repeated; other targets and templates are not changed by it."""
+    dialogue = survey(["[usr] Thai?", "[usr] Thai? [sys] No! Other? [usr] Yes. [sys] [12]"], "")
+    assert (dialogue.separator, dialogue.parts) == ("]", 6)
+    text = replace(side(""), texts=2_500, types=1_900, recurring=0.98, scripts=frozenset({"latin"}))
+    text = replace(text, separator="]", parts=17)
+    states = replace(side(""), texts=2_500, types=90, recurring=1.0, cased=False, copied=0.5)
+    found = chosen(2_500, text, states)
+    assert (found["model.segments"], found["model.segment_separator"]) == (32, "]")
+    assert chosen(2_500, replace(text, parts=16), states)["model.segments"] == 16
+    assert chosen(2_500, replace(text, parts=400), states)["model.segments"] == 128
+    others = [(text, replace(states, copied=0.2)), (text, side("")), (replace(text, separator=""), states)]
+    for source, target in others:
+        assert "model.segments" not in chosen(2_500, source, target)
+    parts = {choice.path: choice.value for choice in choose(2_500, text, states, parts=2)}
+    assert (parts["model.segments"], "model.segment_separator" in parts) == (2, False)
+
+
+def test_the_encoder_reads_the_sentences_of_stories_if_targets_are_short_answers() -> None:
+    words = {"texts": 20_000, "types": 150, "recurring": 1.0, "scripts": frozenset({"latin"})}
+    story = replace(side("", words=60.0), **words, separator=".", parts=70, longest_words=490)
+    answer = replace(side("", words=1.1, length=6.0), **words, copied=0.6)
+    found = chosen(20_000, story, answer)
+    assert (found["model.segments"], found["model.segment_pooling"]) == (128, "sum")
+    assert ("model.head.kind" in found, found["tokenizer.shared"], found["model.head.tie"]) == (False, True, "all")
+    assert (found["model.encoder_layers"], found["training.max_tokens"], found["model.dropout"]) == (4, 6_000, 0.0)
+    assert (chosen(900, story, answer)["training.updates"], found["data.cleaning.too_long"]) == (1_000, "keep_last")
+    found = chosen(20_000, story, replace(answer, words=2.1))
+    assert ("model.segment_pooling" in found, found["model.head.kind"]) == (False, "copy")
+
+
+@pytest.mark.parametrize(
+    ("texts", "separator", "parts"),
+    [
+        (["a . b .", "a . b . c ."], ".", 4),
+        (["a . b .", "a . b . c"], ".", 3),
+        (["a . b .", "a ."], "", 1),
+        (["a . b .", "a, b, c"], "", 1),
+        (["(a ( b", "(a"], "", 1),
+        ([], "", 1),
+    ],
+)
+def test_a_separator_is_in_every_text_and_on_average_twice(texts: list[str], separator: str, parts: int) -> None:
+    found = survey(texts, "")
+    assert (found.separator, found.parts) == (separator, parts)
+
+
 def test_letters_have_many_small_updates_and_no_early_end() -> None:
     """Those of the recipes for pronunciation (targets of symbols) and for inflection (targets of letters)."""
     letters = side("", words=1.0, length=9.0)

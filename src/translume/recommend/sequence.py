@@ -52,6 +52,11 @@ SIZES = (
 
 FORMAL = Size(300_000, 0, 128, 256, 2, 2, 4, 0.1, 8_000, 2048, 1e-3, 300)
 """The model for up to 300,000 pairs of a formal language, whose vocabulary is its words: that of recipes/cogs.toml."""
+STORIES = (
+    Size(5_000, 0, 64, 256, 4, 1, 4, 0.1, 1_000, 2_000, 2e-3, 100),
+    Size(math.inf, 0, 64, 256, 4, 1, 4, 0.0, 10_000, 6_000, 2e-3, 500),
+)
+"""The models for stories with questions, whose encoder reads sentences: those of recipes/babi.toml."""
 LETTERS = (
     Size(5_000, 0, 128, 512, 3, 2, 4, 0.3, 6_000, 1024, 2e-3, 300),
     Size(60_000, 0, 128, 512, 3, 2, 4, 0.2, 8_000, 2048, 2e-3, 400),
@@ -63,6 +68,8 @@ They are those of recipes/g2p.toml, with updates between its and those of inflec
 COPIES = "targets repeat words of their sources"
 TOKENS_PER_PIECE = 2
 """Tokens of a word, a digit or a sign with small vocabularies, estimated high: 1.0 for Multi30k, 2.0 for SciTLDR."""
+MAX_SEGMENTS = 128
+"""The largest `model.segments` proposed; sentences after these share the last embedding."""
 MAX_POSITIONS, SPARE = 2048, 8
 """The largest `model.max_positions` proposed, and the positions that `max_tokens` leaves free for marks."""
 
@@ -111,7 +118,13 @@ def choose(pairs: int, source: Side, target: Side, parts: int = 1) -> list[Choic
 def _recipe(pairs: int, source: Side, target: Side) -> Size | None:
     """Return the model of a recipe for such data, if there is one. It is trained with a cosine schedule."""
     kinds = token_kinds(source, target)
-    rows = LETTERS if kinds[0] == "character" else (FORMAL,) if kinds[1] == "word" and pairs > SIZES[0].pairs else ()
+    rows: tuple[Size, ...] = ()
+    if kinds[0] == "character":
+        rows = LETTERS
+    elif is_story(source, target):
+        rows = STORIES
+    elif kinds[1] == "word" and pairs > SIZES[0].pairs:
+        rows = (FORMAL,)
     return next((row for row in rows if pairs <= row.pairs), None)
 
 
@@ -134,6 +147,19 @@ def is_formal(source: Side, target: Side) -> bool:
     Rotary positions are far better for these and worse for pronunciations; recipes/tasks.md has figures.
     """
     return target.symbols and token_kinds(source, target)[0] != "character"
+
+
+def has_turns(source: Side, target: Side) -> bool:
+    """Return whether sources are sentences or turns that end in one sign, and targets say in symbols what they hold.
+
+    These are stories with questions, and dialogues with their states.
+    """
+    return bool(source.separator) and is_formal(source, target) and target.copies
+
+
+def is_story(source: Side, target: Side) -> bool:
+    """Return whether sources are sentences of few different words, and targets answers of one or two of these words."""
+    return has_turns(source, target) and token_kinds(source, target) == ("word", "word") and target.words <= 2
 
 
 def is_summary(source: Side, target: Side) -> bool:
@@ -163,7 +189,10 @@ def _limits(source: Side, target: Side) -> Iterable[Choice]:
         return
     yield Choice(path="data.cleaning.max_tokens", value=positions - SPARE, why="for the length of these texts")
     if not (source.language and target.language) or source.language == target.language:
-        yield Choice(path="data.cleaning.too_long", value="keep_first", why="longer sources are cut, and counted")
+        turns = has_turns(source, target)
+        why = "longer sources lose their beginning" if turns else "longer sources are cut"
+        kept = "keep_last" if turns else "keep_first"
+        yield Choice(path="data.cleaning.too_long", value=kept, why=f"{why}, and are counted")
 
 
 def _tokenizer(size: Size, source: Side, target: Side, pairs: int) -> Iterable[Choice]:
@@ -232,10 +261,16 @@ def _model(size: Size, source: Side, target: Side, parts: int) -> Iterable[Choic
         yield Choice(path="model.max_positions", value=positions, why="for the length of these texts")
     if parts > 1:
         yield Choice(path="model.segments", value=parts, why="the parts of the template have embeddings of their own")
+    elif has_turns(source, target):
+        count = min(MAX_SEGMENTS, 1 << (source.parts - 1).bit_length())
+        yield Choice(path="model.segments", value=count, why="sentences or turns have embeddings of their own")
+        yield Choice(path="model.segment_separator", value=source.separator, why="every source has it, most repeatedly")
+        if is_story(source, target):
+            yield Choice(path="model.segment_pooling", value="sum", why="the encoder reads sentences, not words")
     shared = shares_vocabulary(source, target)
     if shared and token_kinds(source, target) == ("character", "character"):
         yield Choice(path="model.head.kind", value="copy", why="forms repeat most letters of their sources")
-    elif shared and target.copies:
+    elif shared and target.copies and not is_story(source, target):
         yield Choice(path="model.head.kind", value="copy", why=COPIES)
     tie = "all" if shared else "target"
     yield Choice(path="model.head.tie", value=tie, why="weights shared by embeddings and output")

@@ -35,6 +35,8 @@ COPIED = 0.25
 
 The share is 0.03 in translations, and 0.35 to 0.7 in summaries, code and logical forms.
 """
+_SEPARATORS = {"Pe", "Po", "Sm", "So"}
+"""Unicode categories of signs that may separate parts of a text: closing brackets, stops and symbols."""
 _PIECE = re.compile(r"[^\W\d_]+|\d|[^\w\s]|_")
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 
@@ -52,6 +54,8 @@ class Side:
     longest_words, longest_pieces, longest_characters: number of space-separated words, of words, digits and signs, and
     of characters that 99.9 % of the texts do not exceed.
     copied: for targets, the share of words and numbers that occur in their source; see `copied_share`.
+    separator: the most frequent sign that every text has, on average at least twice, such as the end of a sentence or
+    of the name of a speaker; empty if there is none.  parts: the number of parts that it makes of a text, at most.
     """
 
     language: str
@@ -69,6 +73,8 @@ class Side:
     longest_pieces: int = 0
     longest_characters: int = 0
     copied: float = 0.0
+    separator: str = ""
+    parts: int = 1
 
     @property
     def copies(self) -> bool:
@@ -103,11 +109,15 @@ def survey(texts: Iterable[str], language: str) -> Side:
     words: Counter[int] = Counter()
     pieces: Counter[int] = Counter()
     characters: Counter[int] = Counter()
+    signs: dict[str, int] = {}
     sentences = apart = ended = 0
     for text in texts:
         sentences += 1
         if sentences > _MAX_SURVEYED:
             break
+        if sentences == 1:
+            signs = {sign: 0 for sign in text if unicodedata.category(sign) in _SEPARATORS}
+        signs = {sign: max(most, text.count(sign)) for sign, most in signs.items() if sign in text}
         counts.update(text)
         found_words = text.split()
         types.update(found_words)
@@ -125,6 +135,7 @@ def survey(texts: Iterable[str], language: str) -> Side:
     found = scripts.most_common(1)[0][0] if scripts else ""
     if {"hiragana", "katakana"} & set(scripts) and found == "han":
         found = "hiragana"
+    separator = max((sign for sign in signs if counts[sign] >= 2 * read), key=lambda sign: counts[sign], default="")
     return Side(
         language=language or {"han": "zh", "hiragana": "ja", "hangul": "ko", "thai": "th"}.get(found, ""),
         script=found,
@@ -140,6 +151,8 @@ def survey(texts: Iterable[str], language: str) -> Side:
         longest_words=_quantile(words, _COVERED),
         longest_pieces=_quantile(pieces, _COVERED),
         longest_characters=_quantile(characters, _COVERED),
+        separator=separator,
+        parts=signs.get(separator, 0) + 1,
     )
 
 
