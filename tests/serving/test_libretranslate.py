@@ -389,3 +389,13 @@ def test_the_client_library_works_unchanged(multilingual: Any, translator: Trans
             client.translate("hello", "en", "xx")
         assert caught.value.code == 400
         caught.value.close()
+
+
+def test_a_server_of_models_without_languages_says_so(start: Any, make: Callable[..., Translator]) -> None:
+    """Such as a model that answers questions."""
+    translator = make("data.source_language=''", "data.target_language=''")
+    answer = start(Served.of("answers", translator)).post("/translate", pair(q="a"))
+    assert (answer.status, answer.json()["error"]) == (
+        400,
+        "en is not supported; the models of this server have no languages",
+    )

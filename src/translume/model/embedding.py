@@ -198,7 +198,7 @@ class SegmentEmbedding(Embedding):
         segment, place = self.places_of(source, mask)
         counts = (segment + 1).masked_fill(~mask, 0).amax(1)
         most = int(counts.max()) if counts.numel() else 0
-        vectors = self.table(source[mask]) * self.factors[place[mask].clamp(max=PLACES - 1)]
+        vectors = self.table(source[mask]) * F.embedding(place[mask].clamp(max=PLACES - 1), self.factors)
         rows = (segment + most * torch.arange(len(source), device=source.device)[:, None])[mask]
         summed = vectors.new_zeros(len(source) * most, vectors.size(1)).index_add(0, rows, vectors)
         there = torch.arange(most, device=source.device) < counts[:, None]

@@ -68,7 +68,8 @@ def between(server: Server, source: str, target: str) -> Served | None:
         language = find_language(code, known)
         if language is None:
             short = code if len(code) <= 40 else f"{code[:39]}…"
-            reason = f"{short} is not supported; expected one of: {', '.join(known) or 'none'}"
+            wanted = f"expected one of: {', '.join(known)}" if known else "the models of this server have no languages"
+            reason = f"{short} is not supported; {wanted}"
             raise RequestError(400, reason, code="unknown_language", field=name)
         found.append(language)
     source, target = found
