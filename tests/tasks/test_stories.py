@@ -75,3 +75,14 @@ def test_a_server_gives_the_details_of_an_answer_without_an_alignment(model: Pat
     models = ServedModels([Served.of("stories", translume.load(model))])
     call = resolve_translation({"text": STORY, "detail": True}, models, Limits())
     assert (call.detail, call.settings.alignment) == (True, False)
+
+
+def test_documents_are_translated_without_an_alignment(model: Path, tmp_path: Path, capsys) -> None:
+    page = tmp_path / "story.html"
+    page.write_text("<p>bob went to the <b>park</b> . where is bob ?</p>")
+    main(["translate", str(model), str(page)], standalone_mode=False)
+    assert capsys.readouterr().out == "<p><b>park</b></p>"
+    main(["translate", str(model), str(page), "--alignment"], standalone_mode=False)
+    assert capsys.readouterr().err == (
+        "Error: decoding.alignment: found true, must be false with model.segment_pooling = 'sum'\n"
+    )

@@ -123,6 +123,7 @@ def command(
     check_output(file, out)
     translator = load_ensemble(model, others, average, compute)
     settings = changed(translator.config, overrides, "decoding").decoding
+    translator.check(settings)
     frames = bool(translator.config.data.source.reader)
     if folder is not None:
         if settings.nbest > 1:
@@ -159,7 +160,7 @@ def command(
                 file,
                 out,
                 translator.config.data.source_language if splits else None,
-                lambda lines, aligned: translate(lines, _for_sentences(settings, aligned=aligned), None),
+                lambda lines, marked: translate(lines, _for_sentences(translator, settings, marked=marked), None),
             )
         return
     printed: list[str] = []
@@ -241,8 +242,9 @@ def _write_segments(segments: "Generator[Segment, None, Translation]", form: str
         begin, number = "", number + 1
 
 
-def _for_sentences(settings: "DecodingSettings", *, aligned: bool) -> "DecodingSettings":
-    """Return settings for texts that are split already."""
+def _for_sentences(translator: "Translator", settings: "DecodingSettings", *, marked: bool) -> "DecodingSettings":
+    """Return settings for texts that are split already, with alignment for markup if the model can align."""
+    aligned = marked and not translator.config.without_tokens
     return settings.model_copy(update={"alignment": aligned, "split": "never"})
 
 

@@ -187,7 +187,7 @@ def visible_texts(texts: Sequence[str]) -> tuple[str, ...]:
 
 def _settings(served: Served, alternatives: int, server: Server, *, alignment: bool = False) -> Any:
     """Return the decoding settings for one translation, or for several different ones."""
-    aligned = {"alignment": True} if alignment else {}
+    aligned = {"alignment": True} if alignment and not served.translator.config.without_tokens else {}
     if not alternatives:
         return settings_with(served, {"nbest": 1, **aligned}, server.limits)
     count = alternatives + 1

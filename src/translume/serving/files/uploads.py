@@ -53,7 +53,8 @@ class Upload:
 
         def work(marked: bool) -> Work:
             # Alignment takes another pass, and only sentences with markup need it.
-            return Translating(served.translator, settings_with(served, {"nbest": 1, "alignment": marked}, limits))
+            aligned = marked and not served.translator.config.without_tokens
+            return Translating(served.translator, settings_with(served, {"nbest": 1, "alignment": aligned}, limits))
 
         name = f"{self.name}_{served.target}{FORMATS[self.suffix].written or self.suffix}"
         return FileTask(
