@@ -108,6 +108,9 @@ def test_the_encoder_reads_the_sentences_of_stories_if_targets_are_short_answers
     assert ("model.head.kind" in found, found["tokenizer.shared"], found["model.head.tie"]) == (False, True, "all")
     assert (found["model.encoder_layers"], found["training.max_tokens"], found["model.dropout"]) == (4, 6_000, 0.0)
     assert (chosen(900, story, answer)["training.updates"], found["data.cleaning.too_long"]) == (1_000, "keep_last")
+    parts = {choice.path: choice.value for choice in choose(20_000, story, answer, parts=2)}
+    assert (parts["model.segments"], "model.segment_pooling" in parts, parts["model.head.kind"]) == (2, False, "copy")
+    assert "model.segment_pooling" not in chosen(20_000, replace(story, separator="]"), answer)
     found = chosen(20_000, story, replace(answer, words=2.1))
     assert ("model.segment_pooling" in found, found["model.head.kind"]) == (False, "copy")
 
@@ -120,6 +123,7 @@ def test_the_encoder_reads_the_sentences_of_stories_if_targets_are_short_answers
         (["a . b .", "a ."], "", 1),
         (["a . b .", "a, b, c"], "", 1),
         (["(a ( b", "(a"], "", 1),
+        (["x = 1 , y = 2 ; ok ;"] * 2, ";", 3),
         ([], "", 1),
     ],
 )

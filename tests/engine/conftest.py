@@ -95,7 +95,7 @@ def make() -> Callable[..., Transformer]:
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.2)
             if settings.segments:
-                model.encoder.embedding.separators[:4] = 1
+                model.encoder.embedding.separators.zero_()[:4] = 1
         return model
 
     return build

@@ -104,7 +104,8 @@ def test_segments_are_occluded_as_a_whole_if_they_are_pooled(pooled, method):
     for number, (begin, end) in enumerate(pairwise(ends)):
         left, mask = [*ids[:begin], *ids[end:]], None
         if method == "occlusion-unknown":
-            left = [*ids[:begin], *[unknown] * (end - begin), *ids[end:]]
+            kept = ends[1:-1]  # the separators stay, or two segments would become one
+            left = [unknown if begin <= place < end and place + 1 not in kept else id_ for place, id_ in enumerate(ids)]
         elif method == "occlusion-mask":
             left, mask = ids, [place != number for place in range(3)]
         columns.append(forced(pooled, ids) - forced(pooled, left, mask))

@@ -64,7 +64,7 @@ def build(**changes: object) -> Transformer:
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
         if settings.segments:
-            model.encoder.embedding.separators[3] = 1
+            model.encoder.embedding.separators.zero_()[3] = 1
     return model
 
 

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.config import Config
+from translume.config import Config, ModelSettings
 from translume.errors import SettingsError
-from translume.model.embedding import PLACES
+from translume.model.embedding import PLACES, SegmentEmbedding
 
 SEPARATOR = 3
 
@@ -55,9 +55,12 @@ def test_segments_are_the_same_alone_and_in_a_batch(make, sources):
 
 
 def test_an_example_has_as_many_positions_as_asked_for(make):
-    embedding = make(segments=2, segment_pooling="sum").encoder.embedding
+    """Also before separators are marked: then every token is a segment."""
+    marked = make(segments=2, segment_pooling="sum")
+    unmarked = SegmentEmbedding(17, ModelSettings(width=22, attention_heads=11, segments=2), segments=2)
     mask = torch.arange(5) < torch.tensor([[5], [2]])
-    assert embedding.front(*embedding.example(mask, torch.Generator()))[1].equal(mask)
+    for embedding in (marked.encoder.embedding, unmarked):
+        assert embedding.front(*embedding.example(mask, torch.Generator()))[1].equal(mask)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,21 @@
 """Questions about stories, whose sentences are one vector each: from a file to answers, inspected and served."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import translume
 from translume.cli import main
+from translume.config import Config
 from translume.errors import SettingsError
 from translume.interchange.export import export
 from translume.serving.access.limits import Limits
 from translume.serving.api.requests import resolve_translation
 from translume.serving.workers.models import Served, ServedModels
+from translume.training import train
+from translume.translator import Translator
 
 NAMES, PLACES = ("ann", "bob", "eve"), ("garden", "park", "office")
 STORY = "bob went to the park . ann went to the office . bob is in the garden . where is bob ?"
@@ -86,3 +90,25 @@ def test_documents_are_translated_without_an_alignment(model: Path, tmp_path: Pa
     assert capsys.readouterr().err == (
         "Error: decoding.alignment: found true, must be false with model.segment_pooling = 'sum'\n"
     )
+
+
+def test_an_ensemble_reads_the_same_positions(model: Path) -> None:
+    one = translume.load(model)
+    other = replace(one.checkpoint, config=one.config.change("model.segment_separator=?"))
+    with pytest.raises(SettingsError) as error:
+        one.ensemble_with(Translator(other))
+    assert str(error.value) == (
+        "ensemble: model 2 has another model.segment_pooling or another separator than model 1, expected the same"
+    )
+
+
+def test_a_vocabulary_that_grows_keeps_its_separators(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.tsv").write_text("zoe went to the zoo . where is zoe ?\tzoo\n" * 20)
+    data = {"train": str(tmp_path / "new.tsv"), "valid": str(tmp_path / "new.tsv")}
+    training = {"updates": 1, "warmup_updates": 1, "max_tokens": 500, "precision": "fp32"}
+    config = Config.build({"data": data, "training": training, "tokenizer": {"extend": 3}})
+    list(train(config, tmp_path / "grown", source=model))
+    found = translume.load(tmp_path / "grown").checkpoint
+    (ends,) = found.model.encoder.embedding.separators.nonzero()[:, 0].tolist()
+    assert found.source_tokenizer.decode([ends]) == "."
+    assert len(found.source_tokenizer) > len(translume.load(model).checkpoint.source_tokenizer)

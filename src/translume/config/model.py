@@ -124,8 +124,9 @@ class ModelSettings(Settings):
     """Read a segment as one vector, the sum of its tokens' embeddings, instead of token by token.
 
     Each embedding is first multiplied by a learned vector of its place in the segment (Dehghani et al. 2019, section
-    3.1). For stories of many short sentences: the encoder has few positions, and each says a whole sentence. Tokens of
-    the source can then be neither copied nor aligned.
+    3.1); tokens after the 32nd share the last one. For stories of many short sentences: the encoder has few positions,
+    and each says a whole sentence. Tokens of the source can then be neither copied nor aligned. `segments` limits the
+    number of embeddings, not that of positions.
     """
     pretrained_source: str = ""
     """File of word vectors (word2vec or GloVe text format) for the source embedding; read once, when training starts.

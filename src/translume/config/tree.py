@@ -154,7 +154,7 @@ class Config(Settings):
 
     @property
     def without_tokens(self) -> str:
-        """The setting with which no token of a source is a position of the encoder, such as "data.source = 'audio'".
+        """Why no token of a source is a position of the encoder: the setting, such as "data.source = 'audio'".
 
         Empty if each token is one.
         """
@@ -165,7 +165,7 @@ class Config(Settings):
 
     @property
     def longest_source(self) -> int:
-        """Maximum length of a source in positions of the encoder, end mark included."""
+        """Maximum length of a source: of a text in tokens, end mark included; else in positions of the encoder."""
         return self.data.source.longest(self.model.max_positions)
 
     def change(self, *overrides: str) -> Self:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from translume.errors import SettingsError
-from translume.inspection.passes import Pass, Sentence, context_of, decode, encode, front, positions_in
+from translume.inspection.passes import Pass, Sentence, context_of, decode, encode, front, positions_in, separators_in
 from translume.inspection.values import Attribution
 from translume.model.layout import Layout
 from translume.model.transformer import Encoder, Transformer
@@ -61,7 +61,8 @@ def occluded(model: Transformer, sentence: Sentence, found: Pass, method: Method
         shorter, mask = removed(sentence.source, positions_in(model.encoder, sentence.source))
         without, baseline = log_probs_after(model, sentence, shorter, mask), REMOVED
     else:
-        unclear = replaced(sentence.source, positions_in(model.encoder, sentence.source), unknown)
+        kept = separators_in(model.encoder, sentence.source)  # else two segments would become one
+        unclear = replaced(sentence.source, positions_in(model.encoder, sentence.source), unknown, kept)
         without, baseline = log_probs_after(model, sentence, unclear), UNKNOWN
     whole = model.head.score(found.hidden, sentence.labels, found.context).float()
     return Attribution(method=method, values=differences(whole, without), baseline=baseline, error=None)
@@ -74,8 +75,8 @@ def removed(source: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     return source[order], left.gather(1, order)
 
 
-def replaced(source: Tensor, positions: Tensor, unknown: int | None) -> Tensor:
-    """Return [P, S]: in each row the ids [S] with those of one position replaced.
+def replaced(source: Tensor, positions: Tensor, unknown: int | None, kept: Tensor) -> Tensor:
+    """Return [P, S]: in each row the ids [S] with those of one position replaced, except where `kept` [S] is True.
 
     Raises SettingsError if `unknown` is None.
     """
@@ -84,7 +85,7 @@ def replaced(source: Tensor, positions: Tensor, unknown: int | None) -> Tensor:
             "show: found 'occlusion-unknown', expected 'occlusion' or 'occlusion-mask' "
             "with a tokenizer that has no unknown token"
         )
-    return torch.where(_elsewhere(positions), source, unknown)
+    return torch.where(_elsewhere(positions) | kept, source, unknown)
 
 
 def _elsewhere(positions: Tensor) -> Tensor:

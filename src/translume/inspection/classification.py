@@ -25,7 +25,7 @@ from translume.inspection.attribution import (
     rounded,
 )
 from translume.inspection.inputs import check_parts, special_tokens, tokens_of, words_of
-from translume.inspection.passes import positions_in
+from translume.inspection.passes import positions_in, separators_in
 from translume.inspection.values import ClassBelief, ClassFacts, ClassTrace, Evidence
 from translume.model.classifier import Classifier as Network
 from translume.model.layout import Layout
@@ -169,7 +169,9 @@ class _ClassifiedText:
             parts = [others[start : start + rows] for start in range(0, size, rows)]
             pooled = torch.cat([self.model.pooling(memory.expand(len(part), -1, -1), part) for part in parts])
             return self.model.head.next_token(pooled, None).log_probs().double(), MASKED
-        return _log_probs(self.model, replaced(self.source, positions, unknown)), UNKNOWN
+        return _log_probs(
+            self.model, replaced(self.source, positions, unknown, separators_in(self.model.encoder, self.source))
+        ), UNKNOWN
 
     def _scores(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return a function of embedded texts [R, S, D] and classes [R], which returns log p [R] of these classes."""

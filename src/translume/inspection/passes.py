@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from translume.model.attention import CrossAttention, SelfAttention
-from translume.model.embedding import Embedding
+from translume.model.embedding import Embedding, SegmentEmbedding
 from translume.model.frames import FrameEmbedding
 from translume.model.layout import Layout
 from translume.model.state import Selectable
@@ -108,6 +108,13 @@ def positions_in(encoder: Encoder, source: Tensor) -> Tensor:
     """Return the position, from 0, that each id of a text [S] belongs to: its own, or that of its segment."""
     assert isinstance(encoder.embedding, Embedding)
     return encoder.embedding.positions_in(source)
+
+
+def separators_in(encoder: Encoder, source: Tensor) -> Tensor:
+    """Return whether each id of a text [S] ends a segment that is one position."""
+    if isinstance(encoder.embedding, SegmentEmbedding):
+        return encoder.embedding.separators[source] > 0
+    return torch.zeros_like(source, dtype=torch.bool)
 
 
 def _folded(weights: Tensor, count: int) -> Tensor:

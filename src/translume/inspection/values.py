@@ -267,6 +267,7 @@ class Attribution:
     the token helps; None if either is −inf.
     "input-gradient": Σ_d e_d ∂ log p(y)/∂e_d over the token's embedding e, without its position.
     "integrated-gradients": the same, integrated on the path from `baseline` (Sundararajan et al. 2017, equation 1).
+    With `model.segment_pooling` a source token is a segment, the last one with the end mark.
     error: of integrated gradients, the largest |Σ_S values − (log p(y) − log p(y) at the baseline)|, which vanishes
     with infinitely many steps; None for the other methods.
     """

@@ -185,12 +185,14 @@ class SegmentEmbedding(Embedding):
     """As `Embedding`, with one position for each segment of a source instead of each token.
 
     `front` sums the embeddings of a segment's tokens, each multiplied by a learned vector of its place in the segment
-    (Dehghani et al. 2019, section 3.1); `forward` adds position and segment. The result is the same for a source alone
-    and in a batch.  factors: [PLACES, D]; tokens after so many share the last.
+    (Dehghani et al. 2019, section 3.1); `forward` adds position and segment. On a CPU the result is the same for a
+    source alone and in a batch. Until separators are marked, every token is a segment.
+    factors: [PLACES, D]; tokens after so many share the last.
     """
 
     def __init__(self, size: int, settings: ModelSettings, *, segments: int, freezable: bool = False) -> None:
         super().__init__(size, settings, segments=segments, freezable=freezable)
+        self.separators.fill_(1)
         self.factors = nn.Parameter(torch.ones(PLACES, settings.width) + 0.5 * torch.randn(PLACES, settings.width))
 
     def front(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -200,7 +202,8 @@ class SegmentEmbedding(Embedding):
         most = int(counts.max()) if counts.numel() else 0
         vectors = self.table(source[mask]) * F.embedding(place[mask].clamp(max=PLACES - 1), self.factors)
         rows = (segment + most * torch.arange(len(source), device=source.device)[:, None])[mask]
-        summed = vectors.new_zeros(len(source) * most, vectors.size(1)).index_add(0, rows, vectors)
+        zeros = torch.zeros(len(source) * most, vectors.size(1), device=source.device)
+        summed = zeros.index_add(0, rows, vectors.float()).to(vectors.dtype)
         there = torch.arange(most, device=source.device) < counts[:, None]
         return summed.view(*there.shape, vectors.size(1)), there
 
@@ -226,5 +229,6 @@ class SegmentEmbedding(Embedding):
         return ids
 
     def example(self, mask: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return ids that each end a segment, so that `front` returns `mask` [B, S], and the mask."""
-        return self.separators.argmax().expand(mask.shape), mask
+        """Return random ids that each end a segment, so that `front` returns `mask` [B, S], and the mask."""
+        ends = self.separators.nonzero()[:, 0]
+        return ends[torch.randint(len(ends), mask.shape, generator=generator)], mask

@@ -11,7 +11,7 @@ from translume.data import read_pairs
 from translume.recommend import Choice, Proposal
 from translume.recommend.columns import languages_of_columns
 from translume.recommend.manifests import propose_for_manifest
-from translume.recommend.survey import FEW_PAIRS, Side, copied_share, language_of, languages_of, survey
+from translume.recommend.survey import FEW_PAIRS, SENTENCE_ENDS, Side, copied_share, language_of, languages_of, survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,8 @@ def choose(pairs: int, source: Side, target: Side, parts: int = 1) -> list[Choic
 
     parts: number of parts of a source, between which its template has the segment separator.
     """
+    if parts > 1:  # the template has a separator of its own
+        source = replace(source, separator="")
     size, recipe = next(size for size in SIZES if pairs <= size.pairs), _recipe(pairs, source, target)
     if recipe is not None:
         size = replace(recipe, vocabulary=size.vocabulary)
@@ -159,7 +161,8 @@ def has_turns(source: Side, target: Side) -> bool:
 
 def is_story(source: Side, target: Side) -> bool:
     """Return whether sources are sentences of few different words, and targets answers of one or two of these words."""
-    return has_turns(source, target) and token_kinds(source, target) == ("word", "word") and target.words <= 2
+    sentences = has_turns(source, target) and source.separator in SENTENCE_ENDS
+    return sentences and token_kinds(source, target) == ("word", "word") and target.words <= 2
 
 
 def is_summary(source: Side, target: Side) -> bool:

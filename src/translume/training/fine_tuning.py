@@ -99,8 +99,9 @@ def _merged(
 def load_base(network: Network, base: AnyCheckpoint, source: Tokenizer, target: Tokenizer | Labels) -> None:
     """Give a network the weights of a base model, whose ids its vocabularies may extend.
 
-    The rows of a new token are the means of those of the base model's tokens for its text. A loss of CTC may be added
-    or left out. Raises SettingsError for a head whose tensors are not one row for each token.
+    The rows of a new token are the means of those of the base model's tokens for its text. Separators of segments stay
+    those of the network. A loss of CTC may be added or left out. Raises SettingsError for a head whose tensors are not
+    one row for each token.
     """
     theirs, weights = base.model.state_dict(), dict(network.named_parameters(remove_duplicate=False))
     sides = {True: (base.source_tokenizer, source), False: (base.target, target)}
@@ -108,6 +109,8 @@ def load_base(network: Network, base: AnyCheckpoint, source: Tokenizer, target: 
     for name, own in network.state_dict().items():
         value = theirs.get(name, own)
         old, new = sides[name.startswith("encoder.")]
+        if name.endswith("embedding.separators"):
+            value = own  # of the new tokens, too
         if value.shape != own.shape:
             if name not in weights or not isinstance(old, Tokenizer) or not isinstance(new, Tokenizer):
                 kind = base.config.model.head.kind

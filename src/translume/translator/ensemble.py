@@ -118,10 +118,19 @@ def combine(every: Sequence[EnsembleMembers], average: Average) -> EnsembleMembe
         _refuse_another("target", first.target_tokenizer, other.target_tokenizer, number)
         if other.config.data.source != first.config.data.source:
             raise SettingsError(f"ensemble: model {number} has another data.source than model 1, expected the same")
+        if _pooling(other) != _pooling(first):
+            what = "model.segment_pooling or another separator"
+            raise SettingsError(f"ensemble: model {number} has another {what} than model 1, expected the same")
         place, wanted = (next(each.model.parameters()).device for each in (other, first))
         if place != wanted:
             raise SettingsError(f"ensemble: model {number} is on {place}, expected {wanted} as model 1")
     return EnsembleMembers(members=members, average=average)
+
+
+def _pooling(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """The settings that say which tokens of a text are one position."""
+    model = checkpoint.config.model
+    return () if model.segment_pooling == "none" else (model.segment_pooling, model.segment_separator)
 
 
 def ensemble_checkpoint(models: EnsembleMembers) -> Checkpoint:
