@@ -123,11 +123,11 @@ def command(
     check_output(file, out)
     translator = load_ensemble(model, others, average, compute)
     settings = changed(translator.config, overrides, "decoding").decoding
-    translator.check(settings)
     frames = bool(translator.config.data.source.reader)
     if folder is not None:
         if settings.nbest > 1:
             raise SettingsError("--nbest: found with --input, expected one translation for each line")
+        translator.check(settings)
         bulk = Bulk(
             model=model,
             loaded=translator,
@@ -154,6 +154,7 @@ def command(
         lines_only = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}
         for option in (option for option, given in lines_only.items() if given):
             raise SettingsError(f"{option}: {file} is a document; expected lines of text")
+        translator.check(settings)
         with interrupt_hint(NOTHING_WRITTEN), _translating(model, translator, workers) as translate:
             splits = splits_sentences(translator.checkpoint, settings.split)
             translate_document(
@@ -163,6 +164,7 @@ def command(
                 lambda lines, marked: translate(lines, _for_sentences(translator, settings, marked=marked), None),
             )
         return
+    translator.check(settings)
     printed: list[str] = []
     with (
         ProgressBar("translating", unit="lines", prints=out is None) as bar,
