@@ -100,10 +100,10 @@ def test_texts_are_cut_as_in_training(make: Make, keep: str, kept: str, said: st
 def test_a_target_shorter_than_nearly_all_training_targets_is_a_warning(make: Make) -> None:
     translator = with_facts(make("decoding.strategy=greedy", "decoding.max_length=3"), 0.0)
     assert translator.translate("abcdefg hij").quality_warnings[-1] == (
-        "low_source_use: 3 tokens for 11 of the source, where training targets have at least 5"
+        "low_source_use: 3 tokens for 11 of the source, where training targets have at least 6"
     )
     assert translator.translate("Abcd. Cdefg hijk.", split="auto").quality_warnings[-1] == (
-        "low_source_use: sentence 2: 3 tokens for 11 of the source, where training targets have at least 5"
+        "low_source_use: sentence 2: 3 tokens for 11 of the source, where training targets have at least 6"
     )
     assert translator.translate("abcdefg").quality_warnings[-1].startswith("truncated: ")
 

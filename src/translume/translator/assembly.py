@@ -146,13 +146,12 @@ def short_by_tokens(
         if len(piece.ids) < MIN_SOURCE_TOKENS or not hypotheses:
             continue
         size = len(hypotheses[0].ids) - (hypotheses[0].finished_by == "eos")
-        shortest = lengths.least_target(len(piece.ids))
-        least = max(1, math.floor(shortest)) if shortest else 0  # rounded down: answers do not grow with their sources
-        if size < least:
+        least = lengths.least_target(len(piece.ids))
+        if size < least and (not size or least >= 2):  # an answer of one token does not grow with its source
             which = f"sentence {number}: " if len(pieces) > 1 else ""
             yield (
                 f"low_source_use: {which}{size:,} tokens for {len(piece.ids):,} of the source, "
-                f"where training targets have at least {least:,}"
+                f"where training targets have at least {math.ceil(least):,}"
             )
 
 
