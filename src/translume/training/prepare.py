@@ -505,11 +505,10 @@ def _network(
     settings, notes = model.config.model, []
     torch.manual_seed(seed_of(model.config.training.seed))
     transformer = build_network(model.config, len(model.source), len(model.target))
+    mark_separators(transformer, settings, model.source)
     if plan.base is not None:
-        mark_separators(transformer, settings, model.source)
         load_base(transformer, plan.base, model.source, model.target)
     elif plan.state is None:
-        mark_separators(transformer, settings, model.source)
         notes = load_pretrained(transformer, settings, model.source, model.target)
         transformer.encoder.embedding.learn(corpus.frames)
         head_data = task_of(model.config).part("head_data")
