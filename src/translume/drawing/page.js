@@ -122,9 +122,9 @@ function showAttention() {
 }
 
 function links(matrix, rows, columns) {
-  const room = at("attention").clientWidth || 480, usual = Math.max(260, Math.min(480, room));
-  const side = (texts) => Math.max(Math.min(150, usual * 0.34), Math.min(room * 0.4, 7.5 * Math.max(...texts.map((text) => text.length))));
-  const left = side(columns), between = usual - 2 * Math.min(150, usual * 0.34), right = Math.min(room * 0.6, left + between);
+  const room = at("attention").clientWidth || 480, usual = Math.max(260, Math.min(480, room)), least = Math.min(150, usual * 0.34);
+  const side = (texts) => Math.max(least, Math.min(room * 0.4, 7.5 * Math.max(...texts.map((text) => text.length))));
+  const left = side(columns), between = usual - 2 * least, right = Math.min(room * 0.6, left + between);
   const width = right + side(rows), step = 22, height = step * Math.max(rows.length, columns.length) + 12;
   const label = (text, place) => short(text, Math.floor(place / 7.5));
   const picture = drawn("svg", { width, height, role: "img", "aria-label": "Attention as links" });
