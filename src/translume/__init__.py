@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from translume.inspection import compare_on_corpus as compare_on_corpus
     from translume.inspection import edit_source as edit_source
     from translume.inspection import force_token as force_token
+    from translume.inspection import force_tokens as force_tokens
     from translume.inspection import inspect_corpus as inspect_corpus
     from translume.inspection import record_beam as record_beam
     from translume.inspection import trace as trace
@@ -92,6 +93,7 @@ _PACKAGES = {
     "export": "interchange.export",
     "import_model": "interchange.importing",
     "force_token": "inspection",
+    "force_tokens": "inspection",
     "inspect_corpus": "inspection",
     "load": "translator",
     "load_classifier": "translator",

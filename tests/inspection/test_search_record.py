@@ -143,8 +143,8 @@ def test_a_dead_end_by_rules_has_the_fate_forbidden(make):
 def with_dead_end(prepare):
     """Make every hypothesis that begins with the second best token a dead end."""
 
-    def prepare_with_dead_end(self, prefix=(), *, greedy=False):
-        ready = prepare(self, prefix, greedy=greedy)
+    def prepare_with_dead_end(self, prefixes=((),), *, greedy=False):
+        ready = prepare(self, prefixes, greedy=greedy)
 
         def trap(tokens, context):
             if context.step == 1 and len(tokens) > 1:

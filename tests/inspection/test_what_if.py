@@ -50,6 +50,24 @@ def test_forcing_the_chosen_token_changes_nothing(make):
     assert forced.fork.chosen == forced.fork.wanted
 
 
+def test_many_forced_tokens_give_what_each_gives_alone(make):
+    translator = make(options=("decoding.min_length=3",))
+    target = translator.translate(SOURCE).hypotheses[0]
+    eos = translator.checkpoint.target_tokenizer.specials.eos
+    choices = [(step % len(target.ids), token) for step, token in enumerate(["q", "qx", eos, "z", "</s>"] * 5)]
+    together = list(translume.force_tokens(translator, SOURCE, choices))
+    assert len(together) == 25
+    for (step, token), found in zip(choices, together, strict=True):
+        if token in (eos, "</s>") and step < 3:
+            assert found is None
+            continue
+        alone = translume.force_token(translator, SOURCE, step, token)
+        assert (found.before, found.after.ids, found.after.text) == (alone.before, alone.after.ids, alone.after.text)
+        assert found.after.token_log_probs == pytest.approx(alone.after.token_log_probs, abs=1e-5)
+        assert (found.fork.step, found.fork.wanted.id) == (alone.fork.step, alone.fork.wanted.id)
+        assert found.fork.wanted.log_p_model == pytest.approx(alone.fork.wanted.log_p_model, abs=1e-5)
+
+
 def test_a_text_of_several_tokens_is_forced_as_a_whole(make):
     translator = make()
     tokenizer = translator.checkpoint.target_tokenizer

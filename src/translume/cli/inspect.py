@@ -330,18 +330,21 @@ def _alternatives(
     translator: "Translator", found: "Trace", settings: "DecodingSettings", count: int
 ) -> dict[int, dict[int, "Forced"]]:
     """Return, for every step, the translations in which one of the `count` likeliest other tokens is forced."""
-    from translume.errors import TranslationError
-    from translume.inspection import force_token
+    from translume.inspection import force_tokens
 
+    choices = [
+        (place, candidate.id)
+        for place, (token, step) in enumerate(zip(found.target_tokens, found.steps, strict=True))
+        for candidate in [each for each in step.top_used.candidates if each.id != token.id][:count]
+    ]
     others: dict[int, dict[int, Forced]] = {}
-    with ProgressBar("forcing other tokens", unit="steps", total=len(found.steps)) as bar:
-        for place, (token, step) in enumerate(zip(found.target_tokens, found.steps, strict=True)):
-            for candidate in [each for each in step.top_used.candidates if each.id != token.id][:count]:
-                try:
-                    forced = force_token(translator, found.given, place, candidate.id, settings=settings)
-                except TranslationError:
-                    continue  # no continuation is allowed; the page says that there is no result
-                others.setdefault(place, {})[candidate.id] = forced
+    if not choices:
+        return others
+    with ProgressBar("forcing other tokens", unit="tokens", total=len(choices)) as bar:
+        results = force_tokens(translator, found.given, choices, settings=settings)
+        for (place, id_), forced in zip(choices, results, strict=True):
+            if forced is not None:  # otherwise no continuation is allowed; the page says that there is no result
+                others.setdefault(place, {})[id_] = forced
             bar.advance()
     return others
 

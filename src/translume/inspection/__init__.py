@@ -6,7 +6,7 @@ from translume.inspection.corpus import CorpusLens, inspect_corpus
 from translume.inspection.search_record import BeamRecord, record_beam
 from translume.inspection.tracing import trace
 from translume.inspection.values import ClassTrace, Trace
-from translume.inspection.what_if import Edited, Forced, WhyNot, edit_source, force_token, why_not
+from translume.inspection.what_if import Edited, Forced, WhyNot, edit_source, force_token, force_tokens, why_not
 
 __all__ = [
     "BeamRecord",
@@ -19,6 +19,7 @@ __all__ = [
     "compare_on_corpus",
     "edit_source",
     "force_token",
+    "force_tokens",
     "inspect_corpus",
     "record_beam",
     "trace",

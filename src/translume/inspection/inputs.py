@@ -306,30 +306,47 @@ class SentenceSearch:
         return sentence_of(self.translator.checkpoint, self.piece, target)
 
     @torch.inference_mode()
-    def prepare(self, prefix: Sequence[int] = (), *, greedy: bool = False) -> PreparedSearch:
-        """Prepare a search, by the translator's engine, whose targets begin with the ids of `prefix`."""
+    def prepare(self, prefixes: Sequence[Sequence[int]] = ((),), *, greedy: bool = False) -> PreparedSearch:
+        """Prepare searches, by the translator's engine: one for each prefix of ids, with which its targets begin."""
         settings = self.settings
         if greedy:
             settings = settings.model_copy(update={"strategy": "beam", "beam": 1, "nbest": 1})
         stepper = self.translator.models.stepper(attentive=strategy_from(settings).coverage is not None)
-        ready = prepare_search(self.translator.checkpoint, [self.piece], settings, stepper, self.translator.fusion)
-        if not prefix:
+        pieces = [self.piece] * len(prefixes)
+        ready = prepare_search(self.translator.checkpoint, pieces, settings, stepper, self.translator.fusion)
+        if not any(prefixes):
             return ready
         # Keep the limit of the inspected search, but allow scoring a whole target that is longer.
-        limits = ready.limits.clamp(min=len(prefix))
-        return replace(ready, limits=limits, rules=[*ready.rules, ForcedPrefix([prefix])])
+        limits = torch.maximum(ready.limits, ready.limits.new_tensor([len(prefix) for prefix in prefixes]))
+        return replace(ready, limits=limits, rules=[*ready.rules, ForcedPrefix(prefixes)])
 
     def best(self, prefix: Sequence[int] = (), *, greedy: bool = False) -> Hypothesis:
         """Return the best target by score that begins with `prefix`; raise TranslationError if rules forbid all."""
         try:
-            return _first(self.prepare(prefix, greedy=greedy))
+            return _first(self.prepare([prefix], greedy=greedy))
         except SearchError as error:
             raise TranslationError(f"target: token {error.token}: {error.reason}") from None
+
+    def best_of_each(self, prefixes: Sequence[Sequence[int]]) -> list[Hypothesis | None]:
+        """Return what `best_or_none` returns for each prefix, from searches that run together."""
+        found: list[Hypothesis | None] = [None] * len(prefixes)
+        left = list(range(len(prefixes)))
+        while left:
+            ready = self.prepare([prefixes[number] for number in left])
+            try:
+                best = best_of(ready.beams(), ready.strategy, len(left))
+            except SearchError as error:
+                del left[error.sentence]
+                continue
+            for number, hypotheses in zip(left, best, strict=True):
+                found[number] = hypotheses[0]
+            break
+        return found
 
     def best_or_none(self, prefix: Sequence[int], *, greedy: bool = False) -> Hypothesis | None:
         """Return the same as `best`, or None if rules forbid all targets."""
         try:
-            return _first(self.prepare(prefix, greedy=greedy))
+            return _first(self.prepare([prefix], greedy=greedy))
         except SearchError:
             return None
 
