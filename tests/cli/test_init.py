@@ -158,6 +158,21 @@ def test_summaries_copy_and_are_measured_by_rouge() -> None:
     assert (found["model.head.kind"], found["training.metric"]) == ("copy", "bleu")
 
 
+def test_texts_that_repeat_their_sources_get_the_models_of_their_recipes() -> None:
+    """Translations and states of dialogues do not; summaries alone are searched without repeated trigrams."""
+    text, copied = side(""), replace(side(""), copied=0.5)
+    found = chosen(40_000, text, copied)
+    assert (found["model.encoder_layers"], found["model.feed_forward"], found["model.dropout"]) == (2, 512, 0.2)
+    assert (found["model.positions"], found["training.updates"], found["tokenizer.size"]) == ("rotary", 4_000, 4_000)
+    assert (found["training.schedule"], "training.patience" in found) == ("cosine", False)
+    assert "decoding.no_repeat_ngram" not in found
+    found = chosen(2_000, side("", words=30.0), replace(side("", words=10.0), copied=0.5))
+    assert (found["training.updates"], found["model.dropout"], found["decoding.no_repeat_ngram"]) == (2_000, 0.3, 3)
+    states = replace(copied, texts=40_000, types=90, recurring=1.0)
+    for pairs, target in ((70_000, copied), (40_000, side("de")), (4_000, states)):
+        assert chosen(pairs, text, target)["model.feed_forward"] != 512
+
+
 def test_copied_words_and_numbers_are_counted_in_the_source_of_their_pair() -> None:
     texts = [("call getName ( 12 )", "GetName 12 call()"), ("a b", "getName")]
     assert copied_share(Pair(source=source, target=target, file="", line=1) for source, target in texts) == 2 / 4

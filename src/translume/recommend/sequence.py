@@ -65,6 +65,14 @@ LETTERS = (
 
 They are those of recipes/g2p.toml, with updates between its and those of inflection.toml, and of g2p-eng-us.toml.
 """
+COPYING = (
+    Size(5_000, 3_000, 128, 512, 2, 2, 4, 0.3, 2_000, 4096, 1.5e-3, 300),
+    Size(60_000, 4_000, 128, 512, 2, 2, 4, 0.2, 4_000, 4096, 1.5e-3, 300),
+)
+"""The models for up to 60,000 pairs of texts whose targets repeat words of their sources.
+
+They are those of recipes/scitldr.toml and aeslc.toml, which those of code-java-cs.toml and e2e-nlg.toml resemble.
+"""
 COPIES = "targets repeat words of their sources"
 TOKENS_PER_PIECE = 2
 """Tokens of a word, a digit or a sign with small vocabularies, estimated high: 1.0 for Multi30k, 2.0 for SciTLDR."""
@@ -106,14 +114,14 @@ def choose(pairs: int, source: Side, target: Side, parts: int = 1) -> list[Choic
         source = replace(source, separator="")
     size, recipe = next(size for size in SIZES if pairs <= size.pairs), _recipe(pairs, source, target)
     if recipe is not None:
-        size = replace(recipe, vocabulary=size.vocabulary)
+        size = replace(recipe, vocabulary=recipe.vocabulary or size.vocabulary)
     return [
         *_limits(source, target),
         *_tokenizer(size, source, target, pairs),
         *_model(size, source, target, parts),
         *_training(size, source, target, early_end=pairs > FEW_PAIRS, cosine=recipe is not None),
         *_evaluation(source, target),
-        Choice(path="decoding.beam", value=5, why="larger is slower and seldom better"),
+        *_decoding(source, target),
     ]
 
 
@@ -127,6 +135,8 @@ def _recipe(pairs: int, source: Side, target: Side) -> Size | None:
         rows = STORIES
     elif kinds[1] == "word" and pairs > SIZES[0].pairs:
         rows = (FORMAL,)
+    elif repeats_text(source, target):
+        rows = COPYING
     return next((row for row in rows if pairs <= row.pairs), None)
 
 
@@ -163,6 +173,11 @@ def is_story(source: Side, target: Side) -> bool:
     """Return whether sources are sentences of few different words, and targets answers of one or two of these words."""
     sentences = has_turns(source, target) and source.separator in SENTENCE_ENDS
     return sentences and token_kinds(source, target) == ("word", "word") and target.words <= 2
+
+
+def repeats_text(source: Side, target: Side) -> bool:
+    """Return whether targets are texts that repeat words of their sources: summaries, descriptions of data, code."""
+    return target.copies and not target.symbols and token_kinds(source, target) == ("bpe", "bpe")
 
 
 def is_summary(source: Side, target: Side) -> bool:
@@ -259,6 +274,8 @@ def _model(size: Size, source: Side, target: Side, parts: int) -> Iterable[Choic
     yield Choice(path="model.dropout", value=size.dropout, why="more for less data")
     if is_formal(source, target):
         yield Choice(path="model.positions", value="rotary", why="sinusoidal ones lose count of brackets and commands")
+    elif repeats_text(source, target):
+        yield Choice(path="model.positions", value="rotary", why="as in the recipes for such texts")
     positions = _positions(source, target)
     if positions is not None and positions > ModelSettings().max_positions:
         yield Choice(path="model.max_positions", value=positions, why="for the length of these texts")
@@ -328,3 +345,9 @@ def _evaluation(source: Side, target: Side) -> Iterable[Choice]:
     yield Choice(path="evaluation.tokenize", value=tokenize, why=why)
     if not target.cased:
         yield Choice(path="evaluation.lowercase", value=False, why="the target has no capitals")
+
+
+def _decoding(source: Side, target: Side) -> Iterable[Choice]:
+    yield Choice(path="decoding.beam", value=5, why="larger is slower and seldom better")
+    if is_summary(source, target):
+        yield Choice(path="decoding.no_repeat_ngram", value=3, why="summaries do not repeat three tokens")
