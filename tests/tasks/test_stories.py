@@ -61,12 +61,16 @@ def test_an_answer_is_traced_to_whole_sentences(model: Path) -> None:
     assert [word.text for word in found.source_words] == STORY.replace(". ", ".|").split("|")
     occlusion = found.attributions[0].values[0][:3]  # without the question
     assert (found.target, occlusion.index(max(occlusion))) == ("garden", 2)
+    assert found.attributions[0].baseline == "the source without the segment"
 
 
 def test_what_needs_tokens_of_the_source_says_why_it_is_refused(model: Path, tmp_path: Path) -> None:
     setting = "model.segment_pooling = 'sum'"
     with pytest.raises(SettingsError) as error:
         translume.load(model).translate(STORY, alignment=True)
+    assert str(error.value) == f"decoding.alignment: found true, must be false with {setting}"
+    with pytest.raises(SettingsError) as error:
+        next(train(translume.load(model).config.change("decoding.alignment=true"), tmp_path / "trained"))
     assert str(error.value) == f"decoding.alignment: found true, must be false with {setting}"
     with pytest.raises(SettingsError) as error:
         export(model, "ctranslate2", tmp_path / "exported")

@@ -142,6 +142,15 @@ class Config(Settings):
         resolve_name("translume.tasks:check_settings")(config.data, config.model, config.training, place)
         return config
 
+    def check_decoding(self, settings: DecodingSettings) -> None:
+        """Raise SettingsError if settings of a search need what a model with these data and this network lacks."""
+        if settings.alignment and (setting := self.without_tokens):
+            raise SettingsError(f"decoding.alignment: found true, must be false with {setting}")
+        if settings.timestamps and not self.data.source.window:
+            raise SettingsError(
+                f"decoding.timestamps: found true, must be false with data.source = '{self.data.source.kind}'"
+            )
+
     @property
     def scoring(self) -> EvaluationSettings:
         """[evaluation] for the target language and the metric of training."""

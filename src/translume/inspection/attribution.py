@@ -10,6 +10,7 @@ from torch.nn import functional
 from translume.errors import SettingsError
 from translume.inspection.passes import Pass, Sentence, context_of, decode, encode, front, positions_in, separators_in
 from translume.inspection.values import Attribution
+from translume.model.embedding import SegmentEmbedding
 from translume.model.layout import Layout
 from translume.model.transformer import Encoder, Transformer
 
@@ -65,6 +66,8 @@ def occluded(model: Transformer, sentence: Sentence, found: Pass, method: Method
         unclear = replaced(sentence.source, positions_in(model.encoder, sentence.source), unknown, kept)
         without, baseline = log_probs_after(model, sentence, unclear), UNKNOWN
     whole = model.head.score(found.hidden, sentence.labels, found.context).float()
+    if isinstance(model.encoder.embedding, SegmentEmbedding):
+        baseline = baseline.replace("the token", "the segment")
     return Attribution(method=method, values=differences(whole, without), baseline=baseline, error=None)
 
 

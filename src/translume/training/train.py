@@ -109,6 +109,7 @@ def _train(
             stack.enter_context(FolderLock(folder))
         store = Store(folder, writes=group.leads)
         plan = plan_run(config, store, origin)
+        plan.config.check_decoding(plan.config.decoding)
         finished, data = _finished_already(plan, store), None
         if finished is None:
             place = group.device(device)

@@ -358,12 +358,7 @@ class Translator:
         self.direction(to=settings.to, from_=settings.from_)
         strategy_from(settings)
         self._terminology(settings)
-        if settings.alignment and (setting := self.config.without_tokens):
-            raise SettingsError(f"decoding.alignment: found true, must be false with {setting}")
-        if settings.timestamps and not self.config.data.source.window:
-            raise SettingsError(
-                f"decoding.timestamps: found true, must be false with data.source = '{self.config.data.source.kind}'"
-            )
+        self.config.check_decoding(settings)
         if settings.ctc_weight and (self.checkpoint.model.ctc is None or len(self.models) > 1):
             raise SettingsError(
                 f"decoding.ctc_weight: found {settings.ctc_weight}, must be 0 "
