@@ -144,7 +144,8 @@ def force_tokens(
 ) -> Iterator[Forced | None]:
     """Yield for each pair of a step and a token what `force_token` returns; None if rules forbid it.
 
-    Searches for several pairs run together, which takes a fraction of the time.
+    Searches for several pairs run together, which takes a fraction of the time. An error is raised when the first value
+    is read.
     """
     search, before = _before(translator, source, target, settings)
     tokenizer = search.translator.checkpoint.target_tokenizer
