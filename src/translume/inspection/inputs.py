@@ -323,17 +323,18 @@ class SentenceSearch:
     def best(self, prefix: Sequence[int] = (), *, greedy: bool = False) -> Hypothesis:
         """Return the best target by score that begins with `prefix`; raise TranslationError if rules forbid all."""
         try:
-            return _first(self.prepare([prefix], greedy=greedy))
+            ready = self.prepare([prefix], greedy=greedy)
+            return best_of(ready.beams(), ready.strategy, 1)[0][0]
         except SearchError as error:
             raise TranslationError(f"target: token {error.token}: {error.reason}") from None
 
-    def best_of_each(self, prefixes: Sequence[Sequence[int]]) -> list[Hypothesis | None]:
-        """Return what `best_or_none` returns for each prefix, from searches that run together."""
+    def best_of_each(self, prefixes: Sequence[Sequence[int]], *, greedy: bool = False) -> list[Hypothesis | None]:
+        """Return the same as `best` for each prefix, None if rules forbid all targets. The searches run together."""
         found: list[Hypothesis | None] = [None] * len(prefixes)
         left = list(range(len(prefixes)))
         while left:
-            ready = self.prepare([prefixes[number] for number in left])
             try:
+                ready = self.prepare([prefixes[number] for number in left], greedy=greedy)
                 best = best_of(ready.beams(), ready.strategy, len(left))
             except SearchError as error:
                 del left[error.sentence]
@@ -345,16 +346,9 @@ class SentenceSearch:
 
     def best_or_none(self, prefix: Sequence[int], *, greedy: bool = False) -> Hypothesis | None:
         """Return the same as `best`, or None if rules forbid all targets."""
-        try:
-            return _first(self.prepare([prefix], greedy=greedy))
-        except SearchError:
-            return None
+        return self.best_of_each([prefix], greedy=greedy)[0]
 
     def forced(self, ids: Sequence[int]) -> Hypothesis | None:
         """Score a whole target, end mark included, as the search would; None if rules forbid it."""
         found = self.best_or_none(ids, greedy=True)
         return found if found is not None and found.tokens == tuple(ids) else None
-
-
-def _first(ready: PreparedSearch) -> Hypothesis:
-    return best_of(ready.beams(), ready.strategy, 1)[0][0]

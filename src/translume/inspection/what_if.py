@@ -20,7 +20,9 @@ from translume.translator import TextHypothesis, Translator
 from translume.translator.translator import Source
 
 FORCED_TOGETHER = 16
-"""The number of forced tokens whose searches run together; it bounds their memory."""
+"""The most forced tokens whose searches run together."""
+POSITIONS_TOGETHER = 2048
+"""The most encoder positions of such searches, each of which has a copy of the source; a recording has 1,500."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +144,9 @@ def force_tokens(
     target: TextHypothesis | None = None,
     settings: DecodingSettings | None = None,
 ) -> Iterator[Forced | None]:
-    """Yield for each pair of a step and a token what `force_token` returns; None if rules forbid it.
+    """Yield the result of `force_token` for each pair of a step and a token; None if rules forbid it.
 
-    Searches for several pairs run together, which takes a fraction of the time. An error is raised when the first value
+    Searches for several pairs run together, which takes a fraction of the time. Errors are raised when the first value
     is read.
     """
     search, before = _before(translator, source, target, settings)
@@ -152,8 +154,9 @@ def force_tokens(
     wanted = [_wanted(tokenizer, before, step, token) for step, token in choices]
     steps = [step for step, _ in choices]
     forks = _forks(search, before.ids, [(step, ids[0]) for step, ids in zip(steps, wanted, strict=True)])
-    for begin in range(0, len(choices), FORCED_TOGETHER):
-        part = slice(begin, begin + FORCED_TOGETHER)
+    together = max(1, min(FORCED_TOGETHER, POSITIONS_TOGETHER // max(1, len(search.piece.ids))))
+    for begin in range(0, len(choices), together):
+        part = slice(begin, begin + together)
         prefixes = [[*before.ids[:step], *ids] for step, ids in zip(steps[part], wanted[part], strict=True)]
         for fork, after in zip(forks[part], search.best_of_each(prefixes), strict=True):
             if after is None:
