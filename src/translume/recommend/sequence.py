@@ -182,7 +182,7 @@ def repeats_text(source: Side, target: Side) -> bool:
 
 def is_summary(source: Side, target: Side) -> bool:
     """Return whether targets repeat their sources in at most a third of the words, in Latin letters, as ROUGE needs."""
-    return target.copies and not target.symbols and target.script == "latin" and 3 * target.words <= source.words
+    return repeats_text(source, target) and target.script == "latin" and 3 * target.words <= source.words
 
 
 def _positions(source: Side, target: Side) -> int | None:
