@@ -12,6 +12,7 @@ from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -38,6 +39,7 @@ from translume.serving.api.app import build_app
 from translume.serving.api.languages import Detector
 from translume.serving.run import listen, uvicorn_server
 from translume.serving.server import Server
+from translume.serving.workers import models
 from translume.serving.workers.models import Served, ServedClassifier, ServedGenerator, ServedModels, ServedTranscriber
 from translume.serving.workers.pool import WorkerPool
 from translume.text import Labels, train_tokenizer
@@ -194,6 +196,16 @@ def form(content: bytes, name: str = "file", **fields: str) -> bytes:
     return head.encode() + content + b"\r\n--xx--\r\n"
 
 
+CHECKERS: dict[bool, ResponseChecker] = {}
+
+
+def checker_of(application: Any, detects: bool) -> ResponseChecker:
+    """Return a checker of responses. All servers have the same document, but for the detection of languages."""
+    if detects not in CHECKERS:
+        CHECKERS[detects] = ResponseChecker(application._app.openapi())
+    return CHECKERS[detects].again()
+
+
 class Live:
     """A server in a thread, and an HTTP client for it."""
 
@@ -203,7 +215,7 @@ class Live:
         self.port = self.bound.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         application: Any = build_app(server, detector=detector)
-        self.checker = ResponseChecker(application._app.openapi())
+        self.checker = checker_of(application, detector is not None)
         self.uvicorn = uvicorn_server(application, server.limits)
         self.thread = threading.Thread(target=self.uvicorn.run, kwargs={"sockets": [self.bound]}, daemon=True)
         self.thread.start()
@@ -251,6 +263,21 @@ def warm(warm_processes: None) -> Iterator[None]:
     """Start worker processes as forks, and use processes for documents again even if the machine is busy."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("translume.serving.files.documents.REUSED_SECONDS", 60.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def remembered_facts() -> Iterator[None]:
+    """Test the engine of a translator once, not for each server that has it."""
+    find, known = models._facts_of, WeakKeyDictionary[Translator, dict[str, Any]]()
+
+    def facts_of(translator: Translator) -> dict[str, Any]:
+        if translator not in known:
+            known[translator] = find(translator)
+        return known[translator]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "_facts_of", facts_of)
         yield
 
 

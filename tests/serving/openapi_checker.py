@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 # Installed with schemathesis. Without it, only status codes and content types are checked.
@@ -23,6 +24,12 @@ class ResponseChecker:
         self._judges: dict[str, Any] = {}
         self.seen: set[tuple[str, str, int]] = set()
         """The (method, path, status) of every response that was checked."""
+
+    def again(self) -> "ResponseChecker":
+        """Return a checker of the same document that has seen nothing; the validators are shared."""
+        other = copy(self)
+        other.seen = set()
+        return other
 
     def problem(self, method: str, path: str, status: int, kind: str, body: bytes) -> str:
         """Return the first violation, or an empty string for none and for paths that the document does not list."""

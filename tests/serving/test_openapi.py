@@ -113,6 +113,15 @@ def test_the_checker_finds_responses_that_are_not_described(live: Any) -> None:
     assert checker.problem("GET", "/nowhere", 404, kind, b"") == ""
 
 
+def test_all_servers_have_one_document_that_is_built_once(
+    live: Any, start: Callable[..., Any], make_classifier: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = start(ServedClassifier.of("topics", make_classifier()), body_bytes=7000)
+    found = other.get("/openapi.json").json()
+    monkeypatch.setattr("translume.serving.api.app.complete", None)
+    assert live.get("/openapi.json").json() == found == other.get("/openapi.json").json()
+
+
 def test_every_error_status_is_explained_except_405_and_499() -> None:
     # 405 is for methods that are not listed; for 499 the client has already disconnected.
     assert set(CODES) - set(REASONS) == {405, 499}

@@ -1,5 +1,6 @@
 """The OpenAPI document: what the request and response models do not say themselves, and how both get into it."""
 
+from functools import cache
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -86,7 +87,7 @@ def ref(name: str) -> dict[str, Any]:
 
 def body(model: type[RequestBody], *kinds: str, file: str = "") -> dict[str, Any]:
     """Describe the body of a request.  kinds: media types, JSON by default.  file: what its part `file` is, if any."""
-    schema = model.model_json_schema(schema_generator=_Schema)
+    schema = _schema_of(model)
     required = schema.get("required", [])
     # Required fields first: that is the order in which the page /docs lists them.
     properties = dict(sorted(schema["properties"].items(), key=lambda item: item[0] not in required))
@@ -97,6 +98,12 @@ def body(model: type[RequestBody], *kinds: str, file: str = "") -> dict[str, Any
     content: dict[str, Any] = {kind: {"schema": schema} for kind in kinds or (JSON,)}
     next(iter(content.values()))["example"] = model.example
     return {"requestBody": {"required": True, "content": content}}
+
+
+@cache
+def _schema_of(model: type[RequestBody]) -> dict[str, Any]:
+    """Return the JSON schema of a request, which several routes and servers share; do not change it."""
+    return model.model_json_schema(schema_generator=_Schema)
 
 
 def responses(

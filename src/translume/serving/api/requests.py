@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
 from weakref import WeakKeyDictionary
 
@@ -228,13 +229,19 @@ class RequestBody(BaseModel):
         return values
 
 
-def _add_decoding_fields(schema: dict[str, Any]) -> None:
-    """Add the settings of [decoding] to the JSON schema of a request, without defaults: those are the model's."""
+@cache
+def _decoding_properties() -> dict[str, dict[str, Any]]:
+    """Return the JSON schemas of the settings of [decoding], without defaults: those are the model's."""
     decoding = DecodingSettings.model_json_schema()["properties"]
-    for name in DECODING_FIELDS:
-        schema["properties"][name] = {
-            key: value for key, value in decoding[name].items() if key not in ("title", "default")
-        }
+    return {
+        name: {key: value for key, value in decoding[name].items() if key not in ("title", "default")}
+        for name in DECODING_FIELDS
+    }
+
+
+def _add_decoding_fields(schema: dict[str, Any]) -> None:
+    """Add the settings of [decoding] to the JSON schema of a request."""
+    schema["properties"].update(_decoding_properties())
     schema["additionalProperties"] = False
 
 
