@@ -7,12 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from translume.checkpoint import Checkpoint
 from translume.errors import TranslumeError
 from translume.model import Transformer
 
 SENTENCES, LONGEST = 50, 31
+TOGETHER = 10
+"""Sentences that are scored together: more would need gigabytes for the largest vocabularies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,30 +101,38 @@ def forced_targets(checkpoint: Checkpoint, count: int = SENTENCES) -> ForcedTarg
         codes = [*tokenizer.languages.values()] or ids.tolist()
         sides.append([[codes[place % len(codes)]] * tags + row for place, row in enumerate(rows)])
     sources, targets = sides
-    eos, frames = checkpoint.source_tokenizer.specials.eos, tuple[Tensor, ...]()
-    read = [torch.tensor([[*source, eos]]) for source in sources]
+    eos, frames, together = checkpoint.source_tokenizer.specials.eos, tuple[Tensor, ...](), TOGETHER
+    read = [torch.tensor([*source, eos]) for source in sources]
     if checkpoint.config.data.source.reader:
         one = torch.ones(1, 1, dtype=torch.bool)
-        read = [checkpoint.model.encoder.embedding.example(one, generator)[0] for _ in targets]
-        sources, frames = [], tuple(read)
+        frames = tuple(checkpoint.model.encoder.embedding.example(one, generator)[0] for _ in targets)
+        sources, read, together = [], [each[0] for each in frames], 1
     return ForcedTargets(
         given=settings.target_tags,
         sources=sources,
         targets=targets,
-        log_probs=[_log_probs(checkpoint, source, target) for source, target in zip(read, targets, strict=True)],
+        log_probs=[
+            row
+            for start in range(0, count, together)
+            for row in _log_probs(checkpoint, read[start : start + together], targets[start : start + together])
+        ],
         frames=frames,
     )
 
 
-def _log_probs(checkpoint: Checkpoint, source: Tensor, target: list[int]) -> list[float]:
+def _log_probs(checkpoint: Checkpoint, sources: list[Tensor], targets: list[list[int]]) -> list[list[float]]:
+    """Return the log-probabilities of each target and its EOS, given sources [S] or [L, F]."""
     model: Transformer = checkpoint.model
     device = next(model.parameters()).device
     specials = checkpoint.target_tokenizer.specials
-    read = source.to(device)
-    given = torch.tensor([[specials.bos, *target]], device=device)
-    labels = torch.tensor([[*target, specials.eos]], device=device)
-    everywhere = torch.ones_like(labels, dtype=torch.bool)
-    mask = torch.ones(read.shape[:2], dtype=torch.bool, device=device)
-    score = model.score(read, mask, given, labels, everywhere)
-    values: list[float] = score[0].tolist()
-    return values
+    read, mask = _padded(sources)
+    given, target_mask = _padded([torch.tensor([specials.bos, *target]) for target in targets])
+    labels, _ = _padded([torch.tensor([*target, specials.eos]) for target in targets])
+    scores = model.score(*(each.to(device) for each in (read, mask, given, labels, target_mask)))
+    return [row[: len(target) + 1] for row, target in zip(scores.tolist(), targets, strict=True)]
+
+
+def _padded(rows: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return rows of different lengths as one tensor [B, N, …], and the mask [B, N] of what they contain."""
+    lengths = torch.tensor([len(row) for row in rows])
+    return pad_sequence(rows, batch_first=True), torch.arange(int(lengths.max())) < lengths[:, None]

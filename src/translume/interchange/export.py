@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from translume.atomic import make_folder
-from translume.checkpoint import load_checkpoint, model_folder
+from translume.checkpoint import Checkpoint, load_checkpoint, model_folder
 from translume.errors import SettingsError, TranslumeError, nearest, suggest_keywords
 from translume.interchange.certificate import Certificate
 
@@ -32,7 +32,8 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
 
     dtype: the format of the weights: "float32", "float16", "bfloat16", "int16" or "int8".
     Raises SettingsError for an unknown target, a target that is not installed, or a setting that it cannot express;
-    TranslumeError if the folder is not empty, or if the export differs too much. Then nothing is written.
+    TranslumeError if the folder is not empty, a weight is no finite number, or the export differs too much. Then
+    nothing is written.
     """
     folder = Path(folder)
     write = _writer(target)
@@ -43,6 +44,7 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
         raise SettingsError(
             f"export: {model}: found {setting}, which only Translume reads; expected a model that reads tokens of text"
         )
+    _refuse_damaged_weights(checkpoint, model)
     try:
         make_folder(folder.parent)
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -59,6 +61,14 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return certificate
+
+
+def _refuse_damaged_weights(checkpoint: Checkpoint, model: Path | str) -> None:
+    """Raise TranslumeError for a weight that is no finite number, which the comparison would find after the export."""
+    for name, weights in checkpoint.model.named_parameters():
+        damaged = weights[~weights.isfinite()]
+        if len(damaged):
+            raise TranslumeError(f"export: {model}: {name}: found {damaged[0]:g}, expected finite numbers")
 
 
 def _writer(target: str) -> Writer:
