@@ -11,6 +11,7 @@ from translume.checkpoint import build_model
 from translume.config import AdaptiveSettings, CopySettings, MixtureSettings, ModelSettings, SoftmaxSettings
 from translume.engine import Choice, Engine
 from translume.engine.native_layers import NativeLayers, Shape
+from translume.kernels.cpu import cache_folder
 from translume.kernels.loading import has_kernels
 from translume.model import Transformer
 
@@ -115,8 +116,10 @@ def sources() -> Callable[..., tuple[Tensor, Tensor]]:
 
 @pytest.fixture(autouse=True, scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Cache probes of these tests in a temporary folder."""
+    """Cache probes of these tests in a temporary folder, but not kernels: compiling them takes ten seconds."""
     folder = tmp_path_factory.mktemp("cache")
+    if has_kernels() and (libraries := cache_folder() / "native").is_dir():
+        (folder / "native").symlink_to(libraries)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRANSLUME_CACHE", str(folder))
         yield folder
