@@ -1,7 +1,6 @@
 """The architecture: order of imports, naming, forbidden constructs, declared dependencies, lazy imports."""
 
 import ast
-import copy
 import functools
 import os
 import re
@@ -97,9 +96,15 @@ def package_of(path: Path) -> list[str]:
     return ["translume", *path.relative_to(SOURCE).parts[:-1]]
 
 
-def imports_of(path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield (line, dotted name) of every import, including those in functions and by `import_module("…")`."""
-    for node in ast.walk(tree):
+@functools.cache
+def imports_of(path: Path) -> list[tuple[int, str]]:
+    """Return (line, dotted name) of every import, including those in functions and by `import_module("…")`."""
+    return list(imports_in(path, ast.walk(tree_of(path))))
+
+
+def imports_in(path: Path, nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield (line, dotted name) of the imports among nodes of a module."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -138,25 +143,22 @@ def functions_of(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
             yield node
 
 
-def third_party(tree: ast.AST, path: Path) -> set[str]:
-    roots = {name.split(".")[0] for _, name in imports_of(path, tree)}
+def third_party(imports: Iterable[tuple[int, str]]) -> set[str]:
+    roots = {name.split(".")[0] for _, name in imports}
     return roots - set(sys.stdlib_module_names) - {"translume"}
 
 
-def outside_functions(tree: ast.Module) -> ast.Module:
-    """Return the part of a module that runs on import, without `if TYPE_CHECKING`."""
-
-    class WithoutFunctions(ast.NodeTransformer):
-        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-            return None
-
-        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-            return None
-
-        def visit_If(self, node: ast.If) -> ast.AST | None:
-            return None if dotted(node.test).endswith("TYPE_CHECKING") else self.generic_visit(node)
-
-    return WithoutFunctions().visit(copy.deepcopy(tree))
+def outside_functions(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the nodes of a module that run on import, without `if TYPE_CHECKING`."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and dotted(node.test).endswith("TYPE_CHECKING"):
+            continue
+        yield node
+        waiting += ast.iter_child_nodes(node)
 
 
 @functools.cache
@@ -172,7 +174,7 @@ def declared(*groups: str) -> set[str]:
 def test_imports_follow_the_order_of_packages() -> None:
     def check(path: Path, tree: ast.Module) -> Iterator[str]:
         package = package_name(path)
-        for line, name in imports_of(path, tree):
+        for line, name in imports_of(path):
             if (other := imported_package(name)) and other != package and step_of(other) >= step_of(package):
                 yield f"line {line}: {package} may not import {other} ({name})"
 
@@ -202,7 +204,7 @@ def test_no_module_has_a_vague_name() -> None:
 
 def test_no_pickle_and_no_eval() -> None:
     def check(path: Path, tree: ast.Module) -> Iterator[str]:
-        for line, name in imports_of(path, tree):
+        for line, name in imports_of(path):
             if name.split(".")[0] in NEVER_IMPORTED and name != "pickle.UnpicklingError":
                 yield f"line {line}: imports {name}"
         for node in ast.walk(tree):
@@ -254,9 +256,8 @@ def branches_on_task(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if id(node) in asserted:
             continue
-        inside = list(ast.walk(node))
         if isinstance(node, ast.Compare | ast.MatchValue):
-            if {each.value for each in inside if isinstance(each, ast.Constant)} & TASK_NAMES:
+            if {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)} & TASK_NAMES:
                 yield node.lineno, ast.unparse(node)
         elif isinstance(node, ast.MatchClass):
             if dotted(node.cls) in CLASSES_OF_TASKS:
@@ -277,7 +278,7 @@ def test_only_the_tasks_package_branches_on_the_task() -> None:
 def test_toolkits_are_imported_only_in_their_packages() -> None:
     def check(path: Path, tree: ast.Module) -> set[str]:
         elsewhere = {name for package, names in ONLY_IN.items() if package != package_name(path) for name in names}
-        return elsewhere & third_party(tree, path)
+        return elsewhere & third_party(imports_of(path))
 
     assert not problems(check)
 
@@ -302,9 +303,9 @@ def test_every_imported_package_is_declared() -> None:
     )
 
     def check(path: Path, tree: ast.Module) -> Iterator[str]:
-        yield from third_party(tree, path) - declared("") - extras
+        yield from third_party(imports_of(path)) - declared("") - extras
         if package_name(path) not in ONLY_IN:
-            for name in third_party(outside_functions(tree), path) - declared(""):
+            for name in third_party(imports_in(path, outside_functions(tree))) - declared(""):
                 yield f"{name}: part of an extra, so imported in the function that needs it"
 
     assert not problems(check)
@@ -312,7 +313,7 @@ def test_every_imported_package_is_declared() -> None:
 
 def test_settings_need_no_torch() -> None:
     def check(path: Path, tree: ast.Module) -> set[str]:
-        return third_party(tree, path) & {"torch"}
+        return third_party(imports_of(path)) & {"torch"}
 
     assert not problems(check, [path for path in FILES if package_name(path) in ("errors", "atomic", "config")])
 
