@@ -30,11 +30,15 @@ from typing import IO, Any
 
 SRC = Path(__file__).resolve().parents[1] / "src"
 IMPORTED = (
-    "torch", "torch._dynamo", "numpy", "matplotlib.pyplot", "sacrebleu", "translume.cli", "translume.cli.evaluate",
-    "translume.cli.inspect", "translume.cli.train", "translume.cli.translate", "translume.comparison",
-    "translume.drawing", "translume.engine", "translume.serving.api.app", "translume.serving.run",
-    "translume.serving.workers.main", "translume.training.train",
+    "torch", "torch._dynamo", "numpy", "matplotlib.pyplot", "sacrebleu", "sacrebleu.tokenizers.tokenizer_13a",
+    "rich.console", "translume.cli", "translume.cli.evaluate", "translume.cli.inspect",
+    "translume.cli.train", "translume.cli.training_display", "translume.cli.translate", "translume.comparison",
+    "translume.data.evaluation_files", "translume.drawing", "translume.engine", "translume.evaluation.metrics",
+    "translume.serving.api.app", "translume.serving.run", "translume.serving.workers.main",
+    "translume.tasks.classification", "translume.tasks.language_model", "translume.tasks.sequence",
+    "translume.training.train", "translume.translator.bulk",
 )  # fmt: skip
+OPTIONAL = ("sentencex", "torch.utils.tensorboard")
 PR_SET_CHILD_SUBREAPER = 36
 CHILD = "child"
 """First word of a job that becomes a child of the process that sent it."""
@@ -270,6 +274,10 @@ def run(words: list[str], folder: str, environment: dict[str, str], streams: dic
 if __name__ == "__main__":
     for name in IMPORTED:
         importlib.import_module(name)
+    for name in OPTIONAL:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    importlib.import_module("translume.text.segmentation").segmenter("bpe")  # a tenth of a second
     os.fsync = lambda file: None  # as in conftest.py
     gc.freeze()
     if (job := serve(sys.argv[1])) is not None:
