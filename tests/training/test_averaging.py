@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -6,7 +8,7 @@ from hypothesis import strategies as st
 from translume.config import TrainingSettings
 from translume.training.optimisation import MovingAverage, mean, snapshot
 from translume.training.resume import Begun, State, add_candidate, averaged_with, describe_kept_weights
-from translume.training.validation import Quality, clearly_better
+from translume.training.validation import Quality, clearly_better, luck_of_labels, luck_of_texts
 
 
 def state_of(update: int, candidates: list[int]) -> State:
@@ -87,26 +89,36 @@ def test_best_weights_better_than_the_mean_are_described_until_it_is_forgotten()
     assert state.kept_quality(settings) == (None, {})
 
 
-@pytest.mark.parametrize(("metric", "pairs", "best", "mean", "kept"), [
-    ("bleu", 1000, 41.0, 40.7, False),  # less than 1 % better: luck of many validations
-    ("bleu", 1000, 41.2, 40.7, True),
-    ("rougeL", 39, 35.0, 28.0, False),  # three pairs can contribute 7.7 points
-    ("rougeL", 39, 36.0, 28.0, True),
-    ("exact_match", 39, 5 / 0.39, 2 / 0.39, False),  # three more pairs
-    ("exact_match", 39, 6 / 0.39, 2 / 0.39, True),
-    ("nll", 39, 1.99, 2.0, False),
-    ("nll", 39, 1.97, 2.0, True),  # a mean over tokens, of which there are more than pairs
-    ("perplexity", None, 19.7, 20.0, True),
-    ("bleu", 1000, 41.0, float("nan"), True),
+TEXTS, LABELS = luck_of_texts, luck_of_labels
+
+
+@pytest.mark.parametrize(("metric", "luck", "best", "mean", "kept"), [
+    ("bleu", TEXTS(1000), 43.8, 40.7, False),  # 100 / √1000 = 3.16
+    ("bleu", TEXTS(1000), 43.9, 40.7, True),
+    ("bleu", TEXTS(90_000), 41.1, 40.7, False),  # less than 1 % better
+    ("bleu", TEXTS(90_000), 41.3, 40.7, True),
+    ("rougeL", TEXTS(39), 44.0, 28.0, False),  # 100 / √39 = 16.01
+    ("rougeL", TEXTS(39), 44.1, 28.0, True),
+    ("accuracy", LABELS(39), 35.0, 28.0, False),  # 300 / 39 = 7.7
+    ("accuracy", LABELS(39), 36.0, 28.0, True),
+    ("accuracy", LABELS(39), 5 / 0.39, 2 / 0.39, False),  # three more texts
+    ("accuracy", LABELS(39), 6 / 0.39, 2 / 0.39, True),
+    ("nll", TEXTS(39), 1.99, 2.0, False),
+    ("nll", TEXTS(39), 1.97, 2.0, True),  # a mean over tokens, of which there are more than pairs
+    ("perplexity", 0.0, 19.7, 20.0, True),
+    ("bleu", TEXTS(1000), 41.0, float("nan"), True),
 ])  # fmt: skip
 def test_the_best_weights_are_kept_only_if_they_clearly_beat_the_mean(
-    metric: str, pairs: int | None, best: float, mean: float, kept: bool
+    metric: str, luck: float, best: float, mean: float, kept: bool
 ) -> None:
-    quality = Quality(nll=mean, metrics={metric: mean}, pairs=pairs)
+    quality = Quality(nll=mean, metrics={metric: mean}, luck=luck)
     assert clearly_better(metric not in ("nll", "perplexity"), best, quality, metric) == kept
 
 
+@pytest.mark.parametrize("luck", [luck_of_texts, luck_of_labels])
 @given(best=st.floats(0, 100), mean=st.floats(0, 100), pairs=st.integers(1, 2000))
-def test_more_pairs_never_turn_a_clear_lead_into_luck(best: float, mean: float, pairs: int) -> None:
-    few, more = (Quality(nll=1.0, metrics={"bleu": mean}, pairs=count) for count in (pairs, pairs + 1))
+def test_more_pairs_never_turn_a_clear_lead_into_luck(
+    luck: Callable[[int], float], best: float, mean: float, pairs: int
+) -> None:
+    few, more = (Quality(nll=1.0, metrics={"bleu": mean}, luck=luck(count)) for count in (pairs, pairs + 1))
     assert not clearly_better(True, best, few, "bleu") or clearly_better(True, best, more, "bleu")

@@ -23,7 +23,7 @@ from translume.training import Finished, Preparing, Progress, Started, Validated
 from translume.training.batches import gather, seed_of
 from translume.training.optimisation import Precision, Updater
 from translume.training.prepare import PreparedData, prepare_folder
-from translume.training.validation import Quality
+from translume.training.validation import Quality, luck_of_texts
 
 Make = Callable[..., Config]
 SPECIALS = SpecialIds(pad=0, bos=1, eos=2, unk=3)
@@ -257,17 +257,17 @@ def test_validations_count_translations_that_reach_their_limit(toy: Make, tmp_pa
 def test_the_mean_is_compared_with_the_number_of_translated_pairs(
     toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: int, measured: int
 ) -> None:
-    found: list[int | None] = []
+    found: list[float] = []
     margin = Quality.margin
 
     def recorded(mean: Quality, metric: str) -> float:
-        found.append(mean.pairs)
+        found.append(mean.luck)
         return margin(mean, metric)
 
     monkeypatch.setattr(Quality, "margin", recorded)
     settings = {"metric": "chrf", "average_last": 3, "validation_sentences": sentences}
     list(train(toy(updates=5, **settings), tmp_path))
-    assert found == [measured]
+    assert found == [luck_of_texts(measured)]
 
 
 def test_validated_weights_are_those_that_were_saved(toy: Make, unmatched: dict[str, str], tmp_path: Path) -> None:

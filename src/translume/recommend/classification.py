@@ -96,6 +96,6 @@ def _training(found: Labelled) -> Iterable[Choice]:
     yield Choice(path="training.warmup_updates", value=every)
     yield Choice(path="training.validate_every", value=every)
     yield Choice(path="training.save_every", value=every)
-    why = "the model is the mean of the last 5 saved, unless the best is 1 % better"
+    why = "the model is the mean of the last 5 saved, unless the best is clearly better"
     yield Choice(path="training.average_last", value=5, why=why)
     yield Choice(path="training.metric", value="accuracy", why='"macro_f1" weighs all classes equally')

@@ -450,7 +450,7 @@ def _training(size: Size, target: Side, longest: int, pairs: int, *, timed: bool
         yield Choice(path="training.ctc_weight", value=size.ctc_weight, why=why)
     yield Choice(path="training.validate_every", value=every)
     yield Choice(path="training.save_every", value=every)
-    why = "the model is the mean of the last 5 saved, unless the best is 1 % better"
+    why = "the model is the mean of the last 5 saved, unless the best is clearly better"
     yield Choice(path="training.average_last", value=5, why=why)
     if pairs > FEW_PAIRS:
         yield Choice(path="training.patience", value=10, why="stop after 10 validations without improvement")

@@ -306,7 +306,7 @@ def _training(size: Size, source: Side, target: Side, *, early_end: bool, cosine
     yield Choice(path="training.warmup_updates", value=size.warmup_updates)
     yield Choice(path="training.validate_every", value=every)
     yield Choice(path="training.save_every", value=every)
-    why = "the model is the mean of the last 5 saved, unless the best is 1 % better"
+    why = "the model is the mean of the last 5 saved, unless the best is clearly better"
     yield Choice(path="training.average_last", value=5, why=why)
     if early_end and not cosine:
         yield Choice(path="training.patience", value=8, why="stop after 8 validations without improvement")
