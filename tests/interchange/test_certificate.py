@@ -43,7 +43,7 @@ def test_one_log_probability_that_is_not_finite_is_refused(ours, theirs, shown, 
 
 @pytest.fixture(scope="module")
 def save(tmp_path_factory):
-    """Return a function that saves a model with a bias of the given value in its last feed-forward layer."""
+    """Return a function that saves a model with one element or row of a parameter set to a value."""
     tokenizer = train_tokenizer(TokenizerSettings(size=307), ["a man rides a bike.", "the dog runs far away!"])
     settings = ModelSettings(**SHAPE, dropout=0.0, max_positions=41)
 
@@ -74,7 +74,7 @@ def test_a_model_with_a_damaged_weight_is_not_exported(save, tmp_path, target, v
 @pytest.mark.parametrize(
     ("package", "target", "dtype"),
     [("ctranslate2", "ctranslate2", "float32"), ("ctranslate2", "ctranslate2", "int8"),
-     ("transformers", "huggingface", "float32"), ("onnxruntime", "onnx", "float32")],
+     ("transformers", "huggingface", "float32"), ("onnxruntime", "onnx", "float32"), ("onnxruntime", "onnx", "int8")],
 )  # fmt: skip
 def test_a_model_that_computes_nan_is_not_exported(save, tmp_path, package, target, dtype):
     pytest.importorskip(package, reason=f"{package} is not installed")

@@ -203,7 +203,7 @@ def checker_of(application: Any, detects: bool) -> ResponseChecker:
     """Return a checker of responses. All servers have the same document, but for the detection of languages."""
     if detects not in CHECKERS:
         CHECKERS[detects] = ResponseChecker(application._app.openapi())
-    return CHECKERS[detects].again()
+    return CHECKERS[detects].fresh()
 
 
 class Live:

@@ -25,7 +25,7 @@ class ResponseChecker:
         self.seen: set[tuple[str, str, int]] = set()
         """The (method, path, status) of every response that was checked."""
 
-    def again(self) -> "ResponseChecker":
+    def fresh(self) -> "ResponseChecker":
         """Return a checker of the same document that has seen nothing; the validators are shared."""
         other = copy(self)
         other.seen = set()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from translume.config import TrainingSettings
 from translume.training.optimisation import MovingAverage, mean, snapshot
 from translume.training.resume import Begun, State, add_candidate, averaged_with, describe_kept_weights
-from translume.training.validation import Quality, clearly_better, luck_of_labels, luck_of_texts
+from translume.training.validation import Quality, clearly_better, margin_of_labels, margin_of_texts
 
 
 def state_of(update: int, candidates: list[int]) -> State:
@@ -89,10 +89,10 @@ def test_best_weights_better_than_the_mean_are_described_until_it_is_forgotten()
     assert state.kept_quality(settings) == (None, {})
 
 
-TEXTS, LABELS = luck_of_texts, luck_of_labels
+TEXTS, LABELS = margin_of_texts, margin_of_labels
 
 
-@pytest.mark.parametrize(("metric", "luck", "best", "mean", "kept"), [
+@pytest.mark.parametrize(("metric", "margin", "best", "mean", "kept"), [
     ("bleu", TEXTS(1000), 43.8, 40.7, False),  # 100 / √1000 = 3.16
     ("bleu", TEXTS(1000), 43.9, 40.7, True),
     ("bleu", TEXTS(90_000), 41.1, 40.7, False),  # less than 1 % better
@@ -109,16 +109,16 @@ TEXTS, LABELS = luck_of_texts, luck_of_labels
     ("bleu", TEXTS(1000), 41.0, float("nan"), True),
 ])  # fmt: skip
 def test_the_best_weights_are_kept_only_if_they_clearly_beat_the_mean(
-    metric: str, luck: float, best: float, mean: float, kept: bool
+    metric: str, margin: float, best: float, mean: float, kept: bool
 ) -> None:
-    quality = Quality(nll=mean, metrics={metric: mean}, luck=luck)
+    quality = Quality(nll=mean, metrics={metric: mean}, task_margin=margin)
     assert clearly_better(metric not in ("nll", "perplexity"), best, quality, metric) == kept
 
 
-@pytest.mark.parametrize("luck", [luck_of_texts, luck_of_labels])
-@given(best=st.floats(0, 100), mean=st.floats(0, 100), pairs=st.integers(1, 2000))
-def test_more_pairs_never_turn_a_clear_lead_into_luck(
-    luck: Callable[[int], float], best: float, mean: float, pairs: int
+@pytest.mark.parametrize("margin", [margin_of_texts, margin_of_labels])
+@given(best=st.floats(0, 100), mean=st.floats(0, 100), texts=st.integers(1, 2000))
+def test_more_texts_never_turn_a_clear_lead_into_chance(
+    margin: Callable[[int], float], best: float, mean: float, texts: int
 ) -> None:
-    few, more = (Quality(nll=1.0, metrics={"bleu": mean}, luck=luck(count)) for count in (pairs, pairs + 1))
+    few, more = (Quality(nll=1.0, metrics={"bleu": mean}, task_margin=margin(count)) for count in (texts, texts + 1))
     assert not clearly_better(True, best, few, "bleu") or clearly_better(True, best, more, "bleu")

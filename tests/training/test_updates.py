@@ -23,7 +23,7 @@ from translume.training import Finished, Preparing, Progress, Started, Validated
 from translume.training.batches import gather, seed_of
 from translume.training.optimisation import Precision, Updater
 from translume.training.prepare import PreparedData, prepare_folder
-from translume.training.validation import Quality, luck_of_texts
+from translume.training.validation import Quality, margin_of_texts
 
 Make = Callable[..., Config]
 SPECIALS = SpecialIds(pad=0, bos=1, eos=2, unk=3)
@@ -261,13 +261,13 @@ def test_the_mean_is_compared_with_the_number_of_translated_pairs(
     margin = Quality.margin
 
     def recorded(mean: Quality, metric: str) -> float:
-        found.append(mean.luck)
+        found.append(mean.task_margin)
         return margin(mean, metric)
 
     monkeypatch.setattr(Quality, "margin", recorded)
     settings = {"metric": "chrf", "average_last": 3, "validation_sentences": sentences}
     list(train(toy(updates=5, **settings), tmp_path))
-    assert found == [luck_of_texts(measured)]
+    assert found == [margin_of_texts(measured)]
 
 
 def test_validated_weights_are_those_that_were_saved(toy: Make, unmatched: dict[str, str], tmp_path: Path) -> None:

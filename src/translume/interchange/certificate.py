@@ -14,8 +14,6 @@ from translume.errors import TranslumeError
 from translume.model import Transformer
 
 SENTENCES, LONGEST = 50, 31
-TOGETHER = 10
-"""Sentences that are scored together: more would need gigabytes for the largest vocabularies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +99,12 @@ def forced_targets(checkpoint: Checkpoint, count: int = SENTENCES) -> ForcedTarg
         codes = [*tokenizer.languages.values()] or ids.tolist()
         sides.append([[codes[place % len(codes)]] * tags + row for place, row in enumerate(rows)])
     sources, targets = sides
-    eos, frames, together = checkpoint.source_tokenizer.specials.eos, tuple[Tensor, ...](), TOGETHER
+    eos, frames, together = checkpoint.source_tokenizer.specials.eos, tuple[Tensor, ...](), count
     read = [torch.tensor([*source, eos]) for source in sources]
     if checkpoint.config.data.source.reader:
         one = torch.ones(1, 1, dtype=torch.bool)
         frames = tuple(checkpoint.model.encoder.embedding.example(one, generator)[0] for _ in targets)
-        sources, read, together = [], [each[0] for each in frames], 1
+        sources, read, together = [], [each[0] for each in frames], 1  # a window of sound has 1,500 positions
     return ForcedTargets(
         given=settings.target_tags,
         sources=sources,

@@ -38,12 +38,12 @@ Stop = Callable[[], bool]
 class TaskMetrics:
     """The metrics of a task by name.
 
-    luck: lead, in points, that the best of many validations may owe to luck; 0 for means over tokens.
+    margin: lead, in points, that the best of many validations may owe to chance; 0 for means over tokens.
     reached_limit: number of targets that ended at their length limit.
     """
 
     values: Mapping[str, float]
-    luck: float = 0.0
+    margin: float = 0.0
     reached_limit: int = 0
 
 
@@ -55,13 +55,13 @@ Metrics = Callable[[Stop], TaskMetrics | None]
 class Quality:
     """Quality of weights on the validation set.
 
-    nll: nats per target token.  metrics: those of the task by name.  luck: see `TaskMetrics`.
+    nll: nats per target token.  metrics: those of the task by name.  task_margin: `TaskMetrics.margin`.
     reached_limit: number of targets that ended at their length limit, of those generated for `metrics`.
     """
 
     nll: float
     metrics: Mapping[str, float]
-    luck: float = 0.0
+    task_margin: float = 0.0
     reached_limit: int = 0
 
     def value(self, metric: str) -> float:
@@ -69,26 +69,26 @@ class Quality:
         return self.nll if metric == "nll" else self.metrics[metric]
 
     def margin(self, metric: str) -> float:
-        """Return the lead over these weights that may be luck.
+        """Return the lead over these weights that may be due to chance.
 
-        It is 1 % of the value, and at least `luck` for the metrics of the task.
+        It is 1 % of the value, and at least `task_margin` for the metrics of the task.
         """
-        return max(CLEARLY_BETTER * abs(self.value(metric)), 0.0 if metric == "nll" else self.luck)
+        return max(CLEARLY_BETTER * abs(self.value(metric)), 0.0 if metric == "nll" else self.task_margin)
 
 
-def luck_of_texts(pairs: int) -> float:
-    """Return the lead in points that may be luck if the metric is of `pairs` generated texts, in per cent.
+def margin_of_texts(texts: int) -> float:
+    """Return the lead in points that may be due to chance on a metric in per cent of generated texts.
 
     These are two standard errors of a share of one half. In ten of twelve runs of recipes/tasks.md whose best weights
     led by less, the mean was better on the test set.
     """
-    return 100 / math.sqrt(max(1, pairs))
+    return 100 / math.sqrt(max(1, texts))
 
 
-def luck_of_labels(texts: int) -> float:
-    """Return the lead in points that may be luck if the metric is of labels: what three of the `texts` can contribute.
+def margin_of_labels(texts: int) -> float:
+    """Return the lead in points that may be due to chance on the accuracy of labels: what three texts contribute.
 
-    It is less than for generated texts, since classifiers that overfit lose on the metric as well as on the loss.
+    It is less than for generated texts, since classifiers that overfit lose accuracy as well.
     """
     return 300 / max(1, texts)
 
@@ -101,9 +101,9 @@ def better(larger: bool, value: float, best: float | None) -> bool:
 
 
 def clearly_better(larger: bool, best: float, mean: Quality, metric: str) -> bool:
-    """Return whether the best validation beats that of the mean of weights by more than luck, or that is NaN.
+    """Return whether the best validation beats that of the mean of weights by more than chance, or that is NaN.
 
-    The best is the luckiest of many validations of a small set, so that it looks better than it is.
+    The best is the largest of many values measured on a small set, so that it looks better than it is.
     """
     value, margin = mean.value(metric), mean.margin(metric)
     return value != value or better(larger, best, value + margin if larger else value - margin)
@@ -182,7 +182,7 @@ class Validator:
         if found is None or any(ends):
             return None
         nll = sum(nats) / max(1, sum(counts))
-        return Quality(nll=nll, metrics=found.values, luck=found.luck, reached_limit=found.reached_limit)
+        return Quality(nll=nll, metrics=found.values, task_margin=found.margin, reached_limit=found.reached_limit)
 
 
 def nll_of(model: Network, batch: Batch) -> float:
@@ -264,7 +264,7 @@ def translation_metrics(
         mean = {metric: fmean(values.values())}
         count = sum(len(references) for _, references in texts)
         return TaskMetrics(
-            values={**mean, **values} if several else mean, luck=luck_of_texts(count), reached_limit=limited
+            values={**mean, **values} if several else mean, margin=margin_of_texts(count), reached_limit=limited
         )
 
     return translate
@@ -353,6 +353,6 @@ def classification_metrics(
             return None
         golds, founds = ([set(pair[side]) for share in shares for pair in share] for side in (0, 1))
         values = {"accuracy": accuracy_of(golds, founds), "macro_f1": macro_f1_of(golds, founds)}
-        return TaskMetrics(values=values, luck=luck_of_labels(len(golds)))
+        return TaskMetrics(values=values, margin=margin_of_labels(len(golds)))
 
     return classify
