@@ -51,6 +51,23 @@ def test_a_text_beyond_the_context_is_continued_in_windows_that_score_reproduces
     assert found.warnings == ()
 
 
+@pytest.mark.parametrize(
+    "changes", [{"strategy": "sampling", "samples": 7, "seed": 3}, {"strategy": "beam", "beam": 5}]
+)
+@pytest.mark.parametrize("prompt", ["", "aa bb"])
+def test_the_text_of_least_risk_is_chosen_among_all(
+    changes: dict[str, object], prompt: str, generator: Generator
+) -> None:
+    settings = DecodingSettings.model_validate({**changes, "max_length": 6, "utility": "chrf"})
+    width = 7 if "samples" in changes else 5
+    every = generator.generate(prompt, settings=settings.model_copy(update={"nbest": width}))
+    assert 2 < len(every.hypotheses) <= width  # equal texts are one
+    few = generator.generate(prompt, settings=settings.model_copy(update={"nbest": 2}))
+    assert few.hypotheses == every.hypotheses[:2]
+    one, _ = generator.generate_all([prompt, "cc"], settings=settings)
+    assert one.hypotheses == every.hypotheses[:1]
+
+
 def test_it_continues_the_alphabet(generator: Generator) -> None:
     text = generator.generate("aa bb cc", strategy="greedy", max_length=3).text
     assert text.split()[0] in ("dd", "and")
@@ -183,6 +200,14 @@ def test_the_command_continues_each_line(folder: Path) -> None:
     assert texts[2].startswith("cc")
 
 
+def test_a_prompt_that_is_too_long_is_named_after_the_texts_of_those_before_it(folder: Path) -> None:
+    code, output, errors = run(["generate", folder, "--max-length", 2, "--json"], "aa\ncc\n" + "bb " * 30 + "\ndd\n")
+    assert (code, [json.loads(line)["prompt"] for line in output.splitlines()]) == (1, ["aa", "cc"])
+    assert errors == (
+        "Error: line 3: the prompt has 31 tokens, expected at most 10: the model reads 11 with its begin mark\n"
+    )
+
+
 def test_prompts_in_files_keep_their_line_breaks_and_are_continued_as_alone(
     folder: Path, generator: Generator, tmp_path: Path
 ) -> None:
@@ -256,7 +281,15 @@ def test_evaluate_refuses_what_a_language_model_has_not(folder: Path, files: Pat
         ([file, file], f"evaluate: {folder} is a language model, expected MODEL FILE with documents"),
         (
             [file, "--write", "-"],
-            "evaluate: --compare, --ensemble and --write are for translators, found a language model",
+            "evaluate: --compare, --ensemble, --average and --write are for translators, found a language model",
+        ),
+        (
+            [file, "--metrics", "bleu"],
+            "evaluate: evaluation.metrics is for translators, found a language model",
+        ),
+        (
+            [file, "--hypotheses", file],
+            "evaluate: --hypotheses is for translators, found a language model",
         ),
         ([files / "none.txt"], f"{files}/none.txt: no such file"),
     ):

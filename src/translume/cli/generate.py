@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from translume.config import DataSettings, DecodingSettings
     from translume.translator import Generation, Generator
 
+PROMPTS = 1024
+"""Number of prompts of standard input that are read before the first is continued."""
 SEPARATOR = "-----"
 """The line between two texts."""
 
@@ -66,8 +69,6 @@ def command(
     when it is complete, so the same command continues after an interruption.
     """
     from translume.cli.evaluate_language_model import load_generator_with
-    from translume.data import read_lines
-    from translume.data.lines import STANDARD_INPUT
 
     if prompt is not None and named is not None:
         raise click.UsageError("PROMPT and --prompt: expected one of them")
@@ -102,14 +103,25 @@ def command(
         if given is not None and not as_json and settings.nbest == 1 and sys.stdout.isatty():
             _print_stream(generator, given, settings)
             return
-        prompts = read_lines(STANDARD_INPUT) if given is None else [given]
-        typed = given is None and sys.stdin.isatty()
-        parts = ([each] for each in prompts) if typed else iter([prompts])
-        for generation in (each for part in parts for each in generator.generate_all(part, settings=settings)):
+        found = (
+            _generations(generator, settings) if given is None else generator.generate_all([given], settings=settings)
+        )
+        for generation in found:
             bar.advance()
             for line in _output_lines(generation, first=bar.done == 1, as_json=as_json):
                 click.echo(line)
             _print_warnings(generation, "" if given is not None else f"prompt {bar.done}: ")
+
+
+def _generations(generator: "Generator", settings: "DecodingSettings") -> "Iterator[Generation]":
+    """Yield the generations of the prompts of standard input, of typed ones at once."""
+    from translume.data import read_lines
+    from translume.data.lines import STANDARD_INPUT
+    from translume.translator.planning import Line
+
+    lines = (Line(number=number, text=text) for number, text in enumerate(read_lines(STANDARD_INPUT), 1))
+    while part := list(islice(lines, 1 if sys.stdin.isatty() else PROMPTS)):
+        yield from generator.generate_lines(part, settings)
 
 
 def _works(files: FileOptions, folder: Path, data: "DataSettings") -> list[Work]:

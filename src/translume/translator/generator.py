@@ -1,5 +1,6 @@
 """The generator: a language model that continues prompts and scores texts."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Steps
 from dataclasses import dataclass
@@ -476,7 +477,7 @@ class Generator:
             hypotheses = minimum_bayes_risk(hypotheses, settings.utility, settings.nbest)
         best = hypotheses[0]
         warnings: tuple[str, ...] = ()
-        if best.finished_by == "length" and len(best.ids) < (settings.max_length or self.context):
+        if best.finished_by == "length" and len(best.ids) < (settings.max_length or math.inf):
             warnings = (
                 f"context_full: the prompt of {len(ids):,} tokens and {len(best.ids):,} after it fill the context of "
                 f"{self.context:,}; max_length above that continues a text of strategy 'sampling' or 'greedy'",
@@ -491,6 +492,8 @@ class Generator:
         Yields after each step the ids, with the prompt, that the text of the only prompt is certain to begin with.
         """
         texts = [_Text(prompt=number, labels=list(ids)) for number, ids in enumerate(prompts)]
+        if settings.utility != "none":  # the best `nbest` of all texts
+            settings = settings.model_copy(update={"nbest": strategy_from(settings).width})
         size = len(prompts[0])
         room = self.context - size
         limit = settings.max_length or room
