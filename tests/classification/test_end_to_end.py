@@ -254,12 +254,31 @@ def test_the_reliability_diagram_of_decisions_is_written(make, files, tmp_path):
     assert (plain.exit_code, plain.stderr, plain.stdout) == (0, "", done.stdout)
 
 
-@pytest.mark.parametrize("option", ["--fit-temperature", "--compare"])
-def test_options_for_translators_are_refused(trained, files, option):
-    words = [option] if option == "--fit-temperature" else [option, trained]
-    done = run("evaluate", trained, files / "valid.tsv", *words)
-    wanted = "Error: evaluate: --compare, --ensemble and --fit-temperature are for translators, found a classifier\n"
-    assert (done.exit_code, done.stderr) == (1, wanted)
+OPTIONS = "--compare, --ensemble, --average and --fit-temperature are for translators, found a classifier"
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--fit-temperature"], OPTIONS),
+        (["--compare", "{model}"], OPTIONS),
+        (["--average", "probability"], OPTIONS),
+        (["--metrics", "accuracy"], "evaluation.metrics is for translators, found a classifier"),
+        (["--lowercase"], "evaluation.lowercase is for translators, found a classifier"),
+        (["--hypotheses", "{model}/README.md"], "--hypotheses is for translators, found a classifier"),
+    ],
+)
+def test_options_for_translators_are_refused(trained, files, words, wanted):
+    done = run("evaluate", trained, files / "valid.tsv", *(word.format(model=trained) for word in words))
+    assert (done.exit_code, done.stderr) == (1, f"Error: evaluate: {wanted}\n")
+
+
+def test_a_text_without_a_label_is_named_before_any_is_classified(trained, tmp_path):
+    (tmp_path / "test.tsv").write_text("animal\t1\ta b owl\n \t2\ta walk\n", encoding="utf-8")
+    done = run("evaluate", trained, tmp_path / "test.tsv", "--write", tmp_path / "out")
+    message = f"Error: {tmp_path}/test.tsv:2: no label, expected one\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", message)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_classifier_cannot_be_evaluated_in_int8(trained, files):

@@ -30,6 +30,7 @@ def test_labels_are_split_at_the_separator_if_there_is_one():
     ("names", "text", "wanted"),
     [
         (("cat", "dog"), "cot", "f:3: label 'cot' is not in the training data; did you mean 'cat'?"),
+        (("cat", "dog"), " ", "f:3: no label, expected one"),
         (("cat", "dog"), "7", "f:3: label '7' is not in the training data; known: cat, dog"),
         (tuple(map(str, range(100, 199))), "x", "f:3: label 'x' is not in the training data; it has 99 others"),
     ],

@@ -1,6 +1,7 @@
 """What `translume evaluate` and `inspect --corpus` read: pairs, several references, existing translations."""
 
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,9 @@ def test_existing_translations_are_scored_with_or_without_a_model(run, folder: P
     own = run("evaluate", folder / "model", folder / "a.en", folder / "a.de", "--write", folder / "out", "--json")
     again = run("evaluate", folder / "model", folder / "a.de", "--hypotheses", folder / "out", "--json")
     assert metrics(again.stdout) == metrics(own.stdout)
+    several = run("evaluate", "--hypotheses", folder / "a.de", folder / "refs.tsv", "--metrics", "cer")
+    note = f"{folder}/refs.tsv: 2 references a text; tabs separate those of a .tsv file\n"
+    assert (several.exit_code, several.stderr) == (0, note)
     sari = run("evaluate", "--hypotheses", folder / "a.en", folder / "a.de", "--source", folder / "a.en",
                "--metrics", "sari")  # fmt: skip
     assert sari.stdout.startswith("SARI|nrefs:1|case:lc|tok:13a|mean:corpus|delete:f1 = ")
@@ -72,6 +76,10 @@ def test_without_evaluation_metrics_the_metric_of_training_is_reported(run, fold
 
 
 UNEQUAL = "{folder}/a.en has 12 lines but {folder}/short has 1; expected as many in both"
+TABLE = (
+    "{folder}/{file}: a table, expected one reference a line, or a file named .tsv with tabs between the references of "
+    "a text"
+)
 NO_SOURCES = "evaluation.metrics: 'sari' compares with the sources; expected --source FILE"
 NO_MODEL = (
     "evaluate: --ensemble, --compare, --write, --record, --fit-temperature and --calibration need a translation, "
@@ -88,6 +96,8 @@ NOT_HYPOTHESES = "evaluate: --source is for --hypotheses; expected MODEL SOURCE 
         (["--hypotheses", "a.en", "a.de", "--source", "short"], UNEQUAL),
         (["--hypotheses", "a.en", "a.de", "--metrics", "sari"], NO_SOURCES),
         (["--hypotheses", "a.en", "a.de", "--compare", "model"], NO_MODEL),
+        (["--hypotheses", "a.en", "a.jsonl"], TABLE.replace("{file}", "a.jsonl")),
+        (["model", "a.en", "a.csv"], TABLE.replace("{file}", "a.csv")),
         (["model", "a.tsv", "--source", "a.en"], NOT_HYPOTHESES),
         (["model", "a.en"], "{folder}/a.en:1: 1 tab-separated fields, expected 2"),
     ],
@@ -119,6 +129,18 @@ def test_a_model_trained_with_a_template_reads_tables(run, folder: Path) -> None
     assert table.stdout == run("translate", folder / "t", "--json", text="ab | kl\n").stdout
     score = run("evaluate", folder / "t", folder / "t.jsonl", "--json")
     assert (score.exit_code, len(metrics(score.stdout))) == (0, 2)
+    apart = run("evaluate", folder / "t", folder / "t.jsonl", folder / "a.de", "--json")
+    assert (apart.exit_code, apart.stdout) == (0, score.stdout)
+    base = run("init", "--from", folder / "t", folder / "t.jsonl")  # with the model's template
+    data = tomllib.loads(base.stdout)["data"]
+    assert (data["template"], data["columns"]) == ("{first} | {second}", "answer")
+    (folder / "more.toml").write_text(base.stdout, encoding="utf-8")
+    more = ("train", folder / "more.toml", "--from", folder / "t", "--out", folder / "more", "--threads", "1")
+    assert run(*more, "--set", "training.updates=1").exit_code == 0
+    plain = run("init", "--from", folder / "t", folder / "a.tsv", "--columns", "0,1")
+    assert "template" not in tomllib.loads(plain.stdout)["data"]
+    (folder / "more.toml").write_text(plain.stdout, encoding="utf-8")
+    assert run(*more[:5], folder / "plain", "--threads", "1", "--set", "training.updates=1").exit_code == 0
     (folder / "in.csv").write_text("second,frist\nkl,ab\n", encoding="utf-8")
     wrong = run("translate", folder / "t", folder / "in.csv")
     message = f"Error: {folder}/in.csv:1: no column 'first'; did you mean 'frist'?\n"

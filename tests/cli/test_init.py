@@ -273,6 +273,10 @@ def test_single_words_choose_characters_and_exact_match() -> None:
         ("train.txt", ""),
         ("sentences", ""),
         ("train.tok", ""),
+        ("train.in", ""),
+        ("train.out", ""),
+        ("train.csv", ""),
+        ("train.dak", "dak"),
     ],
 )
 def test_languages_are_guessed_from_suffixes(name: str, language: str) -> None:

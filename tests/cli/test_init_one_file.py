@@ -68,6 +68,8 @@ def test_tsv_gets_the_same_settings_as_two_files_with_the_same_pairs(run, files:
         ([{"source": a, "target": b} for a, b in PAIRS], (), None, ("", "")),
         ([{"en": a, "de": b} for a, b in PAIRS], (), ["en", "de"], ("en", "de")),
         ([{"en": a, "de": b} for a, b in PAIRS], ("--columns", "de,en"), ["de", "en"], ("de", "en")),
+        ([{"src": a, "tgt": b} for a, b in PAIRS], (), ["src", "tgt"], ("", "")),
+        ([{"mr": a, "ref": b} for a, b in PAIRS], (), ["mr", "ref"], ("", "")),
         (
             [{"translation": {"en": a, "pt-BR": b}} for a, b in PAIRS],
             (),
@@ -114,6 +116,9 @@ def test_labels_are_read_from_a_separate_file_or_jsonl(run, tmp_path: Path) -> N
     apart = run("init", tmp_path / "train.texts", tmp_path / "train.labels", "--task", "classification")
     assert data_of(apart)["train_target"] == str(tmp_path / "train.labels")
     file = write(tmp_path / "t.jsonl", [json.dumps({"label": a, "text": b, "id": "x"}) for a, b in texts(97)])
+    number = {label: number for number, label in enumerate(sorted(set(labels)))}
+    numbered = write(tmp_path / "n.jsonl", [json.dumps({"label": number[a], "text": b}) for a, b in texts(97)])
+    assert run("init", numbered, "--task", "classification").stderr.startswith("97 texts with 3 labels")
     together = run("init", file, "--task", "classification")
     assert "columns" not in data_of(together)
     named = run("init", file, "--task", "classification", "--columns", "text,label")
@@ -140,7 +145,7 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             ["one two"],
             ("--task", "sequence"),
             "{file}:1: found no tab, expected two parallel files, or one TSV, CSV, JSONL or Parquet file with source "
-            "and target (named .csv, .jsonl, .ndjson, .json or .parquet)",
+            "and target (named .csv, .jsonl, .ndjson, .json or .parquet); --task language_model learns texts alone",
         ),
         (
             "a.tsv",
@@ -178,6 +183,26 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             ['{"a": "b", "n": 1}'],
             (),
             "{file}:1: found texts under: a; choose source and target with --columns KEY,KEY",
+        ),
+        (
+            "a.jsonl",
+            ['{"text": "b", "n": 1}'],
+            (),
+            "{file}:1: found texts under: text; choose source and target with --columns KEY,KEY; "
+            "--task language_model learns texts alone",
+        ),
+        (
+            "a.jsonl",
+            ['{"text": "b", "class": 1, "share": 0.5, "sure": true}'],
+            ("--task", "classification"),
+            "{file}:1: found texts under: text, class, sure; choose text and label with --columns KEY,KEY",
+        ),
+        (
+            "a.txt",
+            ["if x:", "\tprint(x)"],
+            (),
+            "{file}:1: found no tab, expected two parallel files, or one TSV, CSV, JSONL or Parquet file with source "
+            "and target (named .csv, .jsonl, .ndjson, .json or .parquet); --task language_model learns texts alone",
         ),
         (
             "a.jsonl",

@@ -75,14 +75,33 @@ def test_malformed_lines_are_reported_with_their_number(write):
         "{": "not JSON; expected one object a line",
         "[" * 100_000: "not JSON; expected one object a line",
         '{"id": ' + "1" * 5000 + "}": "not JSON; expected one object a line",
-        "7": "not a JSON object; expected one with 'source' and 'target'",
+        "7": "not a JSON object; expected one object a line, with 'source' and 'target'",
+        "[7]": "a JSON array; expected one object a line, with 'source' and 'target'",
         '{"source": "a", "tgt": "b"}': "no 'target'; it has: source, tgt",
-        '{"source": "a", "target": 7}': "'target' is not text",
+        '{"source": "a", "target": 7.5}': "'target' is not text",
+        '{"source": null, "target": "b"}': "'source' is not text",
         '{"source": "\\ud800", "target": "b"}': "'source' holds half a surrogate pair, which is not text",
     }
     for line, wanted in cases.items():
         path = write("a.jsonl", ['{"source": "a", "target": "b"}', line])
         assert fault(DataSettings(train=(path,))) == f"{path}:2: {wanted}"
+
+
+def test_a_file_that_is_one_json_array_is_named(write):
+    path = write("a.json", ["[", '  {"source": "a", "target": "b"}', "]"])
+    assert fault(DataSettings(train=(path,))) == f"{path}:1: the beginning of a JSON array; expected one object a line"
+
+
+def test_whole_numbers_and_truth_values_in_json_are_texts(write):
+    path = write("a.jsonl", ['{"source": 7, "target": true}', '{"source": -12345678901234567890, "target": "b"}'])
+    found = [(pair.source, pair.target) for pair in read_pairs(DataSettings(train=(path,)), "train")]
+    assert found == [("7", "true"), ("-12345678901234567890", "b")]
+
+
+def test_a_cell_of_a_csv_file_may_be_long(write):
+    path = write("a.csv", ["source,target", f"{'x ' * 80_000},y"])
+    found = list(read_pairs(DataSettings(train=(path,), columns=("source", "target")), "train"))
+    assert [len(pair.source.split()) for pair in found] == [80_000]
 
 
 def test_inconsistent_data_settings_are_settings_errors(write):

@@ -55,8 +55,11 @@ def test_what_is_not_there_is_named(both):
         list(read_columns(both[1], ("translation.fr",)))
     assert str(caught.value) == f"{both[1]}:1: no 'translation.fr'; it has: translation"
     with pytest.raises(DataError) as caught:
-        list(read_columns(both[1], ("id",)))
-    assert str(caught.value) == f"{both[1]}:1: 'id' is not text"
+        list(read_columns(both[1], ("translation",)))
+    assert str(caught.value) == f"{both[1]}:1: 'translation' is not text"
+    assert [texts for _, texts in read_columns(both[1], ("id",))] == [
+        texts for _, texts in read_columns(both[0], ("id",))
+    ]
 
 
 def test_empty_cells_are_no_text(tmp_path):

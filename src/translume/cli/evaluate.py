@@ -150,6 +150,13 @@ def command(
         )
 
 
+def refuse_settings(overrides: Sequence[str], model: str, *, allowed: Sequence[str] = ()) -> None:
+    """Raise SettingsError if an option sets a value of [evaluation] that the kind of model does not read."""
+    for name in (override.partition("=")[0].strip() for override in overrides):
+        if name.startswith("evaluation.") and name not in allowed:
+            raise SettingsError(f"evaluate: {name} is for translators, found a {model}")
+
+
 _MODEL_OPTIONS = "--ensemble, --compare, --write, --record, --fit-temperature and --calibration"
 
 
@@ -163,14 +170,22 @@ def evaluate_hypotheses(
     from translume.data.evaluation_files import read_references
     from translume.data.pairs import unequal_lengths
     from translume.evaluation import measure
+    from translume.tasks import task_of
 
     named = bool(paths) and paths[0].is_dir()
     references = paths[1:] if named else paths
     if not references:
         raise click.UsageError("expected a file of references after --hypotheses FILE")
-    settings = changed(read_config(paths[0]) if named else Config(), overrides, "evaluation").scoring
+    config = read_config(paths[0]) if named else Config()
+    if (task := task_of(config)).reads != "pairs" or task.predicts != "tokens":
+        raise SettingsError(f"evaluate: --hypotheses is for translators, found a {task.model}")
+    settings = changed(config, overrides, "evaluation").scoring
     texts = list(read_lines(hypotheses))
     first, *rest = read_references(references, (hypotheses, len(texts)))
+    if len(references) <= len(rest):
+        note(
+            f"{', '.join(map(str, references))}: {1 + len(rest)} references a text; tabs separate those of a .tsv file"
+        )
     sources = [] if source is None else list(read_lines(source))
     if source is not None and len(sources) != len(texts):
         raise DataError(unequal_lengths(hypotheses, source, (len(texts), len(sources))))

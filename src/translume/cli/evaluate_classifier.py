@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.classify import load_classifier_with, note_truncated
-from translume.cli.evaluate import EvaluateOptions
+from translume.cli.evaluate import EvaluateOptions, refuse_settings
 from translume.cli.terminal import ProgressBar, note
 from translume.errors import SettingsError
 
@@ -26,10 +26,11 @@ def evaluate_classifier(options: EvaluateOptions) -> None:
     from translume.evaluation.classification import measure_classification
 
     model, picture = options.model, options.calibrate.picture_path
-    if options.compared is not None or options.others or options.calibrate.fit:
+    if options.compared is not None or options.others or options.average is not None or options.calibrate.fit:
         raise SettingsError(
-            "evaluate: --compare, --ensemble and --fit-temperature are for translators, found a classifier"
+            "evaluate: --compare, --ensemble, --average and --fit-temperature are for translators, found a classifier"
         )
+    refuse_settings(options.overrides, "classifier")
     if len(options.files) > 2:
         raise SettingsError(f"evaluate: {model} is a classifier, expected MODEL FILE, or MODEL TEXTS LABELS")
     classifier = load_classifier_with(model, options.overrides, options.compute)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.evaluate import EvaluateOptions
+from translume.cli.evaluate import EvaluateOptions, refuse_settings
 from translume.cli.options import Compute, changed
 from translume.cli.terminal import warn
 from translume.errors import SettingsError
@@ -25,8 +25,11 @@ def evaluate_language_model(options: EvaluateOptions) -> None:
     model = options.model
     if len(options.files) > 1:
         raise SettingsError(f"evaluate: {model} is a language model, expected MODEL FILE with documents")
-    if options.compared is not None or options.others or options.write is not None:
-        raise SettingsError("evaluate: --compare, --ensemble and --write are for translators, found a language model")
+    if options.compared is not None or options.others or options.average is not None or options.write is not None:
+        raise SettingsError(
+            "evaluate: --compare, --ensemble, --average and --write are for translators, found a language model"
+        )
+    refuse_settings(options.overrides, "language model", allowed=("evaluation.stride",))
     if options.calibrate.fit or options.calibrate.picture is not None:
         raise SettingsError("evaluate: --calibration and --fit-temperature are for translators, found a language model")
     generator = load_generator_with(model, options.overrides, options.compute)

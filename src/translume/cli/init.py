@@ -133,6 +133,8 @@ def command(
     if base is not None:
         task = _task_of_base(base, task)
     named = parse_columns(columns, template=template is not None) if columns else ()
+    if base is not None and train_target is None and columns is None and template is None:
+        template, named = _template_of_base(base)
     manifest = _manifest(train_source, train_target, named, base) if template is None else None
     if task is None:
         text = train_target is None and columns is None and template is None and is_text(train_source)
@@ -153,7 +155,7 @@ def command(
             found: tuple[int | str, ...] = ()
         elif manifest is not None:
             found = manifest.columns
-        elif columns:
+        elif named:
             found = named
         elif template is not None:
             found = ()
@@ -183,6 +185,14 @@ def _task_of_base(base: Path, task: "Task | None") -> "Task":
     if task is not None and task.name != found.name:
         raise SettingsError(f"--task: found '{task.name}', but {base} has '{found.name}'")
     return found
+
+
+def _template_of_base(base: Path) -> "tuple[str | None, Columns]":
+    """Return the template of the model to fine-tune, and its target's column; None and no column without one."""
+    from translume.checkpoint import read_config
+
+    data = read_config(base).data
+    return (data.template, data.columns) if data.template else (None, ())
 
 
 def _manifest(source: Path, target: Path | None, columns: "Columns", base: Path | None) -> "Manifest | None":

@@ -94,7 +94,7 @@ def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> Evaluation
     source, *others = files
     for other in others:
         refuse_one_input(source, other)
-    sources = list(read_lines(source))
+    sources = list(read_sources(str(source), data))
     if not sources:
         raise DataError(f"{display_name(source)}: empty file, expected one sentence a line")
     return EvaluationSet(
@@ -107,10 +107,16 @@ def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> Evaluation
 def read_references(files: Sequence[Path], texts: tuple[Path, int]) -> list[list[str | None]]:
     """Return lists of references, one or more for each file; tabs separate the references in a line of a .tsv file.
 
-    texts: the file whose texts have these references, and how many they are; DataError if a file has more or fewer.
+    texts: the file whose texts have these references, and how many they are; DataError if a file has more or fewer, or
+    is another table.
     """
     lists: list[list[str | None]] = []
     for file in files:
+        if suffix_of(str(file)) in KINDS and suffix_of(str(file)) != ".tsv":
+            raise DataError(
+                f"{display_name(file)}: a table, expected one reference a line, "
+                "or a file named .tsv with tabs between the references of a text"
+            )
         lines = list(read_lines(file))
         if len(lines) != texts[1]:
             raise DataError(unequal_lengths(texts[0], file, (texts[1], len(lines))))

@@ -28,6 +28,8 @@ KINDS: Mapping[str, TableKind] = {
 """Formats of tables by the suffix of the file."""
 DELIMITERS = (";", "\t", ",")
 _SNIFFED_LINES = 50
+_MAX_FIELD = 2**31 - 1
+"""Characters of a CSV cell: the most that the csv module takes on every platform."""
 _PARQUET_ROWS = 4096
 """Rows of Parquet in memory at a time."""
 
@@ -161,6 +163,7 @@ def _tsv_rows(file: str) -> Iterator[tuple[int, list[str]]]:
 
 def _csv_rows(file: str) -> Iterator[tuple[int, list[str]]]:
     """Yield rows of a CSV file whose delimiter is a semicolon (as German Excel writes), a tab or a comma."""
+    csv.field_size_limit(_MAX_FIELD)
     lines = (f"{line}\n" for line in read_lines(file))
     first = list(islice(lines, _SNIFFED_LINES))
     skipped = 0
@@ -198,10 +201,12 @@ def _json_columns(file: str, keys: Sequence[str]) -> Iterator[tuple[int, list[st
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError, too
-            raise DataError(f"{place}: not JSON; expected one object a line") from None
+            begun = "the beginning of a JSON array" if line == 1 and text.strip() == "[" else "not JSON"
+            raise DataError(f"{place}: {begun}; expected one object a line") from None
         if not isinstance(value, dict):
             expected = " and ".join(f"'{key}'" for key in keys)
-            raise DataError(f"{place}: not a JSON object; expected one with {expected}")
+            found = "a JSON array" if isinstance(value, list) else "not a JSON object"
+            raise DataError(f"{place}: {found}; expected one object a line, with {expected}")
         yield line, [_text(value, key, place) for key in keys]
 
 
@@ -240,7 +245,10 @@ def _parquet(file: str) -> Iterator[Any]:
 
 
 def _text(value: dict[str, object], key: str, place: str) -> str:
-    """Return the text under a key; "translation.de" also reads {"translation": {"de": …}}."""
+    """Return the text under a key; "translation.de" also reads {"translation": {"de": …}}.
+
+    Whole numbers and truth values are texts as in JSON: "7", "true".
+    """
     found: object = value
     if key in value:
         found = value[key]
@@ -249,6 +257,8 @@ def _text(value: dict[str, object], key: str, place: str) -> str:
             if not isinstance(found, dict) or part not in found:
                 raise DataError(f"{place}: no '{key}'; it has: {', '.join(map(str, value)) or 'nothing'}")
             found = found[part]
+    if isinstance(found, int):
+        return json.dumps(found)
     if not isinstance(found, str):
         raise DataError(f"{place}: '{key}' is not text")
     try:

@@ -11,6 +11,7 @@ from translume.data import read_lines
 from translume.data.findings import HEADER_WORDS
 from translume.data.tables import first_row, first_rows, has_keys, read_objects, table_kind
 from translume.errors import DataError, SettingsError
+from translume.recommend.survey import is_language
 
 Columns = tuple[int | str, ...]
 
@@ -26,6 +27,7 @@ LANGUAGES = {
     **dict.fromkeys(HEADER_WORDS, ""),
 }
 """Language codes by names of columns in lower case, as the first lines of spreadsheets have them; "" for a side."""
+_FOR_TEXTS = "; --task language_model learns texts alone"
 
 
 def parse_columns(option: str, *, template: bool = False) -> Columns:
@@ -54,7 +56,7 @@ def find_columns(file: Path, keys: tuple[str, str], *, labelled: bool) -> Column
     if len(fields) == 1:
         raise DataError(
             f"{file}:1: found no tab, expected two parallel files, or one TSV, CSV, JSONL or Parquet file with {sides} "
-            "(named .csv, .jsonl, .ndjson, .json or .parquet)"
+            f"(named .csv, .jsonl, .ndjson, .json or .parquet){'' if labelled else _FOR_TEXTS}"
         )
     known = [field.strip() for field in fields if _language(field) is not None]
     if len(fields) > 2:
@@ -76,9 +78,9 @@ def languages_of_columns(columns: Columns) -> tuple[str, str]:
     """Return the language codes in keys such as "en" or "translation.de", or empty strings."""
     if len(columns) != 2:
         return "", ""
-    first, second = (_language(str(column)) or str(column).rpartition(".")[2] for column in columns)
-    codes = [re.fullmatch(r"[a-z]{2,3}([-_]\w+)?", name) for name in (first, second)]
-    return (first, second) if all(codes) else ("", "")
+    named = [(str(column), _language(str(column))) for column in columns]
+    first, second = (column.rpartition(".")[2] if found is None else found for column, found in named)
+    return (first, second) if is_language(first) and is_language(second) else ("", "")
 
 
 def _language(name: str) -> str | None:
@@ -104,22 +106,30 @@ def _find_keys(file: Path, line: str, keys: tuple[str, str], *, labelled: bool) 
         value = json.loads(line)
     except (ValueError, RecursionError):  # reading the pairs reports the error
         return ()
-    texts = dict(texts_of(value)) if isinstance(value, dict) else {}
+    texts = dict(texts_of(value, labels=labelled)) if isinstance(value, dict) else {}
     if all(key in texts for key in keys):
         return ()
     if labelled or len(texts) != 2:
         found = ", ".join(texts) or "none"
-        raise DataError(f"{file}:1: found texts under: {found}; choose {' and '.join(keys)} with --columns KEY,KEY")
+        more = _FOR_TEXTS if not labelled and "text" in texts else ""
+        raise DataError(
+            f"{file}:1: found texts under: {found}; choose {' and '.join(keys)} with --columns KEY,KEY{more}"
+        )
     return tuple(texts)
 
 
-def texts_of(value: dict[str, object], above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the texts in an object and its inner objects, with their names for data.columns."""
+def texts_of(value: dict[str, object], above: str = "", *, labels: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the texts in an object and its inner objects, with their names for data.columns.
+
+    labels: also whole numbers and truth values.
+    """
     for key, each in value.items():
         if isinstance(each, str):
             yield above + key, each
+        elif isinstance(each, int) and labels:
+            yield above + key, json.dumps(each)
         elif isinstance(each, dict) and not above:
-            yield from texts_of(each, f"{key}.")
+            yield from texts_of(each, f"{key}.", labels=labels)
 
 
 def _text_and_label(file: Path) -> tuple[str, str]:

@@ -9,8 +9,10 @@ from translume.checkpoint import read_config, read_vocabularies
 from translume.config import Config, DataSettings, FrameSettings, TrainingSettings
 from translume.data import read_pairs
 from translume.recommend import Choice, Proposal
+from translume.recommend.language_model import choose_documents, survey_documents
 from translume.recommend.manifests import survey_files
 from translume.recommend.survey import language_of
+from translume.tasks import find_task
 from translume.text import Tokenizer
 
 EPOCHS = 10
@@ -43,8 +45,8 @@ _SAME_OBJECTIVE = (
 def propose_fine_tuning(data: DataSettings, count: int, model: Path) -> Proposal:
     """Return the proposal for fine-tuning `model` on `count` pairs, read from the files in `data`.
 
-    Only [training] is proposed: the rest is inherited from the model. Raises DataError if sources are files and not
-    even half of them can be read.
+    Only [training], and where documents end, are proposed: the rest is inherited from the model. Raises DataError if
+    sources are files and not even half of them can be read.
     """
     base = read_config(model)
     notes = list(_notes(data, base, model))
@@ -57,6 +59,9 @@ def propose_fine_tuning(data: DataSettings, count: int, model: Path) -> Proposal
     once = math.ceil(count * tokens / (base.training.max_tokens * base.training.accumulate))
     updates = math.ceil(min(max(EPOCHS * once, MIN_UPDATES), MAX_UPDATES) / 100) * 100
     choices = tuple(_training(base.training, updates, once))
+    if find_task(data.task).reads == "documents":
+        lines = survey_documents(pair.target for pair in read_pairs(data, "train"))
+        choices = (choose_documents(lines, validated=bool(data.valid)), *choices)
     return Proposal(choices=choices, description=f" to fine-tune {model}", notes=tuple(notes))
 
 

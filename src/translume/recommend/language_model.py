@@ -94,7 +94,9 @@ def choose_language_model(found: Documents, *, validated: bool) -> list[Choice]:
     validated: whether there is a validation file.
     """
     size = next(size for size in SIZES if found.characters <= size.characters)
-    return [*_data(found, validated=validated), *_tokenizer(found, size), *_model(size), *_training(size)]
+    block = Choice(path="data.block_length", value=_BLOCK, why="the context, in tokens")
+    documents = choose_documents(found, validated=validated)
+    return [documents, block, *_tokenizer(found, size), *_model(size), *_training(size)]
 
 
 def by_characters(found: Documents) -> bool:
@@ -102,14 +104,13 @@ def by_characters(found: Documents) -> bool:
     return found.distinct <= MAX_CHARACTERS and found.characters <= SIZES[1].characters
 
 
-def _data(found: Documents, *, validated: bool) -> Iterable[Choice]:
+def choose_documents(found: Documents, *, validated: bool) -> Choice:
+    """Return where the documents of the surveyed lines end.  validated: whether there is a validation file."""
     if not found.running:
-        yield Choice(path="data.documents", value="line", why="few blank lines, so each line is a document")
-    elif validated:
-        yield Choice(path="data.documents", value="file", why="each line continues the lines before it")
-    else:
-        yield Choice(path="data.documents", value="blank_line", why="so that some can be held out for validation")
-    yield Choice(path="data.block_length", value=_BLOCK, why="the context, in tokens")
+        return Choice(path="data.documents", value="line", why="few blank lines, so each line is a document")
+    if validated:
+        return Choice(path="data.documents", value="file", why="each line continues the lines before it")
+    return Choice(path="data.documents", value="blank_line", why="so that some can be held out for validation")
 
 
 def _tokenizer(found: Documents, size: Size) -> Iterable[Choice]:

@@ -16,6 +16,17 @@ UNSPACED = {"han", "hiragana", "katakana", "thai", "lao", "khmer", "myanmar"}
 """Scripts written without spaces between words, by the first word of their letters' Unicode names."""
 
 _NAMES = {"cjk": "han"}
+_TWO_LETTERS = (
+    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee "
+    "el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is "
+    "it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms "
+    "mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si "
+    "sk sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh "
+    "yi yo za zh zu"
+)
+"""The codes of ISO 639-1."""
+_NO_LANGUAGES = "bpe csv dat dev hyp inp new old out raw ref src tgt tok trg trn tsv txt val zip"
+"""Words of three letters in names of files and columns."""
 _MAX_SURVEYED = 200_000
 """Texts whose characters and words are counted. The rest are not read."""
 _MAX_COMPARED = 20_000
@@ -174,22 +185,28 @@ def script_of(character: str) -> str:
     return _NAMES.get(name, name)
 
 
+def is_language(code: str) -> bool:
+    """Return whether a word is a language code: "en", "zh-Hant", or three letters that are no usual suffix of files."""
+    if not re.fullmatch(r"[a-z]{2,3}([-_]\w+)?", code):
+        return False
+    language = re.split("[-_]", code)[0]
+    return language in _TWO_LETTERS.split() if len(language) == 2 else language not in _NO_LANGUAGES.split()
+
+
 def language_of(path: Path) -> str:
     """Return the language code at the end of a file name ("train.en.gz": "en"), or an empty string."""
     name = path.name
     for packed in (".gz", ".zst"):
         name = name.removesuffix(packed)
     _, dot, suffix = name.rpartition(".")
-    code = suffix.replace("_", "-").split("-")[0]
-    is_code = 2 <= len(code) <= 3 and code.isascii() and code.isalpha() and code.islower()
-    return suffix if dot and is_code and code not in ("txt", "tok", "raw", "bpe", "tsv", "src", "tgt", "trg") else ""
+    return suffix if dot and is_language(suffix) else ""
 
 
 def languages_of(path: Path) -> tuple[str, str]:
     """Return the language codes in the name of a file with both sides ("train.en-de.tsv"), or empty strings."""
     for part in reversed(path.name.split(".")[1:]):
         codes = part.split("-")
-        if len(codes) == 2 and all(language_of(Path(f"train.{code}")) for code in codes):
+        if len(codes) == 2 and all(map(is_language, codes)):
             return codes[0], codes[1]
     return "", ""
 

@@ -46,13 +46,18 @@ class Labels:
         return bool(self.separator)
 
     def encode(self, text: str, place: str) -> list[int]:
-        """Return the ids of the labels in a text, ascending. Raises DataError, naming `place`, for an unknown label."""
+        """Return the ids of the labels in a text, ascending.
+
+        Raises DataError, naming `place`, for an unknown label, and for none if every text has one.
+        """
         ids = set()
         for name in _parts(text, self.separator):
             try:
                 ids.add(_index(self.names, name))
             except KeyError:
                 raise DataError(f"{place}: label '{name}' is not in the training data{self._hint(name)}") from None
+        if not ids and not self.several:
+            raise DataError(f"{place}: no label, expected one")
         return sorted(ids)
 
     def _hint(self, name: str) -> str:
