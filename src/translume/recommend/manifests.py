@@ -17,7 +17,7 @@ from translume.data.tables import first_rows, has_keys, read_objects
 from translume.errors import DataError
 from translume.recommend import Choice, Proposal
 from translume.recommend.columns import Columns, texts_of
-from translume.recommend.survey import FEW_PAIRS, Side, survey
+from translume.recommend.survey import FEW_PAIRS, SPARE, Side, longest_of, positions_for, survey
 from translume.sources import frame_reader
 from translume.sources.headers import FileKind, Header, kind_of, read_header
 
@@ -33,8 +33,6 @@ MOST_WORDS, FEW_TEXTS, RECURRING = 200, 50, 0.99
 """Words are tokens if targets have at most so many different ones, at least so many texts, and this share recurs."""
 MOST_CHARACTERS = 5_000_000
 """Characters of targets, of some hundred hours of speech, from which on pieces of words are tokens."""
-MAX_POSITIONS, SPARE = 2048, 8
-COVERED = 0.999
 TIMED = 0.95
 """Share of the sources that must have a position for each token, for the CTC loss."""
 MIN_ASPECT = 0.2
@@ -44,7 +42,7 @@ GREY = 0.1
 TELEPHONE = 8000
 """Samples a second up to which the upper half of 80 mel bands would be empty."""
 MAX_SECONDS = 80
-"""Seconds of the longest recording that `MAX_POSITIONS` hold."""
+"""Seconds of the longest recording that the largest `model.max_positions` proposed holds."""
 LONG_STRING = 10
 """Mean number of words from which on a text is judged word by word."""
 
@@ -235,7 +233,8 @@ def propose_for_manifest(data: DataSettings, count: int) -> Proposal:
     tokens = [_tokens(text, units) for text in found.targets]
     source, whys = choose_source(data, found, tokens)
     longest = max(
-        _quantile([_positions(header, source) for header in found.headers]), _quantile([len(each) for each in tokens])
+        longest_of(Counter(_positions(header, source) for header in found.headers)),
+        longest_of(Counter(map(len, tokens))),
     )
     timed = _is_timed(source, found, tokens)
     positions = found.positions(source) * count / len(found.headers)
@@ -385,11 +384,6 @@ def _is_timed(source: FrameSettings, found: Survey, tokens: Sequence[Sequence[st
     return fits >= TIMED * len(found.headers)
 
 
-def _quantile(lengths: Sequence[int]) -> int:
-    """Return the smallest length that 99.9 % of the sources do not exceed."""
-    return sorted(lengths)[math.ceil(COVERED * len(lengths)) - 1]
-
-
 def _decode_first(data: DataSettings, found: Survey) -> None:
     """Decode the first files, and add those that cannot be read to `found.broken`."""
     reader = frame_reader(data.source)
@@ -403,15 +397,10 @@ def _decode_first(data: DataSettings, found: Survey) -> None:
                 found.broken[place] = str(error)
 
 
-def _room(longest: int) -> int:
-    """Return the number of positions to reserve for sources and targets of this length."""
-    return min(MAX_POSITIONS, 1 << (longest + SPARE - 1).bit_length())
-
-
 def _limits(longest: int) -> Iterable[Choice]:
     if longest > CleaningSettings().max_tokens:
         why = "positions of the encoder; longer sources are dropped, and counted"
-        yield Choice(path="data.cleaning.max_tokens", value=_room(longest) - SPARE, why=why)
+        yield Choice(path="data.cleaning.max_tokens", value=positions_for(longest) - SPARE, why=why)
 
 
 def _tokenizer(units: Units, target: Side, count: int) -> Iterable[Choice]:
@@ -432,8 +421,8 @@ def _model(size: Size, longest: int) -> Iterable[Choice]:
         yield Choice(path=f"model.{name}", value=getattr(size, name))
     if size.encoding != ModelSettings().positions:
         yield Choice(path="model.positions", value=size.encoding)
-    if _room(longest) > ModelSettings().max_positions:
-        yield Choice(path="model.max_positions", value=_room(longest), why="for the length of these sources")
+    if positions_for(longest) > ModelSettings().max_positions:
+        yield Choice(path="model.max_positions", value=positions_for(longest), why="for the length of these sources")
     yield Choice(path="model.head.tie", value="target", why="weights shared by the target's embedding and the output")
 
 
@@ -441,7 +430,7 @@ def _training(size: Size, target: Side, longest: int, pairs: int, *, timed: bool
     every = max(100, size.updates // 20)
     yield Choice(path="training.updates", value=size.updates)
     why = "positions in a batch; less if memory is short"
-    yield Choice(path="training.max_tokens", value=max(size.max_tokens, _room(longest)), why=why)
+    yield Choice(path="training.max_tokens", value=max(size.max_tokens, positions_for(longest)), why=why)
     yield Choice(path="training.learning_rate", value=size.learning_rate)
     yield Choice(path="training.warmup_updates", value=size.warmup_updates)
     yield Choice(path="training.label_smoothing", value=0.1)
@@ -489,7 +478,7 @@ def _range(numbers: Sequence[float], form: str = ",.0f") -> str:
 
 def _notes(found: Survey, source: FrameSettings, longest: int) -> Iterator[str]:
     yield from found.notes()
-    limit = max(CleaningSettings().max_tokens, _room(longest) - SPARE)
+    limit = max(CleaningSettings().max_tokens, positions_for(longest) - SPARE)
     dropped = sum(_positions(header, source) > limit for header in found.headers)
     if dropped:
         yield (

@@ -11,7 +11,17 @@ from translume.data import read_pairs
 from translume.recommend import Choice, Proposal
 from translume.recommend.columns import languages_of_columns
 from translume.recommend.manifests import propose_for_manifest
-from translume.recommend.survey import FEW_PAIRS, SENTENCE_ENDS, Side, copied_share, language_of, languages_of, survey
+from translume.recommend.survey import (
+    FEW_PAIRS,
+    SENTENCE_ENDS,
+    SPARE,
+    Side,
+    copied_share,
+    language_of,
+    languages_of,
+    positions_for,
+    survey,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +88,6 @@ TOKENS_PER_PIECE = 2
 """Tokens of a word, a digit or a sign with small vocabularies, estimated high: 1.0 for Multi30k, 2.0 for SciTLDR."""
 MAX_SEGMENTS = 128
 """The largest `model.segments` proposed; sentences after these share the last embedding."""
-MAX_POSITIONS, SPARE = 2048, 8
-"""The largest `model.max_positions` proposed, and the positions that `max_tokens` leaves free for marks."""
 
 
 def propose_for_pairs(data: DataSettings, count: int) -> Proposal:
@@ -190,7 +198,7 @@ def _positions(source: Side, target: Side) -> int | None:
     longest = max(map(_longest, (source, target), token_kinds(source, target)))
     if longest <= CleaningSettings().max_tokens:
         return None
-    return min(MAX_POSITIONS, 1 << (longest + SPARE - 1).bit_length())
+    return positions_for(longest)
 
 
 def _longest(side: Side, kind: str) -> int:

@@ -34,6 +34,8 @@ _MAX_COMPARED = 20_000
 _RARE = 5
 _COVERED = 0.999
 """Share of the texts that the model should read without truncation."""
+MAX_POSITIONS, SPARE = 2048, 8
+"""The largest `model.max_positions` proposed, and the positions that `max_tokens` leaves free for marks."""
 FEW_PAIRS = 5000
 """Up to so many pairs, too few are held out to see whether a model still improves."""
 FEW_TEXTS = 20
@@ -160,9 +162,9 @@ def survey(texts: Iterable[str], language: str) -> Side:
         texts=min(sentences, _MAX_SURVEYED),
         types=len(types),
         recurring=sum(count for count in types.values() if count >= _RARE) / (types.total() or 1),
-        longest_words=_quantile(words, _COVERED),
-        longest_pieces=_quantile(pieces, _COVERED),
-        longest_characters=_quantile(characters, _COVERED),
+        longest_words=longest_of(words),
+        longest_pieces=longest_of(pieces),
+        longest_characters=longest_of(characters),
         separator=separator,
         parts=signs.get(separator, 0) + 1,
     )
@@ -250,16 +252,21 @@ def survey_labelled(pairs: Iterable[Pair], *, unspaced: bool) -> Labelled:
         labels=len(labels),
         recurring=sum(count >= 2 for count in counts.values()),
         units=counts.total() / (lengths.total() or 1),
-        longest=_quantile(lengths, _COVERED),
+        longest=longest_of(lengths),
         lone=first if labels[first] == 1 and texts >= FEW_TEXTS else "",
     )
 
 
-def _quantile(lengths: Counter[int], share: float) -> int:
-    """Return the smallest length that at least this share does not exceed."""
-    covered, needed = 0, share * lengths.total()
+def longest_of(lengths: Counter[int]) -> int:
+    """Return the smallest length that 99.9 % do not exceed; 0 for no lengths."""
+    covered, needed = 0, _COVERED * lengths.total()
     for length, count in sorted(lengths.items()):
         covered += count
         if covered >= needed:
             return length
     return 0
+
+
+def positions_for(longest: int) -> int:
+    """Return the `model.max_positions` to propose for sources and targets of up to `longest` tokens."""
+    return min(MAX_POSITIONS, 1 << (longest + SPARE - 1).bit_length())
