@@ -55,6 +55,14 @@ def test_a_classifier_is_pickled_by_its_folder_and_says_what_it_is(trained):
         pickle.dumps(translume.Classifier(classifier.checkpoint))
 
 
+def test_muon_refuses_a_classifier_without_layers(make, tmp_path):
+    head = {"kind": "classify", "pooling": "ngrams", "ngrams": [1], "filters": 13}
+    config = make({"model": {"encoder_layers": 0, "positions": "none", "head": head}}, optimizer="muon")
+    with pytest.raises(SettingsError) as error:
+        list(train(config, tmp_path / "model", device="cpu", threads=1))
+    assert str(error.value) == "training.optimizer: 'muon' trains matrices inside layers, found no layer"
+
+
 def test_ngram_filters_learn_without_encoder_layers(make, tmp_path):
     head = {"kind": "classify", "pooling": "ngrams", "ngrams": [1, 3], "filters": 13}
     others = {"model": {"encoder_layers": 0, "positions": "none", "head": head}}

@@ -23,7 +23,13 @@ Make = Callable[..., Config]
 
 FEATURES = {
     "best": {},
-    "average, moving average and accumulation": {"average_last": 3, "keep": 4, "ema": 0.9, "accumulate": 2},
+    "average, moving average, accumulation and Muon": {
+        "average_last": 3,
+        "keep": 4,
+        "ema": 0.9,
+        "accumulate": 2,
+        "optimizer": "muon",
+    },
     "patience": {"patience": 2, "validate_every": 2, "learning_rate": 0.3},
     "streaming": {
         "others": {"data": {"streaming": True, "shuffle_buffer": 70, "cleaning": {"max_tokens": 8}}},
@@ -102,7 +108,7 @@ def death_at(operation: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_run_killed_during_a_commit_ends_like_an_uninterrupted_one(
     toy: Make, whole: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, operation: int
 ) -> None:
-    feature = "average, moving average and accumulation"
+    feature = "average, moving average, accumulation and Muon"
     with TemporaryDirectory() as folder:
         with death_at(operation, monkeypatch):
             try:

@@ -130,7 +130,7 @@ def test_activations_that_are_computed_again_give_the_same_gradients(toy: Make, 
 
 @pytest.mark.skipif(not has_kernels(), reason="needs compiled kernels")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_compiled_step_is_torchs(toy: Make, precision: Precision, optimizer: str, threads: int) -> None:
     config = toy({"model": {"dropout": 0.0}}, optimizer=optimizer, weight_decay=0.1, clip_norm=0.01, epsilon=1e-4)
@@ -153,7 +153,9 @@ def test_the_compiled_step_is_torchs(toy: Make, precision: Precision, optimizer:
             torch.set_num_threads(before)
         found.append((norms, updater.parameters_fp32(), updater.state(), dict(model.named_parameters())))
     for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5 if precision == "fp32" else 1e-2, atol=1e-5)
+        # products of bf16 matrices differ more
+        absolute = 1e-4 if (optimizer, precision) == ("muon", "bf16") else 1e-5
+        torch.testing.assert_close(one, other, rtol=1e-5 if precision == "fp32" else 1e-2, atol=absolute)
 
 
 @given(first=st.tuples(st.integers(0), st.integers(0)), second=st.tuples(st.integers(0), st.integers(0)))

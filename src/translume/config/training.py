@@ -12,7 +12,7 @@ LoraTargets = Annotated[tuple[LoraTarget, ...], BeforeValidator(as_tuple), Field
 
 
 class TrainingSettings(Settings):
-    """[training]: maximum likelihood by Adam."""
+    """[training]: maximum likelihood by Adam or Muon."""
 
     table: ClassVar[str] = "training"
 
@@ -22,8 +22,9 @@ class TrainingSettings(Settings):
     """Maximum tokens of the longer side in a batch, padding included."""
     accumulate: int = Field(default=1, ge=1)
     """Number of batches whose gradients are summed for one update."""
-    optimizer: Literal["adam", "adamw"] = "adamw"
-    """Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019)."""
+    optimizer: Literal["adam", "adamw", "muon"] = "adamw"
+    """Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019), or Muon (Jordan et al. 2024) for the matrices
+    inside layers with AdamW for the rest."""
     learning_rate: float = Field(default=5e-4, gt=0.0)
     """Peak learning rate; for "noam" a factor on its formula."""
     schedule: Literal["inverse_sqrt", "noam", "cosine", "constant"] = "inverse_sqrt"
@@ -37,7 +38,7 @@ class TrainingSettings(Settings):
     epsilon: float = Field(default=1e-9, gt=0.0)
     """Added to the square root of Adam's second moment."""
     weight_decay: float = Field(default=0.0, ge=0.0)
-    """Weight decay of matrices ("adamw": decoupled from the gradient); biases and norms never decay."""
+    """Weight decay of matrices (decoupled from the gradient except with "adam"); biases and norms never decay."""
     label_smoothing: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share ε of the target probability spread evenly over tokens (Szegedy et al. 2016)."""
     label_smoothing_over: Literal["all", "others", "text"] = "all"
@@ -102,6 +103,18 @@ class TrainingSettings(Settings):
     feed-forward blocks; "recurrence" for those of SSRUs."""
     lora_norms: bool = False
     """Train the gains and biases of norms besides the adapters."""
+
+    @model_validator(mode="after")
+    def _muon_needs_whole_matrices(self) -> Self:
+        if self.optimizer == "muon" and self.shard != "none":
+            raise ValueError(
+                f"shard is {self.shard!r} with optimizer = 'muon', expected 'none': Muon reads whole matrices"
+            )
+        if self.optimizer == "muon" and self.lora_rank:
+            raise ValueError(
+                f"lora_rank is {self.lora_rank} with optimizer = 'muon', expected 'adamw': Muon trains no adapters"
+            )
+        return self
 
     @model_validator(mode="after")
     def _teacher_share_needs_teacher(self) -> Self:

@@ -1,4 +1,4 @@
-"""Optimisation: learning rate schedules, loss options, Adam on fp32 weights, and moving averages of weights."""
+"""Optimisation: learning rates, loss options, Adam and Muon on fp32 weights, and moving averages of weights."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,18 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from translume.config import TrainingSettings
+from translume.errors import SettingsError
 from translume.kernels.loading import has_kernels
 from translume.model import HeadLoss, LossOptions
 from translume.model.classifier import Network
 from translume.model.compiled import gradient_accumulation_fusion
 from translume.text import Labels, SpecialIds, Tokenizer
-from translume.training import adam
+from translume.training import adam, muon
 from translume.training.data_parallel import ReplicaPool, Share, replica_count, replica_of, shares_of
 from translume.training.group import Group
 from translume.training.mapped import kept
 
 Precision = Literal["fp32", "bf16"]
-"""The precision of matrix products and activations in training; the weights that Adam changes are fp32."""
+"""The precision of matrix products and activations in training; the weights that the optimiser changes are fp32."""
 
 _KEPT_FP32 = ("head.", "encoder.embedding.mean", "encoder.embedding.deviation")
 """Beginnings of the names of buffers that stay fp32: tables of a head, mean and deviation of frames."""
@@ -161,6 +162,11 @@ class _Flat:
         """Return the parts of a vector by name, in the parameters' shapes."""
         return {name: flat[offset : offset + size].view(shape) for name, (offset, size, shape) in self._places.items()}
 
+    def weights_and_gradients(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the fp32 weights and their gradients by name: live tensors."""
+        assert self.master.grad is not None
+        return self.views(self.master.data), self.views(self.master.grad)
+
     def whole(self, part: Tensor, group: Group) -> Iterator[tuple[str, Tensor]]:
         """Yield the parts of a vector as `views` names them, of which each process has its equal part of the vector.
 
@@ -214,14 +220,14 @@ def narrow_buffers(model: Network) -> None:
 
 
 def adam_of(settings: TrainingSettings, groups: Iterable[tuple[list[nn.Parameter], float]]) -> torch.optim.Optimizer:
-    """Return the optimiser of some groups of parameters, each with its weight decay."""
-    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
+    """Return Adam for some groups of parameters, each with its weight decay; AdamW beside Muon."""
+    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     parts = [{"params": parameters, "weight_decay": decay} for parameters, decay in groups]
     return kind(parts, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon, fused=True)
 
 
 class Updater:
-    """Accumulates gradients over batches, and applies Adam to fp32 weights.
+    """Accumulates gradients over batches, and applies Adam, or Muon and Adam, to fp32 weights.
 
     With bf16 the network has rounded copies of the weights, refreshed after each step; gradients of several batches are
     summed in fp32. On a CPU, the number of threads that torch has at construction is divided among replicas.
@@ -253,11 +259,23 @@ class Updater:
         self.trained_parameters = sum(parameter.numel() for parameter in named.values())
         kept = {id(p) for p in model.partly_frozen()}  # without weight decay
         divided = settings.shard == "optimizer"
+        inner = muon.names_of_matrices(model) if settings.optimizer == "muon" else set()
+        if settings.optimizer == "muon" and not inner:
+            raise SettingsError("training.optimizer: 'muon' trains matrices inside layers, found no layer")
         for matrices, decay in ((True, settings.weight_decay), (False, 0.0)):
-            part = {name: p for name, p in named.items() if (p.dim() > 1 and id(p) not in kept) == matrices}
+            part = {
+                name: p
+                for name, p in named.items()
+                if (p.dim() > 1 and id(p) not in kept) == matrices and name not in inner
+            }
             if part:
                 self._flats.append(_Flat(part, precision, *((self._group.rank, self._group.size) if divided else ())))
                 groups.append(([self._flats[-1].own], decay))
+        self._of_adam, self._muon = list(self._flats), None
+        if inner:
+            self._inner = _Flat({name: p for name, p in named.items() if name in inner}, precision)
+            self._flats.append(self._inner)
+            self._muon = muon.Muon(*self._inner.weights_and_gradients(), precision)
         if precision == "bf16":
             for parameter in model.parameters():
                 if not parameter.requires_grad:
@@ -269,6 +287,7 @@ class Updater:
             for flat in self._flats:
                 flat.give_gradients(replica)
         self._pool = ReplicaPool(count, torch.get_num_threads()) if count > 1 else None
+        self._run = _in_turn if self._pool is None else self._pool.map
         self._waits = False
         """Whether the gradients of a batch are not yet gathered."""
         threads = torch.get_num_threads()
@@ -320,13 +339,15 @@ class Updater:
         for gradient in gradients:
             self._group.add(gradient)
         if self._compiled:
-            return self._compiled_update(tokens)
+            return self._compiled_update(tokens, learning_rate)
         norm = float(torch.stack([gradient.norm() for gradient in gradients]).norm()) / tokens
         limit = self.settings.clip_norm
         factor = limit / norm if limit and norm > limit else 1.0
         for gradient in gradients:
             gradient.mul_(factor / tokens)
         self._optimizer.step()
+        if self._muon is not None:
+            self._muon.step(learning_rate, self.settings.weight_decay, 1.0, self._run)
         for flat in self._flats:
             if flat.own is not flat.master:
                 self._group.join(flat.master.data, flat.own.data)
@@ -334,15 +355,19 @@ class Updater:
             flat.refresh()
         return norm
 
-    def _compiled_update(self, tokens: int) -> float:
-        """As `update`, in one pass over the gradients for the norm and one for the step."""
-        run = _in_turn if self._pool is None else self._pool.map
+    def _compiled_update(self, tokens: int, learning_rate: float) -> float:
+        """As `update`, in one pass over the gradients for the norm and one for Adam's step."""
         vectors = [flat.for_adam() for flat in self._flats]
-        norm = math.sqrt(sum(each.square_norm(run) for each in vectors)) / tokens
+        norm = math.sqrt(sum(each.square_norm(self._run) for each in vectors)) / tokens
         limit = self.settings.clip_norm
         factor = (limit / norm if limit and norm > limit else 1.0) / tokens
-        for flat, each, group in zip(self._flats, vectors, self._optimizer.param_groups, strict=True):
-            each.step(group, self._optimizer.state[flat.own], factor, run)
+        for flat, each, group in zip(self._of_adam, vectors, self._optimizer.param_groups, strict=False):
+            each.step(group, self._optimizer.state[flat.own], factor, self._run)
+        if self._muon is not None:
+            self._inner.gather()
+            self._muon.step(learning_rate, self.settings.weight_decay, factor, self._run)
+            self._inner.clear()
+            self._inner.refresh()
         self._waits = False
         return norm
 
@@ -384,13 +409,15 @@ class Updater:
     def state(self) -> dict[str, Tensor]:
         """Return the optimiser's `moment1.NAME`, `moment2.NAME` and `step`; empty before the first update.
 
-        Not for moments that the processes divide.
+        Muon's momentum is the first moment, and there is no second one. Not for moments that the processes divide.
         """
         tensors: dict[str, Tensor] = {}
         for flat, state in self._states():
             tensors["step"] = state["step"].reshape(1)
             for kind, key in MOMENTS:
                 tensors |= {f"{kind}.{name}": view for name, view in flat.views(state[key]).items()}
+        if tensors and self._muon is not None:
+            tensors |= {f"moment1.{name}": momentum for name, momentum in self._muon.momenta.items()}
         return tensors
 
     def whole_state(self, folder: Path) -> dict[str, Tensor]:
@@ -411,8 +438,8 @@ class Updater:
         return kept(gathered(), folder, self._group)
 
     def _states(self) -> Iterator[tuple[_Flat, dict[str, Tensor]]]:
-        """Yield the vectors that the optimiser has a state of, and that state."""
-        for flat in self._flats:
+        """Yield the vectors that Adam has a state of, and that state."""
+        for flat in self._of_adam:
             if state := self._optimizer.state.get(flat.own):
                 yield flat, state
 
@@ -420,7 +447,10 @@ class Updater:
         """Restore what `state` returned."""
         if "step" not in state:
             return
-        for flat in self._flats:
+        if self._muon is not None:
+            for name, momentum in self._muon.momenta.items():
+                momentum.copy_(state[f"moment1.{name}"])
+        for flat in self._of_adam:
             moments = {"step": state["step"].reshape(()).to(flat.master.device, copy=True)}
             for kind, key in MOMENTS:
                 whole = torch.zeros_like(flat.master.data)
