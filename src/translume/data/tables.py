@@ -28,8 +28,8 @@ KINDS: Mapping[str, TableKind] = {
 """Formats of tables by the suffix of the file."""
 DELIMITERS = (";", "\t", ",")
 _SNIFFED_LINES = 50
-_MAX_FIELD = 2**31 - 1
-"""Characters of a CSV cell: the most that the csv module takes on every platform."""
+_MAX_FIELD = 1 << 24
+"""Maximum characters of a CSV cell, so that a quote that is never closed does not make one cell of all the rest."""
 _PARQUET_ROWS = 4096
 """Rows of Parquet in memory at a time."""
 
