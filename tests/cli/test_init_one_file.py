@@ -145,7 +145,8 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             ["one two"],
             ("--task", "sequence"),
             "{file}:1: found no tab, expected two parallel files, or one TSV, CSV, JSONL or Parquet file with source "
-            "and target (named .csv, .jsonl, .ndjson, .json or .parquet); --task language_model learns texts alone",
+            "and target (named .csv, .jsonl, .ndjson, .json or .parquet); "
+            "--task language_model trains on the texts alone",
         ),
         (
             "a.tsv",
@@ -189,7 +190,7 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             ['{"text": "b", "n": 1}'],
             (),
             "{file}:1: found texts under: text; choose source and target with --columns KEY,KEY; "
-            "--task language_model learns texts alone",
+            "--task language_model trains on the texts alone",
         ),
         (
             "a.jsonl",
@@ -202,7 +203,8 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             ["if x:", "\tprint(x)"],
             (),
             "{file}:1: found no tab, expected two parallel files, or one TSV, CSV, JSONL or Parquet file with source "
-            "and target (named .csv, .jsonl, .ndjson, .json or .parquet); --task language_model learns texts alone",
+            "and target (named .csv, .jsonl, .ndjson, .json or .parquet); "
+            "--task language_model trains on the texts alone",
         ),
         (
             "a.jsonl",

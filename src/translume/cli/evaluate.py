@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from translume.config import DecodingSettings, Direction
     from translume.decoding import Average
     from translume.evaluation import Calibration
+    from translume.tasks import Task
     from translume.translator import Translator
 
 
@@ -130,8 +131,8 @@ def command(
         if calibrate.picture_path is not None:
             _check_picture(calibrate.picture_path)
         task = task_of(read_config(model))
-        if directions and (task.reads != "pairs" or task.predicts != "tokens"):
-            raise SettingsError(f"evaluate: --direction is for translators, found a {task.model}")
+        if directions:
+            _refuse_others(task, "--direction")
         task.part("evaluate")(
             EvaluateOptions(
                 model=model,
@@ -148,6 +149,12 @@ def command(
                 directions=directions,
             )
         )
+
+
+def _refuse_others(task: "Task", option: str) -> None:
+    """Raise SettingsError for a task other than that of translators."""
+    if task.reads != "pairs" or task.predicts != "tokens":
+        raise SettingsError(f"evaluate: {option} is for translators, found a {task.model}")
 
 
 def refuse_settings(overrides: Sequence[str], model: str, *, allowed: Sequence[str] = ()) -> None:
@@ -177,12 +184,11 @@ def evaluate_hypotheses(
     if not references:
         raise click.UsageError("expected a file of references after --hypotheses FILE")
     config = read_config(paths[0]) if named else Config()
-    if (task := task_of(config)).reads != "pairs" or task.predicts != "tokens":
-        raise SettingsError(f"evaluate: --hypotheses is for translators, found a {task.model}")
+    _refuse_others(task_of(config), "--hypotheses")
     settings = changed(config, overrides, "evaluation").scoring
     texts = list(read_lines(hypotheses))
     first, *rest = read_references(references, (hypotheses, len(texts)))
-    if len(references) <= len(rest):
+    if 1 + len(rest) > len(references):
         note(
             f"{', '.join(map(str, references))}: {1 + len(rest)} references a text; tabs separate those of a .tsv file"
         )

@@ -27,7 +27,7 @@ LANGUAGES = {
     **dict.fromkeys(HEADER_WORDS, ""),
 }
 """Language codes by names of columns in lower case, as the first lines of spreadsheets have them; "" for a side."""
-_FOR_TEXTS = "; --task language_model learns texts alone"
+_FOR_TEXTS = "; --task language_model trains on the texts alone"
 
 
 def parse_columns(option: str, *, template: bool = False) -> Columns:

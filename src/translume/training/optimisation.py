@@ -31,6 +31,8 @@ _KEPT_FP32 = ("head.", "encoder.embedding.mean", "encoder.embedding.deviation")
 
 MOMENTS = (("moment1", "exp_avg"), ("moment2", "exp_avg_sq"))
 """Names of Adam's moments, saved and in torch."""
+MOMENTUM = MOMENTS[0][0]
+"""The name of Muon's momentum, saved."""
 
 
 def inverse_sqrt(update: int, settings: TrainingSettings, width: int) -> float:
@@ -417,7 +419,7 @@ class Updater:
             for kind, key in MOMENTS:
                 tensors |= {f"{kind}.{name}": view for name, view in flat.views(state[key]).items()}
         if tensors and self._muon is not None:
-            tensors |= {f"moment1.{name}": momentum for name, momentum in self._muon.momenta.items()}
+            tensors |= {f"{MOMENTUM}.{name}": momentum for name, momentum in self._muon.momenta.items()}
         return tensors
 
     def whole_state(self, folder: Path) -> dict[str, Tensor]:
@@ -449,7 +451,7 @@ class Updater:
             return
         if self._muon is not None:
             for name, momentum in self._muon.momenta.items():
-                momentum.copy_(state[f"moment1.{name}"])
+                momentum.copy_(state[f"{MOMENTUM}.{name}"])
         for flat in self._of_adam:
             moments = {"step": state["step"].reshape(()).to(flat.master.device, copy=True)}
             for kind, key in MOMENTS:
