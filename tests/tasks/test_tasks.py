@@ -157,6 +157,10 @@ def test_settings_of_another_task_are_refused(copying: Config) -> None:
         assert str(caught.value) == reason
 
 
+def test_only_the_sequence_task_generates_targets_for_sources() -> None:
+    assert [name for name in task_names() if find_task(name).sequence_to_sequence] == ["sequence"]
+
+
 def test_a_task_says_which_metrics_grow() -> None:
     task = replace(find_task("sequence"), metrics={"bleu": True, "wer": False})
     assert [task.larger_is_better(name) for name in ("nll", "bleu", "wer")] == [False, True, False]

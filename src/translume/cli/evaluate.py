@@ -153,7 +153,7 @@ def command(
 
 def _refuse_others(task: "Task", option: str) -> None:
     """Raise SettingsError for a task other than that of translators."""
-    if task.reads != "pairs" or task.predicts != "tokens":
+    if not task.sequence_to_sequence:
         raise SettingsError(f"evaluate: {option} is for translators, found a {task.model}")
 
 

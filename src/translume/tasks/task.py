@@ -99,6 +99,11 @@ class Task:
         """Import and return a part: `task.part("network")` is the function that the string `task.network` names."""
         return resolve_name(getattr(self, name))
 
+    @property
+    def sequence_to_sequence(self) -> bool:
+        """Whether models read sources and generate tokens, as translators do."""
+        return self.reads == "pairs" and self.predicts == "tokens"
+
     def larger_is_better(self, metric: str) -> bool:
         """Return whether a larger value of `training.metric` is better; "nll" is smaller for better models."""
         return metric != "nll" and self.metrics[metric]

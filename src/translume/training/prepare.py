@@ -417,10 +417,10 @@ def prepare_run(plan: RunPlan, store: Store, data: PreparedData, untrained: Untr
 def _lengths(plan: RunPlan, model: ModelDescription, corpus: TokenizedCorpus) -> Lengths | None:
     """Return the lengths of the training pairs, merged with those of the model to fine-tune.
 
-    None for a task without sources or without generated targets.
+    None for a task that does not generate targets for sources.
     """
     task = task_of(model.config)
-    if task.predicts != "tokens" or task.reads != "pairs":
+    if not task.sequence_to_sequence:
         return None
     if plan.state is not None and plan.stored is not None and plan.stored.lengths is not None:
         return plan.stored.lengths
