@@ -273,12 +273,19 @@ OPTIONS = "--compare, --ensemble, --average and --fit-temperature are for transl
         (["--average", "probability"], OPTIONS),
         (["--metrics", "accuracy"], "evaluation.metrics is for translators, found a classifier"),
         (["--lowercase"], "evaluation.lowercase is for translators, found a classifier"),
+        (["--max-length-action", "truncate", "--nbest", "2"], "decoding.nbest is for translators, found a classifier"),
         (["--hypotheses", "{model}/README.md"], "--hypotheses is for translators, found a classifier"),
     ],
 )
 def test_options_for_translators_are_refused(trained, files, words, wanted):
     done = run("evaluate", trained, files / "valid.tsv", *(word.format(model=trained) for word in words))
     assert (done.exit_code, done.stderr) == (1, f"Error: evaluate: {wanted}\n")
+
+
+def test_settings_of_the_search_are_refused_by_classify(trained):
+    done = run("classify", trained, "--set", "decoding.beam=3", text="a b owl\n")
+    message = "Error: classify: decoding.beam is for translators, found a classifier\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", message)
 
 
 def test_a_text_without_a_label_is_named_before_any_is_classified(trained, tmp_path):

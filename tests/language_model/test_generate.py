@@ -288,6 +288,10 @@ def test_evaluate_refuses_what_a_language_model_has_not(folder: Path, files: Pat
             "evaluate: evaluation.metrics is for translators, found a language model",
         ),
         (
+            [file, "--set", "decoding.max_tokens=99", "--beam", 3],
+            "evaluate: decoding.beam is for translators, found a language model",
+        ),
+        (
             [file, "--hypotheses", file],
             "evaluate: --hypotheses is for translators, found a language model",
         ),

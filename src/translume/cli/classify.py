@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.group import interrupt_hint
-from translume.cli.options import MODEL, Compute, changed, compute_options, json_option, set_option
+from translume.cli.options import MODEL, Compute, changed, compute_options, json_option, refuse_settings, set_option
 from translume.cli.terminal import ProgressBar, warn
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def command(model: Path, file: str, nbest: int, as_json: bool, overrides: tuple[
     """
     from translume.data.evaluation_files import read_sources
 
+    refuse_settings("classify", overrides, "classifier", allowed=("decoding.max_length_action",))
     classifier = load_classifier_with(model, overrides, compute)
     truncated = 0
     with (

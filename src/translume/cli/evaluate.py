@@ -157,13 +157,6 @@ def _refuse_others(task: "Task", option: str) -> None:
         raise SettingsError(f"evaluate: {option} is for translators, found a {task.model}")
 
 
-def refuse_settings(overrides: Sequence[str], model: str, *, allowed: Sequence[str] = ()) -> None:
-    """Raise SettingsError if an option sets a value of [evaluation] that the kind of model does not read."""
-    for name in (override.partition("=")[0].strip() for override in overrides):
-        if name.startswith("evaluation.") and name not in allowed:
-            raise SettingsError(f"evaluate: {name} is for translators, found a {model}")
-
-
 _MODEL_OPTIONS = "--ensemble, --compare, --write, --record, --fit-temperature and --calibration"
 
 

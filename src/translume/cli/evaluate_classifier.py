@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.classify import load_classifier_with, note_truncated
-from translume.cli.evaluate import EvaluateOptions, refuse_settings
+from translume.cli.evaluate import EvaluateOptions
+from translume.cli.options import refuse_settings
 from translume.cli.terminal import ProgressBar, note
 from translume.errors import SettingsError
 
@@ -30,9 +31,9 @@ def evaluate_classifier(options: EvaluateOptions) -> None:
         raise SettingsError(
             "evaluate: --compare, --ensemble, --average and --fit-temperature are for translators, found a classifier"
         )
-    refuse_settings(options.overrides, "classifier")
     if len(options.files) > 2:
         raise SettingsError(f"evaluate: {model} is a classifier, expected MODEL FILE, or MODEL TEXTS LABELS")
+    refuse_settings("evaluate", options.overrides, "classifier", allowed=("decoding.max_length_action",))
     classifier = load_classifier_with(model, options.overrides, options.compute)
     files = read_evaluation_set(options.files, classifier.config.data)
     gold = [

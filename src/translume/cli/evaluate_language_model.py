@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.evaluate import EvaluateOptions, refuse_settings
-from translume.cli.options import Compute, changed
+from translume.cli.evaluate import EvaluateOptions
+from translume.cli.options import Compute, changed, refuse_settings
 from translume.cli.terminal import warn
 from translume.errors import SettingsError
 
@@ -29,9 +29,9 @@ def evaluate_language_model(options: EvaluateOptions) -> None:
         raise SettingsError(
             "evaluate: --compare, --ensemble, --average and --write are for translators, found a language model"
         )
-    refuse_settings(options.overrides, "language model", allowed=("evaluation.stride",))
     if options.calibrate.fit or options.calibrate.picture is not None:
         raise SettingsError("evaluate: --calibration and --fit-temperature are for translators, found a language model")
+    refuse_settings("evaluate", options.overrides, "language model", allowed=("evaluation.stride",))
     generator = load_generator_with(model, options.overrides, options.compute)
     file = str(options.files[0])
     data = generator.config.data.model_copy(update={"train": (file,), "weights": ()})

@@ -16,6 +16,7 @@ from translume.cli.inspect import (
     chosen_methods,
     print_lines,
 )
+from translume.cli.options import refuse_settings
 from translume.cli.terminal import ProgressBar, note
 from translume.errors import SettingsError
 
@@ -41,6 +42,7 @@ def inspect_classifier(options: InspectOptions) -> None:
         raise SettingsError("--input: found a classifier, expected a translator")
     if options.corpus and options.html is not None:
         raise SettingsError("inspect: --html of a classifier is for a TEXT, found --corpus")
+    refuse_settings("inspect", options.overrides, "classifier", allowed=("decoding.max_length_action",))
     classifier = load_classifier_with(options.model, options.overrides, options.compute)
     if options.corpus:
         _inspect_labelled(classifier, options)

@@ -9,6 +9,7 @@ import click
 from translume.atomic import write_file
 from translume.cli.evaluate_language_model import load_generator_with
 from translume.cli.inspect import InspectOptions
+from translume.cli.options import refuse_settings
 from translume.cli.terminal import note
 from translume.errors import SettingsError
 
@@ -26,6 +27,7 @@ def inspect_language_model(options: InspectOptions) -> None:
     given = (options.target, options.reference, options.other, options.alternatives, options.attribution)
     if options.what_if or any(each is not None for each in given) or options.corpus or options.files.output:
         raise SettingsError("inspect: found a language model, which allows only TEXT, --top, --html and --json")
+    refuse_settings("inspect", options.overrides, "language model")
     generator = load_generator_with(options.model, options.overrides, options.compute)
     assert options.text is not None
     whole = options.as_json or options.html is not None

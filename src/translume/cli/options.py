@@ -293,6 +293,16 @@ def changed(config: "Config", overrides: Sequence[str], *tables: str) -> "Config
     return found
 
 
+def refuse_settings(command: str, overrides: Sequence[str], model: str, *, allowed: Sequence[str] = ()) -> None:
+    """Raise SettingsError if an option sets a value of [evaluation] or [decoding] that has no effect on this model.
+
+    allowed: names of settings that the command reads for this kind of model, besides the size of batches.
+    """
+    for name in (override.partition("=")[0].strip() for override in overrides):
+        if name.startswith(("evaluation.", "decoding.")) and name not in (*allowed, "decoding.max_tokens"):
+            raise SettingsError(f"{command}: {name} is for translators, found a {model}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationOptions:
     """The calibration options of `evaluate`.
