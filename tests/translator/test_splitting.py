@@ -2,10 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import pytest
+from click.testing import CliRunner
 
+from translume import inspection
+from translume.checkpoint import save_model
+from translume.cli import main
 from translume.config import DataSettings
 from translume.data.lengths import Lengths
 from translume.errors import TranslationError
@@ -84,7 +89,8 @@ def test_a_line_that_is_too_long_is_split_for_translation_only(make: Make, share
 @pytest.mark.parametrize(
     ("keep", "kept", "said"), [("keep_first", "abcdefg", "7"), ("keep_last", "ijklmno", "the last 7")]
 )
-def test_texts_are_cut_as_in_training(make: Make, keep: str, kept: str, said: str) -> None:
+def test_texts_are_cut_as_in_training(make: Make, tmp_path: Path, keep: str, kept: str, said: str) -> None:
+    """By searches, scores, traces and the statistics of a corpus, beyond `max_positions` too."""
     translator = make("decoding.strategy=greedy")
     cleaning = {"max_tokens": 7, "too_long": keep}
     data = translator.config.data.model_copy(
@@ -93,8 +99,21 @@ def test_texts_are_cut_as_in_training(make: Make, keep: str, kept: str, said: st
     config = translator.config.model_copy(update={"data": data})
     cuts = Translator(replace(translator.checkpoint, config=config))
     found = cuts.translate("abcdefghijklmno")
-    assert found.warnings == (f"truncated: the text had 15 tokens and was cut to {said}",)
+    warning = f"truncated: the text had 15 tokens and was cut to {said}"
+    assert found.warnings == (warning,)
     assert found.hypotheses == translator.translate(kept).hypotheses
+    target = found.hypotheses[0].text
+    scored, whole = cuts.score("abcdefghijklmno", target), translator.score(kept, target)
+    assert (scored.token_log_probs, scored.warnings, whole.warnings) == (whole.token_log_probs, (warning,), ())
+    traced = inspection.trace(cuts, "abcdefghijklmno", target)
+    assert [traced.source[token.begin : token.end] for token in traced.source_tokens] == [*kept, ""]
+    assert (traced.warnings, traced.steps) == ((warning,), inspection.trace(translator, kept, target).steps)
+    assert inspection.inspect_corpus(cuts, [("a" * 2_000, "b")]).pairs == 1
+    save_model(tmp_path / "model", cuts.checkpoint)
+    (tmp_path / "source").write_text("ab\nabcdefghijklmno\n")
+    (tmp_path / "target").write_text("a\nb\n")
+    run = CliRunner().invoke(main, ["score", *(str(tmp_path / name) for name in ("model", "source", "target"))])
+    assert (run.exit_code, run.stderr) == (0, f"line 2: {warning}\n")
 
 
 def test_a_target_shorter_than_nearly_all_training_targets_is_a_warning(make: Make) -> None:

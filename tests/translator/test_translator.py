@@ -261,7 +261,7 @@ def test_results_convert_to_json(translator: Translator) -> None:
     assert list(found) == ["source", "text", "hypotheses", "warnings"]
     fields = ["text", "tokens", "log_prob", "token_log_probs", "score", "finished_by", "terms"]
     assert list(found["hypotheses"][0]) == fields
-    assert list(translator.score("a", "b").to_dict()) == ["log_prob", "tokens", "token_log_probs"]
+    assert list(translator.score("a", "b").to_dict()) == ["log_prob", "tokens", "token_log_probs", "warnings"]
 
 
 def test_token_log_probabilities_equal_those_of_forced_decoding(translator: Translator) -> None:

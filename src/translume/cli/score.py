@@ -71,6 +71,12 @@ def command(
         raise SettingsError("--workers: found without --input, expected --input and --output")
     translator = compute.load_plain(model)
     impossible = _Impossible()
+
+    def report(place: str, score: "TargetScore") -> None:
+        impossible.add(score)
+        for warning in score.warnings:
+            warn(f"{place}: {warning}")
+
     if folder is not None:
         from translume.translator.bulk import as_number, as_object
         from translume.translator.jobs import SCORE as JOB
@@ -87,7 +93,7 @@ def command(
             cluster=files.address,
             stops=files.on_error == "stop",
             row=as_object if as_json else as_number,
-            report=lambda _, score: impossible.add(score),
+            report=report,
         )
         works = pair_works(files, folder, translator.config, ".jsonl" if as_json else ".log_probs")
         failed = process_files(works, bulk)
@@ -100,6 +106,8 @@ def command(
     with ProgressBar("scoring", unit="pairs", prints=True) as bar:
         for score in translator.score_all(pairs, to=to, from_=from_):
             bar.advance()
+            for warning in score.warnings:
+                warn(f"line {bar.done}: {warning}")
             click.echo(json.dumps(score.to_dict(), ensure_ascii=False) if as_json else f"{score.log_prob:.6f}")
             impossible.add(score)
     impossible.report()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -321,8 +321,11 @@ class Rules:
         return codes
 
 
-def truncated_ids(ids: Sequence[int], limit: int, keep: Literal["keep_first", "keep_last"]) -> list[int]:
-    """Return the first or the last `limit` ids."""
+T = TypeVar("T")
+
+
+def truncated_ids(ids: Sequence[T], limit: int, keep: Literal["keep_first", "keep_last"]) -> list[T]:
+    """Return the first or the last `limit` ids, or values that stand for ids."""
     return list(ids[:limit] if keep == "keep_first" else ids[len(ids) - limit :])
 
 

@@ -8,6 +8,7 @@ const begins = (words) => new Set(words.map((word) => word.first));
 
 function showTexts() {
   const sourceBegins = begins(trace.source_words), targetBegins = begins(trace.target_words);
+  at("warnings").textContent = trace.warnings?.join("; ") ?? "";
   if (!trace.frames) at("source").replaceChildren(...trace.source_tokens.map((token, place) =>
     element("span", { class: "token" + (sourceBegins.has(place) ? " begins" : "") }, token.text)));
   at("target").replaceChildren(...trace.target_tokens.map((token, place) => {

@@ -40,6 +40,8 @@ MIN_FIXED_P = 1e-4
 def trace_lines(trace: Trace, *, beam: BeamRecord | None = None) -> Iterator[Text]:
     """Yield the lines of a trace: its texts, one line per step, attention, attributions, and the search record."""
     yield Text(f"source  {trace.source}{'' if trace.frames is None else f': {frames.size_of(trace.frames)}'}")
+    for warning in trace.warnings:
+        yield Text(f"        {warning}", style="yellow")
     yield Text("target  ").append_text(_coloured(trace))
     yield Text(f"log p   {trace.log_p:.3f} nats, finished by {trace.finished_by}")
     yield Text("")

@@ -21,7 +21,7 @@ from translume.reliability import BINS, Bins, Reliability
 from translume.text import Tokenizer
 from translume.translator import TargetScore, Translator
 from translume.translator.jobs import Job
-from translume.translator.planning import Line, LineError, windows
+from translume.translator.planning import Line, LineError, Reading, windows
 from translume.translator.scoring import ScoredPair, TokenBeliefs, beliefs_of_pairs, score_lines, score_pairs
 
 
@@ -472,10 +472,11 @@ class LengthFilter:
 
 
 def can_read(checkpoint: Checkpoint, pair: ScoredPair) -> bool:
-    """Return whether both sides are short enough for a model. Files of sources are not read here."""
+    """Return whether both sides are short enough for a model, or the source is cut. Files are not read here."""
     model = checkpoint.config.model
     sides = [(checkpoint.target_tokenizer, str(pair.target), model.target_tags)]
-    if not checkpoint.config.data.source.reader:
+    reading = Reading.of(checkpoint, checkpoint.config.decoding, pair.direction)
+    if reading.reader is None and reading.keep == "none":
         sides.append((checkpoint.source_tokenizer, pair.source, model.source_tags))
     return all(len(tokenizer.encode(text)) + tags < model.max_positions for tokenizer, text, tags in sides)
 

@@ -133,6 +133,12 @@ class TraceInputs:
         """The device of the model."""
         return next(self.checkpoint.model.parameters()).device
 
+    def source_spans(self) -> list[tuple[int, int]]:
+        """Return the characters [begin, end) of the normalised text for each of `source` but the end mark."""
+        reading = Reading.of(self.checkpoint, self.settings)
+        spans, _ = reading.cut(self.checkpoint.source_tokenizer.spans_in(self.given))
+        return [(0, 0)] * len(self.tags.source) + list(spans)
+
     def sentence(self) -> Sentence:
         """Return source and target as tensors."""
         return sentence_of(self.checkpoint, self.piece, self.target)
@@ -246,8 +252,9 @@ def encoded_source(checkpoint: Checkpoint, source: Source, settings: DecodingSet
     if not ids:
         raise TranslationError("source: found a blank text, expected a sentence")
     tags = reading.tags
-    check_length(checkpoint, "source", (*tags.source, *ids, checkpoint.source_tokenizer.specials.eos))
-    return Piece(ids=tuple(ids), source_tags=tags.source, target_tags=tags.target)
+    read, warnings = reading.cut(ids)
+    check_length(checkpoint, "source", (*tags.source, *read, checkpoint.source_tokenizer.specials.eos))
+    return Piece(ids=tuple(read), source_tags=tags.source, target_tags=tags.target, warnings=warnings)
 
 
 def _encoded_frames(checkpoint: Checkpoint, source: Source, settings: DecodingSettings, reading: Reading) -> Piece:

@@ -128,8 +128,7 @@ def _traced(inputs: TraceInputs, k: int, show: frozenset[Part]) -> Trace:
     target = tokenizer.decode(spelt)
     if inputs.piece.frames is None:
         source = checkpoint.source_tokenizer.normalise(inputs.given)
-        spans = [(0, 0)] * len(inputs.tags.source) + checkpoint.source_tokenizer.spans_in(inputs.given)
-        tokens = tokens_of(checkpoint.source_tokenizer, inputs.source, spans)
+        tokens = tokens_of(checkpoint.source_tokenizer, inputs.source, inputs.source_spans())
         source_tokens = joined(tokens, positions_in(model.encoder, sentence.source).tolist())
         source_words = words_of(source, source_tokens, special_tokens(checkpoint.source_tokenizer))
         frames = None
@@ -155,6 +154,7 @@ def _traced(inputs: TraceInputs, k: int, show: frozenset[Part]) -> Trace:
         terms=_terms(model, found) if "terms" in show else (),
         attributions=_attributions(inputs, sentence, found, show),
         frames=frames,
+        warnings=inputs.piece.warnings,
     )
 
 

@@ -334,6 +334,7 @@ class Trace(Document, TracePlots):
     did.  finished_by: "eos" if the last token is the end mark, else "length".
     log_p: the sum of log_p_model over the steps.  steps: one per target token.
     attention is None, terms and attributions are empty if not requested or not available.
+    warnings: such as a source that was cut; `source_tokens` are then those that were read.
     """
 
     schema: Literal["trace/1"]
@@ -353,6 +354,7 @@ class Trace(Document, TracePlots):
     terms: tuple[Term, ...]
     attributions: tuple[Attribution, ...]
     frames: Frames | None = None
+    warnings: tuple[str, ...] = ()
 
 
 EvidenceMethod = Literal["occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients"]

@@ -60,6 +60,7 @@ class Piece:
     ids: without tags and an end mark; empty if there is nothing to translate.  text: of these ids.  spacing: the white
     space after it.  first: whether it is the first piece of its line.
     source_tags, target_tags: ids of the tags that the encoder reads before `ids`, and the decoder before the target.
+    warnings: about ids that are left out; `LinePlan` has them for a whole line.
     frames: [L, F], if the source is no text. Then there is one id for each position of the encoder, computed from the
     frames, which seeds sampling; the encoder does not read it.
     """
@@ -71,6 +72,7 @@ class Piece:
     constraints: tuple[Constraint, ...] = ()
     source_tags: tuple[int, ...] = ()
     target_tags: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
     frames: NDArray[np.float32] | None = None
 
     @property
@@ -152,6 +154,9 @@ def splits_sentences(model: ModelFacts, split: Literal["auto", "always", "never"
     return model.config.translates and (model.lengths is None or model.lengths.single_sentences)
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """How a model reads lines.
@@ -199,6 +204,17 @@ class Reading:
             tags=tags,
             reader=frame_reader(model.config.data.source),
         )
+
+    def cut(self, parts: Sequence[T], which: str = "the text") -> tuple[Sequence[T], tuple[str, ...]]:
+        """Return the part of a piece that is read, by `limit` and `keep`, and a warning if it is not the whole.
+
+        parts: its ids, or one value for each of them.  which: the piece, in the warning.
+        """
+        if self.keep == "none" or len(parts) <= self.limit:
+            return parts, ()
+        end = "the last " if self.keep == "keep_last" else ""
+        warning = f"truncated: {which} had {len(parts):,} tokens and was cut to {end}{self.limit:,}"
+        return truncated_ids(parts, self.limit, self.keep), (warning,)
 
 
 MOST_READINGS = 16
@@ -300,7 +316,7 @@ def _shorter(
 def _plan_line(
     line: Line, sentences: Sequence[tuple[str, str]], encoded: Sequence[Sequence[int]], reading: Reading
 ) -> LinePlan:
-    pieces, warnings, limit = [], [], reading.limit
+    pieces, warnings, limit = [], list[str](), reading.limit
     for number, (ids, (text, spacing)) in enumerate(zip(encoded, sentences, strict=True), start=1):
         if len(ids) > limit:
             which = f"sentence {number} of {len(sentences)}" if len(sentences) > 1 else "a sentence"
@@ -312,9 +328,8 @@ def _plan_line(
                     f"{which} has {len(ids):,} tokens, expected at most {limit:,}; "
                     f'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it{splits}',
                 )
-            last = "the last " if reading.keep == "keep_last" else ""
-            warnings.append(f"truncated: {which} had {len(ids):,} tokens and was cut to {last}{limit:,}")
-            ids = truncated_ids(ids, limit, reading.keep)
+            ids, cut = reading.cut(ids, which)
+            warnings += cut
         pieces.append(
             Piece(
                 ids=tuple(ids),
@@ -339,8 +354,6 @@ FULL_BATCH_WIDTH = 2
 
 Some hundred rows keep a core busy. The states of more rows no longer fit the processor's cache.
 """
-
-T = TypeVar("T")
 
 
 def windows(

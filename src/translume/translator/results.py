@@ -146,11 +146,13 @@ class TargetScore:
     """The log-probability of a given target (forced decoding).
 
     log_prob: nats, the sum of `token_log_probs`, which has one entry for each of `tokens`; the last is the end mark.
+    warnings: as those of a `Translation`, such as a source that was cut.
     """
 
     log_prob: float
     tokens: tuple[str, ...]
     token_log_probs: tuple[float, ...]
+    warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The score as a JSON object, with null for −∞, which JSON does not have."""
@@ -158,4 +160,5 @@ class TargetScore:
             "log_prob": self.log_prob if math.isfinite(self.log_prob) else None,
             "tokens": list(self.tokens),
             "token_log_probs": [value if math.isfinite(value) else None for value in self.token_log_probs],
+            "warnings": list(self.warnings),
         }

@@ -21,9 +21,8 @@ from translume.translator.planning import (
     Line,
     LineError,
     Piece,
-    Tags,
+    Reading,
     batches,
-    directions_of,
     frames_piece,
     padded,
     padded_sources,
@@ -77,10 +76,12 @@ class TokenBeliefs:
 class _ForcedBatch:
     """Pairs of similar lengths as tensors: source and its mask [B, S]; given, labels and their mask [B, T].
 
-    places: the positions of the pairs.  tags: the number of labels at the beginning that are not predicted.
+    places: the positions of the pairs.  warnings: about each pair.
+    tags: the number of labels at the beginning that are not predicted.
     """
 
     places: Sequence[int]
+    warnings: Sequence[tuple[str, ...]]
     source: Tensor
     source_mask: Tensor
     given: Tensor
@@ -110,6 +111,7 @@ def score_pairs(
                 log_prob=sum(values),
                 tokens=tuple(checkpoint.target_tokenizer.tokens(labels[row][batch.tags : lengths[row]])),
                 token_log_probs=tuple(values),
+                warnings=batch.warnings[row],
             )
     return [scores[index] for index in range(len(pairs))]
 
@@ -162,9 +164,9 @@ def beliefs_of_pairs(
 
 def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int) -> Iterator[_ForcedBatch]:
     source_tokenizer, target_tokenizer = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    tags = _tags(checkpoint, pairs)
-    sources = _sources(checkpoint, pairs, tags)
-    labels = [[*tag.target, *ids] for tag, ids in zip(tags, _labels(checkpoint, pairs), strict=True)]
+    readings = _readings(checkpoint, pairs)
+    sources = _sources(checkpoint, pairs, readings)
+    labels = [[*each.tags.target, *ids] for each, ids in zip(readings, _labels(checkpoint, pairs), strict=True)]
     longest = {"source": checkpoint.config.longest_source, "target": checkpoint.config.model.max_positions}
     lengths = [len(source.read_ids) + 1 for source in sources]
     for number, (pair, *sides) in enumerate(zip(pairs, lengths, map(len, labels), strict=True)):
@@ -180,6 +182,7 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
         given = _shifted(wanted, target_tokenizer.specials.bos)
         yield _ForcedBatch(
             places=batch,
+            warnings=[sources[index].warnings for index in batch],
             source=source,
             source_mask=source_mask,
             given=given,
@@ -189,12 +192,16 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
         )
 
 
-def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], tags: Sequence[Tags]) -> list[Piece]:
-    """The sources of pairs. Raises PairError for one that is no text and cannot be read."""
+def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], readings: Sequence[Reading]) -> list[Piece]:
+    """The sources of pairs, cut as in a search. Raises PairError for one that is no text and cannot be read."""
     reader = frame_reader(checkpoint.config.data.source)
     if reader is None:
         texts = checkpoint.source_tokenizer.encode_all(["" if pair.without_source else pair.source for pair in pairs])
-        return [Piece(ids=tuple(ids), source_tags=tag.source) for ids, tag in zip(texts, tags, strict=True)]
+        found = []
+        for ids, reading in zip(texts, readings, strict=True):
+            read, warnings = reading.cut(ids)
+            found.append(Piece(ids=tuple(read), source_tags=reading.tags.source, warnings=warnings))
+        return found
     pieces = []
     for number, pair in enumerate(pairs):
         try:
@@ -213,16 +220,12 @@ def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], tags: Sequence
     return pieces
 
 
-def _tags(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[Tags]:
-    """The tags of each pair's languages."""
-    directions, settings = directions_of(checkpoint), checkpoint.config.decoding
-    default = Direction(source=settings.from_, target=settings.to)
-    found: dict[Direction | None, Tags] = {}
-    for given in {pair.direction for pair in pairs}:
-        chosen = given or default
-        found[given] = Tags.of(checkpoint, directions.resolve(chosen.source, chosen.target))
-        if UNKNOWN_LANGUAGE in found[given].target:
-            raise SettingsError("decoding.from_: empty, expected the language of the recordings to score (--from)")
+def _readings(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[Reading]:
+    """How the model reads each pair, by its languages."""
+    settings = checkpoint.config.decoding
+    found = {given: Reading.of(checkpoint, settings, given) for given in {pair.direction for pair in pairs}}
+    if any(UNKNOWN_LANGUAGE in reading.tags.target for reading in found.values()):
+        raise SettingsError("decoding.from_: empty, expected the language of the recordings to score (--from)")
     return [found[pair.direction] for pair in pairs]
 
 

@@ -107,7 +107,9 @@ def _part_of(call: ResolvedInspection) -> tuple[str, int]:
     tokenizer, reading = checkpoint.source_tokenizer, Reading.of(checkpoint, call.settings)
     sentences = Paragraphs.of(call.text, call.language).lines
     lines = [Line(number=0, text=text) for text in sentences if tokenizer.encode(text)]
-    plans = plan_lines(lines, tokenizer, replace(reading, keep="none"))
+    if checkpoint.config.data.cleaning.too_long == "drop":
+        reading = replace(reading, keep="none")
+    plans = plan_lines(lines, tokenizer, reading)
     parts = [piece.text for plan in plans for piece in plan.pieces]
     if not parts:
         raise RequestError(422, "text: found a blank text, expected one to translate", field="text")

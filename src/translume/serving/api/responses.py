@@ -115,6 +115,7 @@ class Score(ResponseBody):
     log_prob: Nats
     tokens: list[str]
     token_log_probs: list[Nats]
+    warnings: list[str]
 
 
 class ScoreResponse(ResponseBody):

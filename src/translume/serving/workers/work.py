@@ -23,6 +23,7 @@ from translume.translator.planning import (
     LineError,
     LinePlan,
     Piece,
+    Reading,
     plan_lines,
 )
 from translume.translator.search import CancelCheck, target_limit
@@ -248,11 +249,15 @@ class Scoring:
         """Return the tokens of the longer side with its end token. Raises RequestError (422) if they are too many."""
         checkpoint = self.translator.checkpoint
         limit = checkpoint.config.model.max_positions
+        direction = Direction(source=self.from_, target=self.to)
+        reading = Reading.of(checkpoint, checkpoint.config.decoding, direction)
         longest = 0
         for side, text, tokenizer in zip(
             ("source", "target"), item, (checkpoint.source_tokenizer, checkpoint.target_tokenizer), strict=True
         ):
             tokens = len(tokenizer.encode(text)) + 1
+            if side == "source" and reading.keep != "none":
+                tokens = min(tokens, limit)
             if tokens > limit:
                 raise RequestError(
                     422,
