@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from translume.config import TrainingSettings
 from translume.training.optimisation import MovingAverage, mean, snapshot
 from translume.training.resume import Begun, State, add_candidate, averaged_with, describe_kept_weights
-from translume.training.validation import Quality, clearly_better, margin_of_labels, margin_of_texts
+from translume.training.validation import Quality, clearly_better, improves, margin_of_labels, margin_of_texts
 
 
 def state_of(update: int, candidates: list[int]) -> State:
@@ -122,3 +122,14 @@ def test_more_texts_never_turn_a_clear_lead_into_chance(
 ) -> None:
     few, more = (Quality(nll=1.0, metrics={"bleu": mean}, task_margin=margin(count)) for count in (texts, texts + 1))
     assert not clearly_better(True, best, few, "bleu") or clearly_better(True, best, more, "bleu")
+
+
+@given(value=st.floats(0, 100), other=st.floats(0, 100), nll=st.floats(0, 9), lower=st.floats(0, 9))
+def test_of_equal_metrics_the_lower_nll_is_better(value: float, other: float, nll: float, lower: float) -> None:
+    """Exact match is 0 in the first validations of many tasks."""
+    best = Quality(nll=nll, metrics={"exact_match": value})
+    assert improves(True, "exact_match", Quality(nll=lower, metrics={"exact_match": value}), best) == (lower < nll)
+    differs = Quality(nll=lower, metrics={"exact_match": other})
+    assert other == value or improves(True, "exact_match", differs, best) == (other > value)
+    assert not improves(True, "exact_match", Quality(nll=lower, metrics={"exact_match": float("nan")}), best)
+    assert improves(True, "exact_match", best, None)

@@ -56,7 +56,7 @@ from translume.training.prepare import (
 )
 from translume.training.resume import Store, Window, add_candidate, describe_kept_weights
 from translume.training.sharded import Sent
-from translume.training.validation import Quality, Validator, better, clearly_better, measured_by
+from translume.training.validation import Quality, Validator, clearly_better, improves, measured_by
 
 _NAMED_PAIRS = 8
 
@@ -361,7 +361,7 @@ class Run:
         quality = self._validator.measure(live.model(live.shown), lambda: bool(signals.caught))
         if quality is None:
             return
-        best = better(self._larger, quality.value(settings.metric), self._best_value())
+        best = improves(self._larger, settings.metric, quality, self._best())
         state.validated, self._unsaved = state.update, True
         if best:
             state.best_update, state.best_nll = state.update, quality.nll
@@ -384,10 +384,10 @@ class Run:
             )
         )
 
-    def _best_value(self) -> float | None:
+    def _best(self) -> Quality | None:
         if not self._state.best_update or self._state.best_nll is None:
             return None
-        return Quality(nll=self._state.best_nll, metrics=self._state.best_metrics).value(self._settings.metric)
+        return Quality(nll=self._state.best_nll, metrics=self._state.best_metrics)
 
     # ---- the end, and commits
 
@@ -399,8 +399,9 @@ class Run:
             quality = self._validator.measure(self._kept(), lambda: False)
             if quality is not None:
                 state.mean_nll, state.mean_metrics = quality.nll, dict(quality.metrics)
-                best = self._best_value()
-                state.keeps_best = best is not None and clearly_better(self._larger, best, quality, settings.metric)
+                best, metric = self._best(), settings.metric
+                leads = best is not None and clearly_better(self._larger, best.value(metric), quality, metric)
+                state.keeps_best = leads
         nll, metrics = state.kept_quality(settings)
         return Finished(
             update=state.update,

@@ -100,6 +100,17 @@ def better(larger: bool, value: float, best: float | None) -> bool:
     return value > best if larger else value < best
 
 
+def improves(larger: bool, metric: str, quality: Quality, best: Quality | None) -> bool:
+    """Return whether a validation is better than the best so far by `metric`, or by nll if the metric is the same.
+
+    Metrics of whole targets are often 0 in the first validations, while nll already falls.
+    """
+    value = quality.value(metric)
+    if best is not None and value == best.value(metric):
+        return better(False, quality.nll, best.nll)
+    return better(larger, value, None if best is None else best.value(metric))
+
+
 def clearly_better(larger: bool, best: float, mean: Quality, metric: str) -> bool:
     """Return whether the best validation beats that of the mean of weights by more than chance, or that is NaN.
 
