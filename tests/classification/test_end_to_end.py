@@ -271,9 +271,9 @@ OPTIONS = "--compare, --ensemble, --average and --fit-temperature are for transl
         (["--fit-temperature"], OPTIONS),
         (["--compare", "{model}"], OPTIONS),
         (["--average", "probability"], OPTIONS),
-        (["--metrics", "accuracy"], "evaluation.metrics is for translators, found a classifier"),
-        (["--lowercase"], "evaluation.lowercase is for translators, found a classifier"),
-        (["--max-length-action", "truncate", "--nbest", "2"], "decoding.nbest is for translators, found a classifier"),
+        (["--metrics", "accuracy"], "evaluation.metrics has no effect on a classifier here"),
+        (["--lowercase"], "evaluation.lowercase has no effect on a classifier here"),
+        (["--max-length-action", "truncate", "--nbest", "2"], "decoding.nbest has no effect on a classifier here"),
         (["--hypotheses", "{model}/README.md"], "--hypotheses is for translators, found a classifier"),
     ],
 )
@@ -284,7 +284,7 @@ def test_options_for_translators_are_refused(trained, files, words, wanted):
 
 def test_settings_of_the_search_are_refused_by_classify(trained):
     done = run("classify", trained, "--set", "decoding.beam=3", text="a b owl\n")
-    message = "Error: classify: decoding.beam is for translators, found a classifier\n"
+    message = "Error: classify: decoding.beam has no effect on a classifier here\n"
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", message)
 
 

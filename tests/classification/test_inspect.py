@@ -83,7 +83,7 @@ def test_a_labelled_corpus_shows_calibration_and_the_most_confident_mistakes(tra
             ["a", "--alternatives", "3"],
             "inspect: --target, --reference, --alternatives and --compare are for translators, found a classifier",
         ),
-        (["a", "--beam", "2"], "inspect: decoding.beam is for translators, found a classifier"),
+        (["a", "--beam", "2"], "inspect: decoding.beam has no effect on a classifier here"),
         (["a", "--edit", "b"], "inspect: --why-not, --force and --edit are for translators, found a classifier"),
         (["a", "--attribution", "oclusion"], "attribution: found 'oclusion'; did you mean 'occlusion'?"),
         (

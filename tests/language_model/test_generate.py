@@ -245,6 +245,12 @@ def test_prompts_in_files_keep_their_line_breaks_and_are_continued_as_alone(
         ),
         (["aa", "--prompt", "bb"], 2, "Error: PROMPT and --prompt: expected one of them\n"),
         (["aa", "--alignment"], 1, "Error: decoding.alignment: found True, must be False for a language model\n"),
+        (["aa", "--to", "de"], 1, "Error: decoding.to: found 'de', must be '' for a language model\n"),
+        (
+            ["aa", "--set", "data.documents=line"],
+            1,
+            "Error: --set data.documents=line: this command changes only decoding.*; the model is already trained\n",
+        ),
         (
             ["aa", "--top-p", "0.5"],
             1,
@@ -285,11 +291,11 @@ def test_evaluate_refuses_what_a_language_model_has_not(folder: Path, files: Pat
         ),
         (
             [file, "--metrics", "bleu"],
-            "evaluate: evaluation.metrics is for translators, found a language model",
+            "evaluate: evaluation.metrics has no effect on a language model here",
         ),
         (
             [file, "--set", "decoding.max_tokens=99", "--beam", 3],
-            "evaluate: decoding.beam is for translators, found a language model",
+            "evaluate: decoding.beam has no effect on a language model here",
         ),
         (
             [file, "--hypotheses", file],

@@ -64,7 +64,7 @@ def test_the_command_prints_a_line_for_each_token(folder: Path) -> None:
     run = CliRunner().invoke(main, ["inspect", str(folder), "aa", "--target", "bb"])
     assert run.stderr == "Error: inspect: found a language model, which allows only TEXT, --top, --html and --json\n"
     run = CliRunner().invoke(main, ["inspect", str(folder), "aa", "--beam", "2"])
-    assert run.stderr == "Error: inspect: decoding.beam is for translators, found a language model\n"
+    assert run.stderr == "Error: inspect: decoding.beam has no effect on a language model here\n"
 
 
 def test_the_page_of_a_text_shows_its_steps_lens_and_self_attention(

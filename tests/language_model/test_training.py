@@ -191,10 +191,17 @@ def test_where_documents_end(documents: str, found: list[tuple[str, int]], tmp_p
     assert {pair.source for pair in read_pairs(data, "train")} == {""}
 
 
-def test_documents_of_jsonl_files(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "one\\ntwo"}\n{"text": "three", "id": 5}\n')
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("a.jsonl", '{"text": "one\\ntwo"}\n{"text": "three", "id": 5}\n'),
+        ("a.csv", 'id,text\n4,"one\ntwo"\n5,three\n'),
+    ],
+)
+def test_documents_of_tables_are_their_column_text(tmp_path: Path, name: str, rows: str) -> None:
+    (tmp_path / name).write_text(rows)
     data = Config.build(
-        {"data": {"task": "language_model", "train": str(tmp_path / "a.jsonl")}, "model": {"encoder_layers": 0}}
+        {"data": {"task": "language_model", "train": str(tmp_path / name)}, "model": {"encoder_layers": 0}}
     ).data
     assert [pair.target for pair in read_pairs(data, "train")] == ["one\ntwo", "three"]
 

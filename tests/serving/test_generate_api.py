@@ -110,6 +110,7 @@ def test_the_server_describes_a_language_model(plays: Any, live: Any) -> None:
             {"prompt": "a", "alignment": True},
             (422, "invalid_value", "alignment", "alignment: found True, must be False for a language model"),
         ),
+        ({"prompt": "a", "to": "de"}, (422, "invalid_value", "to", "to: found 'de', must be '' for a language model")),
         ({"prompt": "a", "source": "en"}, (422, "unknown_field", "source", "source: no such field")),
     ],
 )

@@ -49,10 +49,15 @@ def evaluate_language_model(options: EvaluateOptions) -> None:
         click.echo(line)
 
 
-def load_generator_with(model: "Path", overrides: tuple[str, ...], compute: Compute) -> "Generator":
-    """Return the language model in a folder, with overrides of [decoding], [evaluation] and [data]."""
+def load_generator_with(
+    model: "Path",
+    overrides: tuple[str, ...],
+    compute: Compute,
+    tables: tuple[str, ...] = ("decoding", "evaluation", "data"),
+) -> "Generator":
+    """Return the language model in a folder, with overrides of these tables."""
     from translume.translator import Generator
 
     loaded = Generator.load(model, compute.to_load())
-    config = changed(loaded.config, overrides, "decoding", "evaluation", "data")
+    config = changed(loaded.config, overrides, *tables)
     return loaded.with_checkpoint(replace(loaded.checkpoint, config=config))

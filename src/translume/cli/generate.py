@@ -75,7 +75,7 @@ def command(
     folder = files.folder({"PROMPT": prompt is not None, "--prompt": named is not None})
     if folder is None and workers is not None:
         raise SettingsError("--workers: found without --input, expected --input and --output")
-    generator = load_generator_with(model, overrides, compute)
+    generator = load_generator_with(model, overrides, compute, ("decoding",))
     settings = generator.choose(None)
     if folder is not None:
         from translume.translator.bulk import as_object, as_text_object

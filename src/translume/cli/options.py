@@ -300,7 +300,7 @@ def refuse_settings(command: str, overrides: Sequence[str], model: str, *, allow
     """
     for name in (override.partition("=")[0].strip() for override in overrides):
         if name.startswith(("evaluation.", "decoding.")) and name not in (*allowed, "decoding.max_tokens"):
-            raise SettingsError(f"{command}: {name} is for translators, found a {model}")
+            raise SettingsError(f"{command}: {name} has no effect on a {model} here")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ class Origin:
     def kind(self) -> str:
         """The format of the files: "parallel", or "json", "tsv" and so on; for documents, how they are divided."""
         if self.documents:
-            return "json documents" if has_keys(self.file) else f"documents by {self.documents}"
+            return "json documents" if self._tabled else f"documents by {self.documents}"
         return "parallel" if self.target_file else table_kind(self.file)
 
     def read(self) -> Iterator[Pair]:
@@ -71,11 +71,16 @@ class Origin:
             return (each._replace(source=each.source and str(folder / each.source)) for each in self._pairs())
         return self._pairs()
 
+    @property
+    def _tabled(self) -> bool:
+        """Whether documents are the texts of a table rather than lines of a text file."""
+        return has_keys(self.file) or table_kind(self.file) == "csv"
+
     def _pairs(self) -> Iterator[Pair]:
         if self.target_file:
             return _parallel(self.file, self.target_file)
         if self.documents:
-            return _json_documents(self.file) if has_keys(self.file) else _documents(self.file, self.documents)
+            return _documents_of_table(self.file) if self._tabled else _documents(self.file, self.documents)
         return _table(self.file, self.columns, Template.parse(self.template) if self.template else None)
 
     def check_lengths(self) -> None:
@@ -303,7 +308,8 @@ def _documents(file: str, end: str) -> Iterator[Pair]:
         raise DataError(f"{file}: empty file, expected text")
 
 
-def _json_documents(file: str) -> Iterator[Pair]:
+def _documents_of_table(file: str) -> Iterator[Pair]:
+    """Yield the texts of the column `text`."""
     line = 0
     for line, (text,) in read_columns(file, ("text",)):
         yield Pair(source="", target=text, file=file, line=line)

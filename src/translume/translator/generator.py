@@ -49,7 +49,10 @@ _AT_ONCE = 1024
 """Texts that `perplexity` scores, and prompts that `generate_all` continues, in common batches."""
 _SLIDING = ("greedy", "sampling")
 """Strategies that can continue a text beyond the context: those that never return to an earlier token."""
-_OF_SOURCES = ("prefix", "terminology", "placeholders", "alignment", "coverage_penalty", "calibrated", "unsmooth")
+_OF_SOURCES = (
+    "prefix", "terminology", "placeholders", "alignment", "coverage_penalty", "calibrated", "unsmooth",
+    "to", "from_", "split", "timestamps", "max_length_action", "ctc_weight",
+)  # fmt: skip
 """Settings of [decoding] for models that read a source, or with a fitted temperature."""
 
 

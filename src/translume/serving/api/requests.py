@@ -848,7 +848,8 @@ def _settings_with(served: Decoding, changes: Mapping[str, Any], limits: Limits)
     if width > limits.width:
         reason = f"found {width} hypotheses per sentence, expected at most {limits.width}"
         raise RequestError(422, reason, code="too_wide")
-    return settings.model_copy(update={"split": "never"})
+    # The server splits texts itself, and a language model has no split.
+    return settings if isinstance(served, ServedGenerator) else settings.model_copy(update={"split": "never"})
 
 
 def as_list(value: str | Sequence[str]) -> list[str]:
