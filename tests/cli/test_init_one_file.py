@@ -153,14 +153,14 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             ["a\tb\tc"],
             (),
             "{file}:1: found 3 columns; choose source and target with --columns 0,1 (by name or counted from 0), "
-            "or make a source of several columns with --template '{{0}} {{1}}'",
+            "or make a source of several columns with --template '{{0}} {{1}}' --columns 2",
         ),
         (
             "a.tsv",
             ["good\t5\tI liked it", "bad\t1\tI did not", "good\t4\tas I said"],
             ("--task", "classification"),
             "{file}:1: found 3 columns; choose text and label with --columns 2,0 (by name or counted from 0), "
-            "or make a source of several columns with --template '{{2}} {{1}}'",
+            "or make a source of several columns with --template '{{2}} {{1}}' --columns 0",
         ),
         (
             "a.csv",
@@ -168,14 +168,15 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             (),
             "{file}:1: found 4 columns; choose source and target with --columns 'Englisch,Deutsch (neu)' "
             "(by name or counted from 0), "
-            "or make a source of several columns with --template '{{Englisch}} {{Deutsch (neu)}}'",
+            "or make a source of several columns "
+            "with --template '{{Englisch}} {{Nr.}}' --columns 'Deutsch (neu)'",
         ),
         (
             "a.tsv",
             ["text\tlabel\tnumber", "x y\t1\t2"],
             ("--task", "classification"),
             "{file}:1: found 3 columns; choose text and label with --columns text,label (by name or counted from 0), "
-            "or make a source of several columns with --template '{{text}} {{number}}'",
+            "or make a source of several columns with --template '{{text}} {{number}}' --columns label",
         ),
         ("a.tsv", ["a\tb", "c"], (), "{file}:2: 1 tab-separated fields, expected 2"),
         ("a.tsv", [], (), "{file}: empty file, expected one source and target per line"),
@@ -360,6 +361,22 @@ def test_first_lines_of_spreadsheets_name_columns_and_languages(run, tmp_path: P
     found = data_of(run("init", file))
     assert found["columns"] == header.split(";")
     assert (found["source_language"], found["target_language"]) == languages
+
+
+def test_init_shows_the_first_pair_of_a_tsv_file_if_it_is_two_words(run, tmp_path: Path) -> None:
+    file = write(tmp_path / "pairs.tsv", ["wort\tlaut", *("\t".join(pair) for pair in PAIRS)])
+    assert run("init", file).stderr.splitlines()[0] == (
+        f"{file}:1: no known names of columns; the first pair is 'wort' | 'laut'; --columns takes names"
+    )
+
+
+def test_numbers_are_targets_and_an_array_is_refused_by_its_form(run, tmp_path: Path) -> None:
+    rows = [json.dumps({"source": f"how many {text}", "target": number}) for number, text in enumerate("abcde")]
+    assert run("init", write(tmp_path / "a.jsonl", rows)).exit_code == 0
+    message = "a JSON array; expected one object a line, with 'source' and 'target'"
+    array = write(tmp_path / "b.jsonl", [f"[{', '.join(rows)}]"])
+    result = run("init", array)
+    assert (result.exit_code, result.stderr) == (1, f"Error: {array}:1: {message}\n")
 
 
 def test_init_shows_the_first_pair_of_a_csv_file_without_known_names(run, tmp_path: Path) -> None:

@@ -103,9 +103,8 @@ def command(
     end with the language, as train.en does. Sources may be paths of recordings, images or arrays, relative to the file.
     """
     from translume.data.lines import STANDARD_INPUT
-    from translume.data.tables import first_row, table_kind
     from translume.errors import DataError, SettingsError
-    from translume.recommend.columns import find_columns, is_text, parse_columns
+    from translume.recommend.columns import find_columns, is_text, parse_columns, unknown_names
     from translume.tasks import find_task
 
     if (valid_source is None) != (valid_target is None):
@@ -160,9 +159,10 @@ def command(
         elif template is not None:
             found = ()
         else:
-            found = find_columns(train_source, task.keys, labelled=task.predicts == "classes")
-            if not found and table_kind(str(train_source)) == "csv":
-                first = " | ".join(repr(field) for field in first_row(str(train_source)))
+            labelled = task.predicts == "classes"
+            found = find_columns(train_source, task.keys, labelled=labelled)
+            if not found and (fields := unknown_names(train_source, labelled=labelled)):
+                first = " | ".join(map(repr, fields))
                 note(f"{train_source}:1: no known names of columns; the first pair is {first}; --columns takes names")
         if valid_source is None:
             valid = valid or _validation_file(train_source)
@@ -239,7 +239,9 @@ def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None, 
     rest = [each for each in proposal.choices if each not in first]
     size = proposal.size or f"{count:,} {task.example}" + ("" if count == 1 else "s")
     click.echo(_toml([*first, *named, *rest], size, base), nl=False)
-    held = f"validated on {valid[0]}" if valid else "2 % of it held out for validation"
+    held = "2 % of it held out for validation" if count > 1 else "too little to hold out some for validation"
+    if valid:
+        held = f"validated on {valid[0]}"
     note(f"{size}{proposal.description}; {held}")
 
 

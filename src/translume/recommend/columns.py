@@ -63,15 +63,29 @@ def find_columns(file: Path, keys: tuple[str, str], *, labelled: bool) -> Column
         first, second = known[:2] if len(known) > 1 else _text_and_label(file) if labelled else ("0", "1")
         names = [field.strip() for field in fields] if len(known) > 1 else [*map(str, range(len(fields)))]
         more = next((name for name in names if name not in (first, second)), second)
-        named, parts = shlex.quote(f"{first},{second}"), (first, more if labelled else second)
+        # Without names or labels, the target is rather the last column than the second.
+        target, part = (second, more) if labelled or len(known) > 1 else (more, second)
         raise DataError(
-            f"{file}:1: found {len(fields)} columns; choose {sides} with --columns {named} "
+            f"{file}:1: found {len(fields)} columns; choose {sides} with --columns {shlex.quote(f'{first},{second}')} "
             "(by name or counted from 0), or make a source of several columns "
-            f"with --template '{{{parts[0]}}} {{{parts[1]}}}'"
+            f"with --template '{{{first}}} {{{part}}}' --columns {shlex.quote(target)}"
         )
     if len(known) == 2:
         return tuple(known)
     return (1, 0) if labelled and _text_and_label(file) == ("1", "0") else ()
+
+
+def unknown_names(file: Path, *, labelled: bool) -> list[str]:
+    """Return the first row if it may be names of columns: of CSV any, of TSV words of two letters or more.
+
+    labelled: whether one column contains labels. Then TSV is left out, since a label that occurs once is noticed.
+    """
+    kind = table_kind(str(file))
+    if kind not in ("csv", "tsv") or (kind == "tsv" and labelled):
+        return []
+    fields = first_row(str(file))
+    words = all(field.strip().isalpha() and len(field.strip()) > 1 for field in fields)
+    return fields if kind == "csv" or words else []
 
 
 def languages_of_columns(columns: Columns) -> tuple[str, str]:
@@ -106,9 +120,11 @@ def _find_keys(file: Path, line: str, keys: tuple[str, str], *, labelled: bool) 
         value = json.loads(line)
     except (ValueError, RecursionError):  # reading the pairs reports the error
         return ()
-    texts = dict(texts_of(value, labels=labelled)) if isinstance(value, dict) else {}
-    if all(key in texts for key in keys):
+    if not isinstance(value, dict):
         return ()
+    if all(key in dict(texts_of(value, labels=True)) for key in keys):
+        return ()
+    texts = dict(texts_of(value, labels=labelled))
     if labelled or len(texts) != 2:
         found = ", ".join(texts) or "none"
         more = _FOR_TEXTS if not labelled and "text" in texts else ""
