@@ -23,7 +23,7 @@ def test_calibration_is_measured_drawn_fitted_and_used(run, pairs: Path) -> None
     result = run(*words(pairs, "--calibration", "-", "--json"))
     assert result.exit_code == 0, result.stderr
     scores, measured = map(json.loads, result.stdout.splitlines())
-    assert sorted(scores) == ["reached_limit", "scores", "sentences"]
+    assert sorted(scores) == ["reached_limit", "scores", "sentences", "truncated"]
     assert measured["calibration"]["temperature"] == 1.0
     assert load_checkpoint(pairs / "model").temperature is None
     refused = run(*words(pairs, "--calibrated"))

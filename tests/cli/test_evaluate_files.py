@@ -58,6 +58,8 @@ def test_existing_translations_are_scored_with_or_without_a_model(run, folder: P
     several = run("evaluate", "--hypotheses", folder / "a.de", folder / "refs.tsv", "--metrics", "cer")
     note = f"{folder}/refs.tsv: 2 references a text; tabs separate those of a .tsv file\n"
     assert (several.exit_code, several.stderr) == (0, note)
+    files = run("evaluate", folder / "model", folder / "a.en", folder / "a.de", "--hypotheses", folder / "a.de")
+    assert (files.exit_code, files.stderr) == (0, f"{folder}/a.en, {folder}/a.de: 2 references a text\n")
     sari = run("evaluate", "--hypotheses", folder / "a.en", folder / "a.de", "--source", folder / "a.en",
                "--metrics", "sari")  # fmt: skip
     assert sari.stdout.startswith("SARI|nrefs:1|case:lc|tok:13a|mean:corpus|delete:f1 = ")
@@ -75,6 +77,15 @@ def test_without_evaluation_metrics_the_metric_of_training_is_reported(run, fold
     assert list(metrics(run("evaluate", folder / "model", folder / "a.tsv", "--json").stdout)) == ["bleu", "chrf"]
 
 
+def test_empty_cells_between_references_are_no_references(run, tmp_path: Path) -> None:
+    (tmp_path / "refs.tsv").write_text("a\t\tb\n\t\n", encoding="utf-8")
+    (tmp_path / "out").write_text("\n\n", encoding="utf-8")
+    words = ("--metrics", "exact_match", "--json")
+    assert metrics(run("evaluate", "--hypotheses", tmp_path / "out", tmp_path / "refs.tsv", *words).stdout) == {
+        "exact_match": 50.0
+    }
+
+
 UNEQUAL = "{folder}/a.en has 12 lines but {folder}/short has 1; expected as many in both"
 TABLE = (
     "{folder}/{file}: a table, expected one reference a line, or a file named .tsv with tabs between the references of "
@@ -82,9 +93,11 @@ TABLE = (
 )
 NO_SOURCES = "evaluation.metrics: 'sari' compares with the sources; expected --source FILE"
 NO_MODEL = (
-    "evaluate: --ensemble, --compare, --write, --record, --fit-temperature and --calibration need a translation, "
-    "found --hypotheses"
+    "evaluate: --ensemble, --average, --direction, --compare, --write, --record, --fit-temperature and --calibration "
+    "need a translation, found --hypotheses"
 )
+LINES = "{folder}/{file}: a table, expected one text a line"
+NO_STRIDE = "evaluate: evaluation.stride is for language models, found translations"
 NOT_HYPOTHESES = "evaluate: --source is for --hypotheses; expected MODEL SOURCE REFERENCE"
 
 
@@ -96,6 +109,11 @@ NOT_HYPOTHESES = "evaluate: --source is for --hypotheses; expected MODEL SOURCE 
         (["--hypotheses", "a.en", "a.de", "--source", "short"], UNEQUAL),
         (["--hypotheses", "a.en", "a.de", "--metrics", "sari"], NO_SOURCES),
         (["--hypotheses", "a.en", "a.de", "--compare", "model"], NO_MODEL),
+        (["--hypotheses", "a.en", "a.de", "--average", "probability"], NO_MODEL),
+        (["--hypotheses", "a.en", "a.de", "--stride", "3"], NO_STRIDE),
+        (["model", "a.tsv", "--stride", "3"], NO_STRIDE),
+        (["--hypotheses", "a.jsonl", "a.de"], LINES.replace("{file}", "a.jsonl")),
+        (["--hypotheses", "a.en", "a.de", "--source", "a.tsv"], LINES.replace("{file}", "a.tsv")),
         (["--hypotheses", "a.en", "a.jsonl"], TABLE.replace("{file}", "a.jsonl")),
         (["model", "a.en", "a.csv"], TABLE.replace("{file}", "a.csv")),
         (["model", "a.tsv", "--source", "a.en"], NOT_HYPOTHESES),
@@ -107,6 +125,15 @@ def test_files_that_do_not_fit_are_one_line_errors(run, folder: Path, words: lis
     named = [folder / word if (folder / word).exists() else word for word in words]
     done = run("evaluate", *named)
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", f"Error: {message.format(folder=folder)}\n")
+
+
+def test_evaluate_counts_the_sources_that_are_cut(run, folder: Path) -> None:
+    cut = ("--set", "data.cleaning.max_tokens=5", "--set", "data.cleaning.too_long=keep_first")
+    assert run("train", folder / "a.toml", "--out", folder / "cut", "--threads", "1", *cut).exit_code == 0
+    found = run("evaluate", folder / "cut", folder / "a.tsv", "--json")
+    assert json.loads(found.stdout)["truncated"] == 5
+    message = "5 of 12 texts were longer than the model reads and were truncated"
+    assert message in found.stderr.splitlines()
 
 
 def test_a_model_trained_with_a_template_reads_tables(run, folder: Path) -> None:
@@ -131,6 +158,14 @@ def test_a_model_trained_with_a_template_reads_tables(run, folder: Path) -> None
     assert (score.exit_code, len(metrics(score.stdout))) == (0, 2)
     apart = run("evaluate", folder / "t", folder / "t.jsonl", folder / "a.de", "--json")
     assert (apart.exit_code, apart.stdout) == (0, score.stdout)
+    run("evaluate", folder / "t", folder / "t.jsonl", "--write", folder / "t.out")
+    stored = run("evaluate", folder / "t", folder / "t.jsonl", "--hypotheses", folder / "t.out", "--json")
+    assert (stored.exit_code, stored.stderr, metrics(stored.stdout)) == (0, "", metrics(score.stdout))
+    both = run(
+        "evaluate", folder / "t", folder / "t.jsonl", "--hypotheses", folder / "t.out", "--source", folder / "a.en"
+    )
+    message = f"Error: evaluate: --source: found {folder}/t.jsonl, a table of sources and references\n"
+    assert (both.exit_code, both.stderr) == (1, message)
     base = run("init", "--from", folder / "t", folder / "t.jsonl")  # with the model's template
     data = tomllib.loads(base.stdout)["data"]
     assert (data["template"], data["columns"]) == ("{first} | {second}", "answer")

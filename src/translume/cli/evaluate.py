@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from translume.atomic import check_writable, write_file
+from translume.cli.classify import note_truncated
 from translume.cli.group import interrupt_hint
 from translume.cli.length_limit import LimitCount
 from translume.cli.options import (
@@ -66,7 +67,8 @@ class EvaluateOptions:
 @click.option(
     "--hypotheses",
     type=FILE,
-    help="Score the lines of this file instead of translating; then MODEL may be left out, and FILE... are references.",
+    help="Score the lines of this file instead of translating; then MODEL may be left out, and FILE... are references, "
+    "or one table of pairs of a MODEL that was trained on tables.",
 )
 @click.option(
     "--direction",
@@ -114,7 +116,7 @@ def command(
     from translume.tasks import task_of
 
     if hypotheses is not None:
-        if others or compared or write or record or calibrate.fit or calibrate.picture:
+        if others or average or directions or compared or write or record or calibrate.fit or calibrate.picture:
             raise SettingsError(f"evaluate: {_MODEL_OPTIONS} need a translation, found --hypotheses")
         evaluate_hypotheses(hypotheses, paths, source, overrides, as_json=as_json)
         return
@@ -157,7 +159,13 @@ def _refuse_others(task: "Task", option: str) -> None:
         raise SettingsError(f"evaluate: {option} is for translators, found a {task.model}")
 
 
-_MODEL_OPTIONS = "--ensemble, --compare, --write, --record, --fit-temperature and --calibration"
+def _refuse_stride(overrides: Sequence[str]) -> None:
+    """Raise SettingsError for a stride, since only the perplexity of a language model has one."""
+    if any(override.partition("=")[0].strip() == "evaluation.stride" for override in overrides):
+        raise SettingsError("evaluate: evaluation.stride is for language models, found translations")
+
+
+_MODEL_OPTIONS = "--ensemble, --average, --direction, --compare, --write, --record, --fit-temperature and --calibration"
 
 
 def evaluate_hypotheses(
@@ -167,7 +175,14 @@ def evaluate_hypotheses(
     from translume.checkpoint import read_config
     from translume.config import Config
     from translume.data import read_lines
-    from translume.data.evaluation_files import read_references
+    from translume.data.evaluation_files import (
+        is_table,
+        read_evaluation_set,
+        read_references,
+        read_sources,
+        reads_tables,
+        refuse_table,
+    )
     from translume.data.pairs import unequal_lengths
     from translume.evaluation import measure
     from translume.tasks import task_of
@@ -179,15 +194,28 @@ def evaluate_hypotheses(
     config = read_config(paths[0]) if named else Config()
     _refuse_others(task_of(config), "--hypotheses")
     settings = changed(config, overrides, "evaluation").scoring
+    _refuse_stride(overrides)
+    refuse_table(hypotheses)
     texts = list(read_lines(hypotheses))
-    first, *rest = read_references(references, (hypotheses, len(texts)))
-    if 1 + len(rest) > len(references):
-        note(
-            f"{', '.join(map(str, references))}: {1 + len(rest)} references a text; tabs separate those of a .tsv file"
-        )
-    sources = [] if source is None else list(read_lines(source))
-    if source is not None and len(sources) != len(texts):
-        raise DataError(unequal_lengths(hypotheses, source, (len(texts), len(sources))))
+    if named and len(references) == 1 and reads_tables(config.data) and is_table(references[0]):
+        if source is not None:
+            raise SettingsError(f"evaluate: --source: found {references[0]}, a table of sources and references")
+        pairs = read_evaluation_set(references, config.data)
+        first, rest, sources = pairs.references[0], [], pairs.sources
+        if len(first) != len(texts):
+            raise DataError(unequal_lengths(hypotheses, references[0], (len(texts), len(first))))
+    else:
+        first, *rest = read_references(references, (hypotheses, len(texts)))
+        sources = []
+    if rest:
+        tabs = "; tabs separate those of a .tsv file" if 1 + len(rest) > len(references) else ""
+        note(f"{', '.join(map(str, references))}: {1 + len(rest)} references a text{tabs}")
+    if source is not None:
+        if not reads_tables(config.data):
+            refuse_table(source)
+        sources = list(read_sources(str(source), config.data))
+        if len(sources) != len(texts):
+            raise DataError(unequal_lengths(hypotheses, source, (len(texts), len(sources))))
     scores = measure(texts, first, settings, other_references=rest, sources=sources)
     for line in [json.dumps(scores.to_dict())] if as_json else map(str, scores):
         click.echo(line)
@@ -204,6 +232,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
         _evaluate_directions(options)
         return
     model, overrides = options.model, options.overrides
+    _refuse_stride(overrides)
     files = read_evaluation_set(options.files, read_config(model).data)
     first, *rest = files.references
     translator = load_ensemble(model, options.others, options.average, options.compute)
@@ -228,7 +257,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
         for each in measured:
             append_history(model, {"event": "calibrated", **named, **each.to_dict()})
     if theirs is None:
-        values = {**scores.to_dict(), "reached_limit": count.reached}
+        values = {**scores.to_dict(), **_counted(count)}
         lines = [json.dumps(values)] if options.as_json else [str(score) for score in scores]
     else:
         other_decoding = changed(theirs.config, overrides, "evaluation", "decoding").decoding
@@ -240,7 +269,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     lines += [json.dumps(each.to_dict()) if options.as_json else str(each) for each in measured]
     for line in lines:
         click.echo(line)
-    count.report()
+    _report(count)
 
 
 def _evaluate_directions(options: EvaluateOptions) -> None:
@@ -274,11 +303,11 @@ def _evaluate_directions(options: EvaluateOptions) -> None:
             measured = dict(zip(("source", "reference"), map(str, paths), strict=True))
             record_evaluation(options.model, {**measured, **named, **scores.to_dict()})
         if options.as_json:
-            click.echo(json.dumps({**named, **scores.to_dict(), "reached_limit": count.reached}))
+            click.echo(json.dumps({**named, **scores.to_dict(), **_counted(count)}))
         else:
             for score in scores:
                 click.echo(f"{direction}: {score}")
-        count.report()
+        _report(count)
     means = {name: fmean(each) for name, each in values.items()}
     if options.as_json:
         click.echo(json.dumps({"mean": means}))
@@ -305,7 +334,7 @@ def _in_direction(translator: "Translator", decoding: "DecodingSettings") -> "tu
 def _translations(
     translator: "Translator", decoding: "DecodingSettings", sources: Sequence[str]
 ) -> tuple[list[str], LimitCount]:
-    """Return the translations, and how many reached their length limit."""
+    """Return the translations, and how many reached their length limit or have a source that was cut."""
     with ProgressBar("translating", unit="lines", total=len(sources)) as bar:
         found, count = [], LimitCount()
         for translation in translator.translate_all(sources, settings=decoding):
@@ -313,6 +342,17 @@ def _translations(
             count.add(translation)
             bar.advance()
     return found, count
+
+
+def _counted(count: LimitCount) -> dict[str, int]:
+    """Return the counts for --json."""
+    return {"reached_limit": count.reached, "truncated": count.truncated}
+
+
+def _report(count: LimitCount) -> None:
+    """Print the counts on standard error, unless they are zero."""
+    note_truncated(count.truncated, count.translations)
+    count.report()
 
 
 @dataclass(frozen=True, slots=True)

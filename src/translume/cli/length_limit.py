@@ -1,4 +1,4 @@
-"""Counts the translations that end at their length limit, for a summary on standard error."""
+"""Counts of translations that end at their length limit, and of sources that were cut, for standard error."""
 
 from typing import TYPE_CHECKING
 
@@ -11,17 +11,19 @@ if TYPE_CHECKING:
 class LimitCount:
     """The number of translations, of those that reached their limit, and the limits of these in tokens.
 
-    Hypotheses that were joined from several sentences have no limit of their own.
+    Hypotheses that were joined from several sentences have no limit of their own.  truncated: sources that were cut.
     """
 
     def __init__(self) -> None:
         self.translations = 0
         self.reached = 0
+        self.truncated = 0
         self._limits: set[int] = set()
 
     def add(self, translation: "Translation") -> None:
         """Count a translation."""
         self.translations += 1
+        self.truncated += any(each.startswith("truncated:") for each in translation.warnings)
         if translation.reached_limit:
             self.reached += 1
             best = translation.hypotheses[0]

@@ -41,6 +41,22 @@ def files_of_pairs(files: Sequence[Path | str], data: DataSettings) -> DataSetti
     return data.model_copy(update={**unset, **given})
 
 
+def is_table(file: Path) -> bool:
+    """Return whether a file is a table, by its name."""
+    return suffix_of(str(file)) in KINDS
+
+
+def reads_tables(data: DataSettings) -> bool:
+    """Return whether a model was trained on tables, or reads paths of other sources than text in tables."""
+    return bool(data.source.reader or data.template or data.train or any(each.train for each in data.corpus))
+
+
+def refuse_table(file: Path) -> None:
+    """Raise DataError for a table, whose rows are not the texts of a file of lines."""
+    if is_table(file):
+        raise DataError(f"{display_name(file)}: a table, expected one text a line")
+
+
 def read_sources(file: str, data: DataSettings) -> Iterator[str]:
     """Yield the lines of a file, or the sources in the rows of a table for a model of frames or one trained on tables.
 
@@ -48,8 +64,7 @@ def read_sources(file: str, data: DataSettings) -> Iterator[str]:
     A table is a file named .tsv, .csv, .jsonl, .ndjson, .json, compressed or not, or .parquet; it needs no target. Line
     ends in a source become spaces, so that one row stays one line. Raises SettingsError for Parquet without columns.
     """
-    tabled = data.source.reader or data.template or data.train or any(each.train for each in data.corpus)
-    if not tabled or suffix_of(file) not in KINDS:
+    if not reads_tables(data) or suffix_of(file) not in KINDS:
         if table_kind(file) == "parquet":
             raise SettingsError(f"{file}: a Parquet table; expected --column, that of the texts, with --input")
         return read_lines(file)
@@ -112,7 +127,7 @@ def read_references(files: Sequence[Path], texts: tuple[Path, int]) -> list[list
     """
     lists: list[list[str | None]] = []
     for file in files:
-        if suffix_of(str(file)) in KINDS and suffix_of(str(file)) != ".tsv":
+        if is_table(file) and suffix_of(str(file)) != ".tsv":
             raise DataError(
                 f"{display_name(file)}: a table, expected one reference a line, "
                 "or a file named .tsv with tabs between the references of a text"
@@ -121,8 +136,8 @@ def read_references(files: Sequence[Path], texts: tuple[Path, int]) -> list[list
         if len(lines) != texts[1]:
             raise DataError(unequal_lengths(texts[0], file, (texts[1], len(lines))))
         if suffix_of(str(file)) == ".tsv":
-            # Empty cells at the end of a line are no references; a line without any has the empty reference.
-            rows = [line.rstrip("\t").split("\t") for line in lines]
+            # Empty cells are no references; a line without any has the empty reference.
+            rows = [[text or None for text in line.split("\t")] if line.strip("\t") else [""] for line in lines]
             lists += [list(column) for column in zip_longest(*rows)]
         else:
             lists.append(list(lines))
