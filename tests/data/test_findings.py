@@ -106,6 +106,15 @@ def test_clean_data_have_no_findings(tmp_path: Path) -> None:
     assert finder.findings().lines() == []
 
 
+def test_documents_have_no_sources_to_compare(tmp_path: Path) -> None:
+    (tmp_path / "valid.txt").write_text("a\nb\n", encoding="utf-8")
+    finder = Finder(DataSettings(task="language_model", documents="line", valid=(str(tmp_path / "valid.txt"),)))
+    finder.look([Pair(source="", target=text, file="f", line=line) for line, text in enumerate("cdb", start=2)])
+    counts = finder.findings().counts
+    assert counts["pairs also in the validation data"] == 1
+    assert counts["sources also in the validation data"] == 0
+
+
 words = st.sampled_from(["a", "b", "c", ""])
 pairs = st.lists(st.tuples(words, words), max_size=30)
 

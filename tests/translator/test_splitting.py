@@ -108,12 +108,31 @@ def test_texts_are_cut_as_in_training(make: Make, tmp_path: Path, keep: str, kep
     traced = inspection.trace(cuts, "abcdefghijklmno", target)
     assert [traced.source[token.begin : token.end] for token in traced.source_tokens] == [*kept, ""]
     assert (traced.warnings, traced.steps) == ((warning,), inspection.trace(translator, kept, target).steps)
-    assert inspection.inspect_corpus(cuts, [("a" * 2_000, "b")]).pairs == 1
+    lens = inspection.inspect_corpus(cuts, [("a" * 2_000, "b"), ("a" * 7, "b")])
+    assert (lens.pairs, lens.truncated) == (2, 1)
+    (aligned,) = cuts.translate("abcdefgh ijklmno", alignment=True).hypotheses
+    assert aligned.alignment is not None
+    assert {0 if keep == "keep_first" else 9} == {begin for begin, *_ in aligned.alignment.word_links}
     save_model(tmp_path / "model", cuts.checkpoint)
     (tmp_path / "source").write_text("ab\nabcdefghijklmno\n")
     (tmp_path / "target").write_text("a\nb\n")
     run = CliRunner().invoke(main, ["score", *(str(tmp_path / name) for name in ("model", "source", "target"))])
     assert (run.exit_code, run.stderr) == (0, f"line 2: {warning}\n")
+
+
+def test_a_line_that_a_search_splits_is_scored_and_traced_as_a_whole(make: Make) -> None:
+    translator = make("decoding.strategy=greedy")
+    cleaning = {"max_tokens": 7, "too_long": "keep_first"}
+    data = translator.config.data.model_copy(
+        update={"cleaning": translator.config.data.cleaning.model_copy(update=cleaning)}
+    )
+    config = translator.config.model_copy(update={"data": data})
+    splits = Translator(replace(translator.checkpoint, config=config))
+    text = "Abc def. Ghi jkl."
+    assert splits.translate(text).warnings[0].startswith("truncated: sentence 1 of 2 had 8 tokens")
+    assert splits.score(text, "b") == translator.score(text, "b")
+    traced = inspection.trace(splits, text, "b")
+    assert (traced.warnings, len(traced.source_tokens)) == ((), len(text) + 1)
 
 
 def test_a_target_shorter_than_nearly_all_training_targets_is_a_warning(make: Make) -> None:

@@ -184,6 +184,7 @@ def evaluate_hypotheses(
         refuse_table,
     )
     from translume.data.pairs import unequal_lengths
+    from translume.data.tables import suffix_of
     from translume.evaluation import measure
     from translume.tasks import task_of
 
@@ -197,9 +198,12 @@ def evaluate_hypotheses(
     _refuse_stride(overrides)
     refuse_table(hypotheses)
     texts = list(read_lines(hypotheses))
-    if named and len(references) == 1 and reads_tables(config.data) and is_table(references[0]):
+    # A .tsv file of a model without names of columns may as well have references in its columns.
+    told = suffix_of(str(references[0])) != ".tsv" or config.data.columns or config.data.template
+    if named and len(references) == 1 and reads_tables(config.data) and is_table(references[0]) and told:
         if source is not None:
             raise SettingsError(f"evaluate: --source: found {references[0]}, a table of sources and references")
+        note(f"{references[0]}: a table of sources and references, by the columns of the training")
         pairs = read_evaluation_set(references, config.data)
         first, rest, sources = pairs.references[0], [], pairs.sources
         if len(first) != len(texts):

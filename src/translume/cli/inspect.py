@@ -23,7 +23,7 @@ from translume.cli.options import (
     set_option,
     workers_option,
 )
-from translume.cli.terminal import ProgressBar, note
+from translume.cli.terminal import ProgressBar, note, warn
 from translume.errors import SettingsError, nearest
 
 if TYPE_CHECKING:
@@ -352,11 +352,15 @@ def _alternatives(
 def _answer(translator: "Translator", options: InspectOptions) -> None:
     """Print the answers to --why-not, --force and --edit, in this order."""
     from translume.inspection import edit_source, force_token, why_not
+    from translume.inspection.inputs import encoded_source
 
     assert options.text is not None
     text = options.text
     settings = changed(translator.config, options.overrides, "decoding").decoding
     _note_split(translator, text, settings)
+    for given in (text, *options.edit):
+        for warning in encoded_source(translator.checkpoint, given, settings).warnings:
+            warn(f"{'source' if given == text else 'edit'}: {warning}")
     why = [why_not(translator, text, each, settings=settings) for each in options.why_not]
     forced = [force_token(translator, text, step, token, settings=settings) for step, token in options.force]
     edited = [edit_source(translator, text, each, settings=settings) for each in options.edit]

@@ -63,6 +63,7 @@ def command(
     """
     from translume.config import DataSettings
     from translume.data import read_pairs
+    from translume.data.evaluation_files import refuse_tables
 
     folder = files.folder({"SOURCE": source})
     if folder is None and (source is None or target is None):
@@ -101,6 +102,9 @@ def command(
         if failed:
             click.get_current_context().exit(1)
         return
+    assert source is not None
+    assert target is not None
+    refuse_tables(source, target, translator.config.data)
     data = DataSettings(train_source=(str(source),), train_target=(str(target),))
     pairs = ((pair.source, pair.target) for pair in read_pairs(data, "train"))
     with ProgressBar("scoring", unit="pairs", prints=True) as bar:

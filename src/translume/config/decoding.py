@@ -22,6 +22,12 @@ MAX_TARGETS = 65_536
 PLACEHOLDERS = ("number", "url", "tag")
 """Kinds of text that a target may have to copy from its source."""
 
+OF_SOURCES = (
+    "prefix", "terminology", "placeholders", "alignment", "coverage_penalty", "calibrated", "unsmooth",
+    "to", "from_", "split", "timestamps", "max_length_action", "ctc_weight",
+)  # fmt: skip
+"""Settings for models that read a source, or with a fitted temperature."""
+
 
 class DecodingSettings(Settings):
     """[decoding]: defaults of `translate`."""

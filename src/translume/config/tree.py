@@ -12,7 +12,7 @@ from pydantic import ValidationError, field_validator
 
 from translume.config.base import RAISE_RAW, Settings, explain, to_toml
 from translume.config.data import PATHS, DataSettings
-from translume.config.decoding import DecodingSettings, names_file
+from translume.config.decoding import OF_SOURCES, DecodingSettings, names_file
 from translume.config.evaluation import EvaluationSettings
 from translume.config.model import ModelSettings
 from translume.config.tokenizer import TokenizerSettings
@@ -144,6 +144,11 @@ class Config(Settings):
 
     def check_decoding(self, settings: DecodingSettings) -> None:
         """Raise SettingsError if settings of a search need what a model with these data and this network lacks."""
+        if not self.model.encoder_layers:
+            for name in OF_SOURCES:
+                found, usual = getattr(settings, name), DecodingSettings.model_fields[name].default
+                if found != usual:
+                    raise SettingsError(f"decoding.{name}: found {found!r}, must be {usual!r} for a language model")
         if settings.alignment and (setting := self.without_tokens):
             raise SettingsError(f"decoding.alignment: found true, must be false with {setting}")
         if settings.timestamps and not self.data.source.window:

@@ -48,13 +48,20 @@ def is_table(file: Path) -> bool:
 
 def reads_tables(data: DataSettings) -> bool:
     """Return whether a model was trained on tables, or reads paths of other sources than text in tables."""
-    return bool(data.source.reader or data.template or data.train or any(each.train for each in data.corpus))
+    tables = data.template or data.columns or data.train or data.valid
+    return bool(data.source.reader or tables or any(each.train for each in data.corpus))
 
 
 def refuse_table(file: Path) -> None:
     """Raise DataError for a table, whose rows are not the texts of a file of lines."""
     if is_table(file):
         raise DataError(f"{display_name(file)}: a table, expected one text a line")
+
+
+def refuse_tables(source: Path, target: Path, data: DataSettings) -> None:
+    """Raise DataError if one of two parallel files is a table.  data: of a model, which may read tables of sources."""
+    for file in (*([source] if reads_tables(data) else []), target):
+        refuse_table(file)
 
 
 def read_sources(file: str, data: DataSettings) -> Iterator[str]:

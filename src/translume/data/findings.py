@@ -10,6 +10,7 @@ from translume.config.data import DataSettings
 from translume.data.cleaning import Seen
 from translume.data.held_out import chunks
 from translume.data.pairs import Pair, origins, read_pairs
+from translume.tasks import find_task
 
 HEADER_WORDS = frozenset(
     [
@@ -117,9 +118,11 @@ class Finder:
         self._examples: dict[str, Pair] = {}
         self._headers: list[Pair] = []
         self._valid = [np.zeros(0, np.uint64), np.zeros(0, np.uint64)]
+        reads_sources = find_task(settings.task).reads == "pairs"  # all documents have the same, empty source
         if origins(settings, "valid"):
             for pairs in chunks(read_pairs(settings, "valid"), _CHUNK):
-                for side, found in enumerate((_hashes(pairs), _source_hashes(pairs))):
+                found_by_side = (_hashes(pairs), _source_hashes(pairs)) if reads_sources else (_hashes(pairs),)
+                for side, found in enumerate(found_by_side):
                     self._valid[side] = np.concatenate([self._valid[side], found])
         self._sorted = [np.unique(side) for side in self._valid]
         self._met = [np.zeros(len(side), np.bool_) for side in self._sorted]

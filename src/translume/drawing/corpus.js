@@ -16,6 +16,7 @@ function showFacts() {
     fact("ECE", lens.reliability.ece.toFixed(3)), fact("ECE of the end mark", lens.end.ece.toFixed(3)));
   if (lens.impossible) list.append(fact("impossible tokens", count(lens.impossible)));
   if (lens.too_long) list.append(fact("left out, too long", `${count(lens.too_long)}, the first at line ${lens.first_too_long}`));
+  if (lens.truncated) list.append(fact("sources truncated", count(lens.truncated)));
   at("facts").replaceChildren(list);
 }
 

@@ -227,6 +227,8 @@ def corpus_lines(lens: CorpusLens) -> Iterator[Text]:
         yield Text(
             f"{lens.too_long:,} pairs left out as longer than the model reads, the first at line {lens.first_too_long}"
         )
+    if lens.truncated:
+        yield Text(f"{lens.truncated:,} sources were longer than the model reads and were truncated")
     yield from _calibration(lens)
     yield from _ranks(lens)
     yield from _places(lens)

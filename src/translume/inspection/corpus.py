@@ -170,6 +170,7 @@ class CorpusLens(Document):
     """Statistics of a model's predictions on a parallel corpus, under forced decoding.
 
     too_long: pairs left out because a side exceeds the model's length; first_too_long: the line of the first one.
+    truncated: pairs whose source was cut, as in training.
     normalised: whether the head gives a distribution.  nll: per token; None if not normalised or if a token is
     impossible.  impossible: reference tokens of probability 0.
     reliability: of the likeliest token of every step.  end: of p(end) at every step, right if the reference ends there.
@@ -184,6 +185,7 @@ class CorpusLens(Document):
     pairs: int
     too_long: int
     first_too_long: int | None
+    truncated: int
     tokens: int
     normalised: bool
     nll: float | None
@@ -384,6 +386,7 @@ def inspect_corpus(
         pairs=count,
         too_long=lengths.too_long,
         first_too_long=lengths.first,
+        truncated=lengths.truncated,
         tokens=statistics.tokens,
         normalised=statistics.normalised,
         nll=statistics.mean(statistics.nll, statistics.tokens),
@@ -446,17 +449,18 @@ def numbered(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[int, ScoredPair
 
 
 class LengthFilter:
-    """Skip and count pairs that are longer than some model reads."""
+    """Skip and count pairs that are longer than some model reads, and count sources that some model cuts."""
 
     def __init__(self, *checkpoints: Checkpoint) -> None:
         self.checkpoints = checkpoints
-        self.too_long = 0
+        self.too_long = self.truncated = 0
         self.first: int | None = None
 
     def of(self, pairs: Iterable[tuple[int, ScoredPair]]) -> Iterator[tuple[tuple[int, ScoredPair], int]]:
         """Yield the pairs that all models can read, with their sizes in characters."""
         for line, pair in pairs:
             if all(can_read(checkpoint, pair) for checkpoint in self.checkpoints):
+                self.truncated += any(cuts_source(checkpoint, pair) for checkpoint in self.checkpoints)
                 yield (line, pair), len(pair.source) + len(str(pair.target))
             else:
                 self.too_long += 1
@@ -476,9 +480,15 @@ def can_read(checkpoint: Checkpoint, pair: ScoredPair) -> bool:
     model = checkpoint.config.model
     sides = [(checkpoint.target_tokenizer, str(pair.target), model.target_tags)]
     reading = Reading.of(checkpoint, checkpoint.config.decoding, pair.direction)
-    if reading.reader is None and reading.keep == "none":
+    if reading.reader is None and not reading.cuts_lines:
         sides.append((checkpoint.source_tokenizer, pair.source, model.source_tags))
     return all(len(tokenizer.encode(text)) + tags < model.max_positions for tokenizer, text, tags in sides)
+
+
+def cuts_source(checkpoint: Checkpoint, pair: ScoredPair) -> bool:
+    """Return whether a model reads only a part of the source."""
+    reading = Reading.of(checkpoint, checkpoint.config.decoding, pair.direction)
+    return reading.cuts_lines and len(checkpoint.source_tokenizer.encode(pair.source)) > reading.limit
 
 
 @torch.no_grad()

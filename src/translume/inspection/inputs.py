@@ -136,7 +136,7 @@ class TraceInputs:
     def source_spans(self) -> list[tuple[int, int]]:
         """Return the characters [begin, end) of the normalised text for each of `source` but the end mark."""
         reading = Reading.of(self.checkpoint, self.settings)
-        spans, _ = reading.cut(self.checkpoint.source_tokenizer.spans_in(self.given))
+        spans, _ = reading.cut_line(self.checkpoint.source_tokenizer.spans_in(self.given))
         return [(0, 0)] * len(self.tags.source) + list(spans)
 
     def sentence(self) -> Sentence:
@@ -252,7 +252,7 @@ def encoded_source(checkpoint: Checkpoint, source: Source, settings: DecodingSet
     if not ids:
         raise TranslationError("source: found a blank text, expected a sentence")
     tags = reading.tags
-    read, warnings = reading.cut(ids)
+    read, warnings = reading.cut_line(ids)
     check_length(checkpoint, "source", (*tags.source, *read, checkpoint.source_tokenizer.specials.eos))
     return Piece(ids=tuple(read), source_tags=tags.source, target_tags=tags.target, warnings=warnings)
 

@@ -103,12 +103,13 @@ def better(larger: bool, value: float, best: float | None) -> bool:
 def improves(larger: bool, metric: str, quality: Quality, best: Quality | None) -> bool:
     """Return whether a validation is better than the best so far by `metric`, or by nll if the metric is the same.
 
-    Metrics of whole targets are often 0 in the first validations, while nll already falls.
+    Metrics of generated targets are often 0, or hardly more, in the first validations, while nll already falls. They
+    are the same if they are printed alike, with two decimals.
     """
-    value = quality.value(metric)
-    if best is not None and value == best.value(metric):
+    value, other = quality.value(metric), None if best is None else best.value(metric)
+    if best is not None and metric != "nll" and f"{value:.2f}" == f"{other:.2f}":
         return better(False, quality.nll, best.nll)
-    return better(larger, value, None if best is None else best.value(metric))
+    return better(larger, value, other)
 
 
 def clearly_better(larger: bool, best: float, mean: Quality, metric: str) -> bool:

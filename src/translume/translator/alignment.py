@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from translume.checkpoint import Checkpoint
+from translume.data.cleaning import truncated_ids
 from translume.model import Transformer
-from translume.text import Tokenizer
 from translume.translator.planning import Piece, padded
 from translume.translator.results import Alignment
 from translume.translator.words import Span, word_spans
@@ -36,7 +36,11 @@ def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[Piece, str, Sequenc
         text, ids, tags = piece.text or line, piece.read_ids, len(piece.target_tags)
         weights = attention[row, tags : tags + len(target), : len(ids) + 1]
         source_text, target_text = reads.normalise(text), writes.decode(target)
-        source_spans = [(0, 0)] * len(piece.source_tags) + _spans(reads, text, len(piece.ids))
+        spans = reads.spans_in(text)
+        if len(spans) > len(piece.ids):  # it was cut
+            last = checkpoint.config.data.cleaning.too_long == "keep_last"
+            spans = truncated_ids(spans, len(piece.ids), "keep_last" if last else "keep_first")
+        source_spans = [(0, 0)] * len(piece.source_tags) + spans
         target_spans = writes.spans(target)
         from_words, to_words = _words(source_text, source_spans), _words(target_text, target_spans)
         same = len(source_text) == len(text)
@@ -77,11 +81,6 @@ def cross_attention(model: Transformer, source: Tensor, mask: Tensor, target: Te
 def _noted(x: Tensor, look: partial[Tensor], asked: list[Tensor]) -> Tensor:
     asked.append(x)
     return look(x)
-
-
-def _spans(tokenizer: Tokenizer, text: str, count: int) -> list[Span]:
-    """The spans of the first `count` tokens: the text may have been cut."""
-    return tokenizer.spans_in(text)[:count]
 
 
 def _words(text: str, spans: Sequence[Span]) -> Tensor:

@@ -49,11 +49,6 @@ _AT_ONCE = 1024
 """Texts that `perplexity` scores, and prompts that `generate_all` continues, in common batches."""
 _SLIDING = ("greedy", "sampling")
 """Strategies that can continue a text beyond the context: those that never return to an earlier token."""
-_OF_SOURCES = (
-    "prefix", "terminology", "placeholders", "alignment", "coverage_penalty", "calibrated", "unsmooth",
-    "to", "from_", "split", "timestamps", "max_length_action", "ctc_weight",
-)  # fmt: skip
-"""Settings of [decoding] for models that read a source, or with a fitted temperature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,10 +332,7 @@ class Generator:
         if options:
             values = {"decoding": {**chosen.model_dump(), **options}}
             chosen = resolve_strategy(Config.build(values, place="generate").decoding, options)
-        for name in _OF_SOURCES:
-            found, usual = getattr(chosen, name), DecodingSettings.model_fields[name].default
-            if found != usual:
-                raise SettingsError(f"decoding.{name}: found {found!r}, must be {usual!r} for a language model")
+        self.config.check_decoding(chosen)
         strategy_from(chosen)
         check_rules(self.tokenizer, chosen)
         return chosen

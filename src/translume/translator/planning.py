@@ -216,6 +216,15 @@ class Reading:
         warning = f"truncated: {which} had {len(parts):,} tokens and was cut to {end}{self.limit:,}"
         return truncated_ids(parts, self.limit, self.keep), (warning,)
 
+    @property
+    def cuts_lines(self) -> bool:
+        """Whether a line that is too long is cut, rather than split or refused."""
+        return self.keep != "none" and not self.parts
+
+    def cut_line(self, parts: Sequence[T]) -> tuple[Sequence[T], tuple[str, ...]]:
+        """Return `cut` for a line that must stay whole: where a search splits it, all of it is read."""
+        return self.cut(parts) if self.cuts_lines else (parts, ())
+
 
 MOST_READINGS = 16
 

@@ -199,7 +199,7 @@ def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], readings: Sequ
         texts = checkpoint.source_tokenizer.encode_all(["" if pair.without_source else pair.source for pair in pairs])
         found = []
         for ids, reading in zip(texts, readings, strict=True):
-            read, warnings = reading.cut(ids)
+            read, warnings = reading.cut_line(ids)
             found.append(Piece(ids=tuple(read), source_tags=reading.tags.source, warnings=warnings))
         return found
     pieces = []

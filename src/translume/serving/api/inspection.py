@@ -107,7 +107,7 @@ def _part_of(call: ResolvedInspection) -> tuple[str, int]:
     tokenizer, reading = checkpoint.source_tokenizer, Reading.of(checkpoint, call.settings)
     sentences = Paragraphs.of(call.text, call.language).lines
     lines = [Line(number=0, text=text) for text in sentences if tokenizer.encode(text)]
-    if checkpoint.config.data.cleaning.too_long == "drop":
+    if not reading.cuts_lines:
         reading = replace(reading, keep="none")
     plans = plan_lines(lines, tokenizer, reading)
     parts = [piece.text for plan in plans for piece in plan.pieces]
@@ -164,7 +164,8 @@ def _target(call: ResolvedInspection, source: str | Frames) -> str | TextHypothe
 def _positions(translator: Translator, source: str | Frames) -> int:
     """Return the number of positions that the encoder reads."""
     if isinstance(source, str):
-        return len(translator.checkpoint.source_tokenizer.encode(source)) + 1
+        reading = Reading.of(translator.checkpoint, translator.config.decoding)
+        return len(reading.cut_line(translator.checkpoint.source_tokenizer.encode(source))[0]) + 1
     (plan,) = translator.plans([Line(number=0, text="", given=source)], translator.config.decoding)
     return len(plan.pieces[0].ids)
 

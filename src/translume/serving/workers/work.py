@@ -256,7 +256,7 @@ class Scoring:
             ("source", "target"), item, (checkpoint.source_tokenizer, checkpoint.target_tokenizer), strict=True
         ):
             tokens = len(tokenizer.encode(text)) + 1
-            if side == "source" and reading.keep != "none":
+            if side == "source" and reading.cuts_lines:
                 tokens = min(tokens, limit)
             if tokens > limit:
                 raise RequestError(
