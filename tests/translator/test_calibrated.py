@@ -91,4 +91,5 @@ def test_unsmoothing_is_refused_if_the_smoothing_is_not_uniform(translator: Tran
         "which does not spread label smoothing evenly"
     )
     impossible = TargetScore(log_prob=-math.inf, tokens=("a", "</s>"), token_log_probs=(-math.inf, -1.5))
-    assert impossible.to_dict() == {"log_prob": None, "tokens": ["a", "</s>"], "token_log_probs": [None, -1.5]}
+    values = {"log_prob": None, "tokens": ["a", "</s>"], "token_log_probs": [None, -1.5], "warnings": []}
+    assert impossible.to_dict() == values

@@ -176,7 +176,7 @@ def evaluate_hypotheses(
     from translume.config import Config
     from translume.data import read_lines
     from translume.data.evaluation_files import (
-        is_table,
+        holds_pairs,
         read_evaluation_set,
         read_references,
         read_sources,
@@ -184,7 +184,6 @@ def evaluate_hypotheses(
         refuse_table,
     )
     from translume.data.pairs import unequal_lengths
-    from translume.data.tables import suffix_of
     from translume.evaluation import measure
     from translume.tasks import task_of
 
@@ -198,9 +197,7 @@ def evaluate_hypotheses(
     _refuse_stride(overrides)
     refuse_table(hypotheses)
     texts = list(read_lines(hypotheses))
-    # A .tsv file of a model without names of columns may as well have references in its columns.
-    told = suffix_of(str(references[0])) != ".tsv" or config.data.columns or config.data.template
-    if named and len(references) == 1 and reads_tables(config.data) and is_table(references[0]) and told:
+    if named and len(references) == 1 and holds_pairs(references[0], config.data):
         if source is not None:
             raise SettingsError(f"evaluate: --source: found {references[0]}, a table of sources and references")
         note(f"{references[0]}: a table of sources and references, by the columns of the training")
@@ -232,11 +229,11 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     from translume.evaluation import compare, measure, metric_from
     from translume.translator import Translator
 
+    model, overrides = options.model, options.overrides
+    _refuse_stride(overrides)
     if options.directions:
         _evaluate_directions(options)
         return
-    model, overrides = options.model, options.overrides
-    _refuse_stride(overrides)
     files = read_evaluation_set(options.files, read_config(model).data)
     first, *rest = files.references
     translator = load_ensemble(model, options.others, options.average, options.compute)

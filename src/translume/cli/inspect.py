@@ -358,12 +358,12 @@ def _answer(translator: "Translator", options: InspectOptions) -> None:
     text = options.text
     settings = changed(translator.config, options.overrides, "decoding").decoding
     _note_split(translator, text, settings)
-    for given in (text, *options.edit):
-        for warning in encoded_source(translator.checkpoint, given, settings).warnings:
-            warn(f"{'source' if given == text else 'edit'}: {warning}")
     why = [why_not(translator, text, each, settings=settings) for each in options.why_not]
     forced = [force_token(translator, text, step, token, settings=settings) for step, token in options.force]
     edited = [edit_source(translator, text, each, settings=settings) for each in options.edit]
+    for place, given in (("source", text), *(("edit", each) for each in options.edit)):
+        for warning in encoded_source(translator.checkpoint, given, settings).warnings:
+            warn(f"{place}: {warning}")
     if options.as_json:
         content = {
             "why_not": [each.to_dict() for each in why],

@@ -144,7 +144,7 @@ class Config(Settings):
 
     def check_decoding(self, settings: DecodingSettings) -> None:
         """Raise SettingsError if settings of a search need what a model with these data and this network lacks."""
-        if not self.model.encoder_layers:
+        if resolve_name("translume.tasks:find_task")(self.data.task).reads == "documents":
             for name in OF_SOURCES:
                 found, usual = getattr(settings, name), DecodingSettings.model_fields[name].default
                 if found != usual:

@@ -52,6 +52,15 @@ def reads_tables(data: DataSettings) -> bool:
     return bool(data.source.reader or tables or any(each.train for each in data.corpus))
 
 
+def holds_pairs(file: Path, data: DataSettings) -> bool:
+    """Return whether a file is surely a table of sources and references for a model with these data.
+
+    The columns of a .tsv file may also be references, unless the model was trained on columns that [data] names.
+    """
+    known = suffix_of(str(file)) != ".tsv" or bool(data.columns or data.template)
+    return is_table(file) and reads_tables(data) and known
+
+
 def refuse_table(file: Path) -> None:
     """Raise DataError for a table, whose rows are not the texts of a file of lines."""
     if is_table(file):

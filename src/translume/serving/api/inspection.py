@@ -161,12 +161,12 @@ def _target(call: ResolvedInspection, source: str | Frames) -> str | TextHypothe
     )
 
 
-def _positions(translator: Translator, source: str | Frames) -> int:
+def _positions(translator: Translator, source: str | Frames, settings: DecodingSettings) -> int:
     """Return the number of positions that the encoder reads."""
     if isinstance(source, str):
-        reading = Reading.of(translator.checkpoint, translator.config.decoding)
+        reading = Reading.of(translator.checkpoint, settings)
         return len(reading.cut_line(translator.checkpoint.source_tokenizer.encode(source))[0]) + 1
-    (plan,) = translator.plans([Line(number=0, text="", given=source)], translator.config.decoding)
+    (plan,) = translator.plans([Line(number=0, text="", given=source)], settings)
     return len(plan.pieces[0].ids)
 
 
@@ -177,7 +177,7 @@ def _refuse_costly(
     translator = _local(call)
     checkpoint, model = translator.checkpoint, translator.config.model
     length = len(checkpoint.target_tokenizer.encode(target)) + 1 if isinstance(target, str) else len(target.ids)
-    size = _positions(translator, source)
+    size = _positions(translator, source, call.settings)
     passes = 1 + sum({"prior": 1, "input-gradient": length}.get(part, 0) for part in call.show)
     passes += size * sum(part.startswith("occlusion") for part in call.show)
     if (tokens := (size + length) * passes) > limits.inspected_tokens:
