@@ -161,7 +161,7 @@ def test_a_model_trained_with_a_template_reads_tables(run, folder: Path) -> None
     run("evaluate", folder / "t", folder / "t.jsonl", "--write", folder / "t.out")
     stored = run("evaluate", folder / "t", folder / "t.jsonl", "--hypotheses", folder / "t.out", "--json")
     assert (stored.exit_code, metrics(stored.stdout)) == (0, metrics(score.stdout))
-    assert stored.stderr == f"{folder}/t.jsonl: a table of sources and references, by the columns of the training\n"
+    assert stored.stderr == f"{folder}/t.jsonl: read as sources and references, in the columns of the training data\n"
     for words in (("score",), ("inspect", "--corpus")):
         read = run(words[0], folder / "t", *words[1:], folder / "t.jsonl", folder / "a.de")
         assert (read.exit_code, read.stderr) == (1, f"Error: {folder}/t.jsonl: a table, expected one text a line\n")

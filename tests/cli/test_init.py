@@ -345,7 +345,7 @@ def test_init_for_several_pairs_refuses_what_it_cannot_read(run, files: Path) ->
 def test_files_without_letters_are_reported(run, tmp_path: Path) -> None:
     (tmp_path / "train.en").write_text("\n", encoding="utf-8")
     said = run("init", tmp_path / "train.en", tmp_path / "train.en").stderr
-    assert said == "1 pair, no letters to no letters; too little to hold out some for validation\n"
+    assert said == "1 pair, no letters to no letters; too few to hold any out for validation\n"
 
 
 def test_init_refuses_standard_input(run, files: Path) -> None:

@@ -68,7 +68,7 @@ class EvaluateOptions:
     "--hypotheses",
     type=FILE,
     help="Score the lines of this file instead of translating; then MODEL may be left out, and FILE... are references, "
-    "or one table of pairs of a MODEL that was trained on tables.",
+    "or one table of pairs if MODEL was trained on tables.",
 )
 @click.option(
     "--direction",
@@ -200,7 +200,7 @@ def evaluate_hypotheses(
     if named and len(references) == 1 and holds_pairs(references[0], config.data):
         if source is not None:
             raise SettingsError(f"evaluate: --source: found {references[0]}, a table of sources and references")
-        note(f"{references[0]}: a table of sources and references, by the columns of the training")
+        note(f"{references[0]}: read as sources and references, in the columns of the training data")
         pairs = read_evaluation_set(references, config.data)
         first, rest, sources = pairs.references[0], [], pairs.sources
         if len(first) != len(texts):

@@ -239,7 +239,7 @@ def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None, 
     rest = [each for each in proposal.choices if each not in first]
     size = proposal.size or f"{count:,} {task.example}" + ("" if count == 1 else "s")
     click.echo(_toml([*first, *named, *rest], size, base), nl=False)
-    held = "2 % of it held out for validation" if count > 1 else "too little to hold out some for validation"
+    held = "2 % of it held out for validation" if count > 1 else "too few to hold any out for validation"
     if valid:
         held = f"validated on {valid[0]}"
     note(f"{size}{proposal.description}; {held}")

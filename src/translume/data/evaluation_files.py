@@ -41,7 +41,7 @@ def files_of_pairs(files: Sequence[Path | str], data: DataSettings) -> DataSetti
     return data.model_copy(update={**unset, **given})
 
 
-def is_table(file: Path) -> bool:
+def is_table(file: Path | str) -> bool:
     """Return whether a file is a table, by its name."""
     return suffix_of(str(file)) in KINDS
 
@@ -53,9 +53,9 @@ def reads_tables(data: DataSettings) -> bool:
 
 
 def holds_pairs(file: Path, data: DataSettings) -> bool:
-    """Return whether a file is surely a table of sources and references for a model with these data.
+    """Return whether a file is a table of sources and references for a model with these data.
 
-    The columns of a .tsv file may also be references, unless the model was trained on columns that [data] names.
+    The columns of a .tsv file are references, unless [data] names the columns of the training data.
     """
     known = suffix_of(str(file)) != ".tsv" or bool(data.columns or data.template)
     return is_table(file) and reads_tables(data) and known
@@ -80,7 +80,7 @@ def read_sources(file: str, data: DataSettings) -> Iterator[str]:
     A table is a file named .tsv, .csv, .jsonl, .ndjson, .json, compressed or not, or .parquet; it needs no target. Line
     ends in a source become spaces, so that one row stays one line. Raises SettingsError for Parquet without columns.
     """
-    if not reads_tables(data) or suffix_of(file) not in KINDS:
+    if not reads_tables(data) or not is_table(file):
         if table_kind(file) == "parquet":
             raise SettingsError(f"{file}: a Parquet table; expected --column, that of the texts, with --input")
         return read_lines(file)
@@ -102,7 +102,7 @@ def read_column(file: str, column: str, *, line_breaks: bool = False) -> Iterato
     column: a name, or for TSV and CSV a number from 0.  line_breaks: whether to keep those in a text, instead of making
     them spaces.  Raises SettingsError for another kind of file.
     """
-    if suffix_of(file) not in KINDS:
+    if not is_table(file):
         raise SettingsError(f"--column: {file} is no table, expected a file named {', '.join(KINDS)}")
     numbered = column.isdecimal() and not has_keys(file)
     for _, (text,) in read_columns(file, (int(column) if numbered else column,)):

@@ -63,7 +63,7 @@ def find_columns(file: Path, keys: tuple[str, str], *, labelled: bool) -> Column
         first, second = known[:2] if len(known) > 1 else _text_and_label(file) if labelled else ("0", "1")
         names = [field.strip() for field in fields] if len(known) > 1 else [*map(str, range(len(fields)))]
         more = next((name for name in names if name not in (first, second)), second)
-        # Without names or labels, the target is rather the last column than the second.
+        # Without names or labels, the target is more likely the last column than the second.
         target, part = (second, more) if labelled or len(known) > 1 else (more, second)
         raise DataError(
             f"{file}:1: found {len(fields)} columns; choose {sides} with --columns {shlex.quote(f'{first},{second}')} "
