@@ -1,14 +1,20 @@
-"""Steps of Adam by the compiled kernels: gradients are read once, and bf16 copies of the weights written with them."""
+"""Adam: its state, and its steps by torch or by the compiled kernels.
+
+The kernels read the gradients once, and write bf16 copies of the weights with them.
+"""
 
 import ctypes
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from translume.config import TrainingSettings
 from translume.kernels.loading import address, kernels
 
 PART = 1 << 20
@@ -64,26 +70,62 @@ class Vectors:
         """Return the sum of the squares of the gradients."""
         return math.fsum(self._read(kernels().library.translume_square_sum, run))
 
-    def step(self, options: dict[str, Any], state: dict[str, Tensor], factor: float, run: Map) -> None:
+    def step(
+        self, settings: TrainingSettings, state: dict[str, Tensor], rate: float, decay: float, factor: float, run: Map
+    ) -> None:
         """Update the weights as `torch.optim.Adam` does, and set the gradients to zero.
 
-        options, state: those of torch's optimiser; an empty state begins with zeros.  factor: of the gradients.
+        state: as torch's; an empty one begins with zeros.  factor: of the gradients.
         """
         if not state:
             state["step"] = torch.zeros(())
             state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(self.weights) for _ in range(2))
         state["step"] += 1
-        count, (beta1, beta2), rate = int(state["step"]), options["betas"], float(options["lr"])
-        decoupled = bool(options["decoupled_weight_decay"])
-        settings = _Adam(
+        count, beta1, beta2 = int(state["step"]), settings.beta1, settings.beta2
+        decoupled = settings.optimizer != "adam"
+        options = _Adam(
             factor=factor, rate=rate / (1 - beta1**count), root=1 / math.sqrt(1 - beta2**count), beta1=beta1,
-            beta2=beta2, epsilon=options["eps"], decay=options["weight_decay"] * (rate if decoupled else 1.0),
-            decoupled=decoupled,
+            beta2=beta2, epsilon=settings.epsilon, decay=decay * (rate if decoupled else 1.0), decoupled=decoupled,
         )  # fmt: skip
         places = [address(each) for each in (self.weights, state["exp_avg"], state["exp_avg_sq"], self.copies)]
 
         def update(gradients: Any, start: int, end: int) -> float:
-            kernels().library.translume_adam(ctypes.byref(settings), gradients, *places, start, end)
+            kernels().library.translume_adam(ctypes.byref(options), gradients, *places, start, end)
             return 0.0
 
         self._read(update, run)
+
+
+class Adam:
+    """Adam, or AdamW, for groups of parameters, each group with its weight decay.
+
+    state: of each parameter `step`, `exp_avg` and `exp_avg_sq`, as torch's; empty before the first update.
+    """
+
+    def __init__(self, settings: TrainingSettings, groups: list[tuple[list[nn.Parameter], float]]) -> None:
+        self.settings, self.groups = settings, groups
+        self.state = defaultdict[Tensor, dict[str, Tensor]](dict)
+
+    def step(self, rate: float) -> None:
+        """Update the weights by torch's optimiser."""
+        for group in self._by_torch.param_groups:
+            group["lr"] = rate
+        self._by_torch.step()
+
+    def step_compiled(self, vectors: Iterable[Vectors], rate: float, factor: float, run: Map) -> None:
+        """Update the weights by the kernels, and set the gradients to zero. Each group must be one vector.
+
+        factor: of the gradients.
+        """
+        for ((parameter,), decay), each in zip(self.groups, vectors, strict=True):
+            each.step(self.settings, self.state[parameter], rate, decay, factor, run)
+
+    @cached_property
+    def _by_torch(self) -> torch.optim.Optimizer:
+        """torch's optimiser with this state. The first one of a process takes two seconds: it imports the compiler."""
+        kind = torch.optim.Adam if self.settings.optimizer == "adam" else torch.optim.AdamW
+        parts = [{"params": parameters, "weight_decay": decay} for parameters, decay in self.groups]
+        betas = (self.settings.beta1, self.settings.beta2)
+        optimizer = kind(parts, lr=0.0, betas=betas, eps=self.settings.epsilon, fused=True)
+        optimizer.state = self.state
+        return optimizer

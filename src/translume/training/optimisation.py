@@ -221,13 +221,6 @@ def narrow_buffers(model: Network) -> None:
             buffer.data = buffer.data.to(torch.bfloat16)
 
 
-def adam_of(settings: TrainingSettings, groups: Iterable[tuple[list[nn.Parameter], float]]) -> torch.optim.Optimizer:
-    """Return Adam for some groups of parameters, each with its weight decay; AdamW beside Muon."""
-    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    parts = [{"params": parameters, "weight_decay": decay} for parameters, decay in groups]
-    return kind(parts, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon, fused=True)
-
-
 class Updater:
     """Accumulates gradients over batches, and applies Adam, or Muon and Adam, to fp32 weights.
 
@@ -294,7 +287,7 @@ class Updater:
         """Whether the gradients of a batch are not yet gathered."""
         threads = torch.get_num_threads()
         self._compiled = device.type == "cpu" and threads == count and not divided and has_kernels()
-        self._optimizer = adam_of(settings, groups)
+        self._adam = adam.Adam(settings, groups)
 
     def add(self, batch: TrainingBatch) -> HeadLoss:
         """Compute one batch forward and backward, and accumulate the gradients of the SUM of its losses."""
@@ -333,8 +326,6 @@ class Updater:
         if not tokens:
             self.clear()
             return 0.0
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
         if not self._group.alone:
             self._gather()  # also in a process that had no batch
         gradients = [] if self._compiled and self._group.alone else self.gradients()
@@ -347,7 +338,7 @@ class Updater:
         factor = limit / norm if limit and norm > limit else 1.0
         for gradient in gradients:
             gradient.mul_(factor / tokens)
-        self._optimizer.step()
+        self._adam.step(learning_rate)
         if self._muon is not None:
             self._muon.step(learning_rate, self.settings.weight_decay, 1.0, self._run)
         for flat in self._flats:
@@ -363,8 +354,7 @@ class Updater:
         norm = math.sqrt(sum(each.square_norm(self._run) for each in vectors)) / tokens
         limit = self.settings.clip_norm
         factor = (limit / norm if limit and norm > limit else 1.0) / tokens
-        for flat, each, group in zip(self._of_adam, vectors, self._optimizer.param_groups, strict=False):
-            each.step(group, self._optimizer.state[flat.own], factor, self._run)
+        self._adam.step_compiled(vectors[: len(self._of_adam)], learning_rate, factor, self._run)
         if self._muon is not None:
             self._inner.gather()
             self._muon.step(learning_rate, self.settings.weight_decay, factor, self._run)
@@ -442,7 +432,7 @@ class Updater:
     def _states(self) -> Iterator[tuple[_Flat, dict[str, Tensor]]]:
         """Yield the vectors that Adam has a state of, and that state."""
         for flat in self._of_adam:
-            if state := self._optimizer.state.get(flat.own):
+            if state := self._adam.state.get(flat.own):
                 yield flat, state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -460,7 +450,7 @@ class Updater:
                     view.copy_(state[f"{kind}.{name}"])
                 parts = whole.numel() // flat.own.numel()
                 moments[key] = whole if parts == 1 else whole.chunk(parts)[self._group.rank].clone()
-            self._optimizer.state[flat.own] = moments
+            self._adam.state[flat.own] = moments
 
 
 def _in_turn(function: Callable[[int], float], items: Iterable[int]) -> list[float]:

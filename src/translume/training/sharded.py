@@ -3,6 +3,8 @@
 FSDP2 (Zhao et al. 2023, `torch.distributed.fsdp.fully_shard`) keeps a part of each tensor in each process. A layer's
 weights are gathered before it computes and freed afterwards; its gradients are added and divided. The embeddings and
 the output head are gathered once for each batch.
+
+torch's modules for this are imported where they are used: they take a second, which every training would wait for.
 """
 
 import hashlib
@@ -11,9 +13,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor
 
 from translume.config import TrainingSettings
 from translume.data import Batch
@@ -21,9 +20,10 @@ from translume.errors import SettingsError
 from translume.model import HeadLoss, LossOptions
 from translume.model.classifier import Network
 from translume.model.layers import DecoderLayer, EncoderLayer
+from translume.training.adam import Adam
 from translume.training.group import Group
 from translume.training.mapped import kept
-from translume.training.optimisation import MOMENTS, Precision, adam_of, narrow_buffers
+from translume.training.optimisation import MOMENTS, Precision, narrow_buffers
 
 
 class ShardedUpdater:
@@ -65,9 +65,12 @@ class ShardedUpdater:
             own = nn.Parameter(_local(parameter.data))
             self._weights[name] = own
             (matrices if parameter.dim() > 1 else rest).append(own)
-        self._optimizer = adam_of(settings, [(matrices, settings.weight_decay), (rest, 0.0)])
+        self._adam = Adam(settings, [(matrices, settings.weight_decay), (rest, 0.0)])
 
     def _shard(self) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
         mesh = init_device_mesh(self.device.type, (self._group.size,))
         narrow = torch.bfloat16 if self.precision == "bf16" else None
         policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -124,9 +127,7 @@ class ShardedUpdater:
         factor = limit / norm if limit and norm > limit else 1.0
         for gradient in gradients:
             gradient.mul_(factor / tokens)
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
-        self._optimizer.step()
+        self._adam.step(learning_rate)
         self.clear()
         return norm
 
@@ -170,7 +171,7 @@ class ShardedUpdater:
         """Return this process's parts of the optimiser's moments, and `step`; empty before the first update."""
         tensors: dict[str, Tensor] = {}
         for name, own in self._weights.items():
-            state = self._optimizer.state.get(own)
+            state = self._adam.state.get(own)
             if state:
                 tensors["step"] = state["step"].reshape(1)
                 for kind, key in MOMENTS:
@@ -191,7 +192,7 @@ class ShardedUpdater:
             for kind, key in MOMENTS:
                 ((_, part),) = self.own_parts({name: state[f"{kind}.{name}"]})
                 moments[key] = part.to(own.device, copy=True)
-            self._optimizer.state[own] = moments
+            self._adam.state[own] = moments
 
 
 class Gathered(Mapping[str, Tensor]):
@@ -260,6 +261,8 @@ def _rows(shape: torch.Size, count: int) -> int:
 
 def _local(tensor: Tensor) -> Tensor:
     """Return this process's part of a divided tensor: the same memory."""
+    from torch.distributed.tensor import DTensor
+
     assert isinstance(tensor, DTensor)
     return tensor.to_local().detach()
 

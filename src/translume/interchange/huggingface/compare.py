@@ -27,8 +27,8 @@ TOLERANCE = 1e-3
 def suppress_transformers_output() -> Iterator[None]:
     """Suppress transformers' progress bars and warnings, such as its recommendation of sacremoses, which it ignores."""
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers' has no types
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' has no types
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
@@ -36,7 +36,7 @@ def suppress_transformers_output() -> Iterator[None]:
     finally:
         logging.set_verbosity(level)
         if shown:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' has no types
+            logging.enable_progress_bar()
 
 
 def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificate:

@@ -79,7 +79,7 @@ def _model(checkpoint: Checkpoint) -> Any:
 def _generation(checkpoint: Checkpoint) -> GenerationConfig:
     specials, decoding = checkpoint.target_tokenizer.specials, checkpoint.config.decoding
     languages = checkpoint.target_tokenizer.languages if checkpoint.config.model.target_tags else {}
-    return GenerationConfig(  # type: ignore[no-untyped-call]  # transformers' has no types
+    return GenerationConfig(
         num_beams=decoding.beam if decoding.strategy == "beam" else 1,
         length_penalty=decoding.length_penalty,
         max_length=checkpoint.config.model.max_positions,
@@ -110,7 +110,7 @@ def _write_library_tokenizer(checkpoint: Checkpoint, tokenizer_class: str, folde
 def _tokenizer(checkpoint: Checkpoint) -> Any:
     tokenizer = checkpoint.source_tokenizer
     pieces, specials = tokenizer.pieces(), tokenizer.specials
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers' has no types
+    return PreTrainedTokenizerFast(
         tokenizer_object=library_tokenizer(tokenizer),
         pad_token=pieces[specials.pad],
         bos_token=pieces[specials.bos],

@@ -150,4 +150,4 @@ def _code(language: str) -> str:
     """Return the code of a language that is given as a token, a code or an English name."""
     from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
-    return TO_LANGUAGE_CODE.get(language, language.removeprefix("<|").removesuffix("|>"))
+    return str(TO_LANGUAGE_CODE.get(language, language.removeprefix("<|").removesuffix("|>")))
