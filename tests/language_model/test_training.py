@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.checkpoint import Checkpoint, build_language_model, load_any, read_config
+from translume.cli import main
 from translume.config import Config, ModelSettings
 from translume.config.heads import head_kinds
 from translume.data import BatchPlan, TokenizedCorpus, prepare
@@ -204,6 +206,16 @@ def test_documents_of_tables_are_their_column_text(tmp_path: Path, name: str, ro
         {"data": {"task": "language_model", "train": str(tmp_path / name)}, "model": {"encoder_layers": 0}}
     ).data
     assert [pair.target for pair in read_pairs(data, "train")] == ["one\ntwo", "three"]
+
+
+def test_statistics_count_documents_and_no_sources(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "lm.toml").write_text(make().to_toml())
+    done = CliRunner().invoke(main, ["data", "stats", str(tmp_path / "lm.toml")])
+    assert done.exit_code == 0, done.stderr
+    train_split, target, *_ = done.stdout.splitlines()
+    assert train_split == "train: 131 documents"
+    assert "tokens per document: mean " in target
+    assert "source" not in done.stdout
 
 
 def test_validation_documents_are_held_out_of_the_training_documents(make: Make, tmp_path: Path) -> None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from translume.data import Pair, TokenizedCorpus
 
 
+_SIDES = {"pairs": (("source", "target"), "sentence"), "documents": (("target",), "document")}
+"""For each unit, the sides of it and the name of one text."""
+
+
 @click.group("data", cls=CommandGroup, short_help="Check, count and prepare training data.")
 def command() -> None:
     """Inspect and prepare training data before training."""
@@ -53,25 +57,28 @@ def check(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
 
 
 @command.command(
-    "stats", short_help="Count pairs, tokens and lengths.", epilog="Example: translume data stats en-de.toml"
+    "stats",
+    short_help="Count pairs or documents, tokens and lengths.",
+    epilog="Example: translume data stats en-de.toml",
 )
 @click.argument("config", type=FILE)
 @json_option
 @set_option
 def stats(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
-    """Print the number of pairs and tokens and the lengths of the data a run would read."""
+    """Print the number of pairs, or of documents, and tokens and the lengths of the data a run would read."""
     for split, corpus in _prepared(_read(config, overrides)):
-        numbers = _numbers(corpus)
+        unit, numbers = corpus.account.unit, _numbers(corpus)
         if as_json:
             click.echo(json.dumps({"split": split, **numbers}))
-        else:
-            click.echo(f"{split}: {numbers['pairs']:,} pairs")
-            for side in ("source", "target"):
-                click.echo(
-                    f"  {side}: vocabulary {numbers[f'{side}_vocabulary']:,}, {numbers[f'{side}_tokens']:,} tokens; "
-                    f"tokens per sentence: mean {numbers[f'{side}_mean']:.1f}, median {numbers[f'{side}_median']}, "
-                    f"99 % at most {numbers[f'{side}_99']}, longest {numbers[f'{side}_longest']}"
-                )
+            continue
+        click.echo(f"{split}: {numbers[unit]:,} {unit}")
+        sides, text = _SIDES[unit]
+        for side in sides:
+            click.echo(
+                f"  {side}: vocabulary {numbers[f'{side}_vocabulary']:,}, {numbers[f'{side}_tokens']:,} tokens; "
+                f"tokens per {text}: mean {numbers[f'{side}_mean']:.1f}, median {numbers[f'{side}_median']}, "
+                f"99 % at most {numbers[f'{side}_99']}, longest {numbers[f'{side}_longest']}"
+            )
 
 
 @command.command(
@@ -107,12 +114,13 @@ def prepare_command(config: Path, out: Path | None, overrides: tuple[str, ...]) 
 def _numbers(corpus: "TokenizedCorpus") -> dict[str, int | float]:
     import numpy as np
 
-    numbers: dict[str, int | float] = {"pairs": corpus.pairs}
-    sides = (
-        ("source", corpus.source_lengths, corpus.source_tokenizer),
-        ("target", corpus.target_lengths, corpus.target_tokenizer),
-    )
-    for side, lengths, tokenizer in sides:
+    numbers: dict[str, int | float] = {corpus.account.unit: corpus.pairs}
+    found = {
+        "source": (corpus.source_lengths, corpus.source_tokenizer),
+        "target": (corpus.target_lengths, corpus.target_tokenizer),
+    }
+    for side in _SIDES[corpus.account.unit][0]:
+        lengths, tokenizer = found[side]
         numbers[f"{side}_vocabulary"] = len(tokenizer)
         numbers[f"{side}_tokens"] = int(lengths.sum(dtype=np.int64))
         numbers[f"{side}_mean"] = round(float(lengths.mean()), 2)
