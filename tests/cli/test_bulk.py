@@ -15,7 +15,7 @@ import zstandard
 from click.testing import Result
 
 from translume.data import read_lines
-from translume.errors import DataError, TranslationError
+from translume.errors import DataError, SettingsError, TranslationError
 from translume.translator import Translation, scoring
 from translume.translator.bulk import Shard, as_line, shards_of, write_shard
 from translume.translator.planning import Line, LineError
@@ -87,6 +87,13 @@ def test_inputs_of_the_same_name_are_refused(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"{tmp_path}/y/a.txt: has the same name as {tmp_path}/x/a.txt; give each --input its own --output"
     )
+
+
+def test_an_output_is_never_an_input(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    with pytest.raises(SettingsError) as caught:
+        shards_of([f"{tmp_path}/*.txt"], tmp_path / "." / "b" / "..")
+    assert str(caught.value).startswith(f"--output: {tmp_path}/b/../a.txt would replace an input; expected another")
 
 
 def test_pairs_of_many_files_are_scored_and_inspected_as_alone(

@@ -48,6 +48,23 @@ def test_several_references_are_files_or_columns(run, folder: Path) -> None:
     assert metrics(columns.stdout)["cer"] >= metrics(two.stdout)["cer"]
 
 
+def test_written_translations_have_a_line_for_each_pair(run, folder: Path, tmp_path: Path) -> None:
+    """Line breaks in a cell are line breaks of its translation too."""
+    (source, target), *_ = zip(*((folder / name).read_text().splitlines() for name in ("a.en", "a.de")), strict=True)
+    rows = [json.dumps({"source": text, "target": target}) for text in (f"{source}\n{source}", source)]
+    (tmp_path / "breaks.jsonl").write_text("\n".join(rows))
+    done = run("evaluate", folder / "model", tmp_path / "breaks.jsonl", "--write", tmp_path / "out")
+    assert done.exit_code == 0, done.stderr
+    assert len((tmp_path / "out").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("option", ["--record", "--fit-temperature"])
+def test_what_is_stored_in_a_model_is_not_an_ensembles(run, folder: Path, option: str) -> None:
+    others = ("--ensemble", folder / "other", option)
+    done = run("evaluate", folder / "model", folder / "a.en", folder / "a.de", *others)
+    assert done.stderr == "Error: evaluate: --record and --fit-temperature are for one model, found --ensemble\n"
+
+
 def test_existing_translations_are_scored_with_or_without_a_model(run, folder: Path) -> None:
     found = run("evaluate", "--hypotheses", folder / "a.de", folder / "a.de", "--metrics", "exact_match,cer")
     assert (found.exit_code, found.stderr) == (0, "")

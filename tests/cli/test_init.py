@@ -1,5 +1,6 @@
 """`init` reads the data and recommends settings."""
 
+import gzip
 import tomllib
 from dataclasses import replace
 from itertools import pairwise
@@ -124,6 +125,7 @@ def test_the_encoder_reads_the_sentences_of_stories_if_targets_are_short_answers
         (["a . b .", "a, b, c"], "", 1),
         (["(a ( b", "(a"], "", 1),
         (["x = 1 , y = 2 ; ok ;"] * 2, ";", 3),
+        (["", "a . b .", " ", "a . b . c ."], ".", 4),
         ([], "", 1),
     ],
 )
@@ -312,6 +314,17 @@ def test_init_finds_validation_files_beside_the_training_files(run, files: Path)
     result = run("init", files / "train.en", files / "train.de")
     assert tomllib.loads(result.stdout)["data"]["valid_target"] == str(files / "val.de")
     assert result.stderr == f"121 pairs, latin to latin; validated on {files}/val.en\n"
+
+
+def test_validation_files_are_two_of_one_name_compressed_or_not(run, files: Path) -> None:
+    (files / "valid.en").write_text("a\n")
+    (files / "dev.de").write_text("b\n")
+    data = tomllib.loads(run("init", files / "train.en", files / "train.de").stdout)["data"]
+    assert not any(name.startswith("valid") for name in data)
+    with gzip.open(files / "dev.en.gz", "wt") as file:
+        file.write("a\n")
+    data = tomllib.loads(run("init", files / "train.en", files / "train.de").stdout)["data"]
+    assert (data["valid_source"], data["valid_target"]) == (f"{files}/dev.en.gz", f"{files}/dev.de")
 
 
 def test_init_for_several_pairs_prints_toml_of_one_model(run, files: Path) -> None:

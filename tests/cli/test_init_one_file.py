@@ -323,6 +323,11 @@ def pairs_of(found: list[tuple[str, str]]) -> list[Pair]:
     return [Pair(source=text, target=label, file="f", line=line) for line, (text, label) in enumerate(found, start=1)]
 
 
+def test_texts_without_a_label_are_no_class() -> None:
+    found = survey_labelled(pairs_of([("a", "pos"), ("b", ""), ("c", " ")]), unspaced=False)
+    assert (found.texts, found.labels) == (3, 1)
+
+
 def test_a_survey_of_labelled_texts_worked_by_hand() -> None:
     found = survey_labelled(pairs_of([("A b", "x"), ("a  c d", " y"), ("e b", "y")]), unspaced=False)
     assert found == Labelled(texts=3, labels=2, recurring=2, units=7 / 3, longest=3, lone="")

@@ -167,7 +167,9 @@ def test_a_spreadsheet_saved_by_german_excel_is_read(tmp_path):
     )
 
 
-@pytest.mark.parametrize("lines", [["a,b", '"c, d;",e'], ["a\tb", "c, d;\te"], ["sep=|", "a|b", "c, d;|e"]])
+@pytest.mark.parametrize(
+    "lines", [["a,b", '"c, d;",e'], ["a\tb", "c, d;\te"], ["sep=|", "a|b", "c, d;|e"], ["sep=\t", "a\tb", "c, d;\te"]]
+)
 def test_the_delimiter_of_a_csv_file_is_found(write, lines):
     assert texts(DataSettings(train=(write("a.csv", lines),))) == [("a", "b"), ("c, d;", "e")]
 

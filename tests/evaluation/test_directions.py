@@ -33,6 +33,7 @@ attention_heads = 11
 language_tags = "source"
 [training]
 updates = 1
+metric = "exact_match"
 [decoding]
 beam = 1
 max_length = 3
@@ -52,6 +53,9 @@ def test_each_direction_and_the_mean_are_printed(tmp_path: Path, monkeypatch: py
     assert [(each["from"], each["to"]) for each in (one, other)] == [("en", "de"), ("en", "zh-Hans")]
     values = [each["scores"][0]["value"] for each in (one, other)]
     assert mean == {"mean": {"chrf": pytest.approx(sum(values) / 2)}}
+    found = CliRunner().invoke(main, ["evaluate", "many", *directions])
+    assert "en→de: exact match|" in found.stdout  # the metric of the training
+    assert "en→de: BLEU|" not in found.stdout
 
 
 def test_a_direction_is_parsed_by_the_languages_of_the_model() -> None:

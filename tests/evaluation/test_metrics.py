@@ -8,6 +8,7 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
+from translume.checkpoint.history import score_lines
 from translume.config import Config, EvaluationSettings
 from translume.errors import DataError, SettingsError
 from translume.evaluation import METRICS, evaluate, measure, metric_from
@@ -88,6 +89,17 @@ def test_edits_are_a_metric_distance(one: str, other: str, third: str) -> None:
     assert abs(len(a) - len(b)) <= edits(a, b) <= max(len(a), len(b))
 
 
+@given(found=st.text("abc", max_size=11), wanted=st.text("abc", max_size=13))
+def test_edits_are_those_of_the_table_of_all_prefixes(found: str, wanted: str) -> None:
+    """Wagner and Fischer (1974)."""
+    row = list(range(len(wanted) + 1))
+    for number, letter in enumerate(found, start=1):
+        before, row = row, [number]
+        for place, other in enumerate(wanted, start=1):
+            row.append(min(before[place] + 1, row[-1] + 1, before[place - 1] + (letter != other)))
+    assert edits(list(found), list(wanted)) == row[-1]
+
+
 def test_error_rates_worked_by_hand() -> None:
     found, wanted = ["k a t", "d ɔ g z", ""], ["k æ t", "d ɔ g", "a"]
     scores = measure(found, wanted, settings("wer", "per", "exact_match"))
@@ -114,7 +126,11 @@ def test_wer_and_per_share_one_count_of_edits(monkeypatch: pytest.MonkeyPatch) -
 
 def test_error_rates_without_a_reference_token() -> None:
     assert measure([""], [""], settings("wer"))["wer"].value == 0
-    assert measure(["a"], [""], settings("wer"))["wer"].value == math.inf
+    infinite = measure(["a"], [""], settings("wer"))["wer"]
+    assert infinite.value == math.inf
+    assert infinite.to_dict()["value"] is None  # JSON has no infinity
+    (line,) = score_lines([{"event": "evaluated", "source": "a", "reference": "b", "scores": [infinite.to_dict()]}])
+    assert line == "a, b: WER|nrefs:1|case:mixed|tok:blank|edits:levenshtein = inf"
 
 
 def test_exact_match_worked_by_hand() -> None:
@@ -169,7 +185,16 @@ def test_the_target_language_selects_the_tokenisation_of_bleu_and_the_signature_
     upper.config = Config().change(f"data.target_language={language}", f"evaluation.tokenize={tokenize}")
     for chosen in (None, settings("bleu", tokenize=tokenize)):
         assert f"|tok:{expected}|" in evaluate(upper, ["a b", "c"], ["A B", "D"], chosen)["bleu"].signature
-    assert upper.config.scoring.tokenize == expected
+    assert upper.config.scoring.tokenize == (expected if language else tokenize)
+
+
+def test_bleu_is_tokenized_for_the_direction_of_a_model_of_several() -> None:
+    corpora = [{"source_language": "en", "target_language": each, "train": "a.tsv"} for each in ("de", "zh")]
+    config = Config.build(
+        {"data": {"corpus": corpora}, "training": {"metric": "exact_match"}, "model": {"language_tags": "target"}}
+    )
+    assert config.scoring.of_language("zh").tokenize == "zh"
+    assert config.scoring.names == ("exact_match",)
 
 
 def test_without_a_language_bleu_uses_sacrebleus_default_tokenisation() -> None:

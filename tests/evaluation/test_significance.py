@@ -56,6 +56,12 @@ def test_a_large_difference_is_significant_and_no_difference_is_not() -> None:
         assert each.p_value == 1
 
 
+def test_sources_of_another_number_are_refused() -> None:
+    with pytest.raises(DataError) as caught:
+        compare(["a"], ["b"], ["c"], EvaluationSettings(metrics=("sari",)), sources=["x", "y"])
+    assert str(caught.value) == "evaluate: 1 translations but 2 sources, expected equally many"
+
+
 def test_a_seed_determines_the_samples() -> None:
     wer = EvaluationSettings(metrics=("wer",))
     assert compare(BAD, GOOD, REFERENCES, wer, samples=41) == compare(BAD, GOOD, REFERENCES, wer, samples=41)

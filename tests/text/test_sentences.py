@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.text.sentences import LONGEST, sentences_of
+from translume.text.sentences import LONGEST, sentences_of, split_sentences
 
 SIGNS = st.text(st.sampled_from(" .!?…\"'()«»“”。！\u2028\u00a0\u3000\tABcdé漢1"), max_size=60)
 
@@ -33,6 +33,18 @@ def test_sentences_join_to_the_line(line: str, language: str) -> None:
 )
 def test_sentence_boundaries(language: str, sentences: list[str]) -> None:
     assert sentences_of("".join(sentences), language) == sentences
+
+
+def test_sentences_without_capitals_end_at_their_marks() -> None:
+    assert split_sentences("a dog runs. two dogs bark! why?") == [
+        ("a dog runs.", " "),
+        ("two dogs bark!", " "),
+        ("why?", ""),
+    ]
+    assert [sentence for sentence, _ in split_sentences("Approx. two. Or 3. maybe, etc. and on.")] == [
+        "Approx. two.",
+        "Or 3. maybe, etc. and on.",
+    ]
 
 
 def test_a_text_that_makes_the_library_panic_is_split() -> None:

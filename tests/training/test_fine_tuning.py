@@ -11,6 +11,7 @@ from translume.checkpoint import Manifest, data_of_history, load_checkpoint, rea
 from translume.config import Config, DataSettings, TrainingSettings
 from translume.errors import SettingsError
 from translume.training import Warned, train
+from translume.training.fine_tuning import inherit_settings
 
 Make = Callable[..., Config]
 
@@ -59,6 +60,17 @@ def test_a_stated_default_is_not_replaced(toy: Make, base: Path, tmp_path: Path)
     list(train(config, tmp_path / "copy", source=base))
     found = read_config(tmp_path / "copy")
     assert (found.evaluation.metrics, found.decoding.strategy) == (("bleu", "chrf"), "beam")
+
+
+def test_the_loss_of_ctc_is_that_of_the_base_model_unless_stated() -> None:
+    """A model without it has no head for the search's weight of CTC, which is then not inherited."""
+    source = {"data": {"source": {"kind": "features"}}}
+    base = Config.build({**source, "training": {"ctc_weight": 0.3}})
+    base = base.model_copy(update={"decoding": base.decoding.model_copy(update={"ctc_weight": 0.5})})
+    found, _ = inherit_settings(Config(), base, "base")
+    assert (found.training.ctc_weight, found.decoding.ctc_weight) == (0.3, 0.5)
+    found, _ = inherit_settings(Config.build({"training": {"ctc_weight": 0.0}}), base, "base")
+    assert (found.training.ctc_weight, found.decoding.ctc_weight) == (0, 0)
 
 
 def test_another_target_language_does_not_inherit_the_tokenization_of_scores(

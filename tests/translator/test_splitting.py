@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from translume import inspection
 from translume.checkpoint import save_model
@@ -17,6 +20,7 @@ from translume.errors import TranslationError
 from translume.text import sentences
 from translume.text.sentences import sentences_of, split_text
 from translume.translator import Translator
+from translume.translator.assembly import best_choices
 
 Make = Callable[..., Translator]
 TEXT = "  Abc def.  Ghi jkl! "
@@ -171,3 +175,16 @@ def test_sentences_are_split_without_the_library(monkeypatch: pytest.MonkeyPatch
         "你好。",
         "我是。",
     ]
+
+
+SCORES = st.integers(-99, 0).map(float)  # their sums are exact
+
+
+@given(st.lists(st.lists(SCORES, min_size=1, max_size=3), max_size=5), st.integers(1, 7))
+def test_the_best_choices_are_the_best_of_all_combinations(scores: list[list[float]], most: int) -> None:
+    found = best_choices([[(score, (place, score)) for score in each] for place, each in enumerate(scores)], most)
+    every = sorted((sum(chosen) for chosen in product(*scores)), reverse=True)
+    assert [score for score, _ in found] == every[:most]
+    for score, chosen in found:
+        assert [place for place, _ in chosen] == list(range(len(scores)))
+        assert sum(each for _, each in chosen) == score

@@ -1,6 +1,7 @@
 """history.jsonl: the log of a model's training and evaluations, one JSON object per line, outside the manifest."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ def score_lines(history: Sequence[Mapping[str, Any]]) -> list[str]:
             on = ", ".join(files)
             for score in record.get("scores", []):
                 name = f"{score['title']}|{score['signature']}"
-                lines[on, name] = f"{on}: {name} = {score['value']:.{score.get('digits', 2)}f}"
+                value = math.inf if score["value"] is None else score["value"]
+                lines[on, name] = f"{on}: {name} = {value:.{score.get('digits', 2)}f}"
         elif record.get("event") != CALIBRATED:
             lines = {}  # the weights were trained since
     return list(lines.values())

@@ -231,6 +231,8 @@ def evaluate_translator(options: EvaluateOptions) -> None:
 
     model, overrides = options.model, options.overrides
     _refuse_stride(overrides)
+    if options.others and (options.record or options.calibrate.fit):
+        raise SettingsError("evaluate: --record and --fit-temperature are for one model, found --ensemble")
     if options.directions:
         _evaluate_directions(options)
         return
@@ -247,7 +249,8 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     translator, measured = _calibrated(translator, options, files.sources, files.targets)
     found, count = _translations(translator, decoding, files.sources)
     if options.write is not None:
-        write_file(options.write, "".join(f"{text}\n" for text in found).encode())
+        # A line each: translations of cells with line breaks have some too.
+        write_file(options.write, "".join(" ".join(text.splitlines()) + "\n" for text in found).encode())
     scores = measure(found, first, settings, other_references=rest, sources=files.sources)
     if options.record:
         from translume.checkpoint import append_history, record_evaluation
@@ -284,7 +287,7 @@ def _evaluate_directions(options: EvaluateOptions) -> None:
     parts = []
     for name, source, reference in options.directions:
         direction = translator.directions.parse(name)
-        settings = config.evaluation.of_language(direction.target)
+        settings = config.scoring.of_language(direction.target)
         for metric in settings.names:
             metric_from(metric, settings)
         decoding = config.decoding.model_copy(update={"from_": direction.source, "to": direction.target})

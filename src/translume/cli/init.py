@@ -143,10 +143,8 @@ def command(
     files: dict[str, Value] = {}
     if train_target is not None:
         files |= {"train_source": (str(train_source),), "train_target": (str(train_target),)}
-        valid_source, valid_target = (
-            valid_source or _validation_file(train_source),
-            valid_target or _validation_file(train_target),
-        )
+        if valid_source is None:
+            valid_source, valid_target = _validation_files(train_source, train_target) or (None, None)
     else:
         if task.reads == "documents":
             if columns is not None or template is not None or valid_source is not None:
@@ -165,7 +163,7 @@ def command(
                 first = " | ".join(map(repr, fields))
                 note(f"{train_source}:1: no known names of columns; the first pair is {first}; --columns takes names")
         if valid_source is None:
-            valid = valid or _validation_file(train_source)
+            valid = valid or next(iter(_validation_files(train_source)), None)
         files |= {"columns": found} if found else {}
         files |= {"template": template} if template is not None else {}
         files |= {"train": (str(train_source),)}
@@ -276,8 +274,8 @@ def _corpus(source: Path, target: Path) -> dict[str, str]:
     if table["source_language"] == table["target_language"]:
         raise SettingsError(f"{source}, {target}: found the same language twice, expected two")
     table |= {"train_source": str(source), "train_target": str(target)}
-    valid = _validation_file(source), _validation_file(target)
-    return table | ({"valid_source": str(valid[0]), "valid_target": str(valid[1])} if all(valid) else {})
+    valid = map(str, _validation_files(source, target))
+    return table | dict(zip(("valid_source", "valid_target"), valid, strict=False))
 
 
 def _count(data: "DataSettings", split: "Split") -> int:
@@ -292,14 +290,26 @@ def _count(data: "DataSettings", split: "Split") -> int:
         return bar.done
 
 
-def _validation_file(training: Path) -> Path | None:
-    """Return the validation file in the folder of "train.en": "valid.en", "val.en" or "dev.en", compressed or not."""
+def _validation_files(*training: Path) -> tuple[Path, ...]:
+    """Return the validation files beside "train.en" and "train.de"; () unless every file has one.
+
+    Their names begin alike, with "valid", "val" or "dev"; each may be compressed.
+    """
     for name in VALIDATION_NAMES:
-        for file in (training.name, training.name.removesuffix(".gz").removesuffix(".zst")):
-            path = training.with_name(file.replace("train", name, 1))
-            if "train" in training.name and path.exists():
-                return path
-    return None
+        found = [_beside(file, name) for file in training]
+        if all(found):
+            return tuple(file for file in found if file is not None)
+    return ()
+
+
+def _beside(training: Path, name: str) -> Path | None:
+    """Return the file whose name has `name` instead of "train"; first of the same compression, if any."""
+    if "train" not in training.name:
+        return None
+    plain = training.name.removesuffix(".gz").removesuffix(".zst")
+    files = (training.with_name(file.replace("train", name, 1)) for file in
+             (training.name, plain, f"{plain}.gz", f"{plain}.zst"))  # fmt: skip
+    return next((file for file in files if file.exists()), None)
 
 
 def _toml(choices: Sequence["Choice"], size: str, base: Path | None, corpora: Sequence[Mapping[str, str]] = ()) -> str:

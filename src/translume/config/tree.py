@@ -158,8 +158,9 @@ class Config(Settings):
 
     @property
     def scoring(self) -> EvaluationSettings:
-        """[evaluation] for the target language and the metric of training."""
-        return self.evaluation.of_language(self.data.target_language).of_training(self.training.metric)
+        """[evaluation] for the metric of training, and for the target language unless there are several."""
+        found, language = self.evaluation.of_training(self.training.metric), self.data.target_language
+        return found.of_language(language) if language else found
 
     @property
     def translates(self) -> bool:

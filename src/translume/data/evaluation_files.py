@@ -154,7 +154,7 @@ def read_references(files: Sequence[Path], texts: tuple[Path, int]) -> list[list
         if suffix_of(str(file)) == ".tsv":
             # Empty cells are no references; a line without any has the empty reference.
             rows = [[text or None for text in line.split("\t")] if line.strip("\t") else [""] for line in lines]
-            lists += [list(column) for column in zip_longest(*rows)]
+            lists += [list(column) for column in zip_longest(*rows)] or [[]]
         else:
             lists.append(list(lines))
     return lists

@@ -167,8 +167,8 @@ def _csv_rows(file: str) -> Iterator[tuple[int, list[str]]]:
     lines = (f"{line}\n" for line in read_lines(file))
     first = list(islice(lines, _SNIFFED_LINES))
     skipped = 0
-    if first and first[0].lower().startswith("sep=") and len(first[0].strip()) == 5:  # a line that Excel writes
-        delimiter, skipped = first.pop(0).strip()[4], 1
+    if first and first[0].lower().startswith("sep=") and len(first[0]) == len("sep=;\n"):  # a line that Excel writes
+        delimiter, skipped = first.pop(0)[4], 1
     else:
         delimiter = _delimiter(first)
     reader = csv.reader(chain(first, lines), delimiter=delimiter, strict=True)

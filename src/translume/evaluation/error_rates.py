@@ -13,15 +13,26 @@ Unit = Literal["blank", "char"]
 
 
 def edits(found: Sequence[str], reference: Sequence[str]) -> int:
-    """Return the Levenshtein distance: the fewest insertions, deletions and substitutions between two sequences."""
-    row = list(range(len(reference) + 1))
-    for number, token in enumerate(found, start=1):
-        diagonal, row[0] = row[0], number
-        for place, other in enumerate(reference, start=1):
-            best = diagonal + (token != other)
-            diagonal = row[place]
-            row[place] = min(best, diagonal + 1, row[place - 1] + 1)
-    return row[-1]
+    """Return the Levenshtein distance: the fewest insertions, deletions and substitutions between two sequences.
+
+    By the algorithm of Myers (1999), as Hyyrö (2003) writes it: bit n of an integer stands for token n of `found`, so
+    that a column of the table is a few operations on integers.
+    """
+    if not found:
+        return len(reference)
+    places: dict[str, int] = {}
+    for number, token in enumerate(found):
+        places[token] = places.get(token, 0) | 1 << number
+    whole, last = (1 << len(found)) - 1, 1 << len(found) - 1
+    plus, minus, distance = whole, 0, len(found)  # where a cell is one more, or one less, than the cell before it
+    for token in reference:
+        equal = places.get(token, 0)
+        vertical, diagonal = equal | minus, (((equal & plus) + plus) ^ plus) | equal
+        up, down = minus | (whole & ~(diagonal | plus)), plus & diagonal
+        distance += bool(up & last) - bool(down & last)
+        up, down = up << 1 | 1, down << 1
+        plus, minus = (down | ~(vertical | up)) & whole, up & vertical & whole
+    return distance
 
 
 def _blank_separated(text: str) -> list[str]:

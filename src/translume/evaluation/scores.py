@@ -1,5 +1,6 @@
 """The metric interface, and scores that carry the definition they were computed by."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -47,11 +48,11 @@ class Score:
         return f"{line} {self.detail}" if self.detail else line
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the score as a JSON object."""
+        """Return the score as a JSON object; JSON has no infinite numbers, and null stands for one."""
         return {
             "name": self.name,
             "title": self.title,
-            "value": self.value,
+            "value": self.value if math.isfinite(self.value) else None,
             "signature": self.signature,
             "detail": self.detail,
             **({} if self.digits == 2 else {"digits": self.digits}),

@@ -38,7 +38,9 @@ def compare(
     if samples < 1:
         raise SettingsError(f"compare: found {samples} samples, expected at least 1")
     for texts in (first, second):
-        check_lengths({"translations": texts}, [references, *other_references])
+        check_lengths(
+            {"translations": texts, **({"sources": sources} if sources else {})}, [references, *other_references]
+        )
     comparisons = []
     for name in settings.names:
         metric = metric_from(name, settings)

@@ -123,15 +123,17 @@ def survey(texts: Iterable[str], language: str) -> Side:
     words: Counter[int] = Counter()
     pieces: Counter[int] = Counter()
     characters: Counter[int] = Counter()
-    signs: dict[str, int] = {}
-    sentences = apart = ended = 0
+    signs: dict[str, int] | None = None
+    sentences = written = apart = ended = 0
     for text in texts:
         sentences += 1
         if sentences > _MAX_SURVEYED:
             break
-        if sentences == 1:
-            signs = {sign: 0 for sign in text if sign in _SEPARATORS}
-        signs = {sign: max(most, text.count(sign)) for sign, most in signs.items() if sign in text}
+        if text.strip():
+            written += 1
+            if signs is None:
+                signs = {sign: 0 for sign in text if sign in _SEPARATORS}
+            signs = {sign: max(most, text.count(sign)) for sign, most in signs.items() if sign in text}
         counts.update(text)
         found_words = text.split()
         types.update(found_words)
@@ -141,6 +143,7 @@ def survey(texts: Iterable[str], language: str) -> Side:
         if text.rstrip()[-1:] in (".", "?", "!"):
             ended += 1
             apart += text.rstrip()[-2:-1] == " "
+    signs = signs or {}
     read = min(sentences, _MAX_SURVEYED) or 1
     scripts: Counter[str] = Counter()
     for character, count in counts.items():
@@ -149,7 +152,7 @@ def survey(texts: Iterable[str], language: str) -> Side:
     found = scripts.most_common(1)[0][0] if scripts else ""
     if {"hiragana", "katakana"} & set(scripts) and found == "han":
         found = "hiragana"
-    separator = max((sign for sign in signs if counts[sign] >= 2 * read), key=lambda sign: counts[sign], default="")
+    separator = max((sign for sign in signs if counts[sign] >= 2 * written), key=lambda sign: counts[sign], default="")
     return Side(
         language=language or {"han": "zh", "hiragana": "ja", "hangul": "ko", "thai": "th"}.get(found, ""),
         script=found,
@@ -240,8 +243,9 @@ def survey_labelled(pairs: Iterable[Pair], *, unspaced: bool) -> Labelled:
     first = ""
     texts = 0
     for texts, pair in enumerate(pairs, start=1):
-        labels[pair.target.strip()] += 1
-        first = first or pair.target.strip()
+        if label := pair.target.strip():  # training drops texts without a label
+            labels[label] += 1
+            first = first or label
         if texts <= _MAX_SURVEYED:
             text = normalise(pair.source)
             units = list(text) if unspaced else text.split()

@@ -92,17 +92,18 @@ _ABBREVIATION = re.compile(r"(?<!\w)(?:\w|\d+)\.\Z")
 def split_sentences(text: str) -> list[tuple[str, str]]:
     """Split a text into sentences, each with the white space after it; all of them joined are the text.
 
-    A sentence ends after . ! ? … before white space, unless a lower-case letter follows or a full stop comes after a
-    single letter or a number; after 。！？｡ anywhere; and at the end of a line. Closing quotes and brackets belong to
-    it.
+    A sentence ends after . ! ? … before white space, unless a lower-case letter follows, in a text that has others, or
+    a full stop comes after a single letter or a number; after 。！？｡ anywhere; and at the end of a line.
+    Closing quotes and brackets belong to it.
     """
     sentences = []
     start = 0
+    cased = text != text.lower()
     for found in _END.finditer(text):
         end = found.end()
         spacing = _SPACE.match(text, end)
         after = spacing.end() if spacing else end
-        if end <= start or after <= start or (found["mark"] and _goes_on(text, start, found, after)):
+        if end <= start or after <= start or (found["mark"] and _goes_on(text, start, found, after, cased=cased)):
             continue
         sentences.append((text[start:end], text[end:after]))
         start = after
@@ -111,10 +112,10 @@ def split_sentences(text: str) -> list[tuple[str, str]]:
     return sentences
 
 
-def _goes_on(text: str, start: int, found: re.Match[str], after: int) -> bool:
+def _goes_on(text: str, start: int, found: re.Match[str], after: int, *, cased: bool) -> bool:
     if "\n" in text[found.end() : after]:
         return False
-    if text[after : after + 1].islower():
+    if cased and text[after : after + 1].islower():
         return True
     before = text[max(start, found.end("mark") - 12) : found.end("mark")]
     return found["mark"] == "." and _ABBREVIATION.search(before) is not None

@@ -27,8 +27,9 @@ _OF_FILES = (*PATHS, "columns", "template", "weights", "corpus", "sampling_tempe
 def inherit_settings(config: Config, base: Config, place: str) -> tuple[Config, str]:
     """Return the settings of a run that fine-tunes a model, and a line about stated settings that are not used.
 
-    [training] and the files of [data] are the run's own. Everything else that the settings do not state is that of
-    `base`; so are [model] and [tokenizer], except dropout. The line is empty if all stated settings are used.
+    [training] except `ctc_weight`, and the files of [data], are the run's own. Everything else that the settings do not
+    state is that of `base`; so are [model] and [tokenizer], except dropout. The line is empty if all stated settings
+    are used.
     Raises SettingsError for another task or source, and for a stated [model] setting that contradicts the base model,
     other than the sizes that `translume init` proposes.
     """
@@ -45,16 +46,23 @@ def inherit_settings(config: Config, base: Config, place: str) -> tuple[Config, 
         config.tokenizer, base.tokenizer, "tokenizer", ("dropout", "path", "target_path", "extend")
     )
     data = _merged(config.data, base.data, without=_OF_FILES)
+    training = config.training
+    if "ctc_weight" not in training.model_fields_set:  # which adds a head to the network
+        training = training.model_copy(update={"ctc_weight": base.training.ctc_weight})
+    own_search = ["calibrated"]  # fitted to other weights
+    if not training.ctc_weight:
+        own_search.append("ctc_weight")
     own_scoring = () if data.target_language == base.data.target_language else ("tokenize",)
     inherited = config.model_copy(
         update={
             "data": data,
+            "training": training,
             "model": _merged(base.model, config.model, only=DROPOUT_SETTINGS),
             "tokenizer": _merged(base.tokenizer, config.tokenizer, only=("dropout",)).model_copy(
                 update={"extend": config.tokenizer.extend}
             ),
             "evaluation": _merged(config.evaluation, base.evaluation, without=own_scoring),
-            "decoding": _merged(config.decoding, base.decoding, without=("calibrated",)),  # fitted to other weights
+            "decoding": _merged(config.decoding, base.decoding, without=own_search),
         }
     )
     named = ", ".join(f"{path} = {found!r}" for path, found, _ in unused)

@@ -3,7 +3,10 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
+from itertools import chain
+from typing import Any, TypeVar
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
@@ -24,7 +27,9 @@ def join_pieces(plan: LinePlan, found: Sequence[Sequence[TextHypothesis]], nbest
     """The translation of a line from the hypotheses of its pieces; a piece without hypotheses stays empty."""
     hypotheses = tuple(found[0] if len(plan.pieces) == 1 else _join(plan.pieces, found, nbest))
     if not _LINE_BREAKS.search(plan.line.text):
-        hypotheses = tuple(_on_one_line(hypothesis) for hypothesis in hypotheses)
+        hypotheses = tuple(
+            each if (text := _on_one_line(each.text)) == each.text else replace(each, text=text) for each in hypotheses
+        )
     return Translation(
         source=plan.line.text,
         text=hypotheses[0].text if hypotheses else "",
@@ -35,44 +40,82 @@ def join_pieces(plan: LinePlan, found: Sequence[Sequence[TextHypothesis]], nbest
 
 def _join(pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], nbest: int) -> list[TextHypothesis]:
     """The `nbest` combinations, one hypothesis from each piece, with the largest sums of scores."""
-    joined = [TextHypothesis(text="", tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")]
-    spacing = source = ""
-    for piece, hypotheses in zip(pieces, found, strict=True):
-        if not hypotheses:
-            spacing += piece.spacing
-            continue
-        longer = [
-            TextHypothesis(
-                text=before.text
-                + separator_between(before.text, spacing, hypothesis.text, source + piece.text[:1])
-                + hypothesis.text,
-                tokens=before.tokens + hypothesis.tokens,
-                ids=before.ids + hypothesis.ids,
-                log_prob=before.log_prob + hypothesis.log_prob,
-                token_log_probs=before.token_log_probs + hypothesis.token_log_probs,
-                score=before.score + hypothesis.score,
-                finished_by="length" if before.finished_by == "length" else hypothesis.finished_by,
-            )
-            for before in joined
-            for hypothesis in hypotheses
-        ]
-        joined = sorted(longer, key=lambda hypothesis: -hypothesis.score)[:nbest]
-        spacing, source = piece.spacing, piece.text[-1:]
-    return joined
+    scored = [[(each.score, each) for each in hypotheses] for hypotheses in found if hypotheses]
+    return [
+        TextHypothesis(
+            text=_text_of(pieces, found, chosen),
+            tokens=tuple(chain.from_iterable(each.tokens for each in chosen)),
+            ids=tuple(chain.from_iterable(each.ids for each in chosen)),
+            log_prob=sum(each.log_prob for each in chosen),
+            token_log_probs=tuple(chain.from_iterable(each.token_log_probs for each in chosen)),
+            score=score,
+            finished_by="length" if any(each.finished_by == "length" for each in chosen) else "eos",
+        )
+        for score, chosen in best_choices(scored, nbest)
+    ]
 
 
-def combinations(translations: Sequence[Translation], most: int) -> list[tuple[Translation, ...]]:
+def _text_of(
+    pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], chosen: Sequence[TextHypothesis]
+) -> str:
+    """The text of a line.  chosen: a hypothesis for each piece that has any."""
+    joined, rest = _JoinedText(), iter(chosen)
+    parts = [
+        joined.add(piece, next(rest).text if hypotheses else None)
+        for piece, hypotheses in zip(pieces, found, strict=True)
+    ]
+    return "".join(parts)
+
+
+class _JoinedText:
+    """The end of a line's targets that were joined so far, on which the white space before the next one depends."""
+
+    def __init__(self) -> None:
+        self._last = self._spacing = self._source = ""
+
+    def add(self, piece: Piece, text: str | None) -> str:
+        """Return the next part: the white space before the target of a piece, and the target.  None: it has none."""
+        if text is None:
+            self._spacing += piece.spacing
+            return ""
+        part = separator_between(self._last, self._spacing, text, self._source + piece.text[:1]) + text
+        self._last, self._spacing, self._source = part[-1:] or self._last, piece.spacing, piece.text[-1:]
+        return part
+
+
+T = TypeVar("T")
+
+
+def best_choices(options: Sequence[Sequence[tuple[float, T]]], most: int) -> list[tuple[float, list[T]]]:
+    """The choices of one from each of `options` with the largest sums of scores, best first; at most `most`.
+
+    A choice is kept as a chain from its last element to its first, so that the time grows with the options, not with
+    their square.
+    """
+    found: list[tuple[float, Any]] = [(0.0, None)]
+    for each in options:
+        longer = [(before + score, (chosen, one)) for before, chosen in found for score, one in each]
+        found = sorted(longer, key=lambda choice: -choice[0])[:most]
+    choices = []
+    for score, last in found:
+        chosen: list[T] = []
+        while last is not None:
+            last, one = last
+            chosen.append(one)
+        choices.append((score, chosen[::-1]))
+    return choices
+
+
+def combinations(translations: Sequence[Translation], most: int) -> list[list[Translation]]:
     """The best choices of one hypothesis for each translation, by the sum of scores, best first; at most `most`.
 
     Each translation of a choice has only the chosen hypothesis.
     """
-    found: list[tuple[float, tuple[Translation, ...]]] = [(0.0, ())]
-    for translation in translations:
-        each = [(one.score, replace(translation, text=one.text, hypotheses=(one,))) for one in translation.hypotheses]
-        each = each or [(0.0, translation)]
-        longer = [(before + score, (*chosen, one)) for before, chosen in found for score, one in each]
-        found = sorted(longer, key=lambda choice: -choice[0])[:most]
-    return [chosen for _, chosen in found]
+    options = [
+        [(one.score, replace(each, text=one.text, hypotheses=(one,))) for one in each.hypotheses] or [(0.0, each)]
+        for each in translations
+    ]
+    return [chosen for _, chosen in best_choices(options, most)]
 
 
 def separator_between(before: str, spacing: str, after: str, source: str) -> str:
@@ -91,11 +134,9 @@ def separator_between(before: str, spacing: str, after: str, source: str) -> str
     return "" if spacing == " " and all(unspaced) else spacing
 
 
-def _on_one_line(hypothesis: TextHypothesis) -> TextHypothesis:
-    """The hypothesis with a space for each line break: one line of input gives one line of output."""
-    if "\n" not in hypothesis.text and "\r" not in hypothesis.text:
-        return hypothesis
-    return replace(hypothesis, text=_LINE_BREAKS.sub(" ", hypothesis.text))
+def _on_one_line(text: str) -> str:
+    """The text with a space for each line break: one line of input gives one line of output."""
+    return _LINE_BREAKS.sub(" ", text) if "\n" in text or "\r" in text else text
 
 
 MAX_LOOP_WORDS = 8
@@ -293,9 +334,12 @@ class _LineProgress:
 
     def __init__(self, plan: LinePlan, callback: ProgressCallback | None) -> None:
         self.callback = callback
-        self._plan = plan
-        self._texts = ["" for _ in plan.pieces]
+        self._pieces = plan.pieces
+        self._breaks = _LINE_BREAKS.search(plan.line.text) is not None
+        self._texts = [None if not piece.ids else "" for piece in plan.pieces]
         self._complete = [not piece.ids for piece in plan.pieces]
+        self._joined, self._text, self._current = _JoinedText(), "", 0
+        """The targets of the pieces before the current one, which are complete."""
         self._reported = 0
 
     def update(self, place: int, text: str, *, complete: bool) -> None:
@@ -303,16 +347,14 @@ class _LineProgress:
         if self.callback is None:
             return
         self._texts[place], self._complete[place] = text, complete
-        current = next((number for number, done in enumerate(self._complete) if not done), len(self._complete) - 1)
-        if place > current:
+        while self._current < len(self._pieces) - 1 and self._complete[self._current]:
+            self._text += self._joined.add(self._pieces[self._current], self._texts[self._current])
+            self._current += 1
+        if place > self._current:
             return
-        pieces = self._plan.pieces[: current + 1]
-        found = [[_hypothesis(each)] if piece.ids else [] for piece, each in zip(pieces, self._texts, strict=False)]
-        begun = join_pieces(replace(self._plan, pieces=pieces), found, 1).text.rstrip()
+        end = copy(self._joined).add(self._pieces[self._current], self._texts[self._current])
+        begun = self._text + end
+        begun = (begun if self._breaks else _on_one_line(begun)).rstrip()
         if len(begun) > self._reported:
             self._reported = len(begun)
             self.callback(begun)
-
-
-def _hypothesis(text: str) -> TextHypothesis:
-    return TextHypothesis(text=text, tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")

@@ -45,8 +45,8 @@ def shards_of(patterns: Sequence[str], folder: Path, ending: str = "") -> list[S
     """Return the inputs that names and patterns stand for, in the order of their names, and their outputs in `folder`.
 
     ending: of the names of outputs, before that of a compression. Without one, an output has the name of its input, and
-    .txt after that of a table. Raises SettingsError for a pattern without files, and DataError for two inputs of the
-    same name.
+    .txt after that of a table. Raises SettingsError for a pattern without files and for an output that is an input, and
+    DataError for two inputs of the same name.
     """
     found: dict[str, str] = {}
     for source in dict.fromkeys(file for pattern in patterns for file in files_like(pattern, "--input")):
@@ -54,6 +54,8 @@ def shards_of(patterns: Sequence[str], folder: Path, ending: str = "") -> list[S
         end = next((each for each in COMPRESSED if name.endswith(each)), "")
         added = ending or (".txt" if suffix_of(name) in KINDS else "")
         name = f"{name.removesuffix(end)}{added}{end}"
+        if (folder / name).resolve() == Path(source).resolve():
+            raise SettingsError(f"--output: {folder / name} would replace an input; expected another folder")
         if name in found:
             raise DataError(f"{source}: has the same name as {found[name]}; give each --input its own --output")
         found[name] = source
