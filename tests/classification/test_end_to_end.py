@@ -172,7 +172,7 @@ def test_long_texts_are_truncated_on_request_and_counted(make, tmp_path):
     account = next(event for event in events if isinstance(event, Started)).training
     assert (account.read, account.used, account.dropped) == (211, 211, {})
     assert account.truncated == sum(len(text.split()) > 5 for text, _ in texts(211, 1))
-    assert f"{account.truncated} cut" in account.summary()
+    assert f"{account.truncated} truncated" in account.summary()
     classifier = load_classifier(tmp_path / "m", device="cpu")
     found = classifier.classify("a b c d e f owl")
     assert found.warnings == ("truncated: 7 tokens were cut to the last 5",)

@@ -78,7 +78,7 @@ def test_sources_of_any_task_may_be_cut_and_are_counted(corpus_files, by_bytes, 
     for split in ("train", "valid"):
         found = prepare(data, by_bytes, by_bytes, tmp_path / "cache", split=split)
         assert by_bytes.decode(found.source(0).tolist()) == kept
-        account = "3 pairs read, 2 used, 1 dropped, 1 cut\n  too long: 1"
+        account = "3 pairs read, 2 used, 1 dropped, 1 truncated\n  too long: 1"
         assert found.account.summary() == account
 
 

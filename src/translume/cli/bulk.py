@@ -209,7 +209,7 @@ def text_works(
 def pair_works(files: FileOptions, folder: Path, config: "Config", ending: str) -> list[Work]:
     """Return the files of pairs with their outputs.  config: of the model, which says how to read tables."""
     from translume.config import DataSettings
-    from translume.data.evaluation_files import files_of_pairs
+    from translume.data.evaluation_files import settings_for_files
     from translume.data.pairs import origins
     from translume.translator.bulk import parallel_shards_of, shards_of
     from translume.translator.planning import FRAMES_CHARACTERS, Line
@@ -225,7 +225,7 @@ def pair_works(files: FileOptions, folder: Path, config: "Config", ending: str) 
         if shard.targets:
             data = DataSettings(train_source=(shard.source,), train_target=(shard.targets,))
         else:
-            data = files_of_pairs([shard.source], config.data)
+            data = settings_for_files([shard.source], config.data)
             if columns:
                 data = data.model_copy(update={"columns": columns, "template": ""})
         (origin,) = origins(data, "train")

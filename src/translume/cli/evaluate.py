@@ -226,7 +226,8 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     """Print the scores of a translator, or the differences between two."""
     from translume.checkpoint import read_config
     from translume.data.evaluation_files import read_evaluation_set
-    from translume.evaluation import compare, measure, metric_from
+    from translume.evaluation import compare, measure
+    from translume.evaluation.metrics import check_metrics
     from translume.translator import Translator
 
     model, overrides = options.model, options.overrides
@@ -244,8 +245,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     decoding = changed_config.decoding
     translator, direction = _in_direction(translator, decoding)
     settings = changed_config.scoring.of_language(direction.target)
-    for name in settings.names:
-        metric_from(name, settings)  # refuses unknown metrics before anything is translated
+    check_metrics(settings)
     translator, measured = _calibrated(translator, options, files.sources, files.targets)
     found, count = _translations(translator, decoding, files.sources)
     if options.write is not None:
@@ -280,7 +280,8 @@ def _evaluate_directions(options: EvaluateOptions) -> None:
     """Print the scores of a translator in several directions, and their means."""
     from translume.checkpoint import record_evaluation
     from translume.data.evaluation_files import read_evaluation_set
-    from translume.evaluation import measure, metric_from
+    from translume.evaluation import measure
+    from translume.evaluation.metrics import check_metrics
 
     translator = load_ensemble(options.model, options.others, options.average, options.compute)
     config = changed(translator.config, options.overrides, "evaluation", "decoding")
@@ -288,8 +289,7 @@ def _evaluate_directions(options: EvaluateOptions) -> None:
     for name, source, reference in options.directions:
         direction = translator.directions.parse(name)
         settings = config.scoring.of_language(direction.target)
-        for metric in settings.names:
-            metric_from(metric, settings)
+        check_metrics(settings)
         decoding = config.decoding.model_copy(update={"from_": direction.source, "to": direction.target})
         translator.check(decoding)
         parts.append((direction, settings, decoding, read_evaluation_set((source, reference), config.data)))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def evaluate_language_model(options: EvaluateOptions) -> None:
     """Print the perplexities of a language model on the documents of a file."""
     from translume.data import read_pairs
+    from translume.data.evaluation_files import settings_for_files
     from translume.evaluation.language_model import perplexity_scores
 
     model = options.model
@@ -34,7 +35,7 @@ def evaluate_language_model(options: EvaluateOptions) -> None:
     refuse_settings("evaluate", options.overrides, "language model", allowed=("evaluation.stride",))
     generator = load_generator_with(model, options.overrides, options.compute)
     file = str(options.files[0])
-    data = generator.config.data.model_copy(update={"train": (file,), "weights": ()})
+    data = settings_for_files([file], generator.config.data)
     texts = (pair.target for pair in read_pairs(data, "train"))
     found = generator.perplexity(texts, stride=generator.config.evaluation.stride)
     if found.empty:

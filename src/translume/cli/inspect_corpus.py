@@ -25,7 +25,7 @@ def inspect_files(options: InspectOptions) -> None:
     from translume.checkpoint import read_config
     from translume.data import read_pairs
     from translume.data.corpus import cached_target_counts
-    from translume.data.evaluation_files import files_of_pairs, refuse_tables
+    from translume.data.evaluation_files import refuse_tables, settings_for_files
     from translume.inspection.corpus import inspect_corpus
 
     model, corpus, other, html = options.model, options.corpus, options.other, options.html
@@ -33,7 +33,7 @@ def inspect_files(options: InspectOptions) -> None:
     data = read_config(model).data
     if len(corpus) == 2:
         refuse_tables(*corpus, data)
-    files = files_of_pairs(corpus, data)
+    files = settings_for_files(corpus, data)
     total = _length(files)
     translator = options.compute.load_plain(model)
     compared_model = None if other is None else _ComparedModel.load(translator, other, options)

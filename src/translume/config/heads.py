@@ -24,6 +24,8 @@ class HeadKind(Settings):
     """The class of the head: "module:Class"."""
     predicts: ClassVar[Literal["tokens", "classes"]] = "tokens"
     """The events of the distribution: tokens of a target, or classes of a whole source."""
+    reads_source: ClassVar[bool] = False
+    """Whether the head reads the tokens of a source."""
     measure: ClassVar[Measure] = "nll"
     """The quantity that validation reports: the nll, or the loss without smoothing if the head defines no nll."""
     kind: str
@@ -113,6 +115,7 @@ class CopySettings(LinearHead):
     """[model.head] kind = "copy": a softmax mixed with attention over the source's tokens (See et al. 2017)."""
 
     implementation: ClassVar[str] = "translume.heads.copy:CopyHead"
+    reads_source: ClassVar[bool] = True
     kind: Literal["copy"] = "copy"
 
 
@@ -120,6 +123,7 @@ class ShortlistSettings(LinearHead):
     """[model.head] kind = "shortlist": a softmax over candidate tokens for each source at decoding."""
 
     implementation: ClassVar[str] = "translume.heads.shortlist:ShortlistHead"
+    reads_source: ClassVar[bool] = True
     kind: Literal["shortlist"] = "shortlist"
     selector: Literal["translations", "learned"] = "translations"
     """How candidates are chosen: "translations", a table of likely translations from the training pairs (IBM model 1).

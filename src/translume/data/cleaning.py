@@ -128,7 +128,7 @@ class Account:
             parts.append(f"{self.held_out:,} held out for validation")
         parts.append(f"{sum(self.dropped.values()):,} dropped")
         if self.truncated:
-            parts.append(f"{self.truncated:,} cut")
+            parts.append(f"{self.truncated:,} truncated")
         lines = [", ".join(parts)]
         for reason, count in self.dropped.items():
             lines.append(f"  {reason}: {count:,}")

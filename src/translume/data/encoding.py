@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise, repeat
 from typing import Any, Final, Literal
 
@@ -238,19 +237,18 @@ def _result(call: Call) -> CheckedPairs:
     return CheckedPairs.from_body(message.values["sizes"], message.body)
 
 
-@cache
-def _loaded() -> list[TextChecker]:
-    return []
+_checkers: list[TextChecker] = []
+"""The checker of a child process, once it is loaded."""
 
 
 def _handle(request: Request) -> None:
     """Handle a request in a child process."""
     if request.method == "load":
-        _loaded().append(TextChecker.from_values(dict(request.values)))
+        _checkers.append(TextChecker.from_values(dict(request.values)))
         gc.freeze()
         return
     pairs = _from_body(request.values["file"], request.values["count"], request.body)
-    sizes, body = _loaded()[0].check(pairs).to_body()
+    sizes, body = _checkers[0].check(pairs).to_body()
     request.respond({"sizes": sizes}, body)
 
 

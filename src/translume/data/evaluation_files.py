@@ -30,7 +30,7 @@ class EvaluationSet:
         return [next(text for text in texts if text is not None) for texts in zip(*self.references, strict=True)]
 
 
-def files_of_pairs(files: Sequence[Path | str], data: DataSettings) -> DataSettings:
+def settings_for_files(files: Sequence[Path | str], data: DataSettings) -> DataSettings:
     """Return [data] with one file of pairs, or two parallel files, as its training files, for `read_pairs`."""
     names = ("train", "train_source", "train_target", "valid", "weights", "corpus")
     unset: dict[str, object] = {**dict.fromkeys(names, ()), "sampling_temperature": 1.0}
@@ -116,7 +116,7 @@ def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> Evaluation
     Raises DataError for files of unequal length, an empty file, and what cannot be read.
     """
     if len(files) == 1:
-        pairs = list(read_pairs(files_of_pairs(files, data), "train"))
+        pairs = list(read_pairs(settings_for_files(files, data), "train"))
         return EvaluationSet(
             sources=[pair.source for pair in pairs],
             references=[[pair.target for pair in pairs]],

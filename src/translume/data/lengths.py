@@ -1,4 +1,4 @@
-"""What the training pairs show about lengths: how long targets are for their sources, and how many sources have
+"""Statistics of the lengths of training pairs: targets by the length of their sources, and the share of sources with
 several sentences."""
 
 import json
@@ -62,7 +62,7 @@ class Lengths:
         return math.ceil(ROOM * longest) + EXTRA
 
     def least_target(self, source: int) -> float:
-        """Return the length below which a target is shorter than those of 99.9 % of such sources; 0 if unknown."""
+        """Return the length that 99.9 % of the training targets of such sources reach; 0 if unknown."""
         return source * self.least_ratio[_group(source, len(self.least_ratio))] if self.least_ratio else 0.0
 
     def merged(self, other: "Lengths") -> "Lengths":

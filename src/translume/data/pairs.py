@@ -177,26 +177,26 @@ def _expanded(
     The weight of a pattern is that of each of its files. Raises SettingsError for a pattern without files, and for two
     patterns of parallel files with different numbers of them.
     """
-    found: tuple[list[str], list[str], list[str], list[float]] = ([], [], [], [])
+    own_sources, own_targets, own_both, own_weights = list[str](), list[str](), list[str](), list[float]()
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        first, second = files_like(source, f"data.{split}_source"), files_like(target, f"data.{split}_target")
+        first, second = expand_pattern(source, f"data.{split}_source"), expand_pattern(target, f"data.{split}_target")
         if len(first) != len(second):
             raise SettingsError(
                 f"data.{split}_source: {source} stands for {len(first)} files, but {target} for {len(second)}; "
                 "expected as many of each"
             )
-        found[0].extend(first)
-        found[1].extend(second)
-        found[3].extend(weights[number : number + 1] * len(first))
+        own_sources += first
+        own_targets += second
+        own_weights += weights[number : number + 1] * len(first)
     for number, file in enumerate(both, len(sources)):
-        files = files_like(file, f"data.{split}")
-        found[2].extend(files)
-        found[3].extend(weights[number : number + 1] * len(files))
-    return tuple(found[0]), tuple(found[1]), tuple(found[2]), tuple(found[3])
+        files = expand_pattern(file, f"data.{split}")
+        own_both += files
+        own_weights += weights[number : number + 1] * len(files)
+    return tuple(own_sources), tuple(own_targets), tuple(own_both), tuple(own_weights)
 
 
-def files_like(pattern: str, place: str) -> list[str]:
-    """Return the files that a pattern with * ? or [] stands for, sorted; a name without them, or of a file, as it is.
+def expand_pattern(pattern: str, place: str) -> list[str]:
+    """Return the sorted files that match a pattern with * ? or []; the name of a file, or without these, as it is.
 
     ** stands for any folders. It may be an address. Raises SettingsError, naming `place`, if there are none.
     """

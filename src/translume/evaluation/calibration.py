@@ -23,11 +23,11 @@ from translume.evaluation.metrics import check_lengths
 from translume.reliability import Bins, Reliability
 from translume.translator import Translator
 
-COLDEST, HOTTEST = 0.05, 20.0
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 """Bounds of the search for a temperature."""
-_NEAR = 1e-5
+_STEP_TOLERANCE = 1e-5
 """Relative step below which Newton's method has converged."""
-_FLAT = 1e-9
+_SLOPE_TOLERANCE = 1e-9
 """Slope, in nats per token, below which it has converged too."""
 
 JudgedSteps = Iterable[tuple[NextToken, Tensor]]
@@ -150,21 +150,21 @@ def best_temperature(judged: Callable[[], JudgedSteps], *, name: str = "the mode
     The NLL is convex in β = 1/T: its derivatives by β are Σ (E_β log p − log p_label) and Σ Var_β log p. Tokens of
     probability 0 keep it at any temperature and are left out.
     """
-    low, high, beta = 1 / HOTTEST, 1 / COLDEST, 1.0
+    low, high, beta = 1 / MAX_TEMPERATURE, 1 / MIN_TEMPERATURE, 1.0
     before: float | None = None
     while True:
-        nll, slope, bend, tokens = _derivatives(judged(), beta, name)
+        nll, slope, curvature, tokens = _derivatives(judged(), beta, name)
         before = nll if before is None else before
         low, high = (low, beta) if slope > 0 else (beta, high)
-        step = -slope / bend if bend > 0 else math.inf
-        if abs(slope) < _FLAT * tokens:
+        step = -slope / curvature if curvature > 0 else math.inf
+        if abs(slope) < _SLOPE_TOLERANCE * tokens:
             step = 0.0
-        if abs(step) >= _NEAR * beta and not low < beta + step < high:
+        if abs(step) >= _STEP_TOLERANCE * beta and not low < beta + step < high:
             step = math.sqrt(low * high) - beta
         beta += step
-        if abs(step) < _NEAR * beta:
+        if abs(step) < _STEP_TOLERANCE * beta:
             # Extrapolate the NLL quadratically, which is exact enough this close to the minimum.
-            nll += (slope + bend * step / 2) * step
+            nll += (slope + curvature * step / 2) * step
             return Temperature(value=1 / beta, tokens=tokens, nll_before=before / tokens, nll=nll / tokens)
 
 
@@ -190,8 +190,8 @@ def _derivatives(judged: JudgedSteps, beta: float, name: str) -> tuple[float, fl
         tokens += picked.numel()
     if not tokens:
         raise DataError("temperature: no token of the references is possible, expected at least one")
-    nll, slope, bend = sums.tolist()
-    return nll, slope, bend, tokens
+    nll, slope, curvature = sums.tolist()
+    return nll, slope, curvature, tokens
 
 
 def _picked(log_probs: Tensor, ids: Tensor) -> Tensor:

@@ -67,8 +67,6 @@ class ErrorRate:
     unit: "blank" for tokens separated by blanks; "char" for characters, a run of blanks being one.
     """
 
-    higher_is_better = False
-
     def __init__(self, name: str, title: str, *, unit: Unit, lowercase: bool) -> None:
         self._name, self._title, self._unit, self._lowercase = name, title, unit, lowercase
         self._references = ""
@@ -97,8 +95,6 @@ class ExactMatch:
     In grapheme-to-phoneme work, 100 minus this number is called the word error rate; in dialogue state tracking, this
     number of whole states is called the joint goal accuracy.
     """
-
-    higher_is_better = True
 
     def __init__(self, *, lowercase: bool) -> None:
         self._lowercase = lowercase

@@ -64,8 +64,7 @@ def evaluate(
     settings = (settings or translator.config.scoring).of_language(direction.target)
     all_references = [references, *other_references]
     check_lengths({"sources": sources}, all_references)
-    for name in settings.names:
-        metric_from(name, settings)
+    check_metrics(settings)
     translations = [str(each) for each in translator.translate_all(sources, settings=decoding)]
     scores = measure(translations, references, settings, other_references=other_references, sources=sources).scores
     if nll:
@@ -112,6 +111,12 @@ def forced_scores(
         Score(name="nll", title="nll", value=value, signature=signature),
         Score(name="perplexity", title="perplexity", value=perplexity, signature=f"per:token|eos:yes|tokens:{tokens}"),
     )
+
+
+def check_metrics(settings: EvaluationSettings) -> None:
+    """Raise SettingsError for metrics that cannot be measured, before anything is translated."""
+    for name in settings.names:
+        metric_from(name, settings)
 
 
 def check_lengths(texts: dict[str, Sequence[str]], references: Sequence[Sequence[str | None]]) -> None:

@@ -17,8 +17,6 @@ from translume.evaluation.scores import Counts, Metric, References, Score, count
 class MeanOfBest:
     """The mean over the texts, in per cent, of the best value that a text has against one of its references."""
 
-    higher_is_better = True
-
     def __init__(self, name: str, title: str, value: Callable[[str, str], float], signature: str) -> None:
         self._name, self._title, self._value, self._signature = name, title, value, signature
         self._references = ""

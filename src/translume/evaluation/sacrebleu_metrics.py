@@ -20,9 +20,8 @@ _CHARACTER_TOKENIZERS = ("zh", "char", "ja-mecab", "ko-mecab")
 class SacreBleuMetric:
     """Adapt a sacreBLEU metric to `Metric`; numbers, signature and printed line are sacreBLEU's own."""
 
-    def __init__(self, name: str, metric: SacreMetric, *, higher_is_better: bool) -> None:
+    def __init__(self, name: str, metric: SacreMetric) -> None:
         self._name, self._metric = name, metric
-        self.higher_is_better = higher_is_better
 
     def count(self, texts: Sequence[str], references: References, sources: Sequence[str] = ()) -> Counts:
         """Return the statistics that sacreBLEU resamples in its own significance tests."""
@@ -56,16 +55,16 @@ def bleu(settings: EvaluationSettings) -> Metric:
             f"evaluation.tokenize: '{settings.tokenize}' needs a package that is not installed; "
             f"install sacrebleu[{settings.tokenize.split('-')[0]}]"
         ) from None
-    return SacreBleuMetric("bleu", metric, higher_is_better=True)
+    return SacreBleuMetric("bleu", metric)
 
 
 def chrf(settings: EvaluationSettings) -> Metric:
     """Return chrF2 (Popović 2015): character n-grams, no word n-grams."""
-    return SacreBleuMetric("chrf", CHRF(lowercase=settings.lowercase), higher_is_better=True)
+    return SacreBleuMetric("chrf", CHRF(lowercase=settings.lowercase))
 
 
 def ter(settings: EvaluationSettings) -> Metric:
     """Return the translation edit rate (Snover et al. 2006). Words are characters with an East Asian BLEU tokenizer."""
     asian = settings.tokenize in _CHARACTER_TOKENIZERS
     metric = TER(normalized=asian, asian_support=asian, case_sensitive=not settings.lowercase)
-    return SacreBleuMetric("ter", metric, higher_is_better=False)
+    return SacreBleuMetric("ter", metric)

@@ -22,8 +22,6 @@ class Sari:
     behind most published figures; the paper's own script averages over sentences, which gives 1 to 4 less.
     """
 
-    higher_is_better = True
-
     def __init__(self, *, tokenize: str) -> None:
         self._tokenize = tokenize
         self._tokenizer = Tokenizer13a()  # type: ignore[no-untyped-call]  # sacreBLEU has no annotation

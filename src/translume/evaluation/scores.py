@@ -62,8 +62,6 @@ class Score:
 class Metric(Protocol):
     """A metric over a whole test set. Create a new one for each use: it remembers how many references it read."""
 
-    higher_is_better: bool
-
     def count(self, texts: Sequence[str], references: References, sources: Sequence[str] = ()) -> Counts:
         """Return the statistics [n, m] of n texts. Raises SettingsError if the metric needs sources and has none."""
 

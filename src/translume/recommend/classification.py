@@ -8,11 +8,20 @@ from translume.config import DataSettings
 from translume.data import read_pairs
 from translume.errors import DataError
 from translume.recommend import Choice, Proposal
-from translume.recommend.survey import FEW_TEXTS, Labelled, Side, language_of, survey, survey_labelled
+from translume.recommend.survey import (
+    FEW_TEXTS,
+    SPARE,
+    Labelled,
+    Side,
+    language_of,
+    positions_for,
+    survey,
+    survey_labelled,
+)
 
 SPECIALS = 4
 MIN_WORDS, MAX_WORDS = 200, 30_000
-MIN_POSITIONS, MAX_POSITIONS = 128, 2048
+MIN_POSITIONS = 128
 EPOCHS = 20
 MIN_UPDATES, MAX_UPDATES = 800, 2000
 """Limits of the number of updates. Every text is read at least twice, whatever the limit."""
@@ -47,9 +56,9 @@ def propose_for_labels(data: DataSettings, count: int) -> Proposal:
 
 def choose_class(side: Side, found: Labelled) -> list[Choice]:
     """Return the settings for surveyed texts, without files, in the order in which they are printed."""
-    positions = min(MAX_POSITIONS, max(MIN_POSITIONS, 2 ** math.ceil(math.log2(found.longest + 8))))
+    positions = max(MIN_POSITIONS, positions_for(found.longest))
     return [
-        Choice(path="data.cleaning.max_tokens", value=positions - 8, why="longer texts are truncated, and counted"),
+        Choice(path="data.cleaning.max_tokens", value=positions - SPARE, why="longer texts are truncated, and counted"),
         Choice(path="data.cleaning.too_long", value="keep_first"),
         *_tokenizer(side, found),
         *_model(positions),

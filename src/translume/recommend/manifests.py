@@ -29,7 +29,7 @@ TARGET_NAMES = ("text", "target", "sentence", "transcript", "transcription", "wo
 """Names of the column with the target, in the order of preference, if a manifest has several columns of text."""
 NAMES = {"audio": "recording", "image": "image", "features": "array"}
 
-MOST_WORDS, FEW_TEXTS, RECURRING = 200, 50, 0.99
+MOST_WORDS, MIN_TEXTS_FOR_WORDS, RECURRING = 200, 50, 0.99
 """Words are tokens if targets have at most so many different ones, at least so many texts, and this share recurs."""
 MOST_CHARACTERS = 5_000_000
 """Characters of targets, of some hundred hours of speech, from which on pieces of words are tokens."""
@@ -275,7 +275,7 @@ Units = Literal["word", "character", "bpe"]
 
 def units_of(target: Side, count: int) -> Units:
     """Return the kind of tokens for targets: words if there are few, else characters, or pieces of many texts."""
-    if target.texts >= FEW_TEXTS and target.types <= MOST_WORDS and target.recurring >= RECURRING:
+    if target.texts >= MIN_TEXTS_FOR_WORDS and target.types <= MOST_WORDS and target.recurring >= RECURRING:
         return "word"
     return "bpe" if target.length * count > MOST_CHARACTERS and not target.unspaced else "character"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from translume.errors import SettingsError
-from translume.tasks.task import READ_SOURCES, Task
+from translume.tasks.task import Task
 
 if TYPE_CHECKING:
     from translume.config import Config, DataSettings, ModelSettings, TrainingSettings
@@ -20,7 +20,7 @@ def _check(data: "DataSettings", model: "ModelSettings", training: "TrainingSett
         raise SettingsError(
             f"{place}: model.encoder_layers: found {model.encoder_layers}, must be 0 for a language model"
         )
-    if model.head.kind in READ_SOURCES:
+    if model.head.reads_source:
         raise SettingsError(
             f"{place}: model.head.kind: '{model.head.kind}' reads a source, which a language model lacks"
         )

@@ -17,9 +17,6 @@ from translume.errors import SettingsError
 if TYPE_CHECKING:
     from translume.config import Config, DataSettings, ModelSettings, TrainingSettings
 
-READ_SOURCES = ("copy", "shortlist")
-"""Output heads that read the tokens of a source."""
-
 _INTERFACE = "task"
 """This module, the only one of the package that does not define a task."""
 
@@ -174,7 +171,7 @@ def _check_pooling(model: "ModelSettings", task: Task, place: str) -> None:
         raise SettingsError(
             f"{place}: model.segment_pooling: found '{model.segment_pooling}', must be 'none' for a {task.model}"
         )
-    if model.head.kind in READ_SOURCES:
+    if model.head.reads_source:
         raise SettingsError(
             f"{place}: model.head.kind: '{model.head.kind}' reads the tokens of a source; "
             f"model.segment_pooling = '{model.segment_pooling}' joins them"
@@ -190,7 +187,7 @@ def _check_frames(data: "DataSettings", model: "ModelSettings", task: Task, plac
     kind = data.source.kind
     if task.reads == "documents" or task.predicts != "tokens":
         raise SettingsError(f"{place}: data.source: found '{kind}', must be 'text' for a {task.model}")
-    if model.head.kind in READ_SOURCES:
+    if model.head.reads_source:
         raise SettingsError(
             f"{place}: model.head.kind: '{model.head.kind}' reads the tokens of a source; "
             f"data.source = '{kind}' has none"

@@ -14,7 +14,7 @@ from typing import IO, Any, Protocol, TypeVar
 import zstandard
 
 from translume.atomic import beside, make_folder
-from translume.data.pairs import files_like
+from translume.data.pairs import expand_pattern
 from translume.data.tables import KINDS, suffix_of
 from translume.errors import DataError, SettingsError
 from translume.translator.generator import Generation
@@ -49,7 +49,7 @@ def shards_of(patterns: Sequence[str], folder: Path, ending: str = "") -> list[S
     DataError for two inputs of the same name.
     """
     found: dict[str, str] = {}
-    for source in dict.fromkeys(file for pattern in patterns for file in files_like(pattern, "--input")):
+    for source in dict.fromkeys(file for pattern in patterns for file in expand_pattern(pattern, "--input")):
         name = Path(source).name
         end = next((each for each in COMPRESSED if name.endswith(each)), "")
         added = ending or (".txt" if suffix_of(name) in KINDS else "")
@@ -71,7 +71,7 @@ def parallel_shards_of(patterns: Sequence[str], targets: Sequence[str], folder: 
         raise SettingsError(f"--input: found {len(patterns)}, but --targets {len(targets)}; expected as many of each")
     others: dict[str, str] = {}
     for pattern, other in zip(patterns, targets, strict=True):
-        first, second = files_like(pattern, "--input"), files_like(other, "--targets")
+        first, second = expand_pattern(pattern, "--input"), expand_pattern(other, "--targets")
         if len(first) != len(second):
             raise SettingsError(
                 f"--input: {pattern} stands for {len(first)} files, but {other} for {len(second)}; "

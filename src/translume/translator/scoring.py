@@ -40,7 +40,8 @@ class ScoredPair:
 
     place: the beginning of error messages about the pair.  source: a text, or what a `FrameReader` reads.
     direction: its languages; None: those of [decoding].
-    without_source: score the target with a source that says nothing: an empty text, or as many neutral frames.
+    without_source: score the target with an empty text as its source, or as many neutral frames, which shows how much
+    the target depends on its source.
     """
 
     place: str
@@ -150,12 +151,12 @@ def beliefs_of_pairs(
     """
     rows = rows or max(1, CHUNK_ELEMENTS // len(checkpoint.target_tokenizer))
     for batch in _batches(checkpoint, pairs, max_tokens):
-        believer = models or checkpoint.model
+        model = models or checkpoint.model
         # Sentence by sentence, the order of `beliefs`.
         row, place = batch.mask[:, batch.tags :].nonzero(as_tuple=True)
         pair = torch.tensor(batch.places, device=row.device)[row]
         begin = 0
-        for belief, labels in believer.beliefs(
+        for belief, labels in model.beliefs(
             batch.source, batch.source_mask, batch.given, batch.labels, batch.mask, rows
         ):
             part = slice(begin, begin := begin + len(labels))
