@@ -305,7 +305,10 @@ def test_a_classifier_cannot_be_evaluated_in_int8(trained, files):
 def test_commands_for_translators_refuse_a_classifier(trained, make, files, tmp_path):
     with pytest.raises(ModelFolderError) as error:
         load_translator(trained)
-    assert str(error.value) == f"{trained}: is a classifier, expected a translator; use `translume classify`"
+    assert (
+        str(error.value)
+        == f"{trained}: is a classifier, expected a translator; its commands are classify, evaluate and inspect"
+    )
     done = run("translate", trained, text="a\n")
     assert (done.exit_code, done.stderr) == (1, f"Error: {error.value}\n")
     done = run("evaluate", trained, *[files / "valid.tsv"] * 3)
@@ -319,7 +322,9 @@ def test_commands_for_classifiers_refuse_a_translator(make, files, tmp_path):
     folder = tmp_path / "m"
     list(train(make({"data": sides, "model": model}, updates=1), folder, device="cpu", threads=1))
     done = run("classify", folder, text="a\n")
-    wanted = f"Error: {folder}: is a translator, expected a classifier; use `translume translate`\n"
+    wanted = (
+        f"Error: {folder}: is a translator, expected a classifier; its commands are translate, evaluate and inspect\n"
+    )
     assert (done.exit_code, done.stderr) == (1, wanted)
 
 

@@ -79,7 +79,7 @@ def test_results_equal_the_reference_implementation(toy, data):
     for sentence, found in enumerate(run(step, strategy, limits)):
         wanted = reference_search(step, sentence, limits[sentence], strategy)
         assert [h.tokens for h in found] == [tokens for _, tokens in wanted]
-        assert [h.score for h in found] == pytest.approx([score for score, _ in wanted], abs=1e-5)
+        assert [h.score for h in found] == pytest.approx([score for score, _ in wanted], rel=1e-6, abs=1e-5)
         for h in found:
             assert h.log_prob == pytest.approx(step.log_prob(sentence, h.tokens), abs=1e-5)
 

@@ -49,9 +49,12 @@ def test_fusion_ranks_by_both_models_and_reports_the_translators_own() -> None:
         assert hypothesis.log_prob == pytest.approx(own, abs=1e-4)
         assert hypothesis.score == pytest.approx(own + 0.5 * language, abs=1e-4)
         assert math.isfinite(language)
+    # Of a translator that reads 256 tokens and a language model that reads 30, targets have 30 at most.
+    long = plain.fuse_with(generator, 0.5).translate("abc", max_length=200, min_length=100, beam=1, nbest=1)
+    assert len(long.hypotheses[0].ids) == 30
 
 
-def test_a_language_model_of_another_vocabulary_is_refused() -> None:
+def test_what_cannot_be_fused_is_refused() -> None:
     tokenizer = tokenizer_of("abcdef ")
     config = Config.build(
         {"model": {"encoder_layers": 1, "decoder_layers": 1, "width": 12, "feed_forward": 17, "attention_heads": 2}}
@@ -63,3 +66,10 @@ def test_a_language_model_of_another_vocabulary_is_refused() -> None:
     assert str(caught.value) == (
         "fuse_with: the language model has another vocabulary, expected the translator's target tokenizer"
     )
+    with pytest.raises(TypeError) as wrong:
+        plain.fuse_with(plain, 0.5)  # type: ignore[arg-type]
+    assert str(wrong.value) == "fuse_with: found Translator, expected a Generator or another LanguageModel"
+    for weight in (0, -1, math.nan, "x"):
+        with pytest.raises(SettingsError) as caught:
+            plain.fuse_with(generator_of(tokenizer), weight)  # type: ignore[arg-type]
+        assert str(caught.value) == f"fuse_with: weight: found {weight!r}, expected a number above 0"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,24 @@ def test_a_text_beyond_the_context_is_continued_in_windows_that_score_reproduces
     score = generator.score(hypothesis, prompt="aa bb")
     assert score.token_log_probs == pytest.approx(hypothesis.token_log_probs, abs=1e-4)
     assert found.warnings == ()
+
+
+def test_rules_hold_across_windows(generator: Generator) -> None:
+    """Of the nine words of the model, 27 tokens are a third of all pairs; a window has 11."""
+    found = generator.generate("aa bb", strategy="greedy", max_length=27, min_length=27, no_repeat_ngram=2, ban=["dd"])
+    ids = found.hypotheses[0].ids
+    assert len(ids) == 27
+    assert len(set(pairwise(ids))) == 26
+    assert "dd" not in found.text.split()
+    assert "dd" in generator.generate("aa bb", strategy="greedy", max_length=27).text
+
+
+def test_unknown_words_are_counted_and_never_written(generator: Generator) -> None:
+    found = generator.generate("aa xyz bb", strategy="sampling", temperature=9.0, max_length=31, min_length=31)
+    assert generator.tokenizer.specials.unk not in found.hypotheses[0].ids
+    assert found.warnings == ("unknown: 1 of the 3 tokens of the prompt are not in the vocabulary",)
+    assert generator.perplexity(["aa xyz bb", "aa"]).unknown == 1
+    assert generator.perplexity(["aa bb"]).unknown == 0
 
 
 @pytest.mark.parametrize(
@@ -217,7 +236,8 @@ def test_prompts_in_files_keep_their_line_breaks_and_are_continued_as_alone(
     code, output, errors = run(["generate", folder, "--input", tmp_path / "a.jsonl", "--column", "p", *options])
     failure = "the prompt has 21 tokens, expected at most 10: the model reads 11 with its begin mark"
     assert (code, output) == (1, "")
-    assert errors.startswith(f"warning: {tmp_path}/a.jsonl:2: {failure}; it has no continuation\n")
+    unknown = f"{tmp_path}/a.jsonl:1: unknown: 1 of the 1 tokens of the prompt are not in the vocabulary\n"
+    assert errors.startswith(f"{unknown}warning: {tmp_path}/a.jsonl:2: {failure}; it has no continuation\n")
     found = [json.loads(line) for line in (tmp_path / "out" / "a.jsonl.jsonl").read_text().splitlines()]
     alone = {
         prompt: generator.generate(prompt, strategy="greedy", max_length=3).text
@@ -244,8 +264,12 @@ def test_prompts_in_files_keep_their_line_breaks_and_are_continued_as_alone(
             "Error: the prompt has 17 tokens, expected at most 10: the model reads 11 with its begin mark\n",
         ),
         (["aa", "--prompt", "bb"], 2, "Error: PROMPT and --prompt: expected one of them\n"),
-        (["aa", "--alignment"], 1, "Error: decoding.alignment: found True, must be False for a language model\n"),
-        (["aa", "--to", "de"], 1, "Error: decoding.to: found 'de', must be '' for a language model\n"),
+        (
+            ["aa", "--set", "decoding.alignment=true"],
+            1,
+            "Error: decoding.alignment: found True, must be False for a language model\n",
+        ),
+        (["aa", "--set", "decoding.to=de"], 1, "Error: decoding.to: found 'de', must be '' for a language model\n"),
         (
             ["aa", "--set", "data.documents=line"],
             1,
@@ -281,10 +305,26 @@ def test_evaluate_prints_four_figures_with_signatures(folder: Path, files: Path,
     assert json.loads(output) == found.to_dict()
 
 
+def test_evaluate_says_how_much_is_unknown(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("aa xyz bb\n")
+    done = CliRunner().invoke(main, ["evaluate", str(folder), str(tmp_path / "a.txt")])
+    assert done.stderr == (
+        f"{tmp_path}/a.txt: 1 of 4 tokens are not in the vocabulary; "
+        "figures by word, byte and character are too good by what they hide\n"
+    )
+
+
+def test_prompts_before_an_unreadable_one_are_continued(folder: Path) -> None:
+    done = CliRunner().invoke(main, ["generate", str(folder), "--strategy", "greedy"], input=b"aa bb\nx\xff\n")
+    assert done.stdout.startswith("aa bb cc")
+    assert done.exit_code == 1
+    assert "\nError: standard input:2: not UTF-8 (byte 0xff at column 2)" in done.stderr
+
+
 def test_evaluate_refuses_what_a_language_model_has_not(folder: Path, files: Path) -> None:
     file = files / "valid.txt"
     for arguments, message in (
-        ([file, file], f"evaluate: {folder} is a language model, expected MODEL FILE with documents"),
+        ([file, file], f"evaluate: {folder} is a language model: found 2 files, expected one with documents"),
         (
             [file, "--write", "-"],
             "evaluate: --compare, --ensemble, --average and --write are for translators, found a language model",

@@ -22,7 +22,7 @@ def test_a_generator_is_pickled_by_its_folder_and_says_what_it_is(folder: Path) 
 
 def test_generate_takes_any_setting_of_decoding_and_names_the_nearest_keyword(folder: Path) -> None:
     generator = translume.load_generator(folder, device="cpu", engine="plain")
-    assert not generator.generate("the ", strategy="greedy", max_length=3, repetition_penalty=9.0).warnings
+    assert not generator.generate("aa bb", strategy="greedy", max_length=3, repetition_penalty=9.0).warnings
     with pytest.raises(TypeError) as error:
         generator.generate("the ", max_lenght=3)
     assert str(error.value) == "generate() got an unexpected keyword argument 'max_lenght'. Did you mean 'max_length'?"

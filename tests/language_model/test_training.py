@@ -289,7 +289,10 @@ def test_other_commands_refuse_a_language_model(folder: Path) -> None:
 
     with pytest.raises(ModelFolderError) as caught:
         load_translator(folder, device="cpu")
-    assert str(caught.value) == f"{folder}: is a language model, expected a translator; use `translume generate`"
+    assert (
+        str(caught.value)
+        == f"{folder}: is a language model, expected a translator; its commands are generate, evaluate and inspect"
+    )
     assert read_config(folder).data.task == "language_model"
     assert isinstance(load_any(folder), Checkpoint)
 

@@ -113,7 +113,7 @@ def test_the_librarys_file_is_refused_with_the_name_of_the_other(tmp_path: Path)
         Tokenizer.load(tmp_path / "tokenizer.json")
     assert str(caught.value) == (
         f"{tmp_path}/tokenizer.json: is a tokenizer of the library `tokenizers`; "
-        "expected its neighbour tokenizer_settings.json"
+        "expected the model folder, or its tokenizer_settings-….json"
     )
 
 

@@ -34,6 +34,19 @@ def test_letters_are_the_tokens_of_sources_and_phones_those_of_targets(
     assert "(word tokens in the target)" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
 
 
+def test_a_tokenizer_may_be_named_by_the_folder_of_a_model(toy: Callable[..., Config], tmp_path: Path) -> None:
+    for name, shared in (("one", True), ("two", False)):
+        tokenizer = {"path": "", "target_path": "", "shared": shared, "target_kind": "" if shared else "character"}
+        head = {"head": {"tie": "all" if shared else "target"}}
+        list(train(toy({"tokenizer": tokenizer, "model": head}, updates=1), tmp_path / name))
+    config = toy({"tokenizer": {"path": str(tmp_path / "one"), "shared": True}})
+    assert vocabularies_of(config)[0].digest == load_checkpoint(tmp_path / "one").target_tokenizer.digest
+    with pytest.raises(SettingsError) as caught:
+        vocabularies_of(toy({"tokenizer": {"path": str(tmp_path / "two"), "shared": True}}))
+    wanted = f"tokenizer.path: {tmp_path}/two has two vocabularies, expected one for source and target"
+    assert str(caught.value) == wanted
+
+
 def test_a_shared_vocabulary_is_not_decomposed(toy: Callable[..., Config], tmp_path: Path) -> None:
     config = toy({"tokenizer": {"kind": "character", "normalization": "nfd", "path": ""}}, updates=1)
     message = r"^tokenizer.normalization: 'nfd' is for sources only, expected shared = false with it$"

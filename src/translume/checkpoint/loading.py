@@ -176,7 +176,8 @@ def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype, expected:
     checkpoint = task.part("checkpoint")
     if expected is not None and checkpoint is not expected:
         raise ModelFolderError(
-            f"{folder}: is a {task.model}, expected a {expected.MODEL}; use `translume {task.command}`"
+            f"{folder}: is a {task.model}, expected a {expected.MODEL}; "
+            f"its commands are {task.command}, evaluate and inspect"
         )
     if WEIGHTS not in manifest.files:
         raise ModelFolderError(f"{folder}: holds no weights yet: its training has not saved any")

@@ -25,7 +25,9 @@ def evaluate_language_model(options: EvaluateOptions) -> None:
 
     model = options.model
     if len(options.files) > 1:
-        raise SettingsError(f"evaluate: {model} is a language model, expected MODEL FILE with documents")
+        raise SettingsError(
+            f"evaluate: {model} is a language model: found {len(options.files)} files, expected one with documents"
+        )
     if options.compared is not None or options.others or options.average is not None or options.write is not None:
         raise SettingsError(
             "evaluate: --compare, --ensemble, --average and --write are for translators, found a language model"
@@ -40,6 +42,11 @@ def evaluate_language_model(options: EvaluateOptions) -> None:
     found = generator.perplexity(texts, stride=generator.config.evaluation.stride)
     if found.empty:
         warn(f"{file}: {found.empty:,} empty documents were not counted")
+    if found.unknown:
+        warn(
+            f"{file}: {found.unknown:,} of {found.tokens:,} tokens are not in the vocabulary; "
+            "figures by word, byte and character are too good by what they hide"
+        )
     scores = perplexity_scores(found)
     if options.record:
         from translume.checkpoint import record_evaluation

@@ -14,14 +14,14 @@ from translume.cli.group import interrupt_hint
 from translume.cli.options import (
     MODEL,
     Compute,
-    decoding_options,
     engine_compute_options,
+    generation_options,
     json_option,
     set_option,
     workers_option,
 )
 from translume.cli.terminal import ProgressBar, warn
-from translume.errors import SettingsError
+from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from translume.config import DataSettings, DecodingSettings
@@ -43,7 +43,7 @@ SEPARATOR = "-----"
 @click.option(
     "--prompt", "named", metavar="TEXT", help="The prompt, instead of PROMPT, such as one that begins with -."
 )
-@decoding_options
+@generation_options
 @file_options
 @json_option
 @set_option
@@ -119,9 +119,20 @@ def _generations(generator: "Generator", settings: "DecodingSettings") -> "Itera
     from translume.data.lines import STANDARD_INPUT
     from translume.translator.planning import Line
 
-    lines = (Line(number=number, text=text) for number, text in enumerate(read_lines(STANDARD_INPUT), 1))
-    while part := list(islice(lines, 1 if sys.stdin.isatty() else PROMPTS)):
+    failed: list[DataError] = []
+
+    def lines() -> Iterator[Line]:
+        try:
+            for number, text in enumerate(read_lines(STANDARD_INPUT), 1):
+                yield Line(number=number, text=text)
+        except DataError as error:  # raised after the prompts before it are continued
+            failed.append(error)
+
+    rest = lines()
+    while part := list(islice(rest, 1 if sys.stdin.isatty() else PROMPTS)):
         yield from generator.generate_lines(part, settings)
+    if failed:
+        raise failed[0]
 
 
 def _works(files: FileOptions, folder: Path, data: "DataSettings") -> list[Work]:

@@ -148,7 +148,10 @@ def command(
     else:
         if task.reads == "documents":
             if columns is not None or template is not None or valid_source is not None:
-                raise SettingsError("--columns, --template and --valid-source: expected none for a language model")
+                raise SettingsError(
+                    "--columns, --template and --valid-source: expected none for a language model, "
+                    "which reads the column named 'text' of a table"
+                )
             found: tuple[int | str, ...] = ()
         elif manifest is not None:
             found = manifest.columns

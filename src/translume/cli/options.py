@@ -197,68 +197,71 @@ def _text(name: str, help: str, *, metavar: str = "NAME", multiple: bool = False
     return click.option(name, metavar=metavar, multiple=multiple, help=help)
 
 
-decoding_options = option_group(
-    "overrides",
-    _assignments("decoding"),
-    [
-        _text("--to", "Language to translate into, of a model with several: decoding.to.", metavar="CODE"),
-        click.option("--from", "from_", metavar="CODE", help="Language of the texts: decoding.from_."),
-        _number("--beam", int, "Hypotheses kept per sentence: decoding.beam."),
-        _number("--nbest", int, "Translations returned per sentence: decoding.nbest."),
-        click.option("--strategy", metavar="NAME", cls=_StrategyOption, help="decoding.strategy."),
-        _number("--length-penalty", float, "decoding.length_penalty."),
-        _number("--coverage-penalty", float, "decoding.coverage_penalty."),
-        _text("--stop", "When a beam ends, optimal or first: decoding.stop."),
-        _number("--patience", float, "For stop = first: decoding.patience."),
-        _number("--groups", int, "Groups of a diverse beam: decoding.groups."),
-        _number("--diversity", float, "Penalty for a token of another group: decoding.diversity."),
-        _number("--min-length", int, "Minimum target tokens: decoding.min_length."),
-        _number("--max-length", int, "Maximum target tokens: decoding.max_length."),
-        _text("--split", "Translate sentence by sentence: auto, always or never: decoding.split."),
-        _text("--prefix", "Text that every target begins with: decoding.prefix.", metavar="TEXT"),
-        _text("--ban", "Forbid a phrase; @FILE: one a line: decoding.ban.", metavar="TEXT", multiple=True),
-        _number("--no-repeat-ngram", int, "Forbid repeated n-grams: decoding.no_repeat_ngram."),
-        _number("--repetition-penalty", float, "At least 1: decoding.repetition_penalty."),
-        click.option(
-            "--timestamps/--no-timestamps",
-            type=bool,
-            default=None,
-            help="Times of the segments of recordings: decoding.timestamps.",
-        ),
-        click.option(
-            "--alignment/--no-alignment", type=bool, default=None, help="Align, for --json: decoding.alignment."
-        ),
-        _text("--vocabulary", "Allow only these words: decoding.vocabulary.", metavar="FILE"),
-        click.option(
-            "--constraints",
-            "terminology",
-            metavar="FILE",
-            help="Terms, `source TAB target` a line, that targets must contain: decoding.terminology.",
-        ),
-        _number("--max-tokens", int, "Source tokens in a batch: decoding.max_tokens."),
-        _text(
-            "--max-length-action",
-            "What to do with a sentence too long for the model: error or truncate (with a warning).",
-        ),
-        click.option(
-            "--calibrated/--uncalibrated",
-            type=bool,
-            default=None,
-            help="Use the fitted temperature: decoding.calibrated.",
-        ),
-        _number("--unsmooth", float, "Undo label smoothing: decoding.unsmooth."),
-        _number("--samples", int, "Samples per sentence: decoding.samples."),
-        _number("--seed", int, "Seed of sampling: decoding.seed."),
-        _number("--temperature", float, "Sampling temperature: decoding.temperature."),
-        _number("--top-k", int, "Sample from the N likeliest tokens: decoding.top_k."),
-        _number("--top-p", float, "Sample from the nucleus: decoding.top_p."),
-        _number("--min-p", float, "Least share of the likeliest token's probability: decoding.min_p."),
-        _number("--epsilon", float, "Least probability sampled: decoding.epsilon."),
-        _number("--eta", float, "Least probability, by entropy: decoding.eta."),
-        _text("--utility", "none, chrf or bleu, for minimum Bayes risk: decoding.utility."),
-        _number("--ctc-weight", float, "Weight of CTC in ranking: decoding.ctc_weight."),
-    ],
-)
+_SOURCE_OPTIONS = [
+    _text("--to", "Language to translate into, of a model with several: decoding.to.", metavar="CODE"),
+    click.option("--from", "from_", metavar="CODE", help="Language of the texts: decoding.from_."),
+    _number("--coverage-penalty", float, "decoding.coverage_penalty."),
+    _text("--split", "Translate sentence by sentence: auto, always or never: decoding.split."),
+    _text("--prefix", "Text that every target begins with: decoding.prefix.", metavar="TEXT"),
+    click.option(
+        "--timestamps/--no-timestamps",
+        type=bool,
+        default=None,
+        help="Times of the segments of recordings: decoding.timestamps.",
+    ),
+    click.option("--alignment/--no-alignment", type=bool, default=None, help="Align, for --json: decoding.alignment."),
+    click.option(
+        "--constraints",
+        "terminology",
+        metavar="FILE",
+        help="Terms, `source TAB target` a line, that targets must contain: decoding.terminology.",
+    ),
+    _text(
+        "--max-length-action",
+        "What to do with a sentence too long for the model: error or truncate (with a warning).",
+    ),
+    click.option(
+        "--calibrated/--uncalibrated",
+        type=bool,
+        default=None,
+        help="Use the fitted temperature: decoding.calibrated.",
+    ),
+    _number("--unsmooth", float, "Undo label smoothing: decoding.unsmooth."),
+    _number("--ctc-weight", float, "Weight of CTC in ranking: decoding.ctc_weight."),
+]
+"""Options of [decoding] for models that read a source: those of `OF_SOURCES` in the settings."""
+
+_SEARCH_OPTIONS = [
+    _number("--beam", int, "Hypotheses kept per text: decoding.beam."),
+    _number("--nbest", int, "Texts returned per input: decoding.nbest."),
+    click.option("--strategy", metavar="NAME", cls=_StrategyOption, help="decoding.strategy."),
+    _number("--length-penalty", float, "decoding.length_penalty."),
+    _text("--stop", "When a beam ends, optimal or first: decoding.stop."),
+    _number("--patience", float, "For stop = first: decoding.patience."),
+    _number("--groups", int, "Groups of a diverse beam: decoding.groups."),
+    _number("--diversity", float, "Penalty for a token of another group: decoding.diversity."),
+    _number("--min-length", int, "Minimum target tokens: decoding.min_length."),
+    _number("--max-length", int, "Maximum target tokens: decoding.max_length."),
+    _text("--ban", "Forbid a phrase; @FILE: one a line: decoding.ban.", metavar="TEXT", multiple=True),
+    _number("--no-repeat-ngram", int, "Forbid repeated n-grams: decoding.no_repeat_ngram."),
+    _number("--repetition-penalty", float, "At least 1: decoding.repetition_penalty."),
+    _text("--vocabulary", "Allow only these words: decoding.vocabulary.", metavar="FILE"),
+    _number("--max-tokens", int, "Tokens in a batch: decoding.max_tokens."),
+    _number("--samples", int, "Samples per text: decoding.samples."),
+    _number("--seed", int, "Seed of sampling: decoding.seed."),
+    _number("--temperature", float, "Sampling temperature: decoding.temperature."),
+    _number("--top-k", int, "Sample from the N likeliest tokens: decoding.top_k."),
+    _number("--top-p", float, "Sample from the nucleus: decoding.top_p."),
+    _number("--min-p", float, "Least share of the likeliest token's probability: decoding.min_p."),
+    _number("--epsilon", float, "Least probability sampled: decoding.epsilon."),
+    _number("--eta", float, "Least probability, by entropy: decoding.eta."),
+    _text("--utility", "none, chrf or bleu, for minimum Bayes risk: decoding.utility."),
+]
+
+generation_options = option_group("overrides", _assignments("decoding"), _SEARCH_OPTIONS)
+"""Options named like settings of [decoding] that a language model has, added to `overrides`."""
+
+decoding_options = option_group("overrides", _assignments("decoding"), [*_SOURCE_OPTIONS, *_SEARCH_OPTIONS])
 """Options named like settings of [decoding], added to `overrides`."""
 
 evaluation_options = option_group(
@@ -298,8 +301,11 @@ def refuse_settings(command: str, overrides: Sequence[str], model: str, *, allow
 
     allowed: names of settings that the command reads for this kind of model, besides the size of batches.
     """
+    from translume.config import DecodingSettings, EvaluationSettings
+
+    known = {f"{each.table}.{name}" for each in (DecodingSettings, EvaluationSettings) for name in each.model_fields}
     for name in (override.partition("=")[0].strip() for override in overrides):
-        if name.startswith(("evaluation.", "decoding.")) and name not in (*allowed, "decoding.max_tokens"):
+        if name in known.difference(allowed, ("decoding.max_tokens",)):  # unknown names are refused with others
             raise SettingsError(f"{command}: {name} has no effect on a {model} here")
 
 

@@ -154,6 +154,12 @@ class DecodingSettings(Settings):
         return kinds
 
     @model_validator(mode="after")
+    def _lengths_agree(self) -> Self:
+        if 0 < self.max_length < self.min_length:
+            raise ValueError(f"min_length: found {self.min_length}, expected at most max_length, {self.max_length}")
+        return self
+
+    @model_validator(mode="after")
     def _only_one_correction(self) -> Self:
         if self.calibrated and self.unsmooth:
             raise ValueError(

@@ -21,7 +21,8 @@ class TokenizerSettings(Settings):
     target_size: int = Field(default=0, ge=0, le=10_000_000)
     """Maximum size of the target's vocabulary; 0: `size`."""
     path: str = ""
-    """An existing file of `translume tokenizer train`, or a model's tokenizer_settings.json; empty trains one."""
+    """An existing file of `translume tokenizer train`, or the folder of a model that has one; empty trains one. The
+    other settings of tokens are then those of the file."""
     target_path: str = ""
     """The same for the target when `shared` is false."""
     shared: bool = True

@@ -18,6 +18,7 @@ from translume.decoding.loop import (
 )
 from translume.decoding.prompt import PromptedState, PromptedStep
 from translume.decoding.rules import (
+    AfterTokens,
     ForbidFirst,
     ForbidTokens,
     ForcedPrefix,
@@ -39,6 +40,7 @@ from translume.decoding.times import TimesInPairs
 from translume.decoding.used_distribution import Reshaped, Tempered, Unsmoothed, reshaped
 
 __all__ = [
+    "AfterTokens",
     "AttentionState",
     "AttentionStepper",
     "Average",

@@ -170,6 +170,11 @@ class Fusion:
         if not self.weight > 0:
             raise ValueError(f"the weight of a language model is {self.weight}, expected above 0")
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that the language model can predict; None if it does not say."""
+        return getattr(self.model, "context", None)
+
     def start(self, state: SearchState, count: int) -> FusedState:
         """Return a translator's state of `count` rows combined with the language model's."""
         return FusedState(state, self.model.start(count))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
@@ -148,6 +148,22 @@ def prefix_too_long(tokens: int, limit: int, sentence: int) -> SearchError:
     """Return the error of a sentence whose prefix of `tokens` tokens does not fit its limit."""
     reason = f"a prefix of {tokens} tokens, expected at most the limit of {limit}"
     return SearchError(reason, sentence=sentence, token=limit + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class AfterTokens:
+    """A rule that also sees tokens chosen before the search began, as part of each hypothesis.
+
+    earlier: [S, m], those of each sentence.
+    """
+
+    rule: Rule
+    earlier: Tensor
+
+    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
+        before = self.earlier[context.sentences]
+        whole = torch.cat([prefix[:, :1], before, prefix[:, 1:]], 1)
+        return self.rule(whole, replace(context, step=context.step + before.size(1)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,10 @@ def find_columns(file: Path, keys: tuple[str, str], *, labelled: bool) -> Column
     if has_keys(str(file)):
         return _find_keys(file, line, keys, labelled=labelled)
     fields = first_row(str(file))
+    if not labelled and "text" in [field.strip().lower() for field in fields]:
+        raise DataError(
+            f"{file}:1: found columns {', '.join(map(repr, fields))}; choose {sides} with --columns A,B{_FOR_TEXTS}"
+        )
     if len(fields) == 1:
         raise DataError(
             f"{file}:1: found no tab, expected two parallel files, or one TSV, CSV, JSONL or Parquet file with {sides} "

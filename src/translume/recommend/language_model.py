@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from translume.config import DataSettings
 from translume.data import read_pairs
+from translume.errors import DataError
 from translume.recommend import Choice, Proposal
 
 SPECIALS = 4
@@ -62,8 +63,10 @@ SIZES = (
 
 
 def propose_for_documents(data: DataSettings, count: int) -> Proposal:
-    """Return the proposal for `count` lines of text, read from the files in `data`."""
+    """Return the proposal for `count` lines of text, read from the files in `data`. Raises DataError for blank ones."""
     found = survey_documents(pair.target for pair in read_pairs(data, "train"))
+    if found.blank == found.lines:
+        raise DataError(f"{data.train[0]}: found no text, expected documents")
     valid = bool(data.valid)
     choices = (Choice(path="data.task", value="language_model"), *choose_language_model(found, validated=valid))
     notes = []
@@ -71,7 +74,7 @@ def propose_for_documents(data: DataSettings, count: int) -> Proposal:
         notes.append(
             "--valid FILE names validation text; without it, documents end at blank lines and some are held out"
         )
-    size = f"{found.lines:,} lines, {found.characters:,} characters"
+    size = f"{found.lines:,} line{'s' * (found.lines != 1)}, {found.characters:,} characters"
     return Proposal(choices=choices, description="", notes=tuple(notes), size=size)
 
 
@@ -118,7 +121,7 @@ def _tokenizer(found: Documents, size: Size) -> Iterable[Choice]:
         yield Choice(
             path="tokenizer.kind", value="character", why=f"{found.distinct} different characters, little text"
         )
-        yield Choice(path="tokenizer.size", value=found.distinct + SPECIALS)
+        yield Choice(path="tokenizer.size", value=max(8, found.distinct + SPECIALS))
         yield Choice(path="tokenizer.unknown", value="token")
     else:
         yield Choice(path="tokenizer.kind", value="bpe")

@@ -138,7 +138,8 @@ class Vocabulary:
             raise DataError(f"{place}: not a tokenizer of Translume: not JSON: {error}") from None
         if isinstance(document, dict) and {"model", "added_tokens"} <= set(document):
             raise DataError(
-                f"{place}: is a tokenizer of the library `tokenizers`; expected its neighbour tokenizer_settings.json"
+                f"{place}: is a tokenizer of the library `tokenizers`; "
+                "expected the model folder, or its tokenizer_settings-….json"
             )
         if not isinstance(document, dict) or document.get("kind") != "translume tokenizer":
             raise DataError(f"{place}: is other JSON; expected a tokenizer written by Translume")

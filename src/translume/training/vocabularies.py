@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from translume.checkpoint import read_vocabularies
 from translume.config import Config
 from translume.data import Pair, count_lines, read_pairs
 from translume.data.corpus import sampling_weights
@@ -60,12 +61,25 @@ def learn_labels(config: Config, learning: Learning | None) -> tuple[Tokenizer, 
 
 
 def _tokenizer(config: Config, path: str, sides: tuple[str, ...], learning: Learning | None) -> Tokenizer:
+    if Path(path).is_dir() and path:
+        return _tokenizer_of_model(Path(path), sides)
     if path:
         return Tokenizer.load(Path(path))
     if learning is not None:
         learning(sides)
     texts = (getattr(pair, side) for pair in _sampled_pairs(config) for side in sides)
     return train_tokenizer(config.tokenizer, texts, _languages(config))
+
+
+def _tokenizer_of_model(folder: Path, sides: tuple[str, ...]) -> Tokenizer:
+    """Return the tokenizer that a model has for these sides. Raises SettingsError if it has two, or labels."""
+    vocabularies = dict(zip(("source", "target"), read_vocabularies(folder), strict=True))
+    found = {vocabularies[side].digest: vocabularies[side] for side in sides}
+    tokenizer = found.popitem()[1]
+    if found or not isinstance(tokenizer, Tokenizer):
+        what = "two vocabularies" if found else "labels"
+        raise SettingsError(f"tokenizer.path: {folder} has {what}, expected one for {' and '.join(sides)}")
+    return tokenizer
 
 
 def extended_vocabularies(

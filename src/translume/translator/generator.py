@@ -15,7 +15,9 @@ from translume.belief import NextToken
 from translume.checkpoint import LanguageModelCheckpoint, load_any, model_folder
 from translume.config import Config, DecodingOptions, DecodingSettings
 from translume.decoding import (
+    AfterTokens,
     BestHypotheses,
+    ForbidTokens,
     Hypothesis,
     PromptedState,
     PromptedStep,
@@ -56,7 +58,8 @@ class Generation:
     """Texts that continue a prompt; `str()` is the best of them.
 
     hypotheses: best first; their texts do not include the prompt.  prompt_tokens: of the prompt, without begin mark.
-    warnings: as `word: detail`. `context_full`: the text ended because the model can read no more.
+    warnings: as `word: detail`. `context_full`: the text ended because the model can read no more. `unknown`: part of
+    the prompt is not in the vocabulary.
     """
 
     prompt: str
@@ -360,7 +363,8 @@ class Generator:
         if isinstance(texts, str):
             raise TypeError("perplexity: found one text, expected many; put it into a list")
         stride = self.choose_stride(stride)
-        nats, sizes, documents, empty = 0.0, [0, 0, 0, 0], 0, 0
+        nats, sizes, documents, empty = 0.0, [0, 0, 0, 0, 0], 0, 0
+        unknown = -1 if self.tokenizer.specials.unk is None else self.tokenizer.specials.unk
         rest = iter(texts)
         while part := list(islice(rest, _AT_ONCE)):
             encoded = zip(part, self.tokenizer.encode_all(part), strict=True)
@@ -368,16 +372,17 @@ class Generator:
             empty, documents = empty + len(part) - len(filled), documents + len(filled)
             nats -= sum(map(sum, self._log_probs([labels for _, labels in filled], stride)))
             for text, labels in filled:
-                found = (len(labels), len(text.split()), len(text), len(text.encode()))
+                found = (len(labels), len(text.split()), len(text), len(text.encode()), labels.count(unknown))
                 sizes = [old + new for old, new in zip(sizes, found, strict=True)]
         if not documents:
             raise TranslationError(f"perplexity: found no text among {empty:,}, expected at least one")
-        tokens, words, characters, size = sizes
+        tokens, words, characters, size, unknown_tokens = sizes
         return Perplexity(
             nats=nats,
             documents=documents,
             empty=empty,
             tokens=tokens,
+            unknown=unknown_tokens,
             words=words,
             characters=characters,
             bytes=size,
@@ -472,8 +477,10 @@ class Generator:
             hypotheses = minimum_bayes_risk(hypotheses, settings.utility, settings.nbest)
         best = hypotheses[0]
         warnings: tuple[str, ...] = ()
+        if unknown := ids.count(self.tokenizer.specials.unk):
+            warnings = (f"unknown: {unknown:,} of the {len(ids):,} tokens of the prompt are not in the vocabulary",)
         if best.finished_by == "length" and len(best.ids) < (settings.max_length or math.inf):
-            warnings = (
+            warnings += (
                 f"context_full: the prompt of {len(ids):,} tokens and {len(best.ids):,} after it fill the context of "
                 f"{self.context:,}; max_length above that continues a text of strategy 'sampling' or 'greedy'",
             )
@@ -494,7 +501,7 @@ class Generator:
         limit = settings.max_length or room
         slides = limit > room and settings.strategy in _SLIDING
         reported = len(texts) == 1 and not (slides and strategy_from(settings).width > 1)
-        found = yield from self._window(texts, 0, min(limit, room), settings, reported=reported)
+        found = yield from self._window(texts, 0, size, min(limit, room), settings, reported=reported)
         texts = [text.with_part(each) for text, own in zip(texts, found, strict=True) for each in own]
         begin, stride = 0, self.choose_stride(0)
         single = settings.model_copy(update={"samples": 1, "nbest": 1, "utility": "none"})
@@ -504,16 +511,19 @@ class Generator:
             if count <= 0:
                 break
             parts = yield from self._window(
-                [texts[number] for number in going], begin, count, single, reported=reported
+                [texts[number] for number in going], begin, size, count, single, reported=reported
             )
             for number, (part,) in zip(going, parts, strict=True):
                 texts[number] = texts[number].with_part(part)
         return texts
 
     def _window(
-        self, texts: Sequence[_Text], begin: int, count: int, settings: DecodingSettings, *, reported: bool
+        self, texts: Sequence[_Text], begin: int, prompt: int, count: int, settings: DecodingSettings, *, reported: bool
     ) -> Steps[list[int], None, list[list[Hypothesis]]]:
-        """Search for up to `count` tokens after each of some texts of equal length, which are read from `begin` on."""
+        """Search for up to `count` tokens after each of some texts of equal length, which are read from `begin` on.
+
+        prompt: the number of tokens of the prompts. Rules see all tokens after these.
+        """
         specials, device = self.tokenizer.specials, next(self.checkpoint.model.parameters()).device
         rows = [[text.labels[begin - 1] if begin else specials.bos, *text.labels[begin:]] for text in texts]
         keys = sampling_keys([Piece(ids=tuple(text.labels)) for text in texts])
@@ -525,6 +535,12 @@ class Generator:
             reranked=settings.utility != "none",
         )
         best = BestHypotheses(strategy, len(texts))
+        rules = build_rules(self.tokenizer, [False] * len(texts), settings)
+        if specials.unk is not None:
+            rules.append(ForbidTokens((specials.unk,)))
+        if len(texts[0].labels) > prompt:
+            earlier = torch.tensor([text.labels[prompt:] for text in texts], device=device)
+            rules = [AfterTokens(rule, earlier) for rule in rules]
         with torch.inference_mode():
             state = PromptedState(self.start(len(texts)), torch.tensor(rows, device=device))
         try:
@@ -535,7 +551,7 @@ class Generator:
                 eos=specials.eos,
                 strategy=strategy,
                 limits=torch.full((len(texts),), count, device=device),
-                rules=build_rules(self.tokenizer, [False] * len(texts), settings),
+                rules=rules,
             ):
                 best.add(beam)
                 stable(beam)

@@ -18,6 +18,8 @@ class Perplexity:
     nats: −Σ log p of all tokens, end marks included.  words: of the raw texts, separated by white space.  bytes:
     of UTF-8.  empty: texts without tokens, which count nowhere else.  stride: tokens from one window of
     `context` tokens to the next; each token but the first ones of a text has at least `context` − `stride` before it.
+    unknown: tokens that stand for text that is not in the vocabulary. Predicting them is easier than predicting the
+    text, so that figures by word, byte and character are too good.
     """
 
     nats: float
@@ -29,6 +31,7 @@ class Perplexity:
     context: int
     stride: int
     empty: int = 0
+    unknown: int = 0
 
     @property
     def perplexity(self) -> float:
@@ -64,6 +67,7 @@ class Perplexity:
             "documents": self.documents,
             "empty": self.empty,
             "tokens": self.tokens,
+            "unknown": self.unknown,
             "words": self.words,
             "characters": self.characters,
             "bytes": self.bytes,

@@ -252,6 +252,8 @@ def prepare_search(
         ],
         device=device,
     )
+    if fusion is not None and fusion.longest is not None:
+        limits.clamp_(max=fusion.longest)
     strategy = strategy_from(settings, sampling_keys(pieces).to(device) if makes_draws(settings) else None)
     if any(costs):
         width = constrained_beam_width(max(costs), settings)

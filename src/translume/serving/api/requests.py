@@ -370,7 +370,7 @@ class ChatRequest(RequestBody):
     max_tokens: Annotated[int, Field(ge=1), Expected("a whole number above 0")] = 0
     """Maximum number of tokens after the prompt; by default the model's."""
     temperature: float | None = None
-    """Above 0; with `top_p` or `seed`, chooses strategy `sampling`."""
+    """Above 0, and with `top_p` or `seed`, chooses strategy `sampling`; 0 chooses `greedy`."""
     top_p: float | None = None
     """The nucleus to sample from."""
     seed: int | None = None
@@ -387,7 +387,9 @@ class ChatRequest(RequestBody):
         """The settings of [decoding] that the request replaces."""
         given = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
         found: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        if found:
+        if self.temperature == 0:
+            found = {"strategy": "greedy"}
+        elif found:
             found["strategy"] = "sampling"
         return {**found, "max_length": self.max_tokens} if self.max_tokens else found
 
