@@ -201,6 +201,16 @@ def test_lines_after_one_that_fails_are_translated_in_order(tmp_path: Path) -> N
     assert [str(each) for each in found if isinstance(each, LineError)] == [f"line {n}: too bad" for n in (2, 4, 5)]
     assert list(read_lines(shard.target)) == ["A", "", "B", "", "", "C"]
 
+    read = 0
+
+    def failing(lines: list[Line]) -> Iterator[Translation]:
+        nonlocal read
+        read += len(lines)
+        raise LineError(lines[0], "too bad")
+
+    assert len(list(outcomes(failing, lines * 100))) == 600
+    assert read < 600 * 33  # not the square of the number of lines
+
     def lost(lines: list[Line]) -> Iterator[Translation]:
         yield Translation(source="a", text="A")
         raise TranslationError("after line 1: a worker was lost")

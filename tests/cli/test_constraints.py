@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from translume.config import Config
-from translume.translator.constraints import occurrences
+from translume.translator.constraints import places
+
+
+def occurrences(phrase: str, text: str) -> int:
+    return len(places(phrase, text))
 
 
 @pytest.fixture

@@ -116,6 +116,10 @@ def test_an_epoch_keeps_its_size_at_any_temperature(counts: list[int], temperatu
     assert reads / reads.sum() == pytest.approx(shares / shares.sum())
 
 
+def test_corpora_without_pairs_have_no_weight() -> None:
+    assert sampling_weights([Direction(source="en", target="de")], [0], [1.0], 5.0) == (0.0,)
+
+
 def test_batches_begin_with_the_tags_of_their_direction(corpus: TokenizedCorpus) -> None:
     tags = corpus.source_tokenizer.languages
     bos, pad, eos = (getattr(corpus.source_tokenizer.specials, name) for name in ("bos", "pad", "eos"))

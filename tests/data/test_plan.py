@@ -148,6 +148,15 @@ def test_weights_say_how_often_a_file_is_read(write, by_bytes, tmp_path):
     assert first != second
 
 
+def test_a_file_of_small_weight_is_read_and_an_epoch_is_never_empty(write, by_bytes, tmp_path):
+    file = write("a.tsv", ["a\tb", "c\td", "e\tf"])
+    for weight, pairs in ((0.1, 1), (0.4, 1), (0.6, 2)):
+        chosen = DataSettings(train=(file,), valid=(file,), weights=(weight,))
+        corpus = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
+        batches = BatchPlan(corpus, max_tokens=50, seed=1, epoch=0).batches()
+        assert sum(len(batch.lines) for batch in batches) == pairs
+
+
 def test_a_pair_wider_than_the_budget_is_named(corpus_files, by_bytes, tmp_path):
     corpus = corpus_of([(3, 3), (5, 17)], corpus_files, by_bytes, tmp_path)
     with pytest.raises(SettingsError) as error:

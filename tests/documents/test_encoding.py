@@ -46,6 +46,15 @@ def test_the_encoding_of_html_is_detected_as_in_browsers(head: str, encoding: st
     assert (found.text, found.encode(found.text)) == (f"{head}<p>a{letter}</p>", data)
 
 
+@pytest.mark.parametrize(
+    ("named", "text"), [("gb2312", "镕"), ("shift_jis", "①"), ("euc-kr", "똠"), ("iso-8859-9", "€")]
+)
+def test_old_names_stand_for_the_larger_encodings_that_browsers_read(named: str, text: str) -> None:
+    larger = {"gb2312": "gbk", "shift_jis": "cp932", "euc-kr": "cp949", "iso-8859-9": "cp1254"}[named]
+    data = f'<meta charset="{named}"><p>{text}'.encode(larger)
+    assert EncodedText.of_html(data).text.endswith(text)
+
+
 def test_html_that_is_not_utf_8_is_read_as_windows_1252() -> None:
     assert EncodedText.of_html(b"caf\xe9 \x80").text == "café €"
     page = FORMATS[".html"].read(b"<p>caf\xe9</p>")

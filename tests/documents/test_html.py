@@ -152,6 +152,11 @@ def test_which_parts_are_translated(name: str) -> None:
     assert translated(html) == wanted
 
 
+def test_a_drawing_closed_by_its_own_tag_hides_nothing() -> None:
+    for drawing in ('<svg class="i"/>', "<math/>"):
+        assert translated(f"<p>one</p>{drawing}<p>two</p>") == f"<p>ONE</p>{drawing}<p>TWO</p>"
+
+
 def test_special_characters_are_escaped() -> None:
     assert translated("<p>a</p>", lambda _: "<b>&\u00a0\"'</b>") == "<p>&lt;b&gt;&amp;&nbsp;\"'&lt;/b&gt;</p>"
 

@@ -192,6 +192,13 @@ def test_other_archives_are_refused(suffix: str) -> None:
         assert str(caught.value) == reason
 
 
+def test_a_pdf_file_with_an_unknown_filter_is_refused_in_one_line() -> None:
+    data = pdf(["a dog"]).replace(b"/Length", b"/Filter /NoFilter /Length", 1)
+    with pytest.raises(DocumentError) as caught:
+        texts(".pdf", data)
+    assert str(caught.value) == "it is not a PDF file, or it is damaged"
+
+
 def test_pdf_files_without_text_or_with_a_password_are_refused() -> None:
     writer = pypdf.PdfWriter(clone_from=io.BytesIO(pdf(["text"])))
     writer.encrypt("secret", algorithm="RC4-128")

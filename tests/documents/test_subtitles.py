@@ -55,6 +55,11 @@ def test_a_sentence_continues_across_lines_but_not_across_speakers() -> None:
     assert lines == ("I went to the store.", "Hello.", "Hi there.", "{curly} 50 %")
 
 
+def test_identifiers_of_webvtt_are_no_text_of_the_subtitle_before() -> None:
+    text = "WEBVTT\n\nfirst\n00:01.000 --> 00:02.000\nab\ncd\n\n4a5c-77/12-0\n00:03.000 --> 00:04.000\nef\n"
+    assert translated(text) == text.replace("ab\ncd", "AB\nCD").replace("ef", "EF")
+
+
 def test_webvtt_is_translated() -> None:
     text = (
         "WEBVTT kind\n\nNOTE a b\n\nSTYLE\n::cue {}\n\n00:01.000 --> 00:02.000 line:0\n<v Ann>Hi <00:01.500>you\n\n"

@@ -1,6 +1,7 @@
 """Word documents are translated paragraph by paragraph; zip bombs and damaged files are refused."""
 
 import io
+import re
 import struct
 import zipfile
 from collections.abc import Callable
@@ -114,6 +115,15 @@ def test_no_paragraph_and_no_run_is_lost(paragraphs: list[list[str]]) -> None:
     assert [len(each.runs) for each in after] == [len(each.runs) for each in before]
     for one, other in zip(before, after, strict=True):
         assert sum(map(len, other.text.split())) >= sum(map(len, one.text.split()))
+
+
+def test_a_hyphen_that_does_not_break_is_a_character_of_the_text() -> None:
+    data = body("<w:p><w:r><w:t>e</w:t><w:noBreakHyphen/><w:t>mail</w:t></w:r></w:p>")
+    seen: list[str] = []
+    result = translated(data, lambda text: seen.append(text) or text.upper())
+    assert "".join(seen) == "e\u2011mail"
+    document = contents(result)["word/document.xml"].decode()
+    assert "".join(re.findall(r"<w:t[^>]*>([^<]*)", document)) == "E\u2011MAIL"
 
 
 def test_text_boxes_are_separate_segments_and_deleted_text_is_skipped() -> None:

@@ -79,6 +79,13 @@ def test_a_text_of_several_tokens_is_forced_as_a_whole(make):
     assert (forced.fork.step, forced.fork.wanted.id) == (1, spelt[0])
 
 
+def test_a_blank_text_is_no_token(make):
+    for text in ("", " "):
+        with pytest.raises(TranslationError) as error:
+            translume.force_token(make(), SOURCE, 1, text)
+        assert str(error.value) == "token: found a blank text, expected a piece of the target's vocabulary"
+
+
 def test_a_forced_text_starts_a_word_if_the_token_it_replaces_does():
     tokenizer = train_tokenizer(TokenizerSettings(kind="bpe", size=275), ["an ban an ban an"])
     word, inside = map(tokenizer.pieces().index, ("▁an", "an"))

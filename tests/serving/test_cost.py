@@ -16,6 +16,7 @@ from translume.serving.access.limits import Limits
 from translume.serving.access.usage import Usage, totals_in
 from translume.serving.api.cost import characters_to_charge
 from translume.serving.api.errors import RequestError
+from translume.serving.api.language_codes import find_language
 from translume.serving.settings import KeySettings
 from translume.serving.workers.models import Served
 from translume.serving.workers.scheduler import Scheduler
@@ -76,6 +77,30 @@ def test_a_request_that_may_make_too_many_tokens_is_refused_with_the_field_to_lo
     held = live.post("/v1/translate", text=SENTENCE, constraints=["abcdefgh"] * 4).json()
     assert (held["code"], held["field"]) == ("too_costly", "constraints")
     assert live.server.scheduler.waiting == before
+
+
+def test_other_interfaces_have_the_same_limit(start: Callable[..., Any], translator: Translator) -> None:
+    live = start(Served.of("en-de", translator), target_tokens=5000)
+    for fields in ({}, {"format": "html"}):
+        many = live.post("/translate", q=[SENTENCE] * 20, source="en", target="de", alternatives=15, **fields)
+        assert (many.status, many.json()["field"]) == (413, "alternatives")
+        assert live.post("/translate", q=[SENTENCE] * 20, source="en", target="de", **fields).status == 200
+        assert live.post("/translate", q=[SENTENCE] * 90, source="en", target="de", **fields).json()["field"] == "q"
+    deepl = live.post("/v2/translate", text=[SENTENCE] * 49, target_lang="DE")
+    assert deepl.status == 200
+    live = start(Served.of("en-de", translator), target_tokens=500)
+    deepl = live.post("/v2/translate", text=[SENTENCE] * 49, target_lang="DE")
+    assert (deepl.status, deepl.json()["field"]) == (413, "text")
+
+
+def test_long_codes_of_languages_cost_no_time(start: Callable[..., Any], translator: Translator) -> None:
+    begin = time.perf_counter()
+    assert find_language("x-" * 200_000, ["en", "de"]) is None
+    live = start(Served.of("en-de", translator))
+    for path in ("/translate", "/v1/translate"):
+        refused = live.post(path, q="ab", text="ab", source="x-" * 32_000, target="de")
+        assert 400 <= refused.status < 500
+    assert time.perf_counter() - begin < 5  # the square of the length would take minutes
 
 
 def test_a_line_that_may_cost_twice_as_much_counts_twice(translator: Translator) -> None:

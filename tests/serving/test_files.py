@@ -4,17 +4,20 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from starlette.requests import Request
 
 from translume.serving.access.limits import Limits
+from translume.serving.api.body import form_parts
 from translume.serving.api.errors import RequestError
 from translume.serving.files.jobs import FOLDER_PREFIX, FileTask, Jobs, PrivateFolder
+from translume.serving.files.uploads import Uploads
 from translume.serving.workers.models import Served
 from translume.serving.workers.scheduler import Scheduler
 from translume.translator import Translation, Translator
@@ -139,6 +142,27 @@ def test_a_file_name_is_shown_without_directories(live: Any, given: str, shown: 
         return
     assert finished_status(live, answer)["name"] == shown
     assert live.get(f"{answer.headers['Location']}/result").status == 200
+
+
+def test_names_in_a_form_may_have_no_quotation_marks() -> None:
+    head = b"--x\r\nContent-Disposition: form-data; name=file; filename=a.txt\r\n\r\nab\r\n--x--"
+    request = Request({"type": "http", "headers": [(b"content-type", b"multipart/form-data; boundary=x")]})
+    (part,) = form_parts(request, head)
+    assert (part.name, part.file_name, part.value) == ("file", "a.txt", b"ab")
+
+
+def test_one_client_does_not_take_all_places_of_uploads() -> None:
+    async def four(clients: Sequence[str]) -> None:
+        uploads = object.__new__(Uploads)
+        reading: list[str] = []
+        async with AsyncExitStack() as stack:
+            for client in clients:
+                await stack.enter_async_context(uploads._turn(reading, client))
+
+    asyncio.run(four(["a", "a", "a", "b"]))
+    with pytest.raises(RequestError) as caught:
+        asyncio.run(four(["a"] * 4))
+    assert str(caught.value) == "3 of your uploads are waiting, expected at most 3; try later"
 
 
 def test_a_long_file_name_may_be_percent_encoded(live: Any) -> None:

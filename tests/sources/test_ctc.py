@@ -9,9 +9,10 @@ import pytest
 import torch
 from tests.sources.conftest import frames_of
 
-from translume.config import Config
+from translume.config import Config, DecodingSettings
 from translume.engine.native_layers import NativeLayers
 from translume.errors import SettingsError
+from translume.model import LossOptions
 from translume.model.ctc import Ctc
 from translume.model.frames import FrameEmbedding
 from translume.model.layout import Layout
@@ -99,3 +100,20 @@ def test_a_search_ranks_by_attention_and_ctc_and_encodes_its_source_once(
         ((_, queued),) = translator.translate_each(lines, translator.config.decoding.model_copy(update=settings))
         assert isinstance(queued, Translation)
         assert [(each.ids, each.score) for each in queued.hypotheses] == [(each.ids, each.score) for each in found]
+        alone = translator.translate(source, beam=1, nbest=1, ctc_weight=0.75, strategy="beam").hypotheses[0]
+        blind = translator.translate(source, beam=1, nbest=1, ctc_weight=0.0, strategy="beam").hypotheses[0]
+        assert alone.score != pytest.approx(blind.score, abs=1e-3)
+    for count in (1, 3):  # samples are drawn from the decoder alone
+        drawn = [
+            plain.translate(
+                source,
+                settings=DecodingSettings(strategy="sampling", samples=count, nbest=count, seed=5, ctc_weight=weight),
+            )
+            for weight in (0.0, 0.75)
+        ]
+        assert drawn[0] == drawn[1]
+    target = torch.tensor([[bos, *plain.checkpoint.target_tokenizer.encode("abc")]])
+    labels = torch.cat([target[:, 1:], torch.tensor([[eos]])], 1)
+    given = (frames, torch.ones(frames.shape[:2], dtype=torch.bool), target, labels, torch.ones_like(target).bool())
+    once, twice = (model.loss(*given, LossOptions(ctc_weight=0.5, r_drop=weight)).objective for weight in (0.0, 1.0))
+    torch.testing.assert_close(once, twice)  # without dropout, both passes are equal

@@ -188,6 +188,7 @@ def test_arrays_of_the_wrong_kind_are_refused(make: Make) -> None:
         (np.zeros(5), "<ndarray 5>: holds an array of shape [5] and type float64, expected numbers in frames [L, F]"),
         (np.full((1, 5), np.nan), "<ndarray 1 × 5>: holds a number that is not finite"),
         (np.full((1, 5), 1e6), "<ndarray 1 × 5>: holds a number above 65,504"),
+        (np.full((1, 5), 1e-6), "<ndarray 1 × 5>: all numbers are below 0.0001, which training rounds off; scale them"),
         (b"", "<0 bytes>: empty file, expected an array in .npy or .npz format"),
     ):
         with pytest.raises(DataError) as error:

@@ -35,6 +35,7 @@ def refusal(config: Config, folder: Path, *, source: Path | None = None) -> str:
         ({"model": {"feed_forward": 29}}, {}, "this run began with model.feed_forward = 23, found 29"),
         ({"model": {"head": {"bias": False}}}, {}, "this run began with model.head.bias = True, found False"),
         ({"tokenizer": {"lowercase": True}}, {}, "this run began with tokenizer.lowercase = False, found True"),
+        ({"data": {"label_separator": ";"}}, {}, "this run began with data.label_separator = ',', found ';'"),
         (
             {},
             {"learning_rate": 0.7},

@@ -81,7 +81,7 @@ def test_alignment_is_optional_and_absent_for_texts_translated_in_parts(make: Ma
 
 
 def test_json_contains_the_alignment_and_warnings_by_kind(make: Make) -> None:
-    translator = make("decoding.max_length=3", "decoding.min_length=9", "decoding.alignment=true", "decoding.beam=2")
+    translator = make("decoding.max_length=3", "decoding.alignment=true", "decoding.beam=2")
     found = translator.translate("abc de")
     read = json.loads(json.dumps(found.to_dict()))
     assert (found.warnings, found.quality_warnings) == (

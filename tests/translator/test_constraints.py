@@ -14,13 +14,25 @@ from translume.config import Config, DecodingSettings, ModelSettings, TokenizerS
 from translume.errors import DataError, SettingsError, TranslationError
 from translume.text import Tokenizer, train_tokenizer
 from translume.translator import Translator
-from translume.translator.constraints import Terminology, boundaries, build_constraint, occurrences, phrase_of, words_of
+from translume.translator.constraints import (
+    Terminology,
+    boundaries,
+    build_constraint,
+    phrase_of,
+    places,
+    unmet_constraints,
+    words_of,
+)
 
 Make = Callable[..., Translator]
 TEXTS = ["der mann und die mannschaft", "ein haus, zwei häuser. 12 und 1234", "漢字 und かな sind schrift-zeichen!"]
 WORDS = ["mann", "haus,", "mannschaft", "12", "漢字", "häuser", "die mann", "und", "zwei", "n", "schrift-zeichen!"]
 WANTED = "expected as many lists of constraints as texts"
 KINDS = ["bpe", "unigram", "wordpiece", "character", "byte", "word"]
+
+
+def occurrences(phrase: str, text: str) -> int:
+    return len(places(phrase, text))
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +245,16 @@ def test_terms_in_the_source_become_constraints(models: dict[str, Translator], t
     assert occurrences("mannschaft", found[2].text)
     plain = translator.translate("häuser", settings=terms.model_copy(update={"terminology": ""}))
     assert found[1] == plain
+
+
+def test_a_term_given_twice_is_met_by_two_of_its_translations(models: dict[str, Translator]) -> None:
+    term = build_constraint(["mann", "haus"], models["bpe"].checkpoint.target_tokenizer)
+    assert term is not None
+    for text, unmet in (("mann und haus", 0), ("haus haus", 0), ("mann", 1), ("mannhaus", 1), ("", 1)):
+        assert len(unmet_constraints(text, [term, term])) == unmet, text
+    longer = build_constraint(["zwei häuser", "häuser"], models["bpe"].checkpoint.target_tokenizer)
+    assert longer is not None
+    assert unmet_constraints("zwei häuser", [longer, longer]) == [longer]  # one place counts once
 
 
 def test_one_of_several_translations_of_a_term_suffices(models: dict[str, Translator], tmp_path: Path) -> None:

@@ -89,6 +89,14 @@ def test_compiled_members_give_the_same_translations(pair: tuple[Translator, Tra
         assert found.log_prob == pytest.approx(wanted.log_prob, abs=1e-3)
 
 
+def test_members_begin_their_texts_with_the_same_tags(make: Make) -> None:
+    one = make()
+    config = one.config.model_copy(update={"model": one.config.model.model_copy(update={"language_tags": "target"})})
+    with pytest.raises(SettingsError) as caught:
+        one.ensemble_with(Translator(replace(one.checkpoint, config=config)))
+    assert str(caught.value) == "ensemble: model 2 has model.language_tags = 'target', expected 'none' as model 1"
+
+
 def test_the_source_limit_is_the_smallest_of_the_members(make: Make) -> None:
     ensemble = make(max_positions=41).ensemble_with(make(max_positions=11))
     with pytest.raises(TranslationError, match="expected at most 10"):

@@ -1,5 +1,7 @@
 """Warnings about finished targets, and placeholders that a target must contain."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +30,12 @@ ALL = ("number", "url", "tag")
 )
 def test_placeholders_are_found_in_order(text: str, kinds: tuple[str, ...], wanted: list[str]) -> None:
     assert placeholders_of(text, kinds) == wanted
+
+
+def test_placeholders_of_long_texts_take_time_in_proportion() -> None:
+    begin = time.perf_counter()
+    assert len(placeholders_of("12 " * 60_000, ALL)) == 60_000
+    assert time.perf_counter() - begin < 5  # the square of the length would take minutes
 
 
 @given(st.text("15., ab<>/{}", max_size=30))

@@ -70,6 +70,15 @@ def record_evaluation(folder: Path, record: Mapping[str, Any]) -> None:
     rewrite_scores(folder, score_lines(read_history(folder)))
 
 
+def is_evaluation(line: bytes) -> bool:
+    """Return whether a line of the log is about an evaluation or a calibration, not about training."""
+    try:
+        record = json.loads(line)
+    except ValueError:  # cut off when a process was killed
+        return False
+    return isinstance(record, dict) and record.get("event") in (EVALUATED, CALIBRATED)
+
+
 def score_lines(history: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each score since the last training, without folders; of repeated scores only the last one."""
     lines: dict[tuple[str, str], str] = {}

@@ -44,7 +44,7 @@ class DecodingSettings(Settings):
     """Beam width: hypotheses kept per sentence, over all groups for "diverse"."""
     nbest: int = Field(default=1, ge=1, le=MAX_TARGETS)
     """Number of targets returned per sentence; at most `beam` or `samples`."""
-    length_penalty: float = 1.0
+    length_penalty: float = Field(default=1.0, ge=-10.0, le=10.0)
     """Exponent of the length in the score of a hypothesis; 0 ranks by log-probability."""
     length_penalty_form: Literal["power", "gnmt"] = "power"
     """log_prob / length ** p ("power") or / ((5 + length) / 6) ** p ("gnmt", Wu et al. 2016); the end mark counts."""
@@ -56,7 +56,7 @@ class DecodingSettings(Settings):
     """With stop "first": multiple of `beam` that must have finished (Kasai et al. 2022)."""
     groups: int = Field(default=0, ge=0)
     """Number of groups of a diverse beam, a divisor of `beam`; 0: as many as `beam`."""
-    diversity: float = Field(default=0.5, ge=0.0)
+    diversity: float = Field(default=0.5, ge=0.0, le=1_000_000.0)
     """Penalty of a token for each earlier group of a diverse beam that chose it (Vijayakumar et al. 2018)."""
     min_length: int = Field(default=0, ge=0)
     """Minimum number of target tokens, end mark excluded."""
@@ -113,7 +113,7 @@ class DecodingSettings(Settings):
     """Number of targets sampled per sentence: "sampling" with, "stochastic" without replacement."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of sampling. The same seed gives a sentence the same targets, whatever else is in the batch."""
-    temperature: float = Field(default=1.0, gt=0.0)
+    temperature: float = Field(default=1.0, ge=1e-6)
     """Sample from p ** (1/T): T below 1 favours likely tokens, above 1 flattens the distribution."""
     top_k: int = Field(default=0, ge=0)
     """Sample from the k most likely tokens (Fan et al. 2018); 0: from all."""

@@ -4,6 +4,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from glob import escape, has_magic
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Self, TypeVar
@@ -190,13 +191,20 @@ class Config(Settings):
     def relative_to(self, folder: Path) -> Self:
         """Return a copy with paths joined to `folder`, but not addresses; paths in [decoding] become absolute."""
 
+        escaped = Path(escape(str(folder)))
+
+        def joined(path: str) -> str:
+            if not path or "://" in path:
+                return path
+            return str((escaped if has_magic(path) else folder) / path)
+
         def read_anywhere(path: str) -> str:
             return str((folder / path).absolute()) if path else ""
 
         ban = tuple(f"@{read_anywhere(each[1:])}" if names_file(each) else each for each in self.decoding.ban)
         named = {name: read_anywhere(getattr(self.decoding, name)) for name in ("terminology", "vocabulary")}
         decoding = {name: value for name, value in {**named, "ban": ban}.items() if value}
-        moved = self._with_paths(lambda path: str(folder / path) if path and "://" not in path else path)
+        moved = self._with_paths(joined)
         return moved.model_copy(update={"decoding": self.decoding.model_copy(update=decoding)})
 
     def without_folders(self) -> Self:

@@ -184,7 +184,7 @@ def sampling_weights(
     for group, count, weight in zip(groups, counts, weights, strict=True):
         sizes[group] = sizes.get(group, 0.0) + count * weight
     shares = {group: size ** (1 / temperature) for group, size in sizes.items()}
-    scale = sum(sizes.values()) / sum(shares.values())
+    scale = sum(sizes.values()) / (sum(shares.values()) or 1.0)
     factors = {group: scale * shares[group] / size if size else 0.0 for group, size in sizes.items()}
     return tuple(weight * factors[group] for group, weight in zip(groups, weights, strict=True))
 

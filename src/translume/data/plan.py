@@ -101,6 +101,8 @@ def _items(corpus: TokenizedCorpus, generator: np.random.Generator) -> NDArray[n
             numbers = np.arange(first, end, dtype=np.uint32)
             parts += [numbers] * int(weight)
             part = round((weight - int(weight)) * len(numbers))
+            if 0 < weight < 1 and len(numbers):
+                part = max(part, 1)  # no file is left out, and an epoch is never empty
             if part:
                 again = numbers.copy()
                 generator.shuffle(again)

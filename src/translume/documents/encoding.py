@@ -13,7 +13,10 @@ _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_BROWSER_ALIASES: Final = {"iso8859-1": "cp1252", "ascii": "cp1252"}
+_BROWSER_ALIASES: Final = {
+    "iso8859-1": "cp1252", "ascii": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "gb2312": "gbk",
+    "shift_jis": "cp932", "euc_kr": "cp949",
+}  # fmt: skip
 _PAGE_ENCODINGS: Final = frozenset(
     {
         *("utf-8", "koi8-r", "koi8-u", "mac-roman", "cp866", "cp1252", "ascii"),

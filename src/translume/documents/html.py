@@ -40,6 +40,8 @@ UNTRANSLATED: Final = _elements(
     "script style code kbd samp var textarea svg math template xmp iframe noembed noframes object plaintext"
 )
 """Elements whose content is not translated."""
+FOREIGN: Final = _elements("math svg")
+"""Elements that `/>` closes in HTML too."""
 VOID: Final = _elements("area base br col embed hr img input link meta param source track wbr")
 WITHOUT_END: Final = _elements("p li dt dd option optgroup tr td th rt rp")
 """Elements whose end tag may be omitted before the next such element and before the end of their container."""
@@ -85,7 +87,7 @@ def tokens(html: str, *, xml: bool = False) -> Iterator[Token]:
             continue
         place, name = tag.end(), tag["name"].lower()
         yield Token("closes" if tag["slash"] else "opens", tag.group(), name)
-        if xml and tag["attributes"].endswith("/"):
+        if (xml or name in FOREIGN) and tag["attributes"].endswith("/"):
             if name not in VOID:
                 yield Token("closes", "", name)
             continue

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pypdf
-from pypdf.errors import PyPdfError
+from pypdf.errors import DependencyError, DeprecationError, PyPdfError
 
 from translume.documents.segments import Segment, check_segments
 from translume.errors import DocumentError
@@ -17,7 +17,10 @@ MOST_PAGES: Final = 5000
 _FULL: Final = 0.7
 """Share of a page's longest line from which a line is full: the paragraph goes on in the next one."""
 _ITEM: Final = re.compile(r"\s*(?:[•‣◦▪–—*-]|\d{1,3}[.)])\s")
-_BROKEN: Final = (PyPdfError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError)
+_BROKEN: Final = (
+    PyPdfError, DependencyError, DeprecationError, RuntimeError, ValueError, KeyError, TypeError, AttributeError,
+    IndexError, ArithmeticError, OSError,
+)  # fmt: skip
 """Errors that pypdf raises for invalid files."""
 
 logging.getLogger("pypdf").setLevel(logging.CRITICAL)

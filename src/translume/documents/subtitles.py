@@ -39,11 +39,11 @@ class Subtitles:
         times = [number for number, line in enumerate(lines) if "-->" in line and _TIMES.match(line)]
         if not times and encoded.text.strip():
             raise DocumentError("found no line with times, such as 00:00:01,000 --> 00:00:02,500")
-        reader = _Reader()
+        reader, web = _Reader(), lines[:1] != [] and lines[0].startswith("WEBVTT")
         end = 0
         for place, number in enumerate(times):
             reader.pieces += lines[end : number + 1]
-            end = _end(lines, number + 1, times[place + 1] if place + 1 < len(times) else len(lines))
+            end = _end(lines, number + 1, times[place + 1] if place + 1 < len(times) else len(lines), web=web)
             reader.shown(lines[number + 1 : end])
         reader.pieces += lines[end:]
         return cls(encoded=encoded, pieces=tuple(reader.pieces), segments=tuple(reader.segments))
@@ -55,8 +55,13 @@ class Subtitles:
         )
 
 
-def _end(lines: Sequence[str], begin: int, following: int) -> int:
-    """Return the end of a subtitle's lines.  following: line with the times of the next subtitle."""
+def _end(lines: Sequence[str], begin: int, following: int, *, web: bool) -> int:
+    """Return the end of a subtitle's lines.  following: line with the times of the next subtitle.
+
+    web: whether the format is WebVTT, where a blank line ends a subtitle and any text may be its identifier.
+    """
+    if web:
+        return next((number for number in range(begin, following) if not lines[number].strip()), following)
     end = following
     if following < len(lines) and following - 1 > begin - 1 and _NUMBER.fullmatch(lines[following - 1]):
         end = following - 1

@@ -44,6 +44,8 @@ def _inside(paragraph: "etree._Element", space: str) -> Iterator["etree._Element
     while waiting:
         element = waiting.pop()
         name = element.tag.removeprefix(space) if isinstance(element.tag, str) else ""
+        if name == "noBreakHyphen":  # a character of the text
+            element.tag, element.text, name = f"{space}t", "\u2011", "t"
         if name == "t" or (name in _BREAKS and element.getparent().tag in (f"{space}r", f"{space}p")):
             yield element
         elif name not in ("p", "fld"):

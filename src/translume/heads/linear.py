@@ -72,7 +72,7 @@ class MeanToken:
 
 
 def _shares(smoothed: Tensor, like: Tensor) -> Tensor:
-    marks = smoothed.to(accumulation_dtype(like))
+    marks = smoothed.to(like.device, accumulation_dtype(like))
     return marks / marks.sum()
 
 

@@ -284,6 +284,8 @@ def _ids(tokenizer: Tokenizer, token: str | int, replaced: int) -> tuple[int, ..
         if not 0 <= token < len(tokenizer):
             raise TranslationError(f"token: found id {token}, expected 0 to {len(tokenizer) - 1}")
         return (token,)
+    if not token.strip():
+        raise TranslationError("token: found a blank text, expected a piece of the target's vocabulary")
     pieces = {piece: id_ for id_, piece in enumerate(tokenizer.pieces())}
     begins = replaced == tokenizer.specials.eos or tokenizer.tokens([replaced])[0].startswith(MARK)
     for piece in (MARK + token, token) if begins else (token, MARK + token):

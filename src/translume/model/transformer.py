@@ -269,6 +269,8 @@ class Transformer(nn.Module):
         if self.ctc is None or not options.ctc_weight:
             return loss
         aligned = self.ctc.loss(forced.memory, forced.memory_layout, target, target_mask)
+        if options.r_drop:
+            aligned = aligned / 2  # the mean of both passes, as the other losses
         return replace(loss, objective=torch.lerp(loss.objective, aligned.to(loss.objective.dtype), options.ctc_weight))
 
     @torch.no_grad()

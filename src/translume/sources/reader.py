@@ -52,8 +52,11 @@ class FrameReader(ABC):
         frames = np.ascontiguousarray(frames, np.float32)
         if not np.isfinite(frames).all():
             raise DataError(f"{name}: holds a number that is not finite")
-        if abs(frames).max(initial=0.0) > _LARGEST:
+        largest = float(abs(frames).max(initial=0.0))
+        if largest > _LARGEST:
             raise DataError(f"{name}: holds a number above {_LARGEST:,}")
+        if 0 < largest < _SMALLEST:
+            raise DataError(f"{name}: all numbers are below {_SMALLEST}, which training rounds off; scale them")
         return frames
 
     @abstractmethod
@@ -74,6 +77,8 @@ class FrameReader(ABC):
 
 _LARGEST = 65504
 """The largest number of 16 bits, in which frames are cached."""
+_SMALLEST = 1e-4
+"""Frames are stored in half precision for training, whose relative error is larger below this number."""
 
 
 class UnreadableError(Exception):

@@ -79,15 +79,17 @@ def _alphabet(settings: TokenizerSettings, counts: Counter[str], text_ids: int) 
 
 
 def _check(settings: TokenizerSettings, text_ids: int, needed: int, unit: str) -> None:
+    """Raise SettingsError if the ids for text are fewer than needed. The others are special, bytes or languages."""
     if text_ids < needed:
         reserved = reserved_pieces(settings)
         special = sum(not piece.startswith("<0x") for piece in reserved)
         parts = [f"{special} special tokens", f"{needed} {unit}{'s' * (needed != 1)}"]
         if len(reserved) > special:
             parts.insert(1, "256 bytes")
-        raise SettingsError(
-            f"tokenizer.size: found {settings.size}, expected at least {len(reserved) + needed} ({', '.join(parts)})"
-        )
+        if languages := settings.size - text_ids - len(reserved):
+            parts.insert(-1, f"{languages} language{'s' * (languages != 1)}")
+        wanted = settings.size - text_ids + needed
+        raise SettingsError(f"tokenizer.size: found {settings.size}, expected at least {wanted} ({', '.join(parts)})")
 
 
 def _learn(

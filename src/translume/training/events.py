@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from translume.checkpoint.history import NAME, append_history
+from translume.checkpoint.history import NAME, append_history, is_evaluation
 from translume.config.heads import Measure
 from translume.data import Account, DataFile
 
@@ -167,11 +167,16 @@ class History:
     """The log of a folder. Lines written after the last commit are cut off when the run is resumed."""
 
     def __init__(self, folder: Path, *, keep_bytes: int) -> None:
-        """Truncate the log to `keep_bytes`; later lines belong to updates that will be repeated."""
+        """Truncate the log to `keep_bytes`; later lines belong to updates that will be repeated, or to evaluations."""
         self._folder, self._size = folder, keep_bytes
         path = folder / NAME
         if path.exists() and path.stat().st_size > keep_bytes:
-            os.truncate(path, keep_bytes)
+            with path.open("rb+") as file:
+                file.seek(keep_bytes)
+                kept = [line for line in file if is_evaluation(line)]
+                file.seek(keep_bytes)
+                file.truncate()
+                file.writelines(kept)
 
     def add(self, event: Event, *, elapsed: float) -> None:
         """Write an event, except Progress events that are not `logged`.  elapsed: seconds of the run so far."""

@@ -26,8 +26,9 @@ from translume.training.mapped import kept
 Precision = Literal["fp32", "bf16"]
 """The precision of matrix products and activations in training; the weights that the optimiser changes are fp32."""
 
-_KEPT_FP32 = ("head.", "encoder.embedding.mean", "encoder.embedding.deviation")
-"""Beginnings of the names of buffers that stay fp32: tables of a head, mean and deviation of frames."""
+_KEPT_FP32 = ("head.", "encoder.embedding.mean", "encoder.embedding.deviation", "encoder.embedding.positions.table")
+"""Beginnings of the names of buffers that stay fp32: tables of a head, mean and deviation of frames, and stored
+positions."""
 
 MOMENTS = (("moment1", "exp_avg"), ("moment2", "exp_avg_sq"))
 """Names of Adam's moments, saved and in torch."""

@@ -198,8 +198,13 @@ def plan_run(config: Config, store: Store, source: Path | None) -> RunPlan:
             raise SettingsError(
                 f"{place}: found {found} without a model to adapt; name one with --from, or leave the setting out"
             )
-    same = stored is not None and (stored.config.tokenizer, stored.config.data) == (config.tokenizer, config.data)
+    same = stored is not None and _vocabulary_settings(stored.config) == _vocabulary_settings(config)
     return RunPlan(config=config, state=None, stored=stored if same else None, base=None)
+
+
+def _vocabulary_settings(config: Config) -> tuple[object, ...]:
+    """Return the settings that vocabularies depend on."""
+    return config.tokenizer, config.data, config.model.language_tags, getattr(config.model.head, "labels", None)
 
 
 def _refuse_other_source(folder: str, began: str, source: Path | None) -> None:
@@ -439,7 +444,8 @@ def _updater(
 ) -> Updater | ShardedUpdater:
     settings = model.config.training
     options = task_of(model.config).part("loss_options")(settings, model.target)
-    options = replace(options, teacher=teacher)
+    smoothed = None if options.smoothed is None else options.smoothed.to(device)
+    options = replace(options, teacher=teacher, smoothed=smoothed)
     kind = ShardedUpdater if divides_weights(settings, group) else Updater
     return kind(transformer, settings, options=options, precision=precision, device=device, group=group)
 

@@ -157,7 +157,13 @@ def refuse_other_settings(folder: str, began: Config, found: Config, precision: 
                 path, old, new = first_difference(f"{table}.{name}", old, new)
                 rule = f"; these may change: {', '.join(MAY_CHANGE)}" if table == "training" else ""
                 raise TrainingError(f"{folder}: this run began with {path} = {old!r}, found {new!r}{rule}")
-    for name in ("source", "streaming", *(["shuffle_buffer"] if found.data.streaming else [])):
+    for name in (
+        "source",
+        "streaming",
+        "block_length",
+        "label_separator",
+        *(["shuffle_buffer"] if found.data.streaming else []),
+    ):
         if getattr(began.data, name) != getattr(found.data, name):
             path, old, new = first_difference(f"data.{name}", getattr(began.data, name), getattr(found.data, name))
             raise TrainingError(f"{folder}: this run began with {path} = {old!r}, found {new!r}")

@@ -51,6 +51,9 @@ def _refuse_other_vocabularies(found: AnyCheckpoint, model: ModelDescription, pl
         raise SettingsError(f"{place} is a {other.model}, expected a {task.model}, as data.task = '{task.name}' trains")
     if found.config.data.source != model.config.data.source:
         raise SettingsError(f"{place} has another data.source, expected the same")
+    tags, own = (each.model.language_tags for each in (found.config, model.config))
+    if tags != own:
+        raise SettingsError(f"{place} has model.language_tags = '{tags}', expected '{own}'")
     if found.source_tokenizer.digest != model.source.digest:
         raise SettingsError(f"{place} has other source tokens, expected tokenizer.path = '{_file(folder, 'source')}'")
     if found.target.digest != model.target.digest:

@@ -120,7 +120,8 @@ def _sampled_pairs(config: Config) -> Iterator[Pair]:
     if data.sampling_temperature != 1:
         groups, own = [place.direction for place in places], [place.weight for place in places]
         weights = list(sampling_weights(groups, counts, own, data.sampling_temperature))
-    share = min(1.0, most / max(sum(counts), 1))
+    total = sum(count * weight for count, weight in zip(counts, weights, strict=True))
+    share = min(1.0, most / max(total, 1))
     due = 0.0
     for place, weight in zip(places, weights, strict=True):
         for pair in place.read():

@@ -221,7 +221,11 @@ class Constraint:
 
     def met_by(self, text: str, times: int) -> bool:
         """Whether a target contains one of the texts at least `times` times without overlap."""
-        return any(occurrences(each, text) >= times for each in self.texts)
+        end = count = 0
+        for last, first in sorted(place[::-1] for each in self.texts for place in places(each, text)):
+            if first >= end:
+                end, count = last, count + 1
+        return count >= times
 
 
 def build_constraint(texts: Sequence[str], tokenizer: Tokenizer) -> Constraint | None:
@@ -269,16 +273,18 @@ def _parts(spelling: bytes, place: int) -> bool:
         return place == 0 and 0xE4 <= spelling[0] <= 0xE9
 
 
-def occurrences(phrase: str, text: str) -> int:
-    """How often a text contains a phrase as whole words, without overlap."""
-    count = start = 0
+def places(phrase: str, text: str) -> list[tuple[int, int]]:
+    """The places of a phrase in a text as whole words, without overlap: first character, and the one after the last."""
+    found_places, start = [], 0
     while (found := text.find(phrase, start)) >= 0:
         end = found + len(phrase)
         goes_on = (found and word_character(text[found - 1]) and word_character(phrase[0])) or (
             end < len(text) and word_character(text[end]) and word_character(phrase[-1])
         )
-        count, start = (count, found + 1) if goes_on else (count + 1, end)
-    return count
+        if not goes_on:
+            found_places.append((found, end))
+        start = found + 1 if goes_on else end
+    return found_places
 
 
 def constraint_cost(constraints: Sequence[Constraint], tokenizer: Tokenizer) -> int:
@@ -429,12 +435,14 @@ def placeholders_of(text: str, kinds: Sequence[str]) -> list[str]:
     numbers in another way.
     """
     places: dict[int, int] = {}
+    taken = bytearray(len(text))
     for kind, pattern in PATTERNS.items():
         if kind not in kinds:
             continue
         for match in pattern.finditer(text):
-            if not any(begin < match.end() and match.start() < end for begin, end in places.items()):
+            if not any(taken[match.start() : match.end()]):
                 places[match.start()] = match.end()
+                taken[match.start() : match.end()] = b"\1" * (match.end() - match.start())
     return [text[begin:end] for begin, end in sorted(places.items())]
 
 

@@ -118,6 +118,11 @@ def combine(every: Sequence[EnsembleMembers], average: Average) -> EnsembleMembe
         _refuse_another("target", first.target_tokenizer, other.target_tokenizer, number)
         if other.config.data.source != first.config.data.source:
             raise SettingsError(f"ensemble: model {number} has another data.source than model 1, expected the same")
+        tags, wanted_tags = (each.config.model.language_tags for each in (other, first))
+        if tags != wanted_tags:
+            raise SettingsError(
+                f"ensemble: model {number} has model.language_tags = '{tags}', expected '{wanted_tags}' as model 1"
+            )
         if _pooling(other) != _pooling(first):
             what = "model.segment_pooling or another separator"
             raise SettingsError(f"ensemble: model {number} has another {what} than model 1, expected the same")

@@ -86,7 +86,7 @@ class SearchPlan:
     def of(cls, settings: DecodingSettings) -> Self:
         """Derive them from [decoding]."""
         strategy = strategy_from(settings)
-        reranked = (settings.utility != "none" or settings.ctc_weight > 0) and strategy.width > 1
+        reranked = (settings.utility != "none" or reads_ctc(settings)) and strategy.width > 1
         return cls(
             decoding=settings.model_copy(update={"nbest": strategy.width}) if reranked else settings,
             nbest=settings.nbest,
@@ -103,7 +103,7 @@ class SearchPlan:
         texts = [TextHypothesis.of(each, tokenizer) for each in found]
         if not self.reranked:
             return texts
-        if self.decoding.ctc_weight:
+        if reads_ctc(self.decoding):
             scale = 1 + _ctc_share(self.decoding.ctc_weight)
             sums = [
                 replace(text, score=each.terms.total / scale, terms=None)
@@ -272,7 +272,7 @@ def prepare_search(
     rules = build_rules(tokenizer, [bool(prefix) for prefix in prefixes], settings)
     if settings.timestamps:
         rules.append(times_rule(tokenizer, settings.latest_start))
-    if settings.ctc_weight and strategy.width > 1:
+    if reads_ctc(settings):
         rules.append(_ctc_rule(checkpoint, encoded, settings.ctc_weight))
     return PreparedSearch(
         step=step,
@@ -293,6 +293,11 @@ def _ctc_rule(checkpoint: Checkpoint, state: Any, weight: float) -> CtcPrefix:
     assert ctc is not None
     blank = checkpoint.target_tokenizer.specials.bos
     return CtcPrefix(ctc.log_probs(state.memory), state.memory_mask, blank, _ctc_share(weight))
+
+
+def reads_ctc(settings: DecodingSettings) -> bool:
+    """Whether the search ranks by log p of CTC too. Samples are drawn from the decoder alone."""
+    return settings.ctc_weight > 0 and settings.strategy in ("beam", "diverse")
 
 
 def _ctc_share(weight: float) -> float:
@@ -445,11 +450,12 @@ def _drop_too_long(piece: Piece, checkpoint: Checkpoint, settings: DecodingSetti
     kept, warnings = list(piece.constraints), []
     tokenizer = checkpoint.target_tokenizer
     prefix = len(tokenizer.encode(settings.prefix)) if piece.first else 0
+    cost = constraint_cost(kept, tokenizer)
     while kept:
-        cost = constraint_cost(kept, tokenizer)
         limit = target_limit(checkpoint, len(piece.ids), prefix, settings, cost)
         if prefix + cost <= limit:
             break
+        cost -= constraint_cost(kept[-1:], tokenizer)
         warnings.append(f"{UNMET}: {kept.pop().name}: the limit of {limit:,} tokens leaves no room for it")
     return replace(piece, constraints=tuple(kept)), warnings[::-1]
 

@@ -37,6 +37,8 @@ LINES_PER_REQUEST: Final = 256
 START_WORKERS_SECONDS: Final = 4.0
 """Seconds of work after which the rest of an input is shared. About twice the time that workers take to start, so that
 they cost at most as much as they could have saved."""
+AFTER_FAILURE: Final = 16
+"""Lines that are given to a model after one that failed, twice as many each time: a failure repeats their encoding."""
 HANG_TIMEOUT_SECONDS: Final = 3600.0
 """A worker that has not finished a request after so long is killed."""
 
@@ -50,14 +52,15 @@ def outcomes(run: Callable[[list[Line]], Iterable[R]], lines: list[Line]) -> Ite
 
     run: yields results in order; raises LineError after the lines before the one that it names.
     """
-    done = 0
+    done, most = 0, len(lines)
     while done < len(lines):
         try:
-            for result in run(lines[done:]):
+            for result in run(lines[done : done + most]):
                 done += 1
                 yield result
+            most *= 2
         except LineError as error:
-            done += 1
+            done, most = done + 1, AFTER_FAILURE
             yield error
 
 

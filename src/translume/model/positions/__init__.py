@@ -61,7 +61,7 @@ class PositionEncoding(nn.Module):
 
     def forward(self, x: Tensor, places: Tensor) -> Tensor:
         """Add the vectors of `places` [...] to embeddings x [..., D]."""
-        return x if self.table is None else x + self.table[places]
+        return x if self.table is None else x + self.table[places].to(x.dtype)
 
     def for_attention(self, start: int, count: int, *, causal: bool, device: torch.device) -> AttentionPositions:
         """Return the position information for queries at start … start+count−1 and keys at 0 … start+count−1.

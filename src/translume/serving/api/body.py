@@ -29,9 +29,11 @@ SHORT_BYTES: Final = 10_000
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,\[{]', re.DOTALL)
 _PARSER: Final = ThreadPoolExecutor(1, thread_name_prefix="translume-json")
 _BOUNDARY: Final = re.compile(r'boundary="?([^";,\s]{1,70})')
-_NAME: Final = re.compile(rb'(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]name="([^"\r\n]{0,100})"')
+_NAME: Final = re.compile(
+    rb'(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]name=(?:"([^"\r\n]{0,100})"|([^\s";]{1,100}))'
+)
 _FILE_NAME: Final = re.compile(
-    rb"""(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]filename(?:="([^"\r\n]*+)|\*=utf-8''([^;\s]*+))"""
+    rb"""(?i)\r\ncontent-disposition:[^\r\n]{0,500}?[; ]filename(?:="([^"\r\n]*+)|\*=utf-8''([^;\s]*+)|=([^\s";]++))"""
 )
 
 
@@ -163,8 +165,10 @@ def form_parts(request: Request, body: bytes) -> list[FormPart]:
         head, _, value = part.partition(b"\r\n\r\n")
         name, file_name = (pattern.search(head[:LONGEST_HEAD]) for pattern in (_NAME, _FILE_NAME))
         if name is not None:
-            given = None if file_name is None else _text(file_name[1] or unquote_to_bytes(file_name[2] or b""))
-            found.append(FormPart(name=_text(name[1]), value=value, file_name=given))
+            given = None
+            if file_name is not None:
+                given = _text(file_name[1] or file_name[3] or unquote_to_bytes(file_name[2] or b""))
+            found.append(FormPart(name=_text(name[1] or name[2] or b""), value=value, file_name=given))
     return found
 
 

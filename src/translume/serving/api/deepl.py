@@ -17,7 +17,7 @@ from translume.serving.api.body import form_fields, form_values, media_type, par
 from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import name_of
 from translume.serving.api.languages import Detector, between, detect_source, sources_into
-from translume.serving.api.libretranslate import FORM, translate_html, visible_texts
+from translume.serving.api.libretranslate import FORM, accept, translate_html, visible_texts
 from translume.serving.api.openapi import ALWAYS, JSON, KEYED, READ, body, list_of, responses
 from translume.serving.api.requests import DeepLRequest, settings_with, split_language
 from translume.serving.api.responses import DeepLLanguage, DeepLResponse, DeepLUsage, json_response
@@ -39,11 +39,11 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         """Translate the texts of `text` to `target_lang`."""
         call = DeepLRequest.parse(await _fields(request, server), server.limits)
         texts = tuple(call.text)
-        await server.accept(request, texts)
         html = call.tag_handling == "html"
         source = call.source_lang or await _source(texts, call.target_lang, server, detector, html=html)
         served = between(server, source, call.target_lang)
         if served is None:
+            await server.accept(request, texts)
             return json_response(_response(source, texts, texts))
         if html:
             pages = await translate_html(request, server, served, texts, 0, "text")
@@ -57,7 +57,9 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
             language=None if call.split_sentences == "0" else split_language(served),
         )
         split = await run_in_threadpool(batch.split, server.limits)
-        done = await server.translate(request, Translating(served.translator, settings), split)
+        work = Translating(served.translator, settings)
+        await accept(request, server, texts, work, split.parts, 0, "text")
+        done = await server.translate(request, work, split)
         return json_response(_response(served.source, [each.text for each in done], texts))
 
     listed = responses(list_of(DeepLLanguage), "The languages.", 400, 408, 413, *ALWAYS)

@@ -18,6 +18,7 @@ from translume.config import DecodingSettings
 from translume.errors import TranslumeError
 from translume.serving.access.limits import Limits
 from translume.serving.api.body import read_object
+from translume.serving.api.cost import tokens_to_charge
 from translume.serving.api.errors import RequestError
 from translume.serving.api.openapi import TEXT, WORKED, body, ref, responses, with_events
 from translume.serving.api.requests import MOST_GENERATED, ChatRequest, GenerateRequest, as_list, settings_with
@@ -53,9 +54,9 @@ def routes(server: Server) -> APIRouter:
         prompts = as_list(call.prompt)
         served = server.models.generator(call.model)
         settings = await run_in_threadpool(_settings, served, call.decoding, server.limits)
-        await server.accept(request, prompts)
         names = [f"prompt[{place}]" if isinstance(call.prompt, list) else "prompt" for place in range(len(prompts))]
         work, seconds = Generating(served.generator, settings), call.timeout_seconds or server.limits.timeout_seconds
+        await server.accept(request, prompts, others=tokens_to_charge(work, prompts, server.limits))
 
         def respond(found: Sequence[Generation]) -> dict[str, Any]:
             return {"model": served.name, "generations": [_generation(each, detail=call.detail) for each in found]}
@@ -78,8 +79,8 @@ def routes(server: Server) -> APIRouter:
         prompt = call.prompt(server.limits)
         served = server.models.generator(call.model)
         settings = await run_in_threadpool(_settings, served, call.decoding, server.limits)
-        await server.accept(request, [prompt])
         work, seconds = Generating(served.generator, settings), server.limits.timeout_seconds
+        await server.accept(request, [prompt], others=tokens_to_charge(work, [prompt], server.limits))
         about = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": served.name}
         if call.stream:
             events = _Texts(server, request, work, [prompt], seconds, ["messages"])

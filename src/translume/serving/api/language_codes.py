@@ -65,6 +65,10 @@ TRADITIONAL: Final = frozenset({"hant", "tw", "hk", "mo"})
 """Scripts and regions of Traditional Chinese; other Chinese is simplified."""
 
 
+MOST_SUBTAGS: Final = 8
+"""Parts of a code that are compared with known ones; a longer beginning is no code."""
+
+
 def public(code: str) -> str:
     """Return a language code as clients write it, such as zh-Hans for zh, zh_CN and zt (BCP 47, section 2.1.1)."""
     first, *rest = _normal(code).split("-")
@@ -85,7 +89,7 @@ def find_language(code: str, known: Iterable[str]) -> str | None:
     """
     codes = {_normal(each): each for each in reversed([*known])}
     parts = _normal(code).split("-")
-    for count in range(len(parts), 0, -1):
+    for count in range(min(len(parts), MOST_SUBTAGS), 0, -1):
         if (found := codes.get("-".join(parts[:count]))) is not None:
             return found
     if code.strip().lower() != parts[0]:

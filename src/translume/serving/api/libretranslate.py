@@ -18,6 +18,7 @@ from translume.documents.files import FORMATS
 from translume.documents.html import HtmlText
 from translume.documents.sentences import SplitSegments
 from translume.serving.api.body import form_fields, media_type, parsed_json, read_body
+from translume.serving.api.cost import characters_to_charge
 from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import name_of
 from translume.serving.api.languages import UNKNOWN, Detector, between, detect, detect_source
@@ -54,7 +55,6 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         """Translate `q`, a text or a list of texts, from `source` to `target`."""
         call = LibreTranslateRequest.parse(await _fields(request, server), server.limits)
         given = as_list(call.q)
-        await server.accept(request, given)
         texts = tuple(text for text in given if not _wordless(text))
         html = call.format == "html"
         language = None
@@ -62,10 +62,11 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
             visible = await run_in_threadpool(visible_texts, texts) if html else texts
             language = await detect_source(visible, call.target, server, detector)
         unchanged = [_unchanged(text) for text in given]
-        if language is not None and not texts:
-            return json_response(_response(call, unchanged, language))
-        served = between(server, language["language"] if language else call.source, call.target)
+        served = None
+        if language is None or texts:
+            served = between(server, language["language"] if language else call.source, call.target)
         if served is None:
+            await server.accept(request, given)
             return json_response(_response(call, unchanged, language))
         if html:
             pages = await translate_html(request, server, served, given, call.alternatives)
@@ -76,6 +77,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         units = split_language(served)
         batch = RequestTexts(texts=texts, field="q", several=several, timeout_seconds=seconds, language=units)
         split = await run_in_threadpool(batch.split, server.limits)
+        await accept(request, server, given, work, split.parts, call.alternatives)
         done = iter(await server.translate(request, work, split))
         translations = [_unchanged(text) if _wordless(text) else next(done) for text in given]
         return json_response(_response(call, translations, language))
@@ -134,10 +136,26 @@ async def _fields(request: Request, server: Server) -> dict[str, Any]:
     return value
 
 
+async def accept(
+    request: Request,
+    server: Server,
+    texts: Sequence[str],
+    work: Translating,
+    parts: Sequence[Part],
+    alternatives: int,
+    field: str = "q",
+) -> None:
+    """Charge texts, and what their search costs beyond the usual; RequestError if it is too much."""
+    given = ("beam", "nbest") if alternatives else ()
+    names = {"text": field, "beam": "alternatives", "nbest": "alternatives"}
+    more = await run_in_threadpool(characters_to_charge, work, parts, given, server.limits, names)
+    await server.accept(request, texts, more)
+
+
 async def translate_html(
     request: Request, server: Server, served: Served, texts: Sequence[str], alternatives: int, field: str = "q"
 ) -> list[Translation]:
-    """Translate texts that are HTML, each with its best translation and other ones as hypotheses.
+    """Charge and translate texts that are HTML, each with its best translation and other ones as hypotheses.
 
     field: the field of the request that has them.
     """
@@ -150,6 +168,7 @@ async def translate_html(
     settings = await run_in_threadpool(_settings, served, alternatives, server, alignment=marked)
     parts, names = [Part(text=line) for line in lines], [field] * len(lines)
     work = Translating(served.translator, settings)
+    await accept(request, server, texts, work, parts, alternatives, field)
     done = iter(await server.results(request, work, parts, server.limits.timeout_seconds, names))
     return await run_in_threadpool(
         lambda: [page.translation([next(done) for _ in page.split.lines], alternatives + 1) for page in pages]

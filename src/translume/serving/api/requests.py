@@ -440,11 +440,11 @@ class FileRequest(RequestBody):
     model_config = ConfigDict(extra="ignore")
     example: ClassVar[dict[str, Any]] = {"file": "@notes.txt", "source": "en", "target": "de"}
 
-    model: str = ""
+    model: Name = ""
     """Name of a model; may be left out if the server has only one."""
-    source: str = ""
+    source: Name = ""
     """Code of the source language, or `auto`; `source` and `target` may be given instead of `model`."""
-    target: str = ""
+    target: Name = ""
     """Code of the target language."""
 
 
@@ -547,9 +547,9 @@ class LibreTranslateFileRequest(RequestBody):
     model_config = ConfigDict(extra="ignore")
     example: ClassVar[dict[str, Any]] = FileRequest.example
 
-    source: str
+    source: Name
     """Code of the source language, or `auto`."""
-    target: str
+    target: Name
     """Code of the target language."""
     api_key: str = ""
     """An API key, if the server requires one."""
@@ -594,9 +594,9 @@ class LibreTranslateRequest(RequestBody):
 
     q: str | list[str]
     """A text or a list of texts."""
-    source: str
+    source: Name
     """Code of the source language; `auto` detects it."""
-    target: str
+    target: Name
     """Code of the target language."""
     format: Literal["text", "html"] = "text"
     alternatives: Annotated[int, Field(ge=0)] = 0

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from translume.documents.files import FORMATS
 from translume.serving.access.admission import ACCESS, ADMITTED
-from translume.serving.access.clients import client_of
+from translume.serving.access.clients import check_share, client_of
 from translume.serving.access.limits import Limits
 from translume.serving.api.body import FormPart, form_fields, form_parts, media_type, read_body
 from translume.serving.api.errors import RequestError
@@ -73,7 +73,7 @@ class Uploads:
     def __init__(self, server: Server, documents: DocumentProcesses) -> None:
         self._server, self._documents = server, documents
         # By whether the key was in the headers: clients without one cannot block those with one.
-        self._reading = {False: 0, True: 0}
+        self._reading: dict[bool, list[str]] = {False: [], True: []}
 
     async def read(self, request: Request, *, unknown_format: int) -> Upload:
         """Read a document of a form, and admit and charge the request; RequestError if it is invalid.
@@ -104,7 +104,7 @@ class Uploads:
                 field="content-type",
             )
         known = request.scope.get(ACCESS) is None or ADMITTED in request.scope
-        async with self._turn(known):
+        async with self._turn(self._reading[known], client_of(request.scope)):
             limits = server.limits.model_copy(
                 update={
                     "body_bytes": server.limits.file_bytes + FORM_BYTES,
@@ -130,16 +130,13 @@ class Uploads:
         return tuple(segment.text for segment in segments)
 
     @asynccontextmanager
-    async def _turn(self, known: bool) -> AsyncIterator[None]:
-        if self._reading[known] >= AT_ONCE:
-            raise RequestError(
-                503, f"{AT_ONCE} files are being uploaded already; try later", code="too_many_open", retry_after=2
-            )
-        self._reading[known] += 1
+    async def _turn(self, reading: list[str], client: str) -> AsyncIterator[None]:
+        check_share(reading, client, AT_ONCE, "uploads", retry_after=2)
+        reading.append(client)
         try:
             yield
         finally:
-            self._reading[known] -= 1
+            reading.remove(client)
 
 
 def _file(request: Request, body: bytes) -> FormPart:
