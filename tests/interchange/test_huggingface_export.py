@@ -1,14 +1,17 @@
 """Exports to transformers: weights, tokenizer and translations."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from translume.checkpoint import Checkpoint, build_model, save_model
+from translume.checkpoint import Checkpoint, build_model, read_config, save_model
 from translume.config import Config, DecodingSettings, ModelSettings, SoftmaxSettings, TokenizerSettings
 from translume.errors import SettingsError
 from translume.interchange.export import export
 from translume.interchange.huggingface.families.pegasus import Pegasus
 from translume.interchange.huggingface.tokenizer import library_tokenizer
+from translume.interchange.importing import import_model
 from translume.text import train_tokenizer
 from translume.translator import load
 
@@ -65,6 +68,42 @@ def test_an_export_translates_like_the_model(tmp_path, changes):
         written = theirs.generate(**tokenizer(text, return_tensors="pt"), num_beams=1, do_sample=False, max_length=18)
         (wanted,) = ours.translate(text).hypotheses
         assert written[0].tolist()[1:] == list(wanted.ids)
+
+
+def test_an_export_keeps_the_settings_of_the_search_that_transformers_has(tmp_path):
+    settings = {"strategy": "beam", "beam": 3, "stop": "first", "no_repeat_ngram": 2, "min_length": 7, "max_length": 19}
+    checkpoint = checkpoint_of()
+    config = checkpoint.config.model_copy(update={"decoding": DecodingSettings(**settings, suppress=(9,))})
+    save_model(tmp_path / "model", replace(checkpoint, config=config))
+    export(tmp_path / "model", "huggingface", tmp_path / "out")
+    back = import_model(tmp_path / "out", tmp_path / "back")
+    assert not back.notes
+    found = read_config(tmp_path / "back").decoding
+    assert {name: getattr(found, name) for name in settings if name != "max_length"} == {
+        name: value for name, value in settings.items() if name != "max_length"
+    }
+    assert found.suppress == (9,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"head_width": 32},
+            "model.head_width: found 32, expected 0 for PegasusForConditionalGeneration, whose heads divide the width",
+        ),
+        (
+            {"positions": "relative", "normalization": "rms", "bias": False, "embedding_norm": True},
+            "model.embedding_norm: found True, expected False for T5ForConditionalGeneration",
+        ),
+    ],
+)
+def test_what_a_family_cannot_express_is_refused_by_name(tmp_path, changes, reason):
+    save_model(tmp_path / "model", checkpoint_of(**changes))
+    with pytest.raises(SettingsError) as caught:
+        export(tmp_path / "model", "huggingface", tmp_path / "out")
+    assert str(caught.value) == reason
+    assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
 def test_weights_survive_a_round_trip_through_pegasus(tmp_path):

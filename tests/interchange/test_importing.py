@@ -392,14 +392,16 @@ def test_search_settings_that_are_left_out_are_noted(folder, tmp_path):
     path = folder / "generation_config.json"
     pad = json.loads(path.read_text())["pad_token_id"]
     values = {"no_repeat_ngram_size": 3, "bad_words_ids": [[pad], [5, 7]], "early_stopping": True, "num_beams": 1}
+    values |= {"min_length": 9, "repetition_penalty": 1.3}
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
     found = translume.import_model(folder, tmp_path / "out")
     assert found.notes == (
-        f"{path}: no_repeat_ngram_size: 3 has no setting here and is left out",
+        f"{path}: repetition_penalty: 1.3 divides logits, as no setting does here, and is left out",
         f"{path}: bad_words_ids: [[5, 7]] have no setting here and are left out",
     )
     decoding = load_checkpoint(tmp_path / "out").config.decoding
     assert (decoding.strategy, decoding.stop) == ("greedy", "first")
+    assert (decoding.no_repeat_ngram, decoding.min_length) == (3, 8)  # without the start mark
 
 
 def test_a_foreign_tokenizer_json_is_refused(tmp_path):

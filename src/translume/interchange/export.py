@@ -54,6 +54,8 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
         certificate = write(checkpoint, made, dtype)
         made.chmod(0o755)
         made.replace(folder)
+    except TranslumeError as error:
+        raise type(error)(str(error).replace(str(made), str(folder))) from None
     except OSError as error:
         raise TranslumeError(f"{folder}: cannot be written: {error.strerror}") from None
     except SafetensorError as error:  # a full disk, found by the library that writes the weights

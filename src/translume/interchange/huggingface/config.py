@@ -11,7 +11,7 @@ from translume.errors import DataError, ModelFolderError, SettingsError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 _UNCARRIED: dict[str, tuple[object, ...]] = {
-    "do_sample": (False,), "no_repeat_ngram_size": (0,), "encoder_no_repeat_ngram_size": (0,), "min_length": (0,),
+    "do_sample": (False,), "encoder_no_repeat_ngram_size": (0,),
     "repetition_penalty": (1.0,), "encoder_repetition_penalty": (1.0,), "num_beam_groups": (1,), "penalty_alpha": (),
     "diversity_penalty": (0.0,), "forced_bos_token_id": (),
     "sequence_bias": (), "min_new_tokens": (), "max_new_tokens": (), "num_return_sequences": (1,),
@@ -76,6 +76,10 @@ def decoding_values(
     longest = values.get("max_length")
     if isinstance(longest, int) and longest > 1:
         decoding["max_length"] = max(1, longest - 1 - bool(languages))  # `generate` counts the start token and the tag
+    if isinstance(shortest := values.get("min_length"), int) and shortest > 1:
+        decoding["min_length"] = max(0, shortest - 1 - bool(languages))
+    if isinstance(order := values.get("no_repeat_ngram_size"), int) and order > 0:
+        decoding["no_repeat_ngram"] = order
     for ours, theirs in (("suppress", "suppress_tokens"), ("suppress_first", "begin_suppress_tokens")):
         if ids := read_ids(place, values, theirs):
             decoding[ours] = sorted({id_ for id_ in ids if 0 <= id_ < config.target_vocabulary})
@@ -91,7 +95,8 @@ def decoding_values(
         if name == "forced_bos_token_id" and code is not None:
             continue
         if found is not None and found not in harmless:
-            notes.append(f"{place}: {name}: {shown(found)} has no setting here and is left out")
+            ours = "divides logits, as no setting does here," if name == "repetition_penalty" else "has no setting here"
+            notes.append(f"{place}: {name}: {shown(found)} {ours} and is left out")
     banned = values.get("bad_words_ids") or []
     others = [words for words in banned if words not in ([config.pad], [config.bos])]
     if others:

@@ -41,8 +41,10 @@ def _write(checkpoint: Checkpoint, folder: Path) -> Certificate:
     if checkpoint.source_tokenizer.vocabulary.library is not None:
         _write_library_tokenizer(checkpoint, family.tokenizer_class, folder)
     else:
-        tokenizer = family.written_tokenizer(checkpoint) or _tokenizer(checkpoint)
-        tokenizer.save_pretrained(str(folder))
+        tokenizer = family.written_tokenizer(checkpoint)
+        if tokenizer is None and checkpoint.config.model.language_tags == "target":
+            raise SettingsError("model.language_tags: found 'target', expected 'none' or 'source' for huggingface")
+        (tokenizer or _tokenizer(checkpoint)).save_pretrained(str(folder))
     certificate = _compare(checkpoint, folder)
     if certificate.difference > TOLERANCE:
         raise TranslumeError(
@@ -82,7 +84,12 @@ def _generation(checkpoint: Checkpoint) -> GenerationConfig:
     return GenerationConfig(
         num_beams=decoding.beam if decoding.strategy == "beam" else 1,
         length_penalty=decoding.length_penalty,
+        early_stopping=decoding.stop == "first",
+        no_repeat_ngram_size=decoding.no_repeat_ngram,
+        min_length=decoding.min_length + 1 + bool(languages) if decoding.min_length else 0,  # with the start mark
         max_length=checkpoint.config.model.max_positions,
+        suppress_tokens=list(decoding.suppress) or None,
+        begin_suppress_tokens=list(decoding.suppress_first) or None,
         bad_words_ids=[[each] for each in dict.fromkeys((specials.pad, specials.bos)) if each != specials.eos],
         pad_token_id=specials.pad,
         bos_token_id=languages.get("", specials.bos),

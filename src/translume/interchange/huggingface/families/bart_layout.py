@@ -49,6 +49,14 @@ class BartLayout(Family):
             "decoder_mixing": ("attention",),
         }  # fmt: skip
 
+    def refuse(self, settings: ModelSettings) -> None:
+        super().refuse(settings)
+        if settings.size_per_head * settings.attention_heads != settings.width:
+            raise SettingsError(
+                f"model.head_width: found {settings.head_width}, expected 0 for {self.architecture}, "
+                "whose heads divide the width"
+            )
+
     @abstractmethod
     def positions(self, state: Mapping[str, Tensor]) -> str:
         """Return `model.positions` of stored weights."""

@@ -49,7 +49,7 @@ class T5(Family):
     required: ClassVar[Mapping[str, object]] = {"is_encoder_decoder": True}
     possible: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "norm": ("pre",), "normalization": ("rms",), "activation": tuple(ACTIVATIONS.values()), "bias": (False,),
-        "segments": (0,), "decoder_mixing": ("attention",),
+        "embedding_norm": (False,), "segments": (0,), "decoder_mixing": ("attention",),
     }  # fmt: skip
     ties = tuple(TABLES)
     language_tags = "source"
