@@ -1,7 +1,7 @@
 """[data.source]: what the encoder reads, text or frames of numbers; one class for each kind."""
 
 from abc import ABC, abstractmethod
-from typing import Annotated, ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -204,8 +204,3 @@ SourceSettings = Annotated[
     BeforeValidator(_as_table),
 ]
 """What the encoder reads; a new kind is a class here, a reader in `sources` and, if needed, an embedding in `model`."""
-
-
-def source_kinds() -> dict[str, type[SourceKind]]:
-    """Return the settings class of every kind of source, in the order of the union."""
-    return {str(member.model_fields["kind"].default): member for member in get_args(get_args(SourceSettings)[0])}
