@@ -136,7 +136,10 @@ def test_commands_and_classes_of_another_task_refuse_it(copying: Config, tmp_pat
     for load, expected in ((load_translator, "translator"), (load_classifier, "classifier")):
         with pytest.raises(ModelFolderError) as caught:
             load(folder, device="cpu")
-        assert str(caught.value) == f"{folder}: is a copier, expected a {expected}; its commands are copy, evaluate and inspect"
+        assert (
+            str(caught.value)
+            == f"{folder}: is a copier, expected a {expected}; its commands are copy, evaluate and inspect"
+        )
     assert read_config(folder).data.task == "copying"
     assert load_any(folder).MODEL == "copier"
 
