@@ -5,6 +5,7 @@ from itertools import islice
 
 import pytest
 
+from translume.config import Config
 from translume.config.data import CleaningSettings, DataSettings
 from translume.data import read_pairs
 from translume.data.pairs import origins
@@ -226,3 +227,11 @@ def test_a_pattern_stands_for_its_files_in_the_order_of_their_names(write, tmp_p
     )
     none = DataSettings(train=(f"{tmp_path}/*.jsonl",))
     assert fault(none, SettingsError) == f"data.train: {tmp_path}/*.jsonl: no such file"
+
+
+def test_patterns_are_found_in_a_folder_whose_name_has_brackets(tmp_path):
+    folder = tmp_path / "r[1]"
+    folder.mkdir()
+    (folder / "a.tsv").write_text("x\ty\n")
+    (folder / "c.toml").write_text('[data]\ntrain = ["*.tsv"]\n')
+    assert [pair.source for pair in read_pairs(Config.read(folder / "c.toml").data, "train")] == ["x"]

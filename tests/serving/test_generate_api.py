@@ -67,6 +67,9 @@ def test_chat_completions_have_openais_form(plays: Any, generator: Generator) ->
     assert found["object"] == "chat.completion"
     assert choice["message"] == {"role": "assistant", "content": wanted.text}
     assert choice["finish_reason"] == ("stop" if wanted.hypotheses[0].finished_by == "eos" else "length")
+    greedy = plays.post("/v1/chat/completions", messages=messages, max_tokens=5, temperature=0).json()
+    likeliest = generator.generate("a\nb", max_length=5, strategy="greedy").text
+    assert greedy["choices"][0]["message"]["content"] == likeliest
     size = len(wanted.hypotheses[0].ids)
     assert found["usage"] == {"prompt_tokens": 3, "completion_tokens": size, "total_tokens": 3 + size}
     answer = plays.post("/v1/chat/completions", messages=messages, max_tokens=5, stream=True)

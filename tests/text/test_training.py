@@ -88,6 +88,13 @@ def test_a_size_too_small_says_what_it_must_hold(values, wanted):
     assert str(error.value) == f"tokenizer.size: found {values['size']}, expected at least {wanted}"
 
 
+def test_languages_need_room_in_a_vocabulary_too():
+    with pytest.raises(SettingsError) as error:
+        train_tokenizer(TokenizerSettings(size=262), CORPUS, ("de", "en", "fr"))
+    wanted = "273 (3 special tokens, 256 bytes, 3 languages, 11 characters)"
+    assert str(error.value) == f"tokenizer.size: found 262, expected at least {wanted}"
+
+
 def test_rare_characters_become_bytes_in_a_small_vocabulary():
     texts = ["abcdefgh " * 1000, "我"]
     tokenizer = train_tokenizer(TokenizerSettings(size=259 + 12), texts)

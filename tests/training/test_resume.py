@@ -13,7 +13,17 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from translume.checkpoint import FolderLock, Manifest, committed, disk, load_checkpoint, read_config, read_tensors
+from translume.checkpoint import (
+    FolderLock,
+    Manifest,
+    committed,
+    disk,
+    load_checkpoint,
+    read_config,
+    read_history,
+    read_tensors,
+    record_evaluation,
+)
 from translume.config import Config
 from translume.data import Pair, streaming
 from translume.errors import DataError
@@ -200,8 +210,12 @@ def test_a_finished_run_says_so_and_reads_no_data(toy: Make, toy_files: Path, tm
 
 def test_more_updates_continue_a_finished_run(toy: Make, tmp_path: Path) -> None:
     list(train(toy(updates=9), tmp_path / "short"))
+    record_evaluation(tmp_path / "short", {"source": "a", "reference": "b", "scores": []})
     longer = finish(toy(updates=17), tmp_path / "short")
     assert longer["resume/raw.safetensors"] == finish(toy(), tmp_path / "whole")["resume/raw.safetensors"]
+    events = [record["event"] for record in read_history(tmp_path / "short")]
+    assert events.count("evaluated") == 1
+    assert events[-1] == "finished"
 
 
 def test_validation_and_logging_settings_may_change_in_a_run(toy: Make, tmp_path: Path) -> None:

@@ -94,6 +94,16 @@ def test_a_teacher_of_other_tokens_is_refused(toy: Make, teacher: Path, tmp_path
     assert isinstance(events[-1], Finished)
 
 
+def test_a_teacher_of_other_tags_is_refused(toy: Make, tmp_path: Path) -> None:
+    folder = tmp_path / "teacher"
+    tables = {"data": {"source_language": "en", "target_language": "de"}, "model": {"language_tags": "source"}}
+    finish(toy(tables, updates=1), folder)
+    tables |= {"model": {"language_tags": "target"}, "tokenizer": {"path": str(folder)}}
+    with pytest.raises(SettingsError) as caught:
+        finish(toy(tables, teacher=str(folder)), tmp_path / "model")
+    assert str(caught.value) == f"training.teacher: {folder} has model.language_tags = 'source', expected 'target'"
+
+
 def test_a_teacher_of_other_target_tokens_is_refused(toy: Make, teacher: Path, tmp_path: Path) -> None:
     words = str(teacher / Manifest.read(teacher).files["tokenizer_settings.json"].file)
     train_tokenizer(TokenizerSettings(kind="byte"), []).save(tmp_path / "bytes.json")

@@ -8,7 +8,7 @@ import pytest
 from translume.checkpoint import load_checkpoint
 from translume.config import Config
 from translume.errors import SettingsError
-from translume.training import train
+from translume.training import train, vocabularies
 from translume.training.vocabularies import vocabularies_of
 
 
@@ -69,3 +69,15 @@ def test_vocabularies_are_learned_from_a_sample_of_the_pairs(
     tokenizer = {"kind": "word", "unknown": "token", "sample": sample}
     source, _ = vocabularies_of(Config.build({"data": data, "tokenizer": tokenizer}))
     assert [word for word in named if source.specials.unk not in source.encode(word)] == (words or named)
+
+
+def test_a_sample_is_not_larger_for_weighted_corpora(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{name}{line}\tx\n" for line in range(30)))
+    corpora = [
+        {"source_language": name, "target_language": "c", "train": str(tmp_path / f"{name}.tsv"), "weight": 100.0}
+        for name in ("a", "b")
+    ]
+    data = {"corpus": corpora, "sampling_temperature": 2.0}
+    config = Config.build({"data": data, "tokenizer": {"sample": 10}, "model": {"language_tags": "target"}})
+    assert len(list(vocabularies._sampled_pairs(config))) <= 10
