@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from translume.belief import Logits
 from translume.decoding import BeamSearch, ForcedPrefix, Fusion, Greedy, LengthPenalty, Sampling, reshaped, search
+from translume.errors import SettingsError
 
 BOS, EOS = 0, 1
 few = settings(deadline=None, max_examples=30)
@@ -139,5 +140,5 @@ def test_a_different_vocabulary_is_refused(toy):
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.nan])
 def test_a_weight_of_zero_or_less_is_refused(weight):
-    with pytest.raises(ValueError, match=r"^the weight of a language model is .*, expected above 0$"):
+    with pytest.raises(SettingsError, match=r"^the weight of a language model is .*, expected a number above 0$"):
         Fusion(Bigrams(), weight)

@@ -67,9 +67,9 @@ def test_what_cannot_be_fused_is_refused() -> None:
         "fuse_with: the language model has another vocabulary, expected the translator's target tokenizer"
     )
     with pytest.raises(TypeError) as wrong:
-        plain.fuse_with(plain, 0.5)  # type: ignore[arg-type]
+        plain.fuse_with(plain, 0.5)  # type: ignore[arg-type]  # wrong on purpose
     assert str(wrong.value) == "fuse_with: found Translator, expected a Generator or another LanguageModel"
     for weight in (0, -1, math.nan, "x"):
         with pytest.raises(SettingsError) as caught:
-            plain.fuse_with(generator_of(tokenizer), weight)  # type: ignore[arg-type]
-        assert str(caught.value) == f"fuse_with: weight: found {weight!r}, expected a number above 0"
+            plain.fuse_with(generator_of(tokenizer), weight)  # type: ignore[arg-type]  # wrong on purpose
+        assert str(caught.value) == f"the weight of a language model is {weight!r}, expected a number above 0"

@@ -12,6 +12,7 @@ from torch import Tensor
 from translume.belief import Bias, NextToken, TopK, drawn, exact_topk
 from translume.decoding.step import AttentionState, AttentionStepper, BranchingState, S, SearchState, Step, Stepper
 from translume.decoding.used_distribution import Reshaped
+from translume.errors import SettingsError
 
 Average = Literal["probability", "log_probability"]
 """Average probabilities, or log-probabilities, which are then normalised."""
@@ -167,8 +168,8 @@ class Fusion:
     weight: float
 
     def __post_init__(self) -> None:
-        if not self.weight > 0:
-            raise ValueError(f"the weight of a language model is {self.weight}, expected above 0")
+        if not isinstance(self.weight, int | float) or not 0 < self.weight < math.inf:
+            raise SettingsError(f"the weight of a language model is {self.weight!r}, expected a number above 0")
 
     @property
     def longest(self) -> int | None:

@@ -1,6 +1,5 @@
 """The translator and the functions that load one."""
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Steps
 from dataclasses import replace
@@ -217,8 +216,6 @@ class Translator:
         """
         if not all(callable(getattr(model, name, None)) for name in ("start", "step")):
             raise TypeError(f"fuse_with: found {type(model).__name__}, expected a Generator or another LanguageModel")
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
-            raise SettingsError(f"fuse_with: weight: found {weight!r}, expected a number above 0")
         if isinstance(model, Generator) and model.tokenizer.digest != self.checkpoint.target_tokenizer.digest:
             raise SettingsError(
                 "fuse_with: the language model has another vocabulary, expected the translator's target tokenizer"
