@@ -34,17 +34,14 @@ def write_huggingface(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certi
 
 
 def _write(checkpoint: Checkpoint, folder: Path) -> Certificate:
-    theirs = _model(checkpoint)
-    theirs.generation_config = _generation(checkpoint)
-    theirs.save_pretrained(str(folder))
     family = family_for(checkpoint.config.model)
     if checkpoint.source_tokenizer.vocabulary.library is not None:
         _write_library_tokenizer(checkpoint, family.tokenizer_class, folder)
     else:
-        tokenizer = family.written_tokenizer(checkpoint)
-        if tokenizer is None and checkpoint.config.model.language_tags == "target":
-            raise SettingsError("model.language_tags: found 'target', expected 'none' or 'source' for huggingface")
-        (tokenizer or _tokenizer(checkpoint)).save_pretrained(str(folder))
+        (family.written_tokenizer(checkpoint) or _tokenizer(checkpoint)).save_pretrained(str(folder))
+    theirs = _model(checkpoint)
+    theirs.generation_config = _generation(checkpoint)
+    theirs.save_pretrained(str(folder))
     certificate = _compare(checkpoint, folder)
     if certificate.difference > TOLERANCE:
         raise TranslumeError(
@@ -115,6 +112,9 @@ def _write_library_tokenizer(checkpoint: Checkpoint, tokenizer_class: str, folde
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Any:
+    """Return a tokenizer for transformers made from our rules. Raises SettingsError for tags, which it cannot write."""
+    if checkpoint.config.model.language_tags == "target":
+        raise SettingsError("model.language_tags: found 'target', expected 'none' or 'source' for huggingface")
     tokenizer = checkpoint.source_tokenizer
     pieces, specials = tokenizer.pieces(), tokenizer.specials
     return PreTrainedTokenizerFast(
