@@ -175,8 +175,8 @@ class History:
                 file.seek(keep_bytes)
                 kept = [line for line in file if is_evaluation(line)]
                 file.seek(keep_bytes)
+                file.writelines(kept)  # before the rest is cut off, so that a kill loses none
                 file.truncate()
-                file.writelines(kept)
 
     def add(self, event: Event, *, elapsed: float) -> None:
         """Write an event, except Progress events that are not `logged`.  elapsed: seconds of the run so far."""
