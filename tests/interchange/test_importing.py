@@ -396,7 +396,7 @@ def test_search_settings_that_are_left_out_are_noted(folder, tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
     found = translume.import_model(folder, tmp_path / "out")
     assert found.notes == (
-        f"{path}: repetition_penalty: 1.3 divides logits, as no setting does here, and is left out",
+        f"{path}: repetition_penalty: 1.3 has no setting here that divides logits and is left out",
         f"{path}: bad_words_ids: [[5, 7]] have no setting here and are left out",
     )
     decoding = load_checkpoint(tmp_path / "out").config.decoding

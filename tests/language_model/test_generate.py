@@ -310,7 +310,7 @@ def test_evaluate_says_how_much_is_unknown(folder: Path, tmp_path: Path) -> None
     done = CliRunner().invoke(main, ["evaluate", str(folder), str(tmp_path / "a.txt")])
     assert done.stderr == (
         f"{tmp_path}/a.txt: 1 of 4 tokens are not in the vocabulary; "
-        "figures by word, byte and character are too good by what they hide\n"
+        "figures by word, byte and character look better than they are\n"
     )
 
 

@@ -45,7 +45,7 @@ def evaluate_language_model(options: EvaluateOptions) -> None:
     if found.unknown:
         warn(
             f"{file}: {found.unknown:,} of {found.tokens:,} tokens are not in the vocabulary; "
-            "figures by word, byte and character are too good by what they hide"
+            "figures by word, byte and character look better than they are"
         )
     scores = perplexity_scores(found)
     if options.record:

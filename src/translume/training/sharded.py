@@ -4,7 +4,7 @@ FSDP2 (Zhao et al. 2023, `torch.distributed.fsdp.fully_shard`) keeps a part of e
 weights are gathered before it computes and freed afterwards; its gradients are added and divided. The embeddings and
 the output head are gathered once for each batch.
 
-torch's modules for this are imported where they are used: they take a second, which every training would wait for.
+Importing torch's modules for this takes a second, so they are imported only where they are used.
 """
 
 import hashlib

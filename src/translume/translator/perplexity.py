@@ -19,7 +19,7 @@ class Perplexity:
     of UTF-8.  empty: texts without tokens, which count nowhere else.  stride: tokens from one window of
     `context` tokens to the next; each token but the first ones of a text has at least `context` − `stride` before it.
     unknown: tokens that stand for text that is not in the vocabulary. Predicting them is easier than predicting the
-    text, so that figures by word, byte and character are too good.
+    text, so figures by word, byte and character look better than they are.
     """
 
     nats: float

@@ -95,8 +95,8 @@ def decoding_values(
         if name == "forced_bos_token_id" and code is not None:
             continue
         if found is not None and found not in harmless:
-            ours = "divides logits, as no setting does here," if name == "repetition_penalty" else "has no setting here"
-            notes.append(f"{place}: {name}: {shown(found)} {ours} and is left out")
+            why = " that divides logits" if name == "repetition_penalty" else ""
+            notes.append(f"{place}: {name}: {shown(found)} has no setting here{why} and is left out")
     banned = values.get("bad_words_ids") or []
     others = [words for words in banned if words not in ([config.pad], [config.bos])]
     if others:
