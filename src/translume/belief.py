@@ -1,7 +1,9 @@
 """The predicted distribution of the next token (a belief), and the bias that rules add to it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
@@ -187,6 +189,11 @@ class Logits:
         self._maxima: Tensor | None = None
 
     @property
+    def logits(self) -> Tensor:
+        """[N, V], fp32 or fp64, before normalisation and before any check."""
+        return self._logits
+
+    @property
     def rows(self) -> int:
         return self._logits.size(0)
 
@@ -290,7 +297,12 @@ def drawn(scores: Tensor, uniforms: Tensor, temperature: float = 1.0) -> Tensor:
     if bool(forbidden.any()):
         row = int(forbidden.nonzero()[0, 0])
         raise BeliefError(row, f"every next token of row {row} is forbidden")
-    weights = log_weights(scores, temperature).exp_()
+    return drawn_from(log_weights(scores, temperature), uniforms)
+
+
+def drawn_from(logarithms: Tensor, uniforms: Tensor) -> Tensor:
+    """Draw ids [N, count] as `drawn`, from `log_weights` [N, V]. Every row must have a weight above 0."""
+    weights = logarithms.exp()
     cumulative = weights.cumsum(-1)
     if not cumulative.is_cpu:
         # In a parallel scan, rounding can change the sum at ids of weight 0, even downwards.
@@ -324,11 +336,26 @@ def maxima_and_sums(logits: Tensor) -> tuple[Tensor, Tensor]:
     return maxima, sums
 
 
+_checks: ContextVar[bool] = ContextVar("checks", default=True)
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Let distributions be read in the block although their logits may not be finite: a check waits for the GPU."""
+    token = _checks.set(False)
+    try:
+        yield
+    finally:
+        _checks.reset(token)
+
+
 def check_finite(peak: Tensor, rows: Tensor | None = None) -> None:
-    """Raise BeliefError if one of the largest logits `peak` [p, 1] is not finite.
+    """Raise BeliefError if one of the largest logits `peak` [p, 1] is not finite. Do nothing inside `unchecked`.
 
     rows: [p], their row numbers; None: 0, 1, 2, …
     """
+    if not _checks.get():
+        return
     broken = ~peak.isfinite()
     if bool(broken.any()):
         row = int(broken.nonzero()[0, 0])

@@ -189,6 +189,5 @@ def test_a_nan_in_a_group_is_refused_with_the_row_that_computes_it(make):
 
 
 def test_ids_map_to_their_group():
-    groups = Groups(torch.arange(7), torch.arange(7), torch.tensor([2, 5]))
-    assert groups.direct == 2
+    groups = Groups(torch.arange(7), torch.arange(7), torch.tensor([2, 5]), 2)
     assert groups.of(torch.arange(7)).tolist() == [-1, -1, 0, 0, 0, 1, 1]

@@ -15,7 +15,6 @@ from translume.errors import SettingsError
 from translume.model import LossOptions
 from translume.model.ctc import Ctc
 from translume.model.frames import FrameEmbedding
-from translume.model.layout import Layout
 from translume.model.transformer import Encoder
 from translume.training import train
 from translume.translator import Translation, load_translator
@@ -38,18 +37,16 @@ def test_the_loss_is_the_sum_over_all_alignments() -> None:
     ctc = Ctc(width=5, vocabulary=4)
     mask = torch.tensor([[True, True, True, True], [True, True, True, False]])
     memory = torch.randn(2, 4, 5)
-    layout = Layout.of(mask)
     target = torch.tensor([[BLANK, 2, 2], [BLANK, 3, 0]])
-    found = ctc.loss(layout.pack(memory), layout, target, torch.tensor([[True, True, True], [True, True, False]]))
+    found = ctc.loss(memory, mask, target, torch.tensor([[True, True, True], [True, True, False]]))
     log_probs = ctc.log_probs(memory).detach()
     expected = [probability(log_probs[0], (2, 2)), probability(log_probs[1, :3], (3,))]
     assert found.item() == pytest.approx(-sum(torch.tensor(expected).log().tolist()), rel=1e-5)
 
 
 def test_a_target_that_does_not_fit_its_source_adds_nothing() -> None:
-    layout = Layout.of(torch.ones(1, 2, dtype=torch.bool))
-    target = torch.tensor([[BLANK, 2, 2, 3]])
-    assert Ctc(5, 4).loss(torch.randn(2, 5), layout, target, target > 0).item() == 0
+    mask, target = torch.ones(1, 2, dtype=torch.bool), torch.tensor([[BLANK, 2, 2, 3]])
+    assert Ctc(5, 4).loss(torch.randn(1, 2, 5), mask, target, target > 0).item() == 0
 
 
 def test_ctc_and_classes_are_refused(make: Callable[..., Config]) -> None:

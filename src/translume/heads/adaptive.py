@@ -40,13 +40,14 @@ class AdaptiveHead(Head):
         # The initial probability of a tail is that of its tokens together, so that all tokens are about equally likely.
         tokens = torch.tensor([float(end - begin) for begin, end in pairwise(ends)])
         self.tail_bias = nn.Parameter(tokens.log())
+        self.starts: Tensor  # the index in `table.order` at which each tail begins
+        self.register_buffer("starts", torch.tensor(ends[:-1], dtype=torch.long), persistent=False)
 
     def learn(self, data: HeadData) -> None:
         self.table.arrange(torch.from_numpy(by_frequency(target_counts(data, self.vocabulary))))
 
     def _groups(self) -> Groups:
-        table = self.table
-        return Groups(table.order, table.rank, table.order.new_tensor(table.ends[:-1]))
+        return Groups(self.table.order, self.table.rank, self.starts, self.table.ends[0])
 
     def _first_level(self) -> tuple[Tensor, Tensor]:
         """Return weight and bias of the first level: band 0, then the tails."""
@@ -55,16 +56,20 @@ class AdaptiveHead(Head):
         return torch.cat([frequent, self.tails]), bias
 
     def _labels(self, labels: Tensor) -> tuple[Tensor, list[tuple[int, Tensor, Tensor]]]:
-        """Return the first-level labels [n], and (band, rows, labels inside) of each tail that has labels."""
+        """Return the first-level labels [n], and (band, rows, labels inside) of each tail that has labels.
+
+        The numbers of labels are read back from a device together.
+        """
         places = self.table.rank[labels]
         bands = self.table.bands_of(places)
-        frequent = self.table.ends[0]
+        sorted_bands, by_band = bands.sort(stable=True)
+        firsts = torch.searchsorted(sorted_bands, torch.arange(1, len(self.table.ends) + 1, device=bands.device))
         parts = []
-        for band, begin in enumerate(self.table.ends[:-1], 1):
-            rows = (bands == band).nonzero()[:, 0]
-            if len(rows):
-                parts.append((band, rows, places[rows] - begin))
-        return torch.where(bands > 0, frequent - 1 + bands, places), parts
+        for band, (first, last) in enumerate(pairwise(firsts.tolist()), 1):
+            if first < last:
+                rows = by_band[first:last]
+                parts.append((band, rows, places[rows] - self.table.ends[band - 1]))
+        return torch.where(bands > 0, self.table.ends[0] - 1 + bands, places), parts
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
         first, parts = self._labels(labels)

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from translume.heads import chunked_cross_entropy
+from translume.heads import chunked_cross_entropy, fixed_cross_entropy
 from translume.heads.linear import accumulation_dtype
 from translume.heads.token_statistics import spread_evenly
 from translume.model import HeadData, TrainingPairs
+from translume.model.compiled import on_device
 
 MAX_PAIRS = 200_000
 """Maximum number of pairs read; from a larger corpus, this many are sampled evenly."""
@@ -158,7 +159,7 @@ class Selector(nn.Module):
         The result is fp32 (fp64 for fp64).
         """
         states, tokens = self.states(memory.detach()), self.tokens(vectors.detach())
-        met = torch.unique(labels * len(memory) + owners)
+        met = labels * len(memory) + owners
         loss: Tensor = _BagLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
             states, mask, tokens, self.bias, met
         )
@@ -186,7 +187,7 @@ class _BagLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, met: Tensor) -> Tensor:
-        """states: [B, S, r].  mask: [B, S].  weight: [V, r].  bias: [V].  met: token · B + sentence, ascending."""
+        """states: [B, S, r].  mask: [B, S].  weight: [V, r].  bias: [V].  met: [n], token · B + sentence."""
         kept, sentences = accumulation_dtype(states), len(states)
         total = states.new_zeros((), dtype=kept)
         of_states, of_weight = torch.zeros_like(states, dtype=kept), torch.empty_like(weight)
@@ -214,7 +215,8 @@ class _BagLoss(torch.autograd.Function):
 
 def _blocks(states: Tensor, vocabulary: int) -> Iterator[slice]:
     """Yield blocks of tokens that bound the number of logits over all positions of states [B, S, r]."""
-    size = max(1, chunked_cross_entropy.CHUNK_ELEMENTS // max(1, states.size(0) * states.size(1)))
+    chunk = (fixed_cross_entropy if on_device(states) else chunked_cross_entropy).CHUNK_ELEMENTS
+    size = max(1, chunk // max(1, states.size(0) * states.size(1)))
     return (slice(start, min(start + size, vocabulary)) for start in range(0, vocabulary, size))
 
 
@@ -233,7 +235,8 @@ def _best(places: Tensor) -> Tensor:
 
 def _marked(met: Tensor, block: slice, sentences: int, dtype: torch.dtype) -> Tensor:
     """Return [B, c]: 1 where a token of the block is in a sentence's target; met as in `_BagLoss.forward`."""
-    ends = met.new_tensor([block.start * sentences, block.stop * sentences])
-    first, last = torch.searchsorted(met, ends).tolist()
-    marks = torch.zeros((block.stop - block.start) * sentences, dtype=dtype, device=met.device)
-    return marks.index_fill_(0, met[first:last] - block.start * sentences, 1.0).view(-1, sentences).t()
+    count = (block.stop - block.start) * sentences
+    place = met - block.start * sentences
+    marks = torch.zeros(count + 1, dtype=dtype, device=met.device)  # the last is of tokens outside the block
+    marks.index_fill_(0, torch.where((place >= 0) & (place < count), place, count), 1.0)
+    return marks[:count].view(-1, sentences).t()

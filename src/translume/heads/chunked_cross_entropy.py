@@ -1,4 +1,4 @@
-"""Cross entropy over large vocabularies, computed in chunks of rows so that no N×V matrix is ever held.
+"""Cross entropy over large vocabularies on CPUs, computed in chunks of rows so that no N×V matrix is ever held.
 
 With logits l = W h + b, everything a softmax loss needs is lse = log Σ_v exp l_v, the label's logit l_y and the mean
 logit l̄:
@@ -18,6 +18,8 @@ cancel when the model is confident.
 torch.compile is not used: exp and its sum take 1 ms of a chunk whose three products take 91 ms (V = 32k, one core,
 fp32); compiled, they took 6 ms.
 
+On GPUs `fixed_cross_entropy` computes the same sums.
+
 `chunked_loss` is the same scheme for losses other than the softmax's, such as those of entmax and sigmoid heads.
 """
 
@@ -27,9 +29,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from translume.heads import fixed_cross_entropy
 from translume.heads.linear import LinearGradients, MeanToken, accumulation_dtype, label_logits, scaled
 from translume.model import LossOptions
-from translume.model.compiled import divergence, exponentials, library_for
+from translume.model.compiled import divergence, exponentials, library_for, on_device
 from translume.model.head import TeacherTargets
 
 CHUNK_ELEMENTS = 1 << 22
@@ -160,9 +163,14 @@ def softmax_loss(
     """
     learnt = hidden.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     needs_gradient = torch.is_grad_enabled() and learnt
-    objective, nll = _SoftmaxLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
-        hidden, weight, bias, labels, options, needs_gradient
-    )
+    if on_device(hidden):
+        objective, nll = fixed_cross_entropy.softmax_sums(
+            hidden, weight, bias, labels, options, gradients=needs_gradient
+        )
+    else:
+        objective, nll = _SoftmaxLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
+            hidden, weight, bias, labels, options, needs_gradient
+        )
     if options.teacher_targets is not None:
         objective = objective - options.share * teacher_agreement(hidden, weight, bias, options.teacher_targets)
     return SoftmaxLoss(objective, nll)
@@ -170,6 +178,8 @@ def softmax_loss(
 
 def lse_and_label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return (lse [n], l_y [n]) of logits W h + b, fp32 (fp64 for fp64); the backward pass recomputes the chunks."""
+    if on_device(hidden):
+        return fixed_cross_entropy.lse_and_label_logits(hidden, weight, bias, labels)
     lse, picked = _LseAndLabelLogits.apply(hidden, weight, bias, labels)  # type: ignore[no-untyped-call]  # torch's has no types
     return lse, picked
 
@@ -346,6 +356,8 @@ class _ChunkedLoss(torch.autograd.Function):
     ) -> Tensor:
         kept = accumulation_dtype(hidden)
         rows = min(chunk_rows(weight.size(0)), max(1, len(hidden)))
+        if on_device(hidden):
+            rows = fixed_cross_entropy.chunk_rows(len(hidden), len(weight))
         buffer = hidden.new_empty(rows, weight.size(0))
         total = hidden.new_zeros((), dtype=kept)
         accumulated = LinearGradients(hidden, weight, bias) if needs_gradient else None

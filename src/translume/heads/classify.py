@@ -35,6 +35,7 @@ class ClassifyHead(Head):
         self.normalised = self.full_support = not self.several
         self.exact_loss = not balanced
         self.exact_smoothing = not balanced
+        self.weighs_rows = not balanced and not self.several
 
     def learn(self, data: HeadData) -> None:
         """Count the classes of the training data."""

@@ -13,12 +13,15 @@ from translume.heads.chunked_cross_entropy import lse_and_label_logits
 from translume.heads.linear import MeanToken, accumulation_dtype
 from translume.heads.softmax import SoftmaxHead
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
+from translume.model.compiled import on_device
 from translume.model.state import Selectable
 
 IMPOSSIBLE = -1e30
 """Log-probability of impossible events: finite, so that no gradient is NaN and a sum of two is finite."""
 FIRST_GATE = 2.0
 """Initial logit of the gate: g = 0.88, so that the loss of an untrained model is 0.13 nats more than ln V."""
+TILE = 32
+"""Rows of a sentence that are multiplied together on a GPU."""
 
 
 class CopyHead(Head):
@@ -158,29 +161,47 @@ class Copyable:
         return replace(self, owners=self.owners[rows])
 
     def grid(self) -> "_Grid":
-        """Return the layout of the rows grouped by sentence."""
-        sentences = len(self.ids)
-        counts = self.owners.bincount(minlength=sentences)
-        order = self.owners.argsort(stable=True)
+        """Return the layout of the rows grouped by sentence.
+
+        On a CPU each sentence has one tile. On other devices tiles have TILE rows, and as many are taken as any owners
+        can need: N/TILE, and one that is not full for each sentence.
+        """
+        sentences, order = len(self.ids), self.owners.argsort(stable=True)
         owners = self.owners[order]
-        length = int(counts.max()) if len(counts) else 0
-        column = torch.arange(len(owners), device=owners.device) - (counts.cumsum(0) - counts)[owners]
-        places = torch.empty_like(order).index_put_((order,), owners * length + column)
-        return _Grid(places, sentences, length)
+        bounds = torch.searchsorted(owners, torch.arange(sentences + 1, device=owners.device))
+        counts = bounds.diff()
+        column = torch.arange(len(owners), device=owners.device) - bounds[owners]
+        if on_device(owners):
+            length, tiles = TILE, len(owners) // TILE + sentences
+            ends = ((counts + TILE - 1) // TILE).cumsum(0)
+            first = F.pad(ends, (1, 0))[owners]
+            whose = torch.searchsorted(ends, torch.arange(tiles, device=ends.device), right=True)
+            whose = whose.clamp_(max=sentences - 1)  # of tiles that are not needed
+        else:
+            length, tiles = int(counts.max()) if sentences else 0, sentences
+            first, whose = owners, None
+        places = torch.empty_like(order).index_put_((order,), first * length + column)
+        return _Grid(places, whose, tiles, length)
 
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """N rows in a grid of B sentences by `length`, the most rows of a sentence; places: [N], flat indices."""
+    """N rows in a grid of `tiles` by `length`, the rows of a tile being of one sentence; places: [N], flat indices.
+
+    whose: [tiles], the sentence of each tile; None: tile i is of sentence i.
+    """
 
     places: Tensor
-    sentences: int
+    whose: Tensor | None
+    tiles: int
     length: int
 
     def product(self, rows: Tensor, matrices: Tensor) -> Tensor:
         """Multiply each row [N, D] by the transpose of its sentence's matrix [B, S, D]; return [N, S]."""
-        grid = rows.new_zeros(self.sentences * self.length, rows.size(1)).index_copy(0, self.places, rows)
-        product = grid.view(self.sentences, self.length, rows.size(1)) @ matrices.mT
+        grid = rows.new_zeros(self.tiles * self.length, rows.size(1)).index_copy(0, self.places, rows)
+        if self.whose is not None:
+            matrices = matrices[self.whose]
+        product = grid.view(self.tiles, self.length, rows.size(1)) @ matrices.mT
         return product.flatten(0, 1).index_select(0, self.places)
 
 
@@ -221,7 +242,16 @@ class _Copying:
 
         Where a token can be copied, e^l becomes e^l + S (1−g)/g Σ a, S the sum of e^l. The new sum is S/g.
         """
+        if on_device(logits):
+            return self._added_everywhere(logits)
         rows, places = (self.ids >= 0).nonzero(as_tuple=True)
         index = rows, self.ids[rows, places]
         copies = self.log_probs[rows, places] + (logits.logsumexp(-1) - self.gate)[rows]
         return logits.index_put(index, torch.logaddexp(logits[index], copies))
+
+    def _added_everywhere(self, logits: Tensor) -> Tensor:
+        """As `add_to`, at positions without a token too: there in a column that is dropped."""
+        size = logits.size(1)
+        copies = self.log_probs + (logits.logsumexp(-1) - self.gate)[:, None]
+        mixed = torch.logaddexp(logits.gather(1, self.ids.clamp(min=0)), copies)
+        return F.pad(logits, (0, 1)).scatter(1, self.ids.where(self.ids >= 0, size), mixed)[:, :size]

@@ -58,14 +58,18 @@ class HierarchicalHead(Head):
 
     def _groups(self) -> Groups:
         starts = torch.arange(0, self.vocabulary, self._each, device=self.order.device)
-        return Groups(self.order, self.rank, starts)
+        return Groups(self.order, self.rank, starts, 0)
 
     def _sorted(
         self, hidden: Tensor, classes: Tensor, within: Tensor
     ) -> tuple[Tensor, Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor | None]]]:
-        """Return row indices by class, and (class, hidden states, labels, weight, bias) of each class with labels."""
-        by_class = classes.argsort(stable=True)
-        counts = classes.bincount(minlength=len(self.classes)).tolist()
+        """Return row indices by class, and (class, hidden states, labels, weight, bias) of each class with labels.
+
+        The numbers of labels are read back from a device together.
+        """
+        sorted_classes, by_class = classes.sort(stable=True)
+        bounds = torch.searchsorted(sorted_classes, torch.arange(len(self.classes) + 1, device=classes.device))
+        counts = bounds.diff().tolist()
         rows = torch.split(hidden.index_select(0, by_class), counts)
         labels = torch.split(within[by_class], counts)
         weights = torch.split(self.weight.index_select(0, self.order), self._each)
@@ -102,7 +106,7 @@ class HierarchicalHead(Head):
 
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
         first = F.linear(hidden, self.classes, self.class_bias)
-        return _Belief(first, self._groups(), hidden, (self.weight, self.bias))
+        return _Belief(first, self._groups(), hidden, (self.weight, self.bias), self._each)
 
     def terms(self, hidden: Tensor, context: Selectable | None) -> Mapping[str, Tensor]:
         """Return "classes" [N, classes]: the probability of each class."""
@@ -113,11 +117,13 @@ class HierarchicalHead(Head):
 class _Belief(TwoLevel):
     """The distribution; a class is computed once for all rows that need it."""
 
-    def __init__(self, first: Tensor, groups: Groups, hidden: Tensor, parts: tuple[Tensor, Tensor | None]) -> None:
+    def __init__(
+        self, first: Tensor, groups: Groups, hidden: Tensor, parts: tuple[Tensor, Tensor | None], each: int
+    ) -> None:
+        """parts: weight and bias.  each: tokens of a class."""
         super().__init__(first, groups)
-        self._hidden = hidden
+        self._hidden, self._each = hidden, each
         self._weight, self._bias = parts
-        self._each = int(groups.starts[1]) if len(groups.starts) > 1 else len(groups.order)
 
     def _open(self, rows: Tensor, groups: Tensor) -> Iterator[Opened]:
         count = max(1, chunked_cross_entropy.CHUNK_ELEMENTS // self._each)

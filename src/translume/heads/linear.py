@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from translume.model import LossOptions
-from translume.model.compiled import weight_gradient
+from translume.model.compiled import on_device, weight_gradient
 
 
 def output_weight(count: int, width: int, tied: nn.Parameter | None = None) -> nn.Parameter:
@@ -117,7 +117,7 @@ def scaled(
 
     They are scaled in place unless the graph is retained, since a second backward pass would scale them again.
     """
-    if float(factor) != 1.0:
+    if on_device(factor) or float(factor) != 1.0:
         kept = _graph_is_kept()
         hidden = hidden * factor.to(hidden.dtype) if kept else hidden.mul_(factor.to(hidden.dtype))
         if weight is not None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.config import MixtureSettings
-from translume.heads import chunked_cross_entropy
+from translume.heads import chunked_cross_entropy, fixed_cross_entropy
 from translume.heads.linear import (
     LinearGradients,
     accumulation_dtype,
@@ -21,6 +21,7 @@ from translume.heads.linear import (
     spread,
 )
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
+from translume.model.compiled import on_device
 from translume.model.state import Selectable
 
 
@@ -120,6 +121,8 @@ class _SmoothedLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         kept, parts = accumulation_dtype(states), log_prior.size(1)
         rows = max(1, chunked_cross_entropy.chunk_rows(weight.size(0)) // parts)
+        if on_device(states):
+            rows = fixed_cross_entropy.chunk_rows(len(labels), parts * weight.size(0))
         objective = states.new_zeros((), dtype=kept)
         nll = objective.clone()
         by_prior = torch.empty_like(log_prior)

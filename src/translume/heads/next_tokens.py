@@ -101,18 +101,14 @@ class Groups:
     """A vocabulary divided into groups.
 
     order: [V], ids group by group, ascending within a group, so that ties within a group are in order of ids.
-    rank: [V], the index of each id in `order`.  starts: [G], the index in `order` at which each group begins; tokens
-    before the first group belong to the first level directly.
+    rank: [V], the index of each id in `order`.  starts: [G], the index in `order` at which each group begins.
+    direct: the number of tokens before the first group, which belong to the first level directly.
     """
 
     order: Tensor
     rank: Tensor
     starts: Tensor
-
-    @property
-    def direct(self) -> int:
-        """Number of tokens in the first level."""
-        return int(self.starts[0]) if len(self.starts) else len(self.order)
+    direct: int
 
     def of(self, places: Tensor) -> Tensor:
         """Return the group of each index, −1 for tokens of the first level."""
@@ -148,7 +144,7 @@ def group_options(options: LossOptions, ids: Tensor) -> LossOptions:
     if not options.label_smoothing or options.smoothed is None:
         return options
     marks = options.smoothed[ids]
-    return replace(options, smoothed=marks if bool(marks.any()) else None)
+    return replace(options, smoothed=torch.where(marks.any(), marks, torch.ones_like(marks)))
 
 
 def normalised(logits: Tensor, rows: Tensor) -> Tensor:

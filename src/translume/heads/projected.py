@@ -19,6 +19,7 @@ class ProjectedHead(Head):
     """
 
     blends_teacher_loss = True
+    weighs_rows = True
 
     def __init__(self, settings: ProjectedSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
         super().__init__()

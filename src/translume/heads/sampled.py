@@ -10,12 +10,13 @@ from torch.utils.checkpoint import checkpoint
 
 from translume.belief import NextToken
 from translume.config import SampledSettings, SoftmaxSettings
-from translume.heads import chunked_cross_entropy
+from translume.heads import chunked_cross_entropy, fixed_cross_entropy
 from translume.heads.linear import MeanToken, accumulation_dtype, label_logits
 from translume.heads.softmax import SoftmaxHead
 from translume.heads.token_statistics import by_frequency, target_counts
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
-from translume.model.dropout import draw_seed
+from translume.model.compiled import on_device
+from translume.model.draws import uniforms
 from translume.model.state import Selectable
 
 NEGLIGIBLE = -1e30
@@ -50,7 +51,8 @@ class SampledHead(Head):
         if not self.training:
             return self.softmax.loss(hidden, labels, None, options)
         drawn = self._draw(hidden)
-        rows = max(1, chunked_cross_entropy.CHUNK_ELEMENTS // len(drawn.ids))
+        chunk = (fixed_cross_entropy if on_device(hidden) else chunked_cross_entropy).CHUNK_ELEMENTS
+        rows = max(1, chunk // len(drawn.ids))
         parts = list(zip(torch.split(hidden, rows), torch.split(labels, rows), strict=True))
         mean = None
         if options.label_smoothing:
@@ -59,21 +61,27 @@ class SampledHead(Head):
             objective = self._estimate(*parts[0], drawn, mean, options)
         else:
             objective = torch.stack(
-                [checkpoint(self._estimate, *part, drawn, mean, options, use_reentrant=False) for part in parts]
+                [
+                    checkpoint(
+                        self._estimate, *part, drawn, mean, options, use_reentrant=False, preserve_rng_state=False
+                    )
+                    for part in parts
+                ]
             ).sum()
         return HeadLoss(objective, None, labels.numel())
 
     def _draw(self, hidden: Tensor) -> "_Drawn":
-        """Draw distinct samples, from the generator of dropout."""
-        generator = torch.Generator().manual_seed(draw_seed())
-        uniform = torch.rand(self._samples, generator=generator, dtype=torch.float64)
-        whole = math.log(self.vocabulary + 1)
-        ranks = torch.unique(uniform.mul_(whole).expm1().long().clamp_(max=self.vocabulary - 1))
-        once = torch.log1p(1.0 / (ranks + 1).double()) / whole
+        """Draw samples. On a CPU repeated ones are removed; elsewhere, where shapes are fixed, they are ignored."""
+        uniform, whole = uniforms(self._samples, like=hidden), math.log(self.vocabulary + 1)
+        ranks = uniform.mul(whole).expm1_().long().clamp_(max=self.vocabulary - 1)
+        ranks = ranks.sort().values if on_device(hidden) else torch.unique(ranks)
+        once = torch.log1p(1.0 / (ranks + 1).to(uniform.dtype)) / whole
         log_chance = torch.log(-torch.expm1(self._samples * torch.log1p(-once)))
-        ids = self.ranked[ranks.to(hidden.device)]
+        if on_device(hidden):
+            log_chance.masked_fill_(ranks == F.pad(ranks[:-1], (1, 0), value=-1), -NEGLIGIBLE)
+        ids = self.ranked[ranks]
         bias = None if self.softmax.bias is None else self.softmax.bias[ids]
-        return _Drawn(ids, log_chance.to(hidden.device, accumulation_dtype(hidden)), self.softmax.weight[ids], bias)
+        return _Drawn(ids, log_chance.to(accumulation_dtype(hidden)), self.softmax.weight[ids], bias)
 
     def _estimate(
         self, hidden: Tensor, labels: Tensor, drawn: "_Drawn", mean: MeanToken | None, options: LossOptions,
@@ -102,7 +110,7 @@ class SampledHead(Head):
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """Distinct samples: ids [K'], log π [K'], and their vectors [K', D] and biases [K']."""
+    """Samples: ids [K'], log π [K'], their vectors [K', D] and biases [K']. Repeated ones have a log π of 1e30."""
 
     ids: Tensor
     log_chance: Tensor

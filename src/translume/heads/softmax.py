@@ -15,6 +15,7 @@ class SoftmaxHead(Head):
     """softmax(W h + b); W may be the target embedding itself (Press and Wolf 2017)."""
 
     blends_teacher_loss = True
+    weighs_rows = True
 
     def __init__(self, settings: SoftmaxSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
         """tied: an embedding [V, D] to share; it is not copied."""

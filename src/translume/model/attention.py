@@ -212,13 +212,15 @@ class SelfAttention(nn.Module):
         result: Tensor = self.output(_merge(attend(query, keys, values, mask)))
         return result
 
-    def padded(self, x: Tensor, mask: Tensor, positions: AttentionPositions) -> Tensor:
-        """Map x [B, S, D] to the same shape, reading where mask [B, S] is True, without shapes that depend on data."""
+    def padded(self, x: Tensor, mask: Tensor | None, positions: AttentionPositions, *, causal: bool = False) -> Tensor:
+        """Map x [B, T, D] to the same shape.
+
+        mask: as for `attend`, with the bias of `positions` added; None: each token reads all.
+        causal: each token reads itself and earlier ones; then the mask must be None.
+        """
         query, keys, values = self._heads(x, positions)
-        allowed = mask[:, None, None]
-        if positions.bias is not None:
-            allowed = _masked_bias(positions.bias.to(x.dtype), allowed, causal=False)
-        result: Tensor = self.output(_merge(attend(query, keys, values, allowed)))
+        mixed = attend(query, keys, values, mask, dropout=self.dropout if self.training else 0.0, causal=causal)
+        result: Tensor = self.output(_merge(mixed))
         return result
 
     def weights(self, x: Tensor, mask: Tensor, positions: AttentionPositions, *, causal: bool) -> Tensor:
@@ -263,6 +265,14 @@ class CrossAttention(nn.Module):
         result: Tensor = self.output(mixed)
         return result
 
+    def padded(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        """Return [B, T, D] from target tokens x [B, T, D] and a memory [B, S, D].  mask: as for `attend`."""
+        query = _split(self.query(x), self.heads)
+        keys, values = (_split(part, self.heads) for part in self.key_value(memory).chunk(2, -1))
+        mixed = attend(query, keys, values, mask, dropout=self.dropout if self.training else 0.0)
+        result: Tensor = self.output(_merge(mixed))
+        return result
+
     def cached(self, x: Tensor, memory: KeyValue, mask: Tensor) -> Tensor:
         """Map x [B·K, t, D] to the same shape, attending to the memory of B sentences with mask [B, S].
 
@@ -270,8 +280,9 @@ class CrossAttention(nn.Module):
         """
         batch, length = mask.size(0), x.size(1)
         query = self.query(x).view(batch, -1, self.output.in_features)  # [B, K·t, H·d]
-        exporting = torch.compiler.is_exporting()  # an exported graph cannot depend on the values of a mask
-        allowed = None if not exporting and bool(mask.all()) else mask[:, None, None]
+        # An exported graph cannot depend on the values of a mask, and a GPU would be waited for.
+        fixed = torch.compiler.is_exporting() or compiled.on_device(x)
+        allowed = None if not fixed and bool(mask.all()) else mask[:, None, None]
         mixed = _merge(attend(_split(query, self.heads), memory.keys, memory.values, allowed))
         result: Tensor = self.output(mixed.view(-1, length, self.output.in_features))
         return result
@@ -281,12 +292,44 @@ class CrossAttention(nn.Module):
         return attention_weights(_split(self.query(x), self.heads), memory.keys, mask[:, None, None])
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+def attend(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, dropout: float = 0.0, causal: bool = False
+) -> Tensor:
     """Return softmax(Q Kᵀ / √d + mask) V, [N, H, t, d], of a query [N, H, t, d], and keys and values [N, H, S, d].
 
     mask: bool, True where reading is allowed, or floats added to the scores. A query with no allowed key gets zeros.
+    dropout: rate on the attention weights.  causal: query i reads keys 0 … i; then the mask must be None.
     """
-    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+
+
+ALIGNMENT = 8
+"""The memory-efficient kernels of GPUs read rows of a mask that begin at a multiple of this; torch copies others."""
+
+
+def padding_mask(mask: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Tensor:
+    """Return what `attend` adds to the scores for keys with mask [B, S], made once for all layers.
+
+    −inf at padding, else 0 or the `bias` [H, t, S]: [B, 1, 1, S], or [B, H, t, S].
+    """
+    if torch.compiler.is_exporting() and bias is None:
+        return mask[:, None, None]
+    batch, length = mask.shape
+    # Always longer than the keys, or the compiler would make a variant for rows that are as long.
+    aligned = (length // ALIGNMENT + 1) * ALIGNMENT
+    rows = mask.new_zeros(batch, 1, 1, aligned, dtype=dtype)[..., :length]
+    padding = rows.masked_fill_(~mask[:, None, None], -math.inf)
+    return padding if bias is None else padding + bias.to(dtype)
+
+
+def causal_bias(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return [1, H, T, T]: the bias [H, T, T], and −inf at keys after the query."""
+    return _masked_bias(bias.to(dtype), None, causal=True)
+
+
+def use_kernels_of_any_shape() -> None:
+    """Do not let torch choose cuDNN's attention, which builds a plan of tenths of a second for each new shape."""
+    torch.backends.cuda.enable_cudnn_sdp(enabled=False)
 
 
 def attention_weights(query: Tensor, keys: Tensor, allowed: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal, cast
 
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor, nn
 
 from translume.belief import NextToken
 from translume.config import ClassifySettings
+from translume.model import compiled
 from translume.model.attention import AttentionBackend, SelfAttention
 from translume.model.dropout import Dropout
 from translume.model.head import Head, HeadLoss, LossOptions, TeacherTargets
+from translume.model.layout import Layout
 from translume.model.penalties import with_penalties
 from translume.model.transformer import PLAIN, Encoder, Transformer
 
@@ -163,19 +166,33 @@ class Classifier(nn.Module):
 
     def loss(
         self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,
-        options: LossOptions = PLAIN,
+        options: LossOptions = PLAIN, *, tokens: int | None = None,
     ) -> HeadLoss:  # fmt: skip
         """Return the summed loss of labels: classes [B, 1], or [B, 1, C] of 0 and 1 where a text may have several.
 
-        The arguments are those of `Transformer.loss`; target and its mask are ignored.
+        The arguments are those of `Transformer.loss`. Only texts count whose target_mask [B, 1] is True.
         """
         labels = labels[:, 0]
+        if compiled.on_device(source) and self.has_fixed_shapes(options):
+            counted = target_mask[:, 0]
+            loss = self.head.loss(self.pooled(source, source_mask), labels, None, replace(options, weights=counted))
+            return replace(loss, tokens=int(counted.sum()) if tokens is None else tokens)
+        if tokens != len(labels):  # a batch may be filled up with rows that do not count
+            rows = Layout.of(target_mask, tokens).tokens
+            if len(rows) < len(labels):
+                source, source_mask, target, labels, target_mask = (
+                    each[rows] for each in (source, source_mask, target, labels, target_mask)
+                )
         if options.r_drop:
             source, source_mask, labels = (torch.cat([each, each]) for each in (source, source_mask, labels))
         hidden = self.pooled(source, source_mask)
         complete = options.with_teacher_targets(source, source_mask, target, target_mask)
         loss = self.head.loss(hidden, labels, None, complete if self.head.blends_teacher_loss else options)
         return with_penalties(self.head, loss, hidden, None, complete)
+
+    def has_fixed_shapes(self, options: LossOptions) -> bool:
+        """See `Transformer.has_fixed_shapes`."""
+        return self.head.weighs_rows and not options.has_penalties
 
     @torch.no_grad()
     def teacher_targets(

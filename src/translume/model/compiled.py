@@ -21,6 +21,31 @@ LONGEST = 256
 """Maximum length of sequences for `attention`: for longer ones torch's matrix products are faster."""
 
 
+_torch_only = False
+
+
+@contextmanager
+def torch_only() -> Iterator[None]:
+    """Compute in the block on a CPU as on other devices: by torch's operations alone, reading nothing back.
+
+    It holds for all threads. Tests and benchmarks use it where there is no GPU.
+    """
+    global _torch_only
+    before, _torch_only = _torch_only, True
+    try:
+        yield
+    finally:
+        _torch_only = before
+
+
+def on_device(tensor: Tensor) -> bool:
+    """Return whether a tensor is on another device than a CPU, or would be: inside `torch_only`.
+
+    There shapes must not depend on data and nothing must be read back, since the host would wait for the device.
+    """
+    return _torch_only or tensor.device.type != "cpu"
+
+
 def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
     """Return the kernels if they can compute with these tensors: on a CPU, of one dtype, fp32 or bf16; else None.
 
@@ -28,7 +53,7 @@ def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
     """
     given = [tensor for tensor in tensors if tensor is not None]
     first = given[0]
-    if first.device.type != "cpu" or first.dtype not in (torch.float32, torch.bfloat16) or torch.get_num_threads() > 1:
+    if on_device(first) or first.dtype not in (torch.float32, torch.bfloat16) or torch.get_num_threads() > 1:
         return None
     if any(tensor.dtype != first.dtype or type(tensor) not in (Tensor, torch.nn.Parameter) for tensor in given):
         return None

@@ -1,15 +1,14 @@
 """Connectionist temporal classification: a second output at the encoder, for training (Graves et al. 2006)."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from translume.model.layout import Layout
 
 
 class Ctc(nn.Module):
     """A linear map from the memory to target tokens, without a decoder.
 
-    The begin mark, which is no label, is the blank.
+    BOS, which is no label, is the blank.
     """
 
     def __init__(self, width: int, vocabulary: int) -> None:
@@ -21,19 +20,23 @@ class Ctc(nn.Module):
         logits: Tensor = self.output(memory)
         return logits.float().log_softmax(-1)
 
-    def loss(self, memory: Tensor, layout: Layout, target: Tensor, target_mask: Tensor) -> Tensor:
+    def loss(self, memory: Tensor, mask: Tensor, target: Tensor, target_mask: Tensor) -> Tensor:
         """Return the sum of −log p of all targets, in nats; 0 for one that has more tokens than its source positions.
 
-        memory: [n, D] laid out by `layout`.  target, target_mask: [B, T], the decoder's input, with the begin mark and
-        without the end mark.
+        memory: [B, S, D] with mask [B, S].  target, target_mask: [B, T], the decoder's input, with BOS and without EOS.
+        A row whose target_mask is False everywhere does not count.
+        On a GPU torch's loss reads the lengths of sources and targets back.
         """
-        found = self.log_probs(layout.unpack(memory))
-        return F.ctc_loss(
-            found.transpose(0, 1),
-            target[:, 1:],
-            layout.mask.sum(1),
-            target_mask.sum(1) - 1,
-            blank=int(target[0, 0]),
+        # F.ctc_loss wants the id of the blank as an integer of the host, so the blank and id 0 are exchanged.
+        blank, ids = target[0, 0], torch.arange(self.output.out_features, device=target.device)
+        exchanged = torch.where(ids == blank, 0, torch.where(ids == 0, blank, ids))
+        weight, bias = (each.index_select(0, exchanged) for each in (self.output.weight, self.output.bias))
+        losses = F.ctc_loss(
+            F.linear(memory, weight, bias).float().log_softmax(-1).transpose(0, 1),
+            exchanged[target[:, 1:]],
+            mask.sum(1),
+            (target_mask.sum(1) - 1).clamp(min=0),
             reduction="none",
             zero_infinity=True,
-        ).sum()
+        )
+        return (losses * target_mask[:, 0]).sum()

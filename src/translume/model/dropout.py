@@ -133,7 +133,7 @@ class Dropout(nn.Module):
         """Return dropout(x), plus the residual of the same shape if given."""
         if not self.training or self.rate == 0.0:
             return x if residual is None else residual + x
-        if x.device.type == "cpu":
+        if not compiled.on_device(x):
             dropped: Tensor = _DropAdd.apply(x, residual, self.rate)  # type: ignore[no-untyped-call]  # torch's has no types
             return dropped
         dropped = F.dropout(x, self.rate)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from translume.config import ModelSettings, SourceKind
 from translume.errors import SettingsError
+from translume.model.compiled import on_device
 from translume.model.dropout import Dropout
 from translume.model.layers import norm_of
 from translume.model.positions import position_encoding
@@ -81,6 +82,8 @@ class BandedTable(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Vectors [..., D] of ids [...]."""
+        if on_device(ids):
+            return self._chosen(ids)
         places = self.rank[ids.reshape(-1)]
         bands = self.bands_of(places)
         by_band = bands.argsort(stable=True)
@@ -91,6 +94,15 @@ class BandedTable(nn.Module):
         ]
         vectors = torch.cat(found).index_select(0, by_band.argsort())
         return vectors.view(*ids.shape, vectors.size(-1))
+
+    def _chosen(self, ids: Tensor) -> Tensor:
+        """As `forward`, with shapes that do not depend on the ids: each band computes a vector for every id."""
+        places = self.rank[ids]
+        vectors = F.embedding(places.clamp(max=self.ends[0] - 1), self.matrices[0])
+        for band, (begin, end) in enumerate(pairwise(self.ends), 1):
+            own = F.embedding((places - begin).clamp(0, end - begin - 1), self.matrices[band])
+            vectors = torch.where((places >= begin)[..., None], self.widened(own, band), vectors)
+        return vectors
 
 
 PLACES = 32
@@ -196,9 +208,15 @@ class SegmentEmbedding(Embedding):
         self.factors = nn.Parameter(torch.ones(PLACES, settings.width) + 0.5 * torch.randn(PLACES, settings.width))
 
     def front(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a vector for each segment [B, P, D] of ids [B, S], and their mask [B, P]."""
+        """Return a vector for each segment [B, P, D] of ids [B, S], and their mask [B, P].
+
+        P is the largest number of segments on a CPU, and S on other devices.
+        """
         segment, place = self.places_of(source, mask)
         counts = (segment + 1).masked_fill(~mask, 0).amax(1)
+        if on_device(source):
+            there = torch.arange(source.size(1), device=source.device) < counts[:, None]
+            return self._summed(source, mask, segment, place), there
         most = int(counts.max()) if counts.numel() else 0
         vectors = self.table(source[mask]) * F.embedding(place[mask].clamp(max=PLACES - 1), self.factors)
         rows = (segment + most * torch.arange(len(source), device=source.device)[:, None])[mask]
@@ -206,6 +224,14 @@ class SegmentEmbedding(Embedding):
         summed = zeros.index_add(0, rows, vectors.float()).to(vectors.dtype)
         there = torch.arange(most, device=source.device) < counts[:, None]
         return summed.view(*there.shape, vectors.size(1)), there
+
+    def _summed(self, source: Tensor, mask: Tensor, segment: Tensor, place: Tensor) -> Tensor:
+        """Return the vectors [B, S, D] of as many segments as there are ids: a product with the members of each."""
+        vectors = self.table(source) * F.embedding(place.clamp(0, PLACES - 1), self.factors)
+        index = torch.arange(source.size(1), device=source.device)[:, None]
+        member = (segment[:, None] == index) & mask[:, None]  # [B, P, S]
+        summed: Tensor = member.float() @ vectors.float()
+        return summed.to(vectors.dtype)
 
     def places_of(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the segment of each id [B, S] and its place in the segment, both from 0; undefined at padding."""

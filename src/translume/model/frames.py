@@ -1,5 +1,6 @@
 """The encoder's first layers for frames of numbers: normalisation, SpecAugment, strided convolutions, a linear map."""
 
+import math
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 
 from translume.config import FrameSettings, ModelSettings
 from translume.config.sources import ImageSettings, WhisperSettings
-from translume.model.dropout import Dropout, draw_seed
+from translume.model.compiled import on_device
+from translume.model.draws import integers, uniforms
+from translume.model.dropout import Dropout
 from translume.model.layers import norm_of
 from translume.model.positions import position_encoding
 from translume.model.positions.added import StoredSinusoidal
@@ -107,16 +110,20 @@ class FrameEmbedding(nn.Module):
         return self.mean.to(frames.device, frames.dtype).expand(frames.shape)
 
     def _changed_speed(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return frames of other lengths [B, L', F], at most `speed` faster or slower, and their mask."""
+        """Return frames of other lengths [B, L', F], at most `speed` faster or slower, and their mask.
+
+        L' is the largest length on a CPU, and on other devices the largest that any draw can give.
+        """
         most = self.source.speed
         if not most:
             return x, mask
         lengths = mask.sum(1)
-        speeds = 1 + most * (2 * np.random.default_rng(draw_seed()).random(len(x)) - 1)
-        changed = (lengths / torch.from_numpy(speeds).to(lengths.device)).round().long()
+        speeds = 1 + most * (2 * uniforms(len(x), like=x) - 1)
         longest = self.positions.longest << self.source.convolutions
+        changed = (lengths / speeds).round().long()
         changed = changed.clamp(min=1).minimum(lengths.clamp(min=longest))  # as many positions as the model has
-        column = torch.arange(int(changed.max()), device=x.device)
+        largest = min(math.ceil(x.size(1) / (1 - most)), max(x.size(1), longest))
+        column = torch.arange(largest if on_device(x) else int(changed.max()), device=x.device)
         place = column * ((lengths - 1) / (changed - 1).clamp(min=1))[:, None]
         before = place.long().minimum(lengths[:, None] - 1)
         after = (before + 1).minimum(lengths[:, None] - 1)
@@ -132,16 +139,14 @@ class FrameEmbedding(nn.Module):
         source = self.source
         if not source.time_masks and not source.value_masks:
             return x
-        generator = np.random.default_rng(draw_seed())
-        lengths = mask.sum(1).cpu().numpy()
-        kept = np.ones(x.shape[:2], np.bool_)
-        for _ in range(source.time_masks):
-            kept &= ~_stretches(generator, lengths, source.time_mask_frames, _FRAMES_PART, x.size(1))
-        values = np.ones((x.size(0), x.size(2)), np.bool_)
-        sizes = np.full(x.size(0), x.size(2))
-        for _ in range(source.value_masks):
-            values &= ~_stretches(generator, sizes, source.value_mask_size, _VALUES_PART, x.size(2))
-        return x * torch.from_numpy(kept[:, :, None] & values[:, None, :]).to(x.device)
+        fractions = uniforms(source.time_masks + source.value_masks, 2, x.size(0), like=x)
+        lengths = mask.sum(1)
+        longest = (lengths // _FRAMES_PART).clamp(max=source.time_mask_frames)
+        lost = _stretches(fractions[: source.time_masks], lengths, longest, x.size(1))[..., None]
+        sizes = torch.full_like(lengths, x.size(2))
+        longest = (sizes // _VALUES_PART).clamp(max=source.value_mask_size)
+        lost = lost | _stretches(fractions[source.time_masks :], sizes, longest, x.size(2))[:, None]
+        return x * ~lost
 
     def forward(
         self, x: Tensor, places: Tensor, segments: Tensor | None = None, *, without_tokens: bool = False
@@ -206,8 +211,7 @@ class ImageEmbedding(FrameEmbedding):
         """
         most = self.source.shift
         if most:
-            generator = np.random.default_rng(draw_seed())
-            moves = torch.from_numpy(generator.integers(-most, most + 1, (2, x.size(0), 1))).to(x.device)
+            moves = integers(uniforms(2, x.size(0), 1, like=x), 2 * most + 1) - most
             last = mask.sum(1, keepdim=True) - 1
             columns = torch.minimum((torch.arange(x.size(1), device=x.device) + moves[0]).clamp(min=0), last)
             rows = (torch.arange(self.source.height, device=x.device) + moves[1]).clamp(0, self.source.height - 1)
@@ -287,12 +291,12 @@ def initialised(layers: nn.ModuleList) -> nn.ModuleList:
     return layers
 
 
-def _stretches(
-    generator: np.random.Generator, lengths: NDArray[Any], longest: int, part: int, size: int
-) -> NDArray[np.bool_]:
-    """Return True [B, size] in one random stretch of each row, of at most `longest` and length / `part` elements."""
-    widths = generator.integers(0, np.minimum(longest, lengths // part) + 1)
-    begins = generator.integers(0, lengths - widths + 1)
-    column = np.arange(size)
-    inside: NDArray[np.bool_] = (column >= begins[:, None]) & (column < (begins + widths)[:, None])
-    return inside
+def _stretches(fractions: Tensor, lengths: Tensor, longest: Tensor, size: int) -> Tensor:
+    """Return True [B, size] in random stretches of the first `lengths` [B] elements, of at most `longest` [B] each.
+
+    fractions: [stretches, 2, B], numbers in [0, 1) that the widths and the places of the stretches are drawn by.
+    """
+    widths = integers(fractions[:, 0], longest + 1)
+    begins = integers(fractions[:, 1], lengths - widths + 1)[..., None]
+    column = torch.arange(size, device=lengths.device)
+    return ((column >= begins) & (column < begins + widths[..., None])).any(0)

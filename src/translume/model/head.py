@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -9,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from translume.belief import NextToken
+from translume.belief import NextToken, unchecked
+from translume.model.compiled import on_device
 from translume.model.state import Selectable
 
 PredictRows = Callable[[Tensor], NextToken]
@@ -25,7 +27,8 @@ class TeacherTargets:
     @torch.no_grad()
     def __call__(self, rows: Tensor) -> Tensor:
         """Return [m, V], fp32: the log-probabilities at some labels, given their indices [m]."""
-        return self.predict(rows).log_probs()
+        with unchecked() if on_device(rows) else nullcontext():
+            return self.predict(rows).log_probs()
 
 
 class TeacherNetwork(Protocol):
@@ -73,6 +76,8 @@ class LossOptions:
     teacher: the model to distil from; None learns from the labels only.
     teacher_targets: the teacher's distributions for one batch.
     ctc_weight: share of the objective that is the loss of `Transformer.ctc`.
+    weights: [n], 1 for rows that count and 0 for padding, for heads that `weighs_rows`; None: all rows count.
+    row_losses: computes what `heads.fixed_cross_entropy.row_losses` does, compiled; None: not compiled.
     Heads ignore `confidence_penalty` and the fields after it: `model.penalties` adds these terms for any head. Heads
     with `blends_teacher_loss` add the teacher's term themselves.
     """
@@ -85,6 +90,13 @@ class LossOptions:
     teacher: Teacher | None = None
     teacher_targets: TeacherTargets | None = None
     ctc_weight: float = 0.0
+    weights: Tensor | None = None
+    row_losses: Callable[..., Any] | None = None
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether `model.penalties` or the head computes terms for rows that count only."""
+        return bool(self.confidence_penalty or self.r_drop or self.teacher)
 
     @property
     def share(self) -> float:
@@ -153,6 +165,8 @@ class Head(nn.Module, ABC):
     exact_loss: bool = True
     exact_smoothing: bool = True
     """Whether label smoothing is (1−ε)·nll − ε·mean log p; else the head's docstring defines it."""
+    weighs_rows: bool = False
+    """Whether `loss` reads `LossOptions.weights`, so that padding, which differs by batch, need not be removed."""
     blends_teacher_loss: bool = False
     """Whether `loss` includes the teacher's term; else it is computed from `next_token`."""
     reads_source: bool = False
@@ -162,7 +176,10 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
-        """Return the loss of labels [n] after hidden states [n, D], without padding. Must not hold n×V elements."""
+        """Return the loss of labels [n] after hidden states [n, D]. Must not hold n×V elements.
+
+        There is no padding, unless the head `weighs_rows` and `options` has weights.
+        """
 
     def divergence(self, first: Tensor, second: Tensor) -> Tensor | None:
         """Return Σ over rows of KL(p‖q) + KL(q‖p), in nats, after hidden states `first` and `second` [n, D].

@@ -72,6 +72,11 @@ class Ssru(nn.Module):
         cells = recurrence(forget, update, forget.new_zeros(forget.size(0), forget.size(2)))
         return layout.pack(cells).relu().to(x.dtype)
 
+    def padded(self, x: Tensor, mask: Tensor | None, positions: AttentionPositions, *, causal: bool) -> Tensor:
+        """Map x [B, T, D] to the same shape; padding must be at the end. The other arguments are ignored."""
+        forget, update = self._gates(x)
+        return recurrence(forget, update, forget.new_zeros(forget.size(0), forget.size(2))).relu().to(x.dtype)
+
     def begin(self, memory: Tensor) -> Cells:
         """Return the empty cache for the sentences of a memory [B, S, D]."""
         return Cells(memory.new_empty(memory.size(0), 0, memory.size(2), dtype=_cell_dtype(memory)))
@@ -177,10 +182,11 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, attend: SubLayer) -> Tensor:
         """Map x [n, D] to the same shape.  attend: applies this layer's self-attention."""
         if self.recomputes and torch.is_grad_enabled():
-            return recomputed(self._compute, x, attend)
-        return self._compute(x, attend)
+            return recomputed(self.compute, x, attend)
+        return self.compute(x, attend)
 
-    def _compute(self, x: Tensor, attend: SubLayer) -> Tensor:
+    def compute(self, x: Tensor, attend: SubLayer) -> Tensor:
+        """As `forward`, whatever the backward pass computes again; a training may compile it."""
         x = self.around_attention(x, attend)
         result: Tensor = self.around_feed_forward(x, self.feed_forward)
         return result
@@ -216,10 +222,11 @@ class DecoderLayer(nn.Module):
         cross_attend: None for a layer without cross-attention.
         """
         if self.recomputes and torch.is_grad_enabled():
-            return recomputed(self._compute, x, attend, cross_attend)
-        return self._compute(x, attend, cross_attend)
+            return recomputed(self.compute, x, attend, cross_attend)
+        return self.compute(x, attend, cross_attend)
 
-    def _compute(self, x: Tensor, attend: SubLayer, cross_attend: SubLayer | None) -> Tensor:
+    def compute(self, x: Tensor, attend: SubLayer, cross_attend: SubLayer | None) -> Tensor:
+        """As `EncoderLayer.compute`."""
         x = self.around_self(x, attend)
         if cross_attend is not None:
             x = self.around_cross(x, cross_attend)

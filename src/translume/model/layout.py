@@ -29,21 +29,27 @@ class Layout:
     full: bool
     """Whether `mask` is True everywhere."""
     empty_rows: bool
-    """Whether some row has no token."""
+    """Whether some row may have no token."""
     _heads: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _places: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _bias: dict[torch.dtype, Tensor] = field(default_factory=dict)
     _starts: Tensor | None = None
 
     @classmethod
-    def of(cls, mask: Tensor) -> "Layout":
-        """Build the layout of a mask [B, T]."""
-        tokens = mask.flatten().nonzero()[:, 0]
+    def of(cls, mask: Tensor, count: int | None = None) -> "Layout":
+        """Build the layout of a mask [B, T].
+
+        count: how many tokens there are, if the caller knows it; then nothing is read back from the mask's device.
+        """
+        if count is None:
+            tokens = mask.flatten().nonzero()[:, 0]
+        else:
+            tokens = mask.flatten().byte().argsort(descending=True, stable=True)[:count]
         full = tokens.numel() == mask.numel()
         grid = F.pad(mask, (0, max(0, SHORTEST - mask.size(1))))
         flat = grid.flatten()
         rank = (flat.cumsum(0) - 1).mul_(flat).view(grid.shape)
-        empty = not full and not bool(mask.any(-1).all())
+        empty = not full and (count is not None or not bool(mask.any(-1).all()))
         return cls(mask, tokens, tokens % mask.size(1), grid, rank, full, empty)
 
     @property

@@ -1,20 +1,24 @@
 """Loss terms for any head, from its distributions: confidence penalty, R-Drop, distillation.
 
-All are computed in chunks of rows, which the backward pass recomputes, so that n×V is never held.
+All are computed in chunks of rows, which the backward pass recomputes, so that n×V is never held. On devices other than
+CPUs nothing is read back: where logits are not finite, the head's own loss shows it.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from translume.belief import unchecked
+from translume.model.compiled import on_device
 from translume.model.head import Head, HeadLoss, LossOptions, TeacherTargets
 from translume.model.state import Selectable
 
-CHUNK_ELEMENTS = 1 << 22
-"""Probabilities held at a time."""
+CHUNK_ELEMENTS, DEVICE_CHUNK_ELEMENTS = 1 << 22, 1 << 25
+"""Probabilities held at a time on a CPU, whose caches are small, and on other devices, which need many to be busy."""
 
 
 Contexts = tuple[Selectable | None, Selectable | None]
@@ -113,14 +117,19 @@ def _product(probabilities: Tensor, logs: Tensor) -> Tensor:
 
 
 def _summed(term: Callable[..., Tensor], head: Head, *hidden: Tensor) -> Tensor:
+    def of(*given: Tensor) -> Tensor:
+        with unchecked() if on_device(hidden[0]) else nullcontext():
+            result: Tensor = term(*given)
+            return result
+
     total = hidden[0].new_zeros((), dtype=torch.promote_types(hidden[0].dtype, torch.float32))
-    for rows in _chunks(len(hidden[0]), head.vocabulary, hidden[0].device):
+    for rows in _chunks(hidden[0], head.vocabulary):
         parts = (each.index_select(0, rows) for each in hidden)
-        total = total + checkpoint(term, rows, *parts, use_reentrant=False)
+        total = total + checkpoint(of, rows, *parts, use_reentrant=False, preserve_rng_state=False)
     return total
 
 
-def _chunks(count: int, vocabulary: int, device: torch.device) -> Iterator[Tensor]:
-    size = max(1, CHUNK_ELEMENTS // vocabulary)
-    for start in range(0, count, size):
-        yield torch.arange(start, min(start + size, count), device=device)
+def _chunks(hidden: Tensor, vocabulary: int) -> Iterator[Tensor]:
+    size = max(1, (DEVICE_CHUNK_ELEMENTS if on_device(hidden) else CHUNK_ELEMENTS) // vocabulary)
+    for start in range(0, len(hidden), size):
+        yield torch.arange(start, min(start + size, len(hidden)), device=hidden.device)

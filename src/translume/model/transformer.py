@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from translume.belief import NextToken
 from translume.config import ModelSettings
-from translume.model.attention import AttentionBackend, CrossAttention, SelfAttention
+from translume.model import compiled
+from translume.model.attention import AttentionBackend, CrossAttention, SelfAttention, causal_bias, padding_mask
 from translume.model.ctc import Ctc
 from translume.model.dropout import Dropout
 from translume.model.embedding import Embedding
@@ -48,6 +49,8 @@ class Encoder(nn.Module):
 
     def forward(self, source: Tensor, mask: Tensor) -> Tensor:
         """Return the memory [B, S, D], zero at padding, of the positions of a source with mask [B, S]; see `front`."""
+        if compiled.on_device(source):
+            return self.padded(source, mask).masked_fill(~mask[..., None], 0.0)
         layout = Layout.of(mask)
         return layout.unpack(self.packed(source, layout))
 
@@ -60,12 +63,14 @@ class Encoder(nn.Module):
         return result
 
     def padded(self, source: Tensor, mask: Tensor) -> Tensor:
-        """As `forward`, without shapes that depend on data, for exporters. Values at padding are undefined."""
-        places = torch.arange(source.size(1), device=source.device).expand(source.shape)
+        """As `forward`, without shapes that depend on data: on GPUs and for exporters. Padding is undefined."""
+        length = source.size(1)
+        places = torch.arange(length, device=source.device)
         x = self.embedding(source, places, self.embedding.segments_of(source))
-        positions = self.embedding.positions.for_attention(0, source.size(1), causal=False, device=source.device)
+        positions = self.embedding.positions.for_attention(0, length, causal=False, device=source.device)
+        allowed = padding_mask(mask, x.dtype, positions.bias)
         for layer in self.stack:
-            x = layer(x, partial(layer.self_attention.padded, mask=mask, positions=positions))
+            x = layer(x, partial(layer.self_attention.padded, mask=allowed, positions=positions))
         result: Tensor = self.drop(self.norm(x))
         return result
 
@@ -101,6 +106,10 @@ class EmptyEncoder(Encoder):
     def packed(self, source: Tensor, layout: Layout) -> Tensor:
         weight: Tensor = self.embedding.table.weight
         return weight.new_zeros(len(layout.tokens), self.width)
+
+    def padded(self, source: Tensor, mask: Tensor) -> Tensor:
+        weight: Tensor = self.embedding.table.weight
+        return weight.new_zeros(*mask.shape, self.width)
 
 
 class Decoder(nn.Module):
@@ -180,6 +189,26 @@ class Decoder(nn.Module):
         result: Tensor = self.drop(self.norm(x))
         return result
 
+    def padded(self, target: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
+        """Return hidden states [B, T, D] of whole targets [B, T], BOS first, without shapes that depend on data.
+
+        Padding at the end of a target is read by itself only; its states are undefined.
+        memory: [B, S, D], read where memory_mask [B, S] is True.
+        """
+        length = target.size(1)
+        x = self.embedding(target, torch.arange(length, device=target.device))
+        positions = self.embedding.positions.for_attention(0, length, causal=True, device=target.device)
+        earlier = None if positions.bias is None else causal_bias(positions.bias, x.dtype)
+        allowed = padding_mask(memory_mask, x.dtype)
+        for layer in self.stack:
+            attend = partial(
+                layer.self_attention.padded, mask=earlier, positions=positions, causal=positions.bias is None
+            )
+            look = partial(layer.cross_attention.padded, memory=memory, mask=allowed) if layer.crosses else None
+            x = layer(x, attend, look)
+        result: Tensor = self.drop(self.norm(x))
+        return result
+
 
 def _recorded(x: Tensor, sublayer: SubLayer, inputs: list[Tensor]) -> Tensor:
     """Apply a sub-layer to x and append x to `inputs`."""
@@ -195,14 +224,14 @@ class TeacherForced(NamedTuple):
     """A pass over whole targets.
 
     hidden: [n, D], hidden states of the predicted tokens.  layout: theirs.  context: the head's, of their sentences.
-    memory: [m, D], laid out by `memory_layout`.
+    memory: [B, S, D], with mask `memory_mask` [B, S]; None where neither head nor CTC reads it.
     """
 
     hidden: Tensor
     layout: Layout
     context: Selectable | None
-    memory: Tensor
-    memory_layout: Layout
+    memory: Tensor | None
+    memory_mask: Tensor
 
 
 class Transformer(nn.Module):
@@ -250,17 +279,21 @@ class Transformer(nn.Module):
 
     def loss(
         self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,
-        options: LossOptions = PLAIN,
+        options: LossOptions = PLAIN, *, tokens: int | None = None,
     ) -> HeadLoss:  # fmt: skip
         """Return the summed loss of labels [B, T] given the decoder input target [B, T], where target_mask is True.
 
+        tokens: the number of labels that count, if the caller knows it; else it is read back from the device.
         Here and in the methods below, labels that are not `predicted` do not count.
         """
+        if compiled.on_device(source) and self.has_fixed_shapes(options):
+            return self._padded_loss(source, source_mask, target, labels, target_mask, options, tokens)
         if options.r_drop:
             source, source_mask, target, labels, target_mask = (
                 torch.cat([each, each]) for each in (source, source_mask, target, labels, target_mask)
             )
-        forced = self._teacher_forced(source, source_mask, target, target_mask)
+            tokens = None if tokens is None else 2 * tokens
+        forced = self._teacher_forced(source, source_mask, target, target_mask, tokens)
         hidden, layout, context = forced[:3]
         complete = options.with_teacher_targets(source, source_mask, target, target_mask)
         given = complete if self.head.blends_teacher_loss else options
@@ -268,10 +301,28 @@ class Transformer(nn.Module):
         loss = with_penalties(self.head, loss, hidden, context, complete)
         if self.ctc is None or not options.ctc_weight:
             return loss
-        aligned = self.ctc.loss(forced.memory, forced.memory_layout, target, target_mask)
+        assert forced.memory is not None
+        aligned = self.ctc.loss(forced.memory, forced.memory_mask, target, target_mask)
         if options.r_drop:
             aligned = aligned / 2  # the mean of both passes, as the other losses
         return replace(loss, objective=torch.lerp(loss.objective, aligned.to(loss.objective.dtype), options.ctc_weight))
+
+    def has_fixed_shapes(self, options: LossOptions) -> bool:
+        """Return whether `loss` with these options computes the same operations for all batches of a shape on a GPU."""
+        return self.head.weighs_rows and not options.has_penalties and self.ctc is None
+
+    def _padded_loss(
+        self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,
+        options: LossOptions, tokens: int | None,
+    ) -> HeadLoss:  # fmt: skip
+        """As `loss`, of all rows, those of padding with weight 0."""
+        source, source_mask = self.encoder.front(source, source_mask)
+        memory = self.encoder.padded(source, source_mask)
+        hidden = self.decoder.padded(target, memory, source_mask)
+        counted = self.predicted(target_mask)
+        weighted = replace(options, weights=counted.flatten())
+        loss = self.head.loss(hidden.flatten(0, 1), labels.flatten(), None, weighted)
+        return replace(loss, tokens=int(counted.sum()) if tokens is None else tokens)
 
     @torch.no_grad()
     def teacher_targets(
@@ -308,16 +359,33 @@ class Transformer(nn.Module):
             yield self.head.next_token(hidden[chosen], part), packed_labels[chosen]
 
     def _teacher_forced(
-        self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
+        self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor, tokens: int | None = None
     ) -> TeacherForced:
         source, source_mask = self.encoder.front(source, source_mask)
+        if compiled.on_device(source):
+            return self._padded_teacher_forced(source, source_mask, target, target_mask, tokens)
         source_layout, layout = Layout.of(source_mask), Layout.of(target_mask)
         memory = self.encoder.packed(source, source_layout)
         hidden = self.decoder.packed(target, layout, memory, source_layout)
         if self.target_tags:
             hidden = hidden[layout.places >= self.target_tags]
             layout = Layout.of(self.predicted(target_mask))
-        context = self.head.begin(source, source_mask, source_layout.unpack(memory)) if self.head.reads_source else None
+        grid = source_layout.unpack(memory) if self.head.reads_source or self.ctc is not None else None
+        context = None if grid is None else self.head.begin(source, source_mask, grid)
         if context is not None:
             context = context.select(layout.tokens // target.size(1))
-        return TeacherForced(hidden, layout, context, memory, source_layout)
+        return TeacherForced(hidden, layout, context, grid, source_mask)
+
+    def _padded_teacher_forced(
+        self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor, tokens: int | None
+    ) -> TeacherForced:
+        """As `_teacher_forced`, of padded batches, whose padding is removed at the end.  source: from `front`."""
+        memory = self.encoder.padded(source, source_mask)
+        layout = Layout.of(self.predicted(target_mask), tokens)
+        hidden = layout.pack(self.decoder.padded(target, memory, source_mask))
+        context = None
+        if self.head.reads_source:
+            context = self.head.begin(source, source_mask, memory.masked_fill(~source_mask[..., None], 0.0))
+        if context is not None:
+            context = context.select(layout.tokens // target.size(1))
+        return TeacherForced(hidden, layout, context, memory, source_mask)
