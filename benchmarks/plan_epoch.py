@@ -3,7 +3,7 @@
 The lengths are synthetic (a log-normal distribution of about 24 tokens a side) and mapped from files, as those of a
 token cache are. Private memory is RssAnon; pages of the mapped files can be reclaimed and are not counted.
 
-    python benchmarks/plan_epoch.py [--pairs 100000000] [--max-tokens 4096]
+    python benchmarks/plan_epoch.py [--pairs 100000000] [--max-tokens 4096] [--buckets]
 """
 
 import argparse
@@ -15,7 +15,7 @@ import numpy as np
 from data_speed import PeakMemory
 
 from translume.config import TokenizerSettings
-from translume.data import BatchPlan, TokenizedCorpus
+from translume.data import BatchPlan, BucketPlan, TokenizedCorpus
 from translume.data.cleaning import Account
 from translume.data.pairs import Origin
 from translume.tasks import find_task
@@ -37,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=100_000_000)
     parser.add_argument("--max-tokens", type=int, default=4096)
+    parser.add_argument("--buckets", action="store_true", help="batches in few shapes, as on a GPU")
     options = parser.parse_args()
     tokenizer = train_tokenizer(TokenizerSettings(kind="byte"), [])
     with tempfile.TemporaryDirectory() as made:
@@ -58,12 +59,16 @@ def main() -> None:
         )
         begun, computed = time.monotonic(), time.process_time()
         with PeakMemory() as memory:
-            plan = BatchPlan(corpus, max_tokens=options.max_tokens, seed=1, epoch=0)
+            plan = (BucketPlan if options.buckets else BatchPlan)(
+                corpus, max_tokens=options.max_tokens, seed=1, epoch=0
+            )
         seconds, processor = time.monotonic() - begun, time.process_time() - computed
         print(
             f"{options.pairs:,} pairs, {len(plan):,} batches: {seconds:.0f} s ({processor:.0f} s of processor time), "
             f"peak {(memory.most - memory.before) / 1e9:.2f} GB"
         )
+        if isinstance(plan, BucketPlan):
+            print(plan.summary())
 
 
 if __name__ == "__main__":

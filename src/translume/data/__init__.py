@@ -1,6 +1,7 @@
 """Read parallel text, clean it, count what was dropped, tokenize it once, and make batches."""
 
 from translume.data.batch import Batch, pad_batch
+from translume.data.buckets import BucketPlan, choose_buckets
 from translume.data.cleaning import Account
 from translume.data.corpus import TokenizedCorpus
 from translume.data.lines import count_lines, read_lines
@@ -12,9 +13,11 @@ __all__ = [
     "Account",
     "Batch",
     "BatchPlan",
+    "BucketPlan",
     "DataFile",
     "Pair",
     "TokenizedCorpus",
+    "choose_buckets",
     "count_lines",
     "files_of",
     "pad_batch",

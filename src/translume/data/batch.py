@@ -22,6 +22,7 @@ class Batch:
     source's ids, and after bos; a tag's label is padding, though target_mask is True.
     For classification, labels are classes [B, 1], or 0 and 1 [B, 1, C] if a text may have several;
     `tokens` is B and target is all zeros.
+    Rows after those of the pairs, if any, have weight 0 (see `filled`); `lines`, `tokens` and `len` leave them out.
     """
 
     source: Tensor
@@ -35,6 +36,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.lines)
 
+    @property
+    def rows(self) -> int:
+        """The number of rows, those of weight 0 included."""
+        return self.source.size(0)
+
     def to(self, device: torch.device | str) -> "Batch":
         """Return the batch on a device."""
         if torch.device(device) == self.source.device:
@@ -42,16 +48,64 @@ class Batch:
         moved = [t.to(device, non_blocking=True) for t in self._tensors()]
         return _batch(moved, self.lines, self.tokens)
 
+    def pinned(self) -> "Batch":
+        """Return the batch in pinned memory, from which a GPU can copy it during computations; itself without CUDA."""
+        if not torch.cuda.is_available():
+            return self
+        return _batch([tensor.pin_memory() for tensor in self._tensors()], self.lines, self.tokens)
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Keep the memory of a batch on a GPU until this stream has used it; for batches that another stream copied."""
+        for tensor in self._tensors():
+            tensor.record_stream(stream)
+
     def halves(self) -> tuple["Batch", "Batch"]:
-        """Return the first and second half of a batch that does not fit the device's memory. B ≥ 2. Padding stays."""
-        middle = len(self) // 2
-        first, second = slice(None, middle), slice(middle, None)
-        tags = (int(self.target_mask.sum()) - self.tokens) // len(self)
-        tokens = int(self.target_mask[first].sum()) - tags * middle
-        return (
-            _batch([t[first] for t in self._tensors()], self.lines[first], tokens),
-            _batch([t[second] for t in self._tensors()], self.lines[second], self.tokens - tokens),
-        )
+        """Return the first and second half of a batch that does not fit the device's memory. Padding stays.
+
+        Each has half of the pairs and half of the rows of weight 0; the first half of a single pair has no pair.
+        """
+        pairs, rows = len(self), self.rows
+        middle, filled = pairs // 2, pairs + (rows - pairs) // 2
+        tags = (int(self.target_mask.sum()) - self.tokens) // max(pairs, 1)
+        tokens = int(self.target_mask[:middle].sum()) - tags * middle
+        first = [_joined(tensor[:middle], tensor[pairs:filled]) for tensor in self._tensors()]
+        second = [_joined(tensor[middle:pairs], tensor[filled:]) for tensor in self._tensors()]
+        return _batch(first, self.lines[:middle], tokens), _batch(second, self.lines[middle:], self.tokens - tokens)
+
+    def filled(
+        self,
+        rows: int,
+        source: int,
+        target: int,
+        *,
+        source_specials: SpecialIds,
+        target_specials: SpecialIds | None,
+    ) -> "Batch":
+        """Return the batch with sources padded to S or L = `source`, targets to T = `target`, and rows of weight 0.
+
+        These come last, so that there are `rows` in all. They have no label: target_mask is False, the target is bos.
+        Their source is one eos or frame of zeros, so that attention has something to read.
+        target_specials: None for classification.
+        """
+        if rows < self.rows or source < self.source.size(1) or target < self.target.size(1):
+            raise ValueError(f"a batch of {self.rows} × {self.source.size(1)} and {self.target.size(1)} is too large")
+        ids = self.source.dim() == 2
+        pad, bos = (target_specials.pad, target_specials.bos) if target_specials is not None else (0, 0)
+        tensors = [
+            _extended(self.source, rows, source, source_specials.pad if ids else 0),
+            _extended(self.source_mask, rows, source, 0),
+            _extended(self.target, rows, target, pad),
+            _extended(self.labels, rows, target, pad),
+            _extended(self.target_mask, rows, target, 0),
+        ]
+        tensors[0][self.rows :, 0] = source_specials.eos if ids else 0
+        tensors[1][self.rows :, 0] = True
+        tensors[2][self.rows :, 0] = bos
+        return _batch(tensors, self.lines, self.tokens)
+
+    def without_rows(self) -> "Batch":
+        """Return a batch of the same lengths that has no pairs."""
+        return _batch([tensor[:0] for tensor in self._tensors()], (), 0)
 
     def _tensors(self) -> list[Tensor]:
         return [self.source, self.source_mask, self.target, self.labels, self.target_mask]
@@ -68,6 +122,17 @@ def _batch(tensors: Sequence[Tensor], lines: tuple[int, ...], tokens: int) -> Ba
         lines=lines,
         tokens=tokens,
     )
+
+
+def _joined(first: Tensor, second: Tensor) -> Tensor:
+    return torch.cat([first, second]) if len(second) else first
+
+
+def _extended(tensor: Tensor, rows: int, columns: int, value: int) -> Tensor:
+    """Return a new tensor [rows, columns, …] that begins with another one and has `value` elsewhere."""
+    found = tensor.new_full((rows, columns, *tensor.shape[2:]), value)
+    found[: tensor.size(0), : tensor.size(1)] = tensor
+    return found
 
 
 def pad_batch(

@@ -27,13 +27,16 @@ class BatchPlan:
     Takes 16 bytes per pair during construction, then 4. Raises SettingsError if a single pair exceeds `max_tokens`.
     """
 
+    _attempts = 1
+    """How often a side is segmented again, each time with half the dropout, until it is no longer than allowed."""
+
     def __init__(
         self, corpus: TokenizedCorpus, *, max_tokens: int, seed: int, epoch: int, dropout: float = 0.0
     ) -> None:
         corpus = self.corpus = corpus.of_epoch(seed, epoch)
         self.seed, self.epoch, self.dropout = seed, epoch, dropout
         generator = np.random.default_rng([seed, epoch])
-        self._order = _sorted_by_length(corpus, _items(corpus, generator), generator)
+        self._order = _sorted_by_length(corpus, shuffled_items(corpus, generator), generator)
         self._bounds = _cut(corpus, self._order, max_tokens)
         self._shuffled = generator.permutation(len(self._bounds) - 1)
 
@@ -42,11 +45,17 @@ class BatchPlan:
 
     def batch(self, index: int, rows: slice = slice(None)) -> Batch:
         """Return the batch at a position of the epoch, from 0, or only some of its rows. Thread-safe."""
-        numbers = self.numbers(index)[rows]
+        return self._read(self.numbers(index)[rows], (self.corpus.limit, self.corpus.limit))
+
+    def _read(self, numbers: NDArray[np.uint32], longest: tuple[int | None, int | None]) -> Batch:
+        """Return the batch of some pairs.
+
+        longest: number of tokens of a source and a target that subword dropout must not exceed, without marks and tags.
+        """
         source, target = self.corpus.sides(numbers)
         if self.dropout > 0:
-            source = source if self.corpus.frames is not None else self._dropped(source, numbers, 0)
-            target = self._dropped(target, numbers, 1)
+            source = source if self.corpus.frames is not None else self._dropped(source, numbers, 0, longest[0])
+            target = self._dropped(target, numbers, 1, longest[1])
         source_tokenizer, vocabulary = self.corpus.source_tokenizer, self.corpus.target_tokenizer
         make_batch: Callable[..., Batch] = self.corpus.task.part("make_batch")
         tags = self.corpus.tags_of(numbers)
@@ -57,19 +66,23 @@ class BatchPlan:
         """Yield the batches from a position to the end of the epoch."""
         return map(self.batch, range(start, len(self)))
 
+    def examples(self, rows: slice = slice(None)) -> list[Batch]:
+        """Return a batch of each shape if there are few shapes; here none.  rows: as for `batch`."""
+        return []
+
     def numbers(self, index: int) -> NDArray[np.uint32]:
         """Return the numbers of the pairs or blocks [B] in the batch at a position."""
         place = self._shuffled[index]
         return self._order[self._bounds[place] : self._bounds[place + 1]]
 
-    def _dropped(self, side: Ragged, numbers: NDArray[np.uint32], which: int) -> Ragged:
+    def _dropped(self, side: Ragged, numbers: NDArray[np.uint32], which: int, limit: int | None) -> Ragged:
         tokenizer = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)[which]
-        limit = self.corpus.limit
         sequences: list[list[int]] = []
         for number, start, length in zip(numbers.tolist(), side.starts.tolist(), side.lengths.tolist(), strict=True):
             ids = side.tokens[start : start + length].tolist()
-            again = tokenizer.drop(ids, self.dropout, _seed(self.seed, self.epoch, number, which))
-            sequences.append(ids if limit is not None and len(again) > limit else again)
+            seed = _seed(self.seed, self.epoch, number, which)
+            drawn = (tokenizer.drop(ids, self.dropout / 2**attempt, seed) for attempt in range(self._attempts))
+            sequences.append(next((each for each in drawn if limit is None or len(each) <= limit), ids))
         tokens, lengths = flat(sequences)
         return Ragged(tokens, starts_of(lengths), lengths)
 
@@ -91,7 +104,7 @@ def _seed(*parts: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def _items(corpus: TokenizedCorpus, generator: np.random.Generator) -> NDArray[np.uint32]:
+def shuffled_items(corpus: TokenizedCorpus, generator: np.random.Generator) -> NDArray[np.uint32]:
     """Return the numbers of the pairs to read, shuffled; a pair of weight 2 occurs twice."""
     if all(weight == 1 for weight in corpus.weights):
         items = np.arange(corpus.pairs, dtype=np.uint32)
@@ -138,20 +151,11 @@ def _sorted_by_length(
 
 def _cut(corpus: TokenizedCorpus, order: NDArray[np.uint32], max_tokens: int) -> NDArray[np.int64]:
     """Return the bounds of the batches in `order`, each as large as fits. Loops over batches, not over pairs."""
-    tags = (0, 0) if corpus.tags is None else (corpus.tags.source.shape[1], corpus.tags.target.shape[1])
     bounds = [0]
     begin = 0
     while begin < len(order):
         window = order[begin : begin + _CHUNK]
-        source, target = corpus.source_lengths[window], corpus.target_lengths[window]
-        width = np.maximum(source.astype(np.int64) + tags[0], target.astype(np.int64) + tags[1]) + 1
-        if int(width.max()) > max_tokens:
-            worst = int(window[int(width.argmax())])
-            place = corpus.place(worst + corpus.base)
-            raise SettingsError(
-                f"training.max_tokens: {max_tokens}, but {place} alone has {int(width.max())} tokens; "
-                "expected more, or a smaller data.cleaning.max_tokens"
-            )
+        width = widths_of(corpus, window, max_tokens)
         last = begin + len(window) == len(order)
         inside = 0
         while inside < len(width):
@@ -165,3 +169,20 @@ def _cut(corpus: TokenizedCorpus, order: NDArray[np.uint32], max_tokens: int) ->
             bounds.append(begin + inside)
         begin += inside
     return np.array(bounds, np.int64)
+
+
+def widths_of(corpus: TokenizedCorpus, numbers: NDArray[np.uint32], max_tokens: int) -> NDArray[np.int64]:
+    """Return the length of the longer side of each pair, with tags and one mark.
+
+    Raises SettingsError if one of them is above `max_tokens`.
+    """
+    tags = (0, 0) if corpus.tags is None else (corpus.tags.source.shape[1], corpus.tags.target.shape[1])
+    source, target = corpus.source_lengths[numbers].astype(np.int64), corpus.target_lengths[numbers].astype(np.int64)
+    width = np.maximum(source + tags[0], target + tags[1]) + 1
+    if int(width.max(initial=0)) > max_tokens:
+        place = corpus.place(int(numbers[int(width.argmax())]) + corpus.base)
+        raise SettingsError(
+            f"training.max_tokens: {max_tokens}, but {place} alone has {int(width.max())} tokens; "
+            "expected more, or a smaller data.cleaning.max_tokens"
+        )
+    return width
