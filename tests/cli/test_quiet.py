@@ -45,8 +45,9 @@ def test_a_dry_run_prints_memory_and_times_and_leaves_nothing_behind(run, files:
     result = run("train", files / "en-de.toml", "--out", files / "models" / "en-de", "--dry-run")
     assert result.exit_code == 0, result.stderr
     assert names(files) == before
-    memory, update, training = result.stdout.splitlines()
+    memory, start, update, training = result.stdout.splitlines()
     assert re.fullmatch(r"memory: \d+\.\d\d GB", memory)
+    assert re.fullmatch(r"start: \d+ s of preparation, \d+ s more for the first updates than for later ones", start)
     assert re.fullmatch(r"update: [\d.e-]+ s, the mean of 5; [\d,]+ target tokens/s", update)
     assert re.fullmatch(r"training: \d+ s for 7 updates, without validation and saving", training)
     assert f"; {files}/models/en-de" in result.stderr
@@ -59,7 +60,9 @@ def test_a_dry_run_beside_a_model_does_not_read_or_change_it(run, files: Path) -
     assert (result.exit_code, result.stderr) == (0, "")
     found = json.loads(result.stdout)
     assert (found["updates"], found["measured"], found["device"], found["device_bytes"]) == (7, 5, "cpu", None)
-    assert found["training_seconds"] == pytest.approx(7 * found["update_seconds"])
+    once = found["preparation_seconds"] + found["warm_up_seconds"]
+    assert found["training_seconds"] == pytest.approx(once + 7 * found["update_seconds"])
+    assert (found["validation_seconds"], found["saving_seconds"]) == (None, None)
     assert found["peak_bytes"] > 50e6
     assert names(files / "model") == ["README.md"]
 

@@ -31,7 +31,6 @@ from translume.checkpoint.loading import (
     Checkpoint,
     ClassifierCheckpoint,
     LanguageModelCheckpoint,
-    choose_device,
     choose_dtype,
     copy_decoding_files,
     load_any,
@@ -51,6 +50,7 @@ from translume.checkpoint.model_card import Card, write_card
 from translume.checkpoint.source import is_hub, model_folder
 from translume.checkpoint.temperature import Temperature, store_temperature
 from translume.checkpoint.weights import fill, read_metadata, read_tensors, tensor_file, unique_tensors
+from translume.model.device import choose_device
 
 __all__ = [
     "FORMAT",

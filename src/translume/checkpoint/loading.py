@@ -24,6 +24,7 @@ from translume.config.decoding import names_file
 from translume.data.lengths import Lengths
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
 from translume.model.classifier import Classifier
+from translume.model.device import choose_device, require_memory, supports_bf16
 from translume.model.transformer import Transformer
 from translume.tasks import task_of
 from translume.text import Labels, Tokenizer
@@ -141,8 +142,9 @@ def load_any(folder: Path | str, *, device: str = "cpu", dtype: Dtype = "auto", 
     """Load the last committed state of `folder`, in evaluation mode, as the checkpoint class of its task.
 
     expected: the only class allowed; ModelFolderError names the command that runs a model of another one.
-    device: "auto" is CUDA if available.  dtype: "auto" is bf16 on CUDA, otherwise fp32.
-    Raises ModelFolderError if the folder is no model, is damaged or was written by a newer Translume.
+    device: as for `choose_device`.  dtype: "auto" is bf16 on GPUs that have it, otherwise fp32.
+    Raises ModelFolderError if the folder is no model, is damaged or was written by a newer Translume; SettingsError if
+    the device is missing, or the weights do not fit in its free memory.
     """
     folder = Path(folder)
     for _ in range(_ATTEMPTS - 1):
@@ -186,6 +188,12 @@ def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype, expected:
     with torch.random.fork_rng(devices=[]), without_values():
         network = build_network(config, len(source), len(target))
     kind, weights = choose_dtype(dtype, place), whole(folder, manifest, WEIGHTS)
+    require_memory(
+        place,
+        sum(parameter.numel() for parameter in network.parameters()) * kind.itemsize,
+        what=f"{folder}",
+        advice="stop the other process on the card, or use --device cpu",
+    )
     if (place.type, kind) != ("cpu", torch.float32) or not map_weights(network, weights):
         allocate(network, place, kind)
         fill(network, weights)
@@ -337,31 +345,13 @@ def refuse_threads(threads: object) -> None:
         raise SettingsError(f"threads: found {threads!r}, expected a whole number from 1 to {MAX_THREADS}")
 
 
-def choose_device(device: str) -> torch.device:
-    """Return the device of a name. Raises SettingsError if it is unknown or not available."""
-    if not isinstance(device, str):
-        raise SettingsError(f"device: found {device!r}, expected auto, cpu, cuda or cuda:N")
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(device)
-    except RuntimeError:
-        raise SettingsError(f"device: found '{device}', expected auto, cpu, cuda or cuda:N") from None
-    if place.type not in ("cpu", "cuda"):
-        raise SettingsError(f"device: found '{device}', expected auto, cpu, cuda or cuda:N")
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise SettingsError(f"device: found '{device}', but torch sees no CUDA device here; expected auto or cpu")
-    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        last = f"cuda:{torch.cuda.device_count() - 1}"
-        raise SettingsError(f"device: found '{device}', but the last CUDA device torch sees here is {last}")
-    return place
-
-
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of weights for a name on `device`. Raises SettingsError if it is unknown."""
+    """Return the dtype of weights for a name on `device`; "auto" is bf16 on GPUs that have it, otherwise fp32.
+
+    Raises SettingsError if the name is unknown.
+    """
     if dtype == "auto":
-        fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
-        return torch.bfloat16 if fast else torch.float32
+        return torch.bfloat16 if supports_bf16(device) else torch.float32
     known = {"fp32": torch.float32, "bf16": torch.bfloat16}
     if dtype not in known:
         raise SettingsError(f"dtype: found '{dtype}', expected auto, fp32 or bf16")

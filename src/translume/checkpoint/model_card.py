@@ -214,7 +214,7 @@ def _recipe(config: Config, parameters: int, trained: bool) -> str:
     if not trained:
         return "\n".join([f"- {parameters:,} parameters", *rows]) + "\n\nAll settings are in `config-….toml`."
     rows.append(
-        f"- {training.updates:,} updates of {training.max_tokens * training.accumulate:,} tokens, "
+        f"- {training.updates:,} updates of {training.batch_tokens * training.accumulate:,} tokens, "
         f"{training.optimizer}, learning rate {training.learning_rate:g} ({training.schedule}), "
         f"dropout {model.dropout:g}, label smoothing {training.label_smoothing:g}, seed {training.seed}"
     )

@@ -187,11 +187,21 @@ def _rehearse(config: "Config", folder: Path, source: Path | None, compute: Comp
                 device = "" if event.device_bytes is None else f", {event.device_bytes / 1e9:.2f} GB on {event.device}"
                 click.echo(f"memory: {event.peak_bytes / 1e9:.2f} GB{device}")
                 click.echo(
+                    f"start: {span(event.preparation_seconds)} of preparation, "
+                    f"{span(event.warm_up_seconds)} more for the first updates than for later ones"
+                )
+                click.echo(
                     f"update: {event.update_seconds:.3g} s, the mean of {event.measured}; "
                     f"{event.tokens_per_second:,.0f} target tokens/s"
                 )
-                whole = span(event.training_seconds)
-                click.echo(f"training: {whole} for {event.updates:,} updates, without validation and saving")
+                rest = ", without validation and saving"
+                if event.validation_seconds is not None and event.saving_seconds is not None:
+                    texts = "" if config.training.metric == "nll" else f"; without texts for {config.training.metric}"
+                    rest = (
+                        f", with validations of {event.validation_seconds:.2g} s "
+                        f"and commits of {event.saving_seconds:.2g} s{texts}"
+                    )
+                click.echo(f"training: {span(event.training_seconds)} for {event.updates:,} updates{rest}")
 
 
 def _resume_command(

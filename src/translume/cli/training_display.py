@@ -130,11 +130,14 @@ class TrainingDisplay:
             BarColumn(),
             TextColumn("{task.fields[speed]}"),
             TextColumn("{task.fields[loss]}"),
+            TextColumn("{task.fields[used]}"),
             TextColumn("{task.fields[left]}"),
             console=console(),
             transient=True,
         )
-        self._task = self._bar.add_task("", total=event.updates, completed=event.update, speed="", loss="", left="")
+        self._task = self._bar.add_task(
+            "", total=event.updates, completed=event.update, speed="", loss="", used="", left=""
+        )
         self._bar.start()
 
     def _progress(self, event: Progress) -> None:
@@ -144,6 +147,7 @@ class TrainingDisplay:
                 completed=event.update,
                 speed=speed(event),
                 loss=losses(event),
+                used=usage(event),
                 left=f"{span(event.seconds_left)} left",
             )
             return
@@ -153,7 +157,7 @@ class TrainingDisplay:
             self._logged, self._lines = now, self._lines + 1
             note(
                 f"update {event.update:,}/{event.updates:,}: {losses(event)}, rate {event.learning_rate:.2g}, "
-                f"{speed(event)}, {span(event.seconds_left)} left"
+                f"{speed(event)}, {f'{used}, ' if (used := usage(event)) else ''}{span(event.seconds_left)} left"
             )
 
     def _finish(self, event: Finished) -> None:
@@ -203,6 +207,15 @@ def speed(event: Progress) -> str:
     """Return the speed, such as "12,345 tokens/s", with that of each process if there are several."""
     each = f" ({event.tokens_per_second / event.processes:,.0f} per process)" if event.processes > 1 else ""
     return f"{event.tokens_per_second:,.0f} tokens/s{each}"
+
+
+def usage(event: Progress) -> str:
+    """Return the use of a GPU, such as "5.1 GiB (card 7.9), GPU 93 %"; empty on a CPU."""
+    if event.memory_gib is None:
+        return ""
+    card = "" if event.card_memory_gib is None else f" (card {event.card_memory_gib:.1f})"
+    busy = "" if event.utilization_percent is None else f", GPU {event.utilization_percent} %"
+    return f"{event.memory_gib:.1f} GiB{card}{busy}"
 
 
 def losses(event: Progress) -> str:

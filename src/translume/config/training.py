@@ -1,14 +1,37 @@
 """[training]: the training recipe. Stored with the model as provenance; not needed to translate."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from translume.config.base import OneOf, Settings, as_tuple
 
+CPU_TOKENS = 4096
+"""The value of `max_tokens = "auto"` on a CPU."""
+
 LoraTarget = Literal["query", "key", "value", "output", "feed_forward", "recurrence"]
 """Linear maps that low-rank adapters can adapt."""
 LoraTargets = Annotated[tuple[LoraTarget, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _OrAuto:
+    """A validator that allows "auto" and the values of one other type: Booleans, or integers of at least 1."""
+
+    kind: type[int]
+    expected: str
+
+    def __call__(self, value: Any) -> Any:
+        if value == "auto" or (type(value) is self.kind and (self.kind is bool or value >= 1)):
+            return value
+        close = isinstance(value, str) and get_close_matches(value, ["auto"])
+        raise ValueError(f"found {value!r}" + ("; did you mean 'auto'?" if close else f", expected {self.expected}"))
+
+
+AutoOrCount = Annotated[int | Literal["auto"], BeforeValidator(_OrAuto(int, "'auto' or an integer of at least 1"))]
+AutoOrBool = Annotated[bool | Literal["auto"], BeforeValidator(_OrAuto(bool, "'auto', true or false"))]
 
 
 class TrainingSettings(Settings):
@@ -18,8 +41,12 @@ class TrainingSettings(Settings):
 
     updates: int = Field(default=20_000, ge=1)
     """Total number of optimiser steps."""
-    max_tokens: int = Field(default=4096, ge=1)
-    """Maximum tokens of the longer side in a batch, padding included."""
+    max_tokens: AutoOrCount = 4096
+    """Maximum tokens of the longer side in a batch, padding included.
+
+    "auto" takes what fits in the free memory of a GPU when the training begins, from 1,024 to 65,536, and 4,096 on a
+    CPU. The number is stored with the run.
+    """
     accumulate: int = Field(default=1, ge=1)
     """Number of batches whose gradients are summed for one update."""
     optimizer: Literal["adam", "adamw", "muon"] = "adamw"
@@ -55,8 +82,16 @@ class TrainingSettings(Settings):
     """Weight λ of the KL divergence from the teacher in the loss; the rest has weight 1 − λ."""
     clip_norm: float = Field(default=1.0, ge=0.0)
     """Maximum norm of the gradient per target token; 0 never clips."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """"auto" measures a few updates on a CPU and takes the faster one; on a GPU it is bf16 if the GPU supports it."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Numbers of matrix products and activations. "fp16" scales the loss, and needs a GPU.
+
+    "auto" measures a few updates on a CPU and takes the faster of fp32 and bf16. On a GPU it is bf16 from compute
+    capability 8.0 on, fp16 with 7.0 to 7.5, and fp32 on older ones.
+    """
+    compile: AutoOrBool = "auto"
+    """Compile layers and loss with torch.compile; "auto": on GPUs, for trainings that take longer than compiling."""
+    deterministic: bool = True
+    """Use deterministic kernels on GPUs, so that a resumed run has the same bits on the same card."""
     seed: int = Field(default=1, ge=0)
     """Seed of all random numbers."""
     validate_every: int = Field(default=500, ge=1)
@@ -104,6 +139,11 @@ class TrainingSettings(Settings):
     lora_norms: bool = False
     """Train the gains and biases of norms besides the adapters."""
 
+    @property
+    def batch_tokens(self) -> int:
+        """`max_tokens` as a number: as on a CPU for an "auto" that no training has replaced."""
+        return CPU_TOKENS if isinstance(self.max_tokens, str) else self.max_tokens
+
     @model_validator(mode="after")
     def _muon_needs_whole_matrices(self) -> Self:
         if self.optimizer == "muon" and self.shard != "none":
@@ -114,6 +154,12 @@ class TrainingSettings(Settings):
             raise ValueError(
                 f"lora_rank is {self.lora_rank} with optimizer = 'muon', expected 'adamw': Muon trains no adapters"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _divided_weights_are_not_scaled(self) -> Self:
+        if self.precision == "fp16" and self.shard == "full":
+            raise ValueError("precision is 'fp16' with shard = 'full', expected 'auto', 'fp32' or 'bf16'")
         return self
 
     @model_validator(mode="after")

@@ -56,7 +56,7 @@ def propose_fine_tuning(data: DataSettings, count: int, model: Path) -> Proposal
         notes += found.notes()
     else:
         tokens = _tokens_of_a_pair(data, model)
-    once = math.ceil(count * tokens / (base.training.max_tokens * base.training.accumulate))
+    once = math.ceil(count * tokens / (base.training.batch_tokens * base.training.accumulate))
     updates = math.ceil(min(max(EPOCHS * once, MIN_UPDATES), MAX_UPDATES) / 100) * 100
     choices = tuple(_training(base.training, updates, once))
     if find_task(data.task).reads == "documents":

@@ -112,6 +112,31 @@ class Adam:
             group["lr"] = rate
         self._by_torch.step()
 
+    def step_guarded(self, rate: float, divisor: Tensor, skips: Tensor) -> None:
+        """Update the weights with the gradients divided by `divisor` [], unless `skips` [] is 1: then change nothing.
+
+        Both are fp32 tensors on the device, so that the host need not know them.
+        """
+        settings, step = self.settings, torch._fused_adam_
+        if settings.optimizer != "adam":
+            step = torch._fused_adamw_
+        for parameters, decay in self.groups:
+            for parameter in parameters:
+                assert parameter.grad is not None
+                state, scale = self.state[parameter], divisor
+                if parameter.dtype == torch.float64:  # torch reads an fp32 scale
+                    parameter.grad.div_(divisor)
+                    scale = torch.ones_like(divisor)
+                if not state:
+                    state["step"] = torch.zeros((), device=parameter.device)
+                    state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(parameter.data) for _ in range(2))
+                state["step"].add_(1.0).sub_(skips)
+                step(
+                    [parameter.data], [parameter.grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]],
+                    lr=rate, beta1=settings.beta1, beta2=settings.beta2, weight_decay=decay, eps=settings.epsilon,
+                    amsgrad=False, maximize=False, grad_scale=scale.float(), found_inf=skips.float(),
+                )  # fmt: skip
+
     def step_compiled(self, vectors: Iterable[Vectors], rate: float, factor: float, run: Map) -> None:
         """Update the weights by the kernels, and set the gradients to zero. Each group must be one vector.
 

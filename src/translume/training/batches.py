@@ -4,14 +4,18 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
+from torch import Tensor
 
-from translume.data import Account, Batch, BatchPlan, TokenizedCorpus
+from translume.data import Account, Batch, BatchPlan, BucketPlan, TokenizedCorpus, choose_buckets
+from translume.data.buckets import Bucket
 from translume.data.streaming import Place, Share, Shares, Stream
 from translume.errors import DataError, SettingsError, TrainingError
+from translume.model.compiled import on_device
 from translume.model.head import HeadLoss
+from translume.training.device_passes import accept_other_kernels
 from translume.training.group import Group
 from translume.training.interrupt import Interruption
 
@@ -19,18 +23,53 @@ Interruptible = Callable[[], AbstractContextManager[None]]
 """Returns a context for a long wait for data, which may end the block by `Interruption`."""
 
 
+PlanKind = Literal["lengths", "buckets"]
+"""What the batches of a run have in common: similar lengths (`BatchPlan`), or one of a few shapes (`BucketPlan`)."""
+
+
+def plan_kind(device: torch.device) -> PlanKind:
+    """Return the kind of plans of a new run on a device."""
+    return "lengths" if device.type == "cpu" else "buckets"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """Options of all plans.  dropout: of merges in the subword segmentation."""
+    """Options of all plans.
+
+    dropout: of merges in the subword segmentation.  buckets: of plans of that kind, from `with_buckets`.
+    """
 
     max_tokens: int
     seed: int
     dropout: float
+    kind: PlanKind = "lengths"
+    buckets: tuple[Bucket, ...] = ()
+
+    def with_buckets(self, corpus: TokenizedCorpus, stream: Stream | None = None) -> "PlanOptions":
+        """Return options whose buckets, if plans have any, are those of a corpus, or of a stream that it samples."""
+        if self.kind == "lengths" or self.buckets:
+            return self
+        widest, scale = None, 1.0
+        if stream is not None:
+            limit = stream.reader.encoder.limit
+            widest = None if limit is None else (limit, limit)
+            scale = stream.reader.size / corpus.account.read
+        buckets = choose_buckets(corpus, max_tokens=self.max_tokens, dropout=self.dropout, widest=widest, scale=scale)
+        return replace(self, buckets=buckets)
 
     def plan(self, corpus: TokenizedCorpus, epoch: int, *numbers: int) -> BatchPlan:
         """Return the batches of a corpus in an epoch.  numbers: more to derive the seed from."""
         seed = seed_of(self.seed, *numbers) if numbers else self.seed
-        return BatchPlan(corpus, max_tokens=self.max_tokens, seed=seed, epoch=epoch, dropout=self.dropout)
+        if self.kind == "lengths":
+            return BatchPlan(corpus, max_tokens=self.max_tokens, seed=seed, epoch=epoch, dropout=self.dropout)
+        return BucketPlan(
+            corpus,
+            max_tokens=self.max_tokens,
+            seed=seed,
+            epoch=epoch,
+            dropout=self.dropout,
+            buckets=self.buckets,
+        )
 
 
 class Plans(Protocol):
@@ -56,18 +95,18 @@ class Plans(Protocol):
 
 
 class EpochPlans:
-    """A plan for each epoch of a corpus in the token cache."""
+    """A plan for each epoch of a corpus in the token cache.  options: with the buckets of all epochs."""
 
     def __init__(self, corpus: TokenizedCorpus, options: PlanOptions, epoch: int = 0) -> None:
         self.corpus, self.account, self.epoch = corpus, corpus.account, epoch
         self.place: dict[str, Any] = {}
-        self._options = options
-        self.plan = options.plan(corpus, epoch)
+        self.options = options.with_buckets(corpus)
+        self.plan = self.options.plan(corpus, epoch)
 
     def advance(self, interruptible: Interruptible) -> None:
         """Go on to the next epoch."""
         self.epoch += 1
-        self.plan = self._options.plan(self.corpus, self.epoch)
+        self.plan = self.options.plan(self.corpus, self.epoch)
 
     def close(self) -> None:
         """Do nothing."""
@@ -76,7 +115,8 @@ class EpochPlans:
 class BufferPlans:
     """A plan for each buffer of a stream, which the processes of a group read together.
 
-    account: of the pairs that were read in the first epoch, the current buffer included.
+    account: of the pairs that were read in the first epoch, the current buffer included.  options: with the buckets of
+    all buffers of the stream.
     """
 
     def __init__(self, stream: Stream, options: PlanOptions, group: Group, place: Mapping[str, Any]) -> None:
@@ -89,7 +129,7 @@ class BufferPlans:
                 f"training.max_tokens: {options.max_tokens}, but pairs of a stream may have {stream.widest} tokens; "
                 "expected more, or a smaller data.cleaning.max_tokens"
             )
-        self._stream, self._options, self._group = stream, options, group
+        self._stream, self.options, self._group = stream, options.with_buckets(stream.sample, stream), group
         self._next = Place.of(place["buffer"]) if place else Place()
         nothing = Account(read=0, used=0, held_out=0, dropped={}, examples={}, unit=stream.sample.account.unit)
         self.account = Account.from_dict(place["account"]) if place else nothing
@@ -128,7 +168,7 @@ class BufferPlans:
                 if self.epoch == 0:
                     self.account = Account.total([self.account, self.corpus.account])
                 if self.corpus.pairs:
-                    self.plan = self._options.plan(self.corpus, self.epoch, self.place["buffer"]["buffer"])
+                    self.plan = self.options.plan(self.corpus, self.epoch, self.place["buffer"]["buffer"])
                     return
 
     def close(self) -> None:
@@ -163,8 +203,8 @@ class BatchStream:
 
         If the ranks can share whole batches evenly, the i-th batch has the key (i,), whatever the rank. Otherwise every
         rank takes some rows of each batch, which are of similar lengths, and the key has the rank too. A batch with
-        fewer rows than ranks has none for some ranks. If these compute in step, they get its first row without tokens.
-        After an `Interruption`, no more batches can be taken.
+        fewer pairs than ranks has none for some ranks. If these compute in step, they get the part of rank 0 without
+        tokens. After an `Interruption`, no more batches can be taken.
         """
         whole = count % self._size == 0
         self._used.clear()
@@ -176,7 +216,8 @@ class BatchStream:
             elif not whole and self._rank < len(plan.numbers(position)):
                 found[index, self._rank] = plan.batch(position, slice(self._rank, None, self._size))
             elif not whole and self._in_step:
-                found[index, self._rank] = replace(plan.batch(position, slice(1)), tokens=0, lines=())
+                first = plan.batch(position, slice(0, None, self._size))
+                found[index, self._rank] = replace(first, tokens=0, lines=())
         return found
 
     def _next(self, interruptible: Interruptible) -> tuple[BatchPlan, int]:
@@ -189,6 +230,12 @@ class BatchStream:
         if self.plans.corpus not in self._used:
             self._used.append(self.plans.corpus)
         return plan, self.position - 1
+
+    def examples(self, count: int) -> list[Batch]:
+        """Return a batch of each shape that `take(count)` returns in the current plan; none if shapes are many."""
+        plan, whole = self.plans.plan, count % self._size == 0
+        rows = slice(None) if whole else slice(self._rank, None, self._size)
+        return [] if plan is None else plan.examples(rows)
 
     def line(self, number: int) -> str:
         """Return the file and line of a pair that the last call of `take` returned.  number: one of `Batch.lines`."""
@@ -218,14 +265,34 @@ class Accumulator(Protocol):
 class Sums:
     """Sums over one update.
 
-    objective, nll: nats.  tokens: target tokens.  splits: how often a batch was split.  lines: the pairs of each batch.
+    objective, nll: nats; tensors of a device until they are read.  tokens: target tokens.  splits: how often a batch
+    was split.  lines: the pairs of each batch.  objectives: those of each batch, on a device.  notes: warnings.
     """
 
-    objective: float = 0.0
-    nll: float | None = 0.0
+    objective: float | Tensor = 0.0
+    nll: float | Tensor | None = 0.0
     tokens: int = 0
     splits: int = 0
     lines: list[tuple[int, ...]] = field(default_factory=list)
+    objectives: list[Tensor] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, loss: HeadLoss, batch: Batch) -> bool:
+        """Add a batch. Return whether the sum may be finite, which is not known before it is read from a device."""
+        late = on_device(loss.objective)
+        objective = loss.objective.detach() if late else float(loss.objective.detach())
+        if isinstance(objective, Tensor):
+            self.objectives.append(objective)
+            self.lines.append(batch.lines)
+        elif finite(self.objective):
+            self.lines.append(batch.lines)
+        self.objective = self.objective + objective
+        if loss.nll is None or self.nll is None:
+            self.nll = None
+        else:
+            self.nll = self.nll + (loss.nll if late else float(loss.nll))
+        self.tokens += batch.tokens
+        return isinstance(objective, Tensor) or finite(objective)
 
 
 def gather(updater: Accumulator, batches: Mapping[tuple[int, ...], Batch], *, seed: int, update: int) -> Sums:
@@ -233,23 +300,26 @@ def gather(updater: Accumulator, batches: Mapping[tuple[int, ...], Batch], *, se
 
     Dropout in part p of the batch with the key (i, …) is drawn by (seed, update, i, p, …). When CUDA runs out of
     memory, everything is computed again with that batch in halves; TrainingError if a single pair does not fit.
-    Accumulation stops at a loss that is not finite: `objective` is not finite then, and the last entry of `lines` is
-    that batch. Processes that compute in step go on to the last batch.
+    On a CPU, accumulation stops at a loss that is not finite: `objective` is not finite then, and the last entry of
+    `lines` is that batch. Processes that compute in step go on to the last batch.
     """
     parts = {key: [batch] for key, batch in batches.items()}
-    splits = 0
+    splits, notes = 0, list[str]()
     while True:
-        sums = Sums(splits=splits)
+        sums = Sums(splits=splits, notes=notes)
         failed = _attempt(updater, parts, sums, seed, update)
         if failed is None:
             return sums
         key, place = failed
         updater.clear()
+        if place is None:
+            continue
         torch.cuda.empty_cache()
         batch = parts[key][place]
-        if len(batch) < 2:
+        if batch.rows < 2:
+            pair = f" for the single pair {batch.lines[0] + 1}" if batch.lines else ""
             raise TrainingError(
-                f"update {update}: CUDA is out of memory for the single pair {batch.lines[0] + 1}; "
+                f"update {update}: CUDA is out of memory{pair}; "
                 "lower data.cleaning.max_tokens or the model's size"
             )
         parts[key][place : place + 1] = batch.halves()
@@ -258,8 +328,11 @@ def gather(updater: Accumulator, batches: Mapping[tuple[int, ...], Batch], *, se
 
 def _attempt(
     updater: Accumulator, parts: Mapping[tuple[int, ...], Sequence[Batch]], sums: Sums, seed: int, update: int
-) -> tuple[tuple[int, ...], int] | None:
-    """Accumulate all parts. Return the key and place of a part that did not fit into CUDA memory, or None."""
+) -> tuple[tuple[int, ...], int | None] | None:
+    """Accumulate all parts. Return the key and place of a part that did not fit into CUDA memory, or None.
+
+    The place is None if the part fits and must be computed again.
+    """
     for key, pieces in parts.items():
         for place, batch in enumerate(pieces):
             torch.manual_seed(seed_of(seed, update, key[0], place, *key[1:]))
@@ -267,16 +340,16 @@ def _attempt(
                 loss = updater.add(batch)
             except torch.cuda.OutOfMemoryError:
                 return key, place
-            objective = float(loss.objective.detach())
-            nll = None if loss.nll is None or sums.nll is None else sums.nll + float(loss.nll)
-            if finite(sums.objective):
-                sums.lines.append(batch.lines)
-            sums.objective, sums.nll, sums.tokens = sums.objective + objective, nll, sums.tokens + batch.tokens
-            if not finite(objective) and not updater.in_step:
+            except RuntimeError as error:
+                if not accept_other_kernels(error):
+                    raise
+                sums.notes.append(f"{' '.join(str(error).split())[:120]}…: a resumed run may differ in the last bits")
+                return key, None
+            if not sums.add(loss, batch) and not updater.in_step:
                 return None
     return None
 
 
-def finite(value: float) -> bool:
+def finite(value: float | Tensor) -> bool:
     """Return whether a number is neither NaN nor infinite."""
-    return value - value == 0.0
+    return bool(value - value == 0.0)

@@ -17,7 +17,7 @@ Reason = Literal["updates", "patience"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparing:
-    """A long step before the first update begins: "tokenizer", "training data", …"""
+    """A long step begins: before the first update "tokenizer", "training data", …, later "compiling shape 3 of 9"."""
 
     what: str
 
@@ -80,6 +80,7 @@ class Progress:
     and saving.
     gradient_norm: of this update, per target token, before clipping.  seconds_left: until the last update, at this
     process's speed so far.  logged: whether the event is in history.jsonl.
+    memory_gib, card_memory_gib, utilization_percent: of the GPU, as in `Usage`; None on a CPU.
     """
 
     update: int
@@ -94,6 +95,9 @@ class Progress:
     seconds_left: float
     logged: bool
     processes: int = 1
+    memory_gib: float | None = None
+    card_memory_gib: float | None = None
+    utilization_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +165,8 @@ Event = Preparing | Started | Resumed | Warned | Progress | Validated | Saved | 
 
 
 _LEFT_OUT = ("logged", "seconds_left", "folder")
+_OF_GPUS = ("memory_gib", "card_memory_gib", "utilization_percent")
+"""Fields that are left out where they are not known."""
 
 
 class History:
@@ -183,7 +189,8 @@ class History:
         if isinstance(event, Preparing | Saved) or (isinstance(event, Progress) and not event.logged):
             return
         line = {"event": type(event).__name__.lower(), "elapsed": round(elapsed, 3)}
-        append_history(self._folder, {**line, **_plain(event)})
+        values = {name: value for name, value in _plain(event).items() if name not in _OF_GPUS or value is not None}
+        append_history(self._folder, {**line, **values})
 
     def size(self) -> int:
         """Return its length in bytes, after flushing it to disk; the last known length if that fails."""

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from translume.checkpoint import choose_device
 from translume.errors import TrainingError, TranslumeError
+from translume.model.device import choose_device, is_cpu, make_current
 
 T = TypeVar("T")
 
@@ -62,12 +62,13 @@ class Group:
         return self.rank == 0
 
     def device(self, name: str) -> torch.device:
-        """Return the device of a name; in a group on GPUs, the one of this process."""
-        found = choose_device(name)
-        if self.alone or found.type == "cpu" or found.index is not None:
-            return found
-        found = choose_device(f"cuda:{self.local}")
-        torch.cuda.set_device(found)
+        """Return the device of a name, which becomes torch's current one; in a group on GPUs, the one of this process.
+
+        A process of a group does not compare the cards: that would take memory of all of them.
+        """
+        own = not self.alone and (name == "cuda" or (name == "auto" and not is_cpu(name)))
+        found = choose_device(f"cuda:{self.local}" if own else name)
+        make_current(found)
         return found
 
     # ---- exchanges: all processes call the same methods in the same order

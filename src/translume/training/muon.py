@@ -65,11 +65,11 @@ class Muon:
             names[place : place + _TOGETHER] for names in shapes.values() for place in range(0, len(names), _TOGETHER)
         ]
 
-    def step(self, rate: float, decay: float, factor: float, run: Map) -> None:
+    def step(self, rate: float, decay: float, factor: float | Tensor, run: Map) -> None:
         """Change the weights.  decay: of the weights, decoupled from the gradients.  factor: of the gradients."""
         run(lambda job: self._step(self._jobs[job], rate, decay, factor), range(len(self._jobs)))
 
-    def _step(self, names: list[str], rate: float, decay: float, factor: float) -> float:
+    def _step(self, names: list[str], rate: float, decay: float, factor: float | Tensor) -> float:
         steps = []
         for name in names:
             gradient = self._gradients[name] * factor

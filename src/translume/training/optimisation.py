@@ -15,16 +15,23 @@ from translume.config import TrainingSettings
 from translume.errors import SettingsError
 from translume.kernels.loading import has_kernels
 from translume.model import HeadLoss, LossOptions
+from translume.model.attention import use_kernels_of_any_shape
 from translume.model.classifier import Network
-from translume.model.compiled import gradient_accumulation_fusion
+from translume.model.compiled import gradient_accumulation_fusion, on_device
 from translume.text import Labels, SpecialIds, Tokenizer
 from translume.training import adam, muon
 from translume.training.data_parallel import ReplicaPool, Share, replica_count, replica_of, shares_of
+from translume.training.device_guard import DeviceGuard
+from translume.training.device_passes import DevicePasses
+from translume.training.events import Event
 from translume.training.group import Group
 from translume.training.mapped import kept
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "fp16"]
 """The precision of matrix products and activations in training; the weights that the optimiser changes are fp32."""
+
+NARROW: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""The dtypes of the network's weights in precisions in which they are rounded copies."""
 
 _KEPT_FP32 = ("head.", "encoder.embedding.mean", "encoder.embedding.deviation", "encoder.embedding.positions.table")
 """Beginnings of the names of buffers that stay fp32: tables of a head, mean and deviation of frames, and stored
@@ -106,7 +113,7 @@ def class_loss_options(settings: TrainingSettings, labels: Labels) -> LossOption
 
 
 class TrainingBatch(Protocol):
-    """The fields of a batch that an update reads: ids and masks [B, S] and [B, T]."""
+    """The fields of a batch that an update reads: ids and masks [B, S] and [B, T], and the number of labels."""
 
     @property
     def source(self) -> Tensor: ...
@@ -118,6 +125,8 @@ class TrainingBatch(Protocol):
     def labels(self) -> Tensor: ...
     @property
     def target_mask(self) -> Tensor: ...
+    @property
+    def tokens(self) -> int: ...
 
 
 class _Flat:
@@ -135,9 +144,10 @@ class _Flat:
             name: (offset, size, p.shape)
             for (name, p), offset, size in zip(self.named.items(), offsets, sizes, strict=False)
         }
-        device = next(iter(self.named.values())).device
+        first = next(iter(self.named.values()))
         size = -(-offsets[-1] // parts)
-        self.master = nn.Parameter(torch.zeros(size * parts, device=device))
+        wide = torch.promote_types(first.dtype, torch.float32)
+        self.master = nn.Parameter(torch.zeros(size * parts, device=first.device, dtype=wide))
         self.master.grad = torch.zeros_like(self.master)
         self.own = self.master
         if parts > 1:
@@ -146,8 +156,8 @@ class _Flat:
             self.own.grad = self.master.grad[place]
         for name, view in self.views(self.master.data).items():
             view.copy_(self.named[name].detach())
-        self._apart = precision == "bf16"
-        self.working = self.master.data.to(torch.bfloat16) if self._apart else self.master.data
+        self._apart = precision in NARROW
+        self.working = self.master.data.to(NARROW[precision]) if self._apart else self.master.data
         self.gradients: list[Tensor] = []
         self._gathered = False
         for name, view in self.views(self.working).items():
@@ -215,18 +225,20 @@ class _Flat:
             self.working.copy_(self.master.detach())
 
 
-def narrow_buffers(model: Network) -> None:
-    """Make the buffers of a network bf16, except those that stay fp32."""
+def narrow_buffers(model: Network, dtype: torch.dtype) -> None:
+    """Make the buffers of a network bf16 or fp16, except those that stay fp32."""
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not name.startswith(_KEPT_FP32):
-            buffer.data = buffer.data.to(torch.bfloat16)
+            buffer.data = buffer.data.to(dtype)
 
 
 class Updater:
     """Accumulates gradients over batches, and applies Adam, or Muon and Adam, to fp32 weights.
 
-    With bf16 the network has rounded copies of the weights, refreshed after each step; gradients of several batches are
-    summed in fp32. On a CPU, the number of threads that torch has at construction is divided among replicas.
+    With bf16 and fp16 the network has rounded copies of the weights, refreshed after each step; gradients of several
+    batches are summed in fp32. On a CPU, the number of threads that torch has at construction is divided among
+    replicas. On other devices nothing is read back: losses and norms are tensors, and an update whose loss or gradient
+    is not finite changes nothing, nor does any later one.
     """
 
     in_step = False
@@ -248,7 +260,7 @@ class Updater:
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         # Beside bf16 weights the exact ones are only needed for saving, so that they need no memory of a GPU.
-        keep = "cpu" if precision == "bf16" else device
+        keep = "cpu" if precision in NARROW else device
         self._frozen = {name: p.detach().to(keep, torch.float32) for name, p in frozen.items()}
         groups: list[tuple[list[nn.Parameter], float]] = []
         self._flats: list[_Flat] = []
@@ -272,12 +284,13 @@ class Updater:
             self._inner = _Flat({name: p for name, p in named.items() if name in inner}, precision)
             self._flats.append(self._inner)
             self._muon = muon.Muon(*self._inner.weights_and_gradients(), precision)
-        if precision == "bf16":
+        if precision in NARROW:
             for parameter in model.parameters():
                 if not parameter.requires_grad:
-                    parameter.data = parameter.data.to(torch.bfloat16)
-            narrow_buffers(model)
-        count = 1 if kept else replica_count(torch.get_num_threads(), device)  # not with frozen rows
+                    parameter.data = parameter.data.to(NARROW[precision])
+            narrow_buffers(model, NARROW[precision])
+        waits = on_device(self._flats[0].master)  # the host, for whatever it reads
+        count = 1 if kept or waits else replica_count(torch.get_num_threads(), device)  # not with frozen rows
         self._replicas = [model, *(replica_of(model) for _ in range(count - 1))]
         for replica in self._replicas:
             for flat in self._flats:
@@ -287,15 +300,23 @@ class Updater:
         self._waits = False
         """Whether the gradients of a batch are not yet gathered."""
         threads = torch.get_num_threads()
-        self._compiled = device.type == "cpu" and threads == count and not divided and has_kernels()
+        fp32 = all(flat.master.dtype == torch.float32 for flat in self._flats)
+        self._compiled = fp32 and not waits and threads == count and not divided and has_kernels()
         self._adam = adam.Adam(settings, groups)
+        self._guard = DeviceGuard(device, scales=precision == "fp16") if waits else None
+        self._passes: DevicePasses | None = None
+        if self._guard is not None:
+            use_kernels_of_any_shape()
+            self._passes = DevicePasses(model, options, self._guard.scale)
 
     def add(self, batch: TrainingBatch) -> HeadLoss:
         """Compute one batch forward and backward, and accumulate the gradients of the SUM of its losses."""
         if self._waits:
             self._gather()
-        tensors = (batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask)
-        if self._pool is None:
+        tensors = _tensors(batch)
+        if self._passes is not None:
+            loss = self._passes(self._moved(tensors), batch.tokens)
+        elif self._pool is None:
             loss = self._differentiate(self.model, tensors)
         else:
             shares = shares_of(tensors, len(self._replicas))
@@ -304,27 +325,46 @@ class Updater:
         self._waits = True
         return loss
 
+    @property
+    def late(self) -> bool:
+        """Whether losses and norms are tensors of a device, for which the host does not wait."""
+        return self._guard is not None
+
+    def compile(self, examples: Sequence[TrainingBatch], update: int = 0) -> Iterator[Event]:
+        """Compile the passes on a GPU, and yield an event before each shape; on a CPU do nothing.
+
+        examples: a batch of each shape.  update: the last one, for warnings. No gradients may be accumulated.
+        """
+        if self._passes is not None and examples:
+            by_size = sorted(examples, key=lambda each: -each.target.numel() - each.source.numel())
+            given = [(self._moved(_tensors(each)), each.tokens) for each in by_size]
+            yield from self._passes.compile(given, self.clear, update)
+
+    def _moved(self, tensors: Share) -> Share:
+        source, source_mask, target, labels, target_mask = (each.to(self.device, non_blocking=True) for each in tensors)
+        return source, source_mask, target, labels, target_mask
+
     def _gather(self) -> None:
         for flat in self._flats:
             flat.gather()
         self._waits = False
 
     def _differentiate(self, model: Network, share: Share) -> HeadLoss:
-        source, source_mask, target, labels, target_mask = (tensor.to(self.device) for tensor in share)
         model.train(self.model.training)
-        loss = model.loss(source, source_mask, target, labels, target_mask, self._options)
+        loss = model.loss(*share, self._options)
         if loss.tokens:
             with gradient_accumulation_fusion():
                 loss.objective.backward()  # type: ignore[no-untyped-call]  # torch's has no types
         return HeadLoss(loss.objective.detach(), loss.nll, loss.tokens)
 
     @torch.no_grad()
-    def update(self, tokens: int, learning_rate: float) -> float:
+    def update(self, tokens: int | Tensor, learning_rate: float, objective: Tensor | float = 0.0) -> float | Tensor:
         """Add the gradients of all processes, divide by `tokens`, clip, step.
 
-        Return the norm per token before clipping.  tokens: of all processes.
+        Return the norm per token before clipping.  tokens: of all processes.  objective: the sum of their losses, which
+        a step on a device depends on.
         """
-        if not tokens:
+        if isinstance(tokens, int) and not tokens:
             self.clear()
             return 0.0
         if not self._group.alone:
@@ -333,8 +373,12 @@ class Updater:
         for gradient in gradients:
             self._group.add(gradient)
         if self._compiled:
+            assert isinstance(tokens, int)
             return self._compiled_update(tokens, learning_rate)
-        norm = float(torch.stack([gradient.norm() for gradient in gradients]).norm()) / tokens
+        norm = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).norm()
+        if self._guard is not None:
+            return self._guarded_update(norm, tokens, learning_rate, objective)
+        norm = norm / tokens
         limit = self.settings.clip_norm
         factor = limit / norm if limit and norm > limit else 1.0
         for gradient in gradients:
@@ -342,12 +386,30 @@ class Updater:
         self._adam.step(learning_rate)
         if self._muon is not None:
             self._muon.step(learning_rate, self.settings.weight_decay, 1.0, self._run)
+        self._share_weights()
+        return float(norm)
+
+    def _guarded_update(
+        self, norm: Tensor, tokens: int | Tensor, learning_rate: float, objective: Tensor | float
+    ) -> Tensor:
+        """As `update`, on a device, after the gradients of all processes were added.  norm: of these, not divided."""
+        assert self._guard is not None
+        norm, divisor, skips = self._guard.check(norm, tokens, objective, self.settings.clip_norm)
+        self._adam.step_guarded(learning_rate, divisor, skips)
+        if self._muon is not None:
+            before = self._inner.master.detach().clone()
+            self._muon.step(learning_rate, self.settings.weight_decay, divisor.reciprocal(), self._run)
+            self._inner.master.copy_(torch.where(skips > 0, before, self._inner.master))
+        self._share_weights()
+        return norm
+
+    def _share_weights(self) -> None:
+        """After a step: give all processes the weights, and set the gradients to zero."""
         for flat in self._flats:
             if flat.own is not flat.master:
                 self._group.join(flat.master.data, flat.own.data)
             flat.clear()
             flat.refresh()
-        return norm
 
     def _compiled_update(self, tokens: int, learning_rate: float) -> float:
         """As `update`, in one pass over the gradients for the norm and one for Adam's step."""
@@ -409,6 +471,8 @@ class Updater:
             tensors["step"] = state["step"].reshape(1)
             for kind, key in MOMENTS:
                 tensors |= {f"{kind}.{name}": view for name, view in flat.views(state[key]).items()}
+        if tensors and self._guard is not None:
+            tensors |= self._guard.state()
         if tensors and self._muon is not None:
             tensors |= {f"{MOMENTUM}.{name}": momentum for name, momentum in self._muon.momenta.items()}
         return tensors
@@ -440,6 +504,8 @@ class Updater:
         """Restore what `state` returned."""
         if "step" not in state:
             return
+        if self._guard is not None:
+            self._guard.load(state)
         if self._muon is not None:
             for name, momentum in self._muon.momenta.items():
                 momentum.copy_(state[f"{MOMENTUM}.{name}"])
@@ -452,6 +518,10 @@ class Updater:
                 parts = whole.numel() // flat.own.numel()
                 moments[key] = whole if parts == 1 else whole.chunk(parts)[self._group.rank].clone()
             self._adam.state[flat.own] = moments
+
+
+def _tensors(batch: TrainingBatch) -> Share:
+    return batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask
 
 
 def _in_turn(function: Callable[[int], float], items: Iterable[int]) -> list[float]:
@@ -501,8 +571,9 @@ class MovingAverage:
         """Add the weights after `update`, counted from 1."""
         decay = min(self.decay, (1 + update) / (10 + update))
         with torch.no_grad():
-            for name, mine in self.values.items():
-                mine.lerp_(values[name].detach(), 1.0 - decay)
+            torch._foreach_lerp_(
+                list(self.values.values()), [values[name].detach() for name in self.values], 1.0 - decay
+            )
 
     def load(self, values: Mapping[str, Tensor]) -> None:
         """Continue from a saved average."""

@@ -8,8 +8,10 @@ import torch
 
 from translume.config import ModelSettings
 from translume.data import Batch
+from translume.errors import SettingsError
 from translume.kernels.cpu import has_bf16
 from translume.model.attention import AttentionBackend, AttentionOptions, packed_attention
+from translume.model.device import describe, supports_bf16, supports_fp16
 from translume.model.layout import Layout
 from translume.training.batches import gather
 from translume.training.optimisation import Precision, Updater
@@ -28,19 +30,42 @@ SECONDS = 8.0
 """Time after which no further round of updates begins; at least one is measured."""
 
 
-def choose_precision(
-    wanted: Literal["auto", "fp32", "bf16"], device: torch.device, seconds: Callable[[Precision], float]
-) -> Precision:
-    """Return the precision of a run; "auto" is the faster one on a CPU, and bf16 on GPUs that support it.
+Wanted = Literal["auto", "fp32", "bf16", "fp16"]
+"""Values of `training.precision`."""
+
+
+def choose_precision(wanted: Wanted, device: torch.device, seconds: Callable[[Precision], float]) -> Precision:
+    """Return the precision of a run.
+
+    "auto" is the faster of fp32 and bf16 on a CPU. On a GPU it is what its tensor cores compute: bf16, else fp16, else
+    fp32; nothing is measured there.
 
     seconds: measures an update in a precision. It is called on processors with bf16 instructions only; others convert
     every bf16 number, which takes many times as long.
+    Raises SettingsError for a precision that the device does not have.
     """
     if wanted != "auto":
+        refuse_precision(wanted, device)
         return wanted
-    if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
+    if device.type != "cpu":
+        return "bf16" if supports_bf16(device) else "fp16" if supports_fp16(device) else "fp32"
     return "bf16" if has_bf16() and seconds("fp32") > MARGIN * seconds("bf16") else "fp32"
+
+
+def refuse_precision(wanted: Wanted, device: torch.device) -> None:
+    """Raise SettingsError for a value of `training.precision` that the device does not support."""
+    if device.type == "cpu":
+        known: tuple[Wanted, ...] = ("auto", "fp32", "bf16")
+    elif device.type == "cuda":
+        known = ("auto", "fp32", "fp16", "bf16") if supports_bf16(device) else ("auto", "fp32", "fp16")
+    else:
+        known = ("auto", "fp32")
+    if wanted not in known:
+        *most, last = map(repr, known)
+        raise SettingsError(
+            f"training.precision: found {wanted!r}, which {describe(device)} does not support; "
+            f"expected {', '.join(most)} or {last}"
+        )
 
 
 def update_seconds(updater: Updater, updates: Sequence[Mapping[tuple[int, ...], Batch]]) -> float:
@@ -65,12 +90,14 @@ def update_seconds(updater: Updater, updates: Sequence[Mapping[tuple[int, ...], 
 
 
 def choose_attention(settings: ModelSettings, device: torch.device, dtype: torch.dtype) -> AttentionBackend:
-    """Return "fused" if it is clearly faster, forward and backward, at the lengths of sentences; else "plain".
+    """Return "fused" on a GPU. On a CPU: if it is clearly faster, forward and backward, at the lengths of sentences.
 
     It is measured once; the result is stored with the run and used again when the run resumes. With dropout of
     attention weights a CPU gets "plain", because the fused kernel draws from a generator that threads share.
     """
-    if device.type == "cpu" and settings.attention_dropout > 0:
+    if device.type != "cpu":
+        return "fused"
+    if settings.attention_dropout > 0:
         return "plain"
     best = dict.fromkeys(_BACKENDS, float("inf"))
     with torch.random.fork_rng(devices=[]):
@@ -88,6 +115,4 @@ def _seconds(settings: ModelSettings, device: torch.device, dtype: torch.dtype, 
     mixing = AttentionOptions(settings.attention_heads, backend, settings.attention_dropout, causal=True)
     begun = time.perf_counter()
     packed_attention(packed, None, (layout, layout), mixing).sum().backward()  # type: ignore[no-untyped-call]  # torch's has no types
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
     return time.perf_counter() - begun

@@ -23,9 +23,10 @@ from translume.checkpoint import (
     load_pretrained,
     mark_separators,
     unique_tensors,
+    without_values,
 )
 from translume.config import Config, ModelSettings, TrainingSettings
-from translume.data import DataFile, TokenizedCorpus, files_of, prepare
+from translume.data import Batch, BucketPlan, DataFile, TokenizedCorpus, files_of, prepare
 from translume.data.lengths import Lengths, learn_lengths
 from translume.data.pairs import SPLITS, origins
 from translume.data.streaming import Stream, open_stream
@@ -33,17 +34,28 @@ from translume.errors import SettingsError, TrainingError
 from translume.model import HeadData
 from translume.model.attention import AttentionBackend
 from translume.model.classifier import Network
+from translume.model.device import GIB, describe, free_bytes, require_memory
 from translume.model.head import Teacher
 from translume.model.layers import recompute_layers
 from translume.model.low_rank import adapt, merge
 from translume.tasks import check_settings, task_of
 from translume.text import Labels, Tokenizer
-from translume.training.batches import BatchStream, BufferPlans, EpochPlans, PlanOptions, Plans, seed_of
+from translume.training.batches import (
+    BatchStream,
+    BufferPlans,
+    EpochPlans,
+    PlanKind,
+    PlanOptions,
+    Plans,
+    plan_kind,
+    seed_of,
+)
 from translume.training.events import Event, Preparing, Warned
 from translume.training.fine_tuning import inherit_settings, load_base
 from translume.training.group import Group
+from translume.training.memory import STEP, MemoryNeeds
 from translume.training.optimisation import MovingAverage, Precision, Updater, Weights, snapshot
-from translume.training.precision import choose_attention, choose_precision, update_seconds
+from translume.training.precision import choose_attention, choose_precision, refuse_precision, update_seconds
 from translume.training.resume import (
     EMA,
     FROZEN,
@@ -68,6 +80,9 @@ SHORT_UPDATES = 5
 
 MEASURED_UPDATES = 2
 """Number of different updates that a choice of the precision measures."""
+
+WORTH_COMPILING = 500
+"""Number of updates from which on `training.compile = "auto"` compiles, which takes as long as some hundred updates."""
 
 CACHE = "cache"
 """The folder of tokenized data in a model folder."""
@@ -177,6 +192,8 @@ def plan_run(config: Config, store: Store, source: Path | None) -> RunPlan:
         _refuse_other_source(folder, state.begun.source_model, source)
         if state.begun.source_model:
             config, _ = inherit_settings(config, stored.config, folder)
+        if config.training.max_tokens == "auto":
+            config = _with_max_tokens(config, stored.config.training.batch_tokens)
         refuse_other_settings(folder, stored.config, config, state.begun.precision)
         return RunPlan(config=config, state=state, stored=stored, base=None)
     if store.has(WEIGHTS):
@@ -200,6 +217,10 @@ def plan_run(config: Config, store: Store, source: Path | None) -> RunPlan:
             )
     same = stored is not None and _vocabulary_settings(stored.config) == _vocabulary_settings(config)
     return RunPlan(config=config, state=None, stored=stored if same else None, base=None)
+
+
+def _with_max_tokens(config: Config, tokens: int) -> Config:
+    return config.model_copy(update={"training": config.training.model_copy(update={"max_tokens": tokens})})
 
 
 def _vocabulary_settings(config: Config) -> tuple[object, ...]:
@@ -299,6 +320,51 @@ def prepare_folder(config: Config, folder: Path) -> Iterator[Event | PreparedDat
         yield (yield from prepare_data(plan_run(config, store, None), store))
 
 
+def fit_memory(
+    plan: RunPlan, data: PreparedData, *, group: Group, device: torch.device
+) -> Generator[Event, None, PreparedData]:
+    """Return the data with a number for `training.max_tokens` = "auto", and yield an event that says it (`yield from`).
+
+    The processes of a group take the smallest of their numbers. Raises SettingsError, before anything is moved to the
+    device, if its free memory does not hold the weights, gradients and moments, or if it lacks the precision.
+    """
+    model, settings = data.model, data.model.config.training
+    tokens, where = settings.batch_tokens, str(device)
+    with group.together():
+        if plan.state is None:
+            refuse_precision(settings.precision, device)
+        elif plan.state.begun.precision == "fp16" and device.type != "cuda":
+            raise TrainingError(f"this run began in fp16, which {device} does not support; resume it on a CUDA device")
+        if device.type == "cuda":
+            needs, free = _needs(plan, model, group, device), free_bytes(device)
+            if settings.max_tokens == "auto":
+                tokens, where = needs.tokens(free), f"{free / GIB:.1f} GiB free on {describe(device)}"
+            require_memory(
+                device,
+                needs.state,
+                about=needs.state + needs.batch(tokens),
+                what="this training",
+                advice="stop the other process on the card, lower training.max_tokens or the model's size",
+            )
+    if settings.max_tokens != "auto":
+        return data
+    longest = max(data.training.longest + 1, data.stream.widest if data.stream else 0)  # with a mark
+    tokens = max(int(min(fits for (fits,) in group.numbers([tokens]))), -(-longest // STEP) * STEP)
+    yield Preparing(what=f"training.max_tokens = {tokens}, for {where}")
+    return replace(data, model=replace(model, config=_with_max_tokens(model.config, tokens)))
+
+
+def _needs(plan: RunPlan, model: ModelDescription, group: Group, device: torch.device) -> MemoryNeeds:
+    """Return the memory that a training needs on a GPU."""
+    with torch.random.fork_rng(devices=[]), without_values():
+        network = build_network(model.config, len(model.source), len(model.target))
+    if plan.state is not None:
+        precision = cast(Precision, plan.state.begun.precision)
+    else:
+        precision = choose_precision(model.config.training.precision, device, lambda _: 0.0)
+    return MemoryNeeds.of(network, model.config, len(model.target), precision, group.size)
+
+
 @dataclass(slots=True, kw_only=True)
 class Untrained:
     """The network of a run before its weights are restored, its batches, its teacher, and the facts about the run."""
@@ -328,13 +394,20 @@ def prepare_network(
         yield Preparing(what=note)
     if settings.activation_checkpointing:
         recompute_layers(network)
-    options = PlanOptions(max_tokens=settings.max_tokens, seed=settings.seed, dropout=model.config.tokenizer.dropout)
+    options = PlanOptions(
+        max_tokens=settings.batch_tokens,
+        seed=settings.seed,
+        dropout=model.config.tokenizer.dropout,
+        kind=cast(PlanKind, plan.state.begun.batches) if plan.state else plan_kind(device),
+    )
     plans: Plans
     if data.stream is None:
         plans = sample = EpochPlans(data.training, options, plan.state.epoch if plan.state else 0)
     else:
         plans = BufferPlans(data.stream, options, group, plan.state.place if plan.state else {})
-        sample = EpochPlans(data.training, options)
+        sample = EpochPlans(data.training, plans.options)
+    if plan.state is None and isinstance(sample.plan, BucketPlan):
+        yield Preparing(what=sample.plan.summary())
     stream = BatchStream(
         plans,
         position=plan.state.position if plan.state else 0,
@@ -359,6 +432,8 @@ def prepare_network(
             teacher=teacher.digest,
             source_digest=plan.base_digest,
             processes=group.size,
+            batches=options.kind,
+            compiled=settings.updates >= WORTH_COMPILING,
         )
     return Untrained(network=network, stream=stream, teacher=teacher, begun=begun)
 
@@ -366,18 +441,20 @@ def prepare_network(
 def _choose_arithmetic(
     network: Network, model: ModelDescription, stream: BatchStream, device: torch.device
 ) -> Generator[Event, None, tuple[Precision, AttentionBackend]]:
-    """Choose precision and attention backend of a new run, and yield an event with what was measured.
+    """Choose precision and attention backend of a new run, and yield an event with what was measured on a CPU.
 
     Updates are measured on copies of the network, one after another, with batches of `stream` and without the
     teacher, whose precision is its own.
     """
     settings, measured = model.config.training, {}
-    updates = [stream.take(settings.accumulate) for _ in range(MEASURED_UPDATES)]
+    updates: list[dict[tuple[int, ...], Batch]] = []
 
     def attention(precision: Precision) -> AttentionBackend:
         return choose_attention(model.config.model, device, torch.float32 if precision == "fp32" else torch.bfloat16)
 
     def seconds(precision: Precision) -> float:
+        while len(updates) < MEASURED_UPDATES:
+            updates.append(stream.take(settings.accumulate))
         measured_network = deepcopy(network)
         measured_network.use_attention(attention(precision))
         updater = _updater(measured_network, model, precision, device, None, Group())
@@ -386,6 +463,8 @@ def _choose_arithmetic(
         return measured[precision]
 
     precision = choose_precision(settings.precision, device, seconds)
+    if precision == "fp16" and settings.shard == "full":  # which does not scale its loss
+        precision = "fp32"
     if measured:
         texts = [f"{value:.3g} s in {name}" for name, value in measured.items()]
         yield Preparing(what=f"precision {precision}: processor time of an update is {', '.join(texts)}")

@@ -42,6 +42,7 @@ MAY_CHANGE = (
     "log_every",
     "shard",
     "activation_checkpointing",
+    "compile",
 )
 """Settings of [training] that do not change the updates, except `updates` with the schedule "cosine"."""
 
@@ -65,6 +66,8 @@ class Begun:
     """Facts that stay fixed for a run: digests, precision, the fine-tuned model and the teacher ("" for none).
 
     source_digest: SHA-256 of the fine-tuned model's weights file; "" in old folders.  processes: number of them.
+    batches: "lengths" or "buckets", the kind of their plans; see `training.batches`.  compiled: what "auto" stands for
+    in `training.compile`, on a GPU.
     """
 
     source_tokenizer: str
@@ -78,6 +81,8 @@ class Begun:
     teacher: str = ""
     source_digest: str = ""
     processes: int = 1
+    compiled: bool = False
+    batches: str = "lengths"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from translume.model.layers import DecoderLayer, EncoderLayer
 from translume.training.adam import Adam
 from translume.training.group import Group
 from translume.training.mapped import kept
-from translume.training.optimisation import MOMENTS, Precision, narrow_buffers
+from translume.training.optimisation import MOMENTS, NARROW, Precision, narrow_buffers
 
 
 class ShardedUpdater:
@@ -34,6 +34,8 @@ class ShardedUpdater:
     """
 
     in_step = True
+    late = False
+    """As `Updater.late`."""
 
     def __init__(
         self,
@@ -56,8 +58,8 @@ class ShardedUpdater:
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self.trained_parameters = sum(shape.numel() for shape in self._shapes.values())
         self._digest = _digest(model.parameters())
-        if precision == "bf16":
-            narrow_buffers(model)
+        if precision in NARROW:
+            narrow_buffers(model, NARROW[precision])
         self._shard()
         self._weights = dict[str, nn.Parameter]()
         matrices, rest = list[nn.Parameter](), list[nn.Parameter]()
@@ -109,10 +111,10 @@ class ShardedUpdater:
         return HeadLoss(objective.detach(), None if loss.nll is None else loss.nll * 0.0, 0)
 
     @torch.no_grad()
-    def update(self, tokens: int, learning_rate: float) -> float:
+    def update(self, tokens: int | Tensor, learning_rate: float, objective: Tensor | float = 0.0) -> float:
         """Divide the gradients by `tokens`, clip, step. Return the norm per token before clipping.
 
-        tokens: of all processes.
+        tokens: of all processes.  objective: ignored.
         """
         if not tokens:
             self.clear()
@@ -122,7 +124,7 @@ class ShardedUpdater:
         gradients = [own.grad for own in self._weights.values() if own.grad is not None]
         squares = torch.stack([gradient.double().square().sum() for gradient in gradients]).sum()
         self._group.add(squares)
-        norm = float(squares.sqrt()) / tokens
+        norm = float(squares.sqrt() / tokens)
         limit = self.settings.clip_norm
         factor = limit / norm if limit and norm > limit else 1.0
         for gradient in gradients:

@@ -1,8 +1,10 @@
 """`train`: run the training loop and yield its events."""
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,11 @@ from translume.data import Account, Batch, files_of
 from translume.data.pairs import SPLITS, origins
 from translume.errors import ModelFolderError, TrainingError, suggest_keywords
 from translume.model.allocator import keep_freed_memory, return_freed_memory
+from translume.model.device import UsageMeter
 from translume.tasks import task_of
-from translume.training.batches import Sums, finite, gather
+from translume.training.batches import Sums, finite, gather, plan_kind
+from translume.training.device_guard import LateNumbers
+from translume.training.device_passes import deterministic_kernels
 from translume.training.events import (
     Event,
     Finished,
@@ -42,23 +47,32 @@ from translume.training.events import (
 from translume.training.group import Group, joined
 from translume.training.interrupt import Interruption, SignalFlag
 from translume.training.mapped import stored
-from translume.training.optimisation import Weights, learning_rate
+from translume.training.optimisation import Updater, Weights, learning_rate
 from translume.training.prepare import (
     CACHE,
     Prepared,
     RunPlan,
     divides_weights,
     facts_of_leader,
+    fit_memory,
     plan_run,
     prepare_data,
     prepare_network,
     prepare_run,
 )
-from translume.training.resume import Store, Window, add_candidate, describe_kept_weights
+from translume.training.resume import Begun, Store, Window, add_candidate, describe_kept_weights
 from translume.training.sharded import Sent
 from translume.training.validation import Quality, Validator, clearly_better, improves, measured_by
 
 _NAMED_PAIRS = 8
+
+MAX_LATE = 2
+"""Updates that a device may be behind the host, which prepares their batches."""
+MAX_OVERFLOWS = 30
+"""Consecutive updates that fp16 may leave out; as many halve the scale of losses to nothing."""
+UNCOMPILED = 8
+"""Updates on a GPU before the passes are compiled. It is a fixed number, because compiled passes round differently and
+draw other dropout: a resumed run must change at the same update."""
 
 
 @suggest_keywords
@@ -113,6 +127,8 @@ def _train(
         finished, data = _finished_already(plan, store), None
         if finished is None:
             place = group.device(device)
+            if place.type == "cuda":
+                stack.enter_context(deterministic_kernels(wanted=plan.config.training.deterministic))
             if divides_weights(plan.config.training, group):
                 return_freed_memory()
             else:
@@ -125,6 +141,7 @@ def _train(
             yield finished
         return
     group.refuse_differences({"the digest of the training pairs": data.digest})
+    data = yield from fit_memory(plan, data, group=group, device=place)
     with group.together():
         untrained = yield from prepare_network(plan, store, data, source=origin, group=group, device=place)
     untrained.begun = facts_of_leader(untrained.begun, group)
@@ -238,6 +255,17 @@ def _changes(plan: RunPlan, prepared: Prepared) -> Iterator[str]:
     ):
         if then != now:
             yield f"this run began with {what} {then}, now {now}: weights may differ in the last bits"
+    if begun.batches != plan_kind(prepared.device):
+        where, kind, here = "GPU", "in buckets", "CPU"
+        if begun.batches == "lengths":
+            where, kind, here = "CPU", "of similar lengths", "GPU"
+        yield (
+            f"this run began on a {where} with batches {kind}, now on a {here}: the same batches, which are slower here"
+        )
+    if plan.stored is not None and prepared.updater.late:
+        now = compiles(settings, begun)
+        if now != compiles(plan.stored.config.training, begun):
+            yield f"compile is now {str(now).lower()}: weights may differ in the last bits"
     earlier = plan.stored.config.training.updates if plan.stored else settings.updates
     if settings.schedule == "cosine" and earlier != settings.updates:
         yield f"updates was {earlier}, now {settings.updates}: the learning rate follows the new cosine from here on"
@@ -261,12 +289,27 @@ def _validator(prepared: Prepared) -> Validator:
     return Validator(
         model=network,
         corpus=prepared.validation,
-        max_tokens=model.config.training.max_tokens,
+        max_tokens=model.config.training.batch_tokens,
         device=prepared.device,
         task_metrics=validation(model, prepared.validation, network, prepared.device, prepared.group),
         group=prepared.group,
         keeps_memory=not prepared.divided,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """An update that was made, or is being made on a device.
+
+    numbers: objective, nll, norm and tokens of all processes, the objective of this one, and on a device those of its
+    batches.
+    """
+
+    update: int
+    epoch: int
+    sums: Sums
+    rate: float
+    numbers: LateNumbers
 
 
 class Run:
@@ -288,6 +331,12 @@ class Run:
         self._log_failure, self._log_warned = "", False
         self._earlier, self._clock = prepared.state.seconds, time.monotonic()
         self._busy, self._busy_tokens = 0.0, 0
+        self._late = prepared.updater.late
+        self._waiting = deque[_Made]()
+        self._copies: torch.cuda.Stream | None = None
+        self._overflows, self._most_overflows = 0, MAX_OVERFLOWS if prepared.state.begun.precision == "fp16" else 0
+        self._compiles = self._late and compiles(self._settings, prepared.state.begun)
+        self._meter = UsageMeter(prepared.device)
 
     def record(self, event: Event) -> Event:
         """Write an event to history.jsonl, and return it. A log that cannot be written does not end the training."""
@@ -309,11 +358,14 @@ class Run:
             while True:
                 self._group.doing = f"update {self._state.update:,}, last saved {self._saved:,}"
                 yield from self._log_warning()
+                caught = self._group.caught(signals.caught)
+                save = self._multiple_of(self._settings.save_every)
+                if self._validation_due() or caught or save or self._reason() is not None:
+                    yield from self._read()
                 if self._validation_due():
                     yield from self._validate(signals)
-                caught = self._group.caught(signals.caught)
+                    caught = self._group.caught(signals.caught)
                 reason = None if self._validation_due() else self._reason()
-                save = self._multiple_of(self._settings.save_every)
                 if save and add_candidate(self._state, self._settings):
                     self._unsaved = True  # a resumed run with other settings may begin at a saved update
                 last: Event | None = None
@@ -358,7 +410,8 @@ class Run:
     def _validate(self, signals: SignalFlag) -> Iterator[Event]:
         state, settings, begun = self._state, self._settings, time.monotonic()
         live = self._prepared.live()
-        quality = self._validator.measure(live.model(live.shown), lambda: bool(signals.caught))
+        with self._any_kernels():
+            quality = self._validator.measure(live.model(live.shown), lambda: bool(signals.caught))
         if quality is None:
             return
         best = improves(self._larger, settings.metric, quality, self._best())
@@ -384,6 +437,10 @@ class Run:
             )
         )
 
+    def _any_kernels(self) -> AbstractContextManager[None]:
+        """Return a context for a validation, which changes no weights; not all of its kernels are deterministic."""
+        return deterministic_kernels(wanted=False) if self._prepared.device.type == "cuda" else nullcontext()
+
     def _best(self) -> Quality | None:
         if not self._state.best_update or self._state.best_nll is None:
             return None
@@ -396,7 +453,8 @@ class Run:
         state, settings = self._state, self._settings
         state.forget_mean()
         if settings.average_last > 1:
-            quality = self._validator.measure(self._kept(), lambda: False)
+            with self._any_kernels():
+                quality = self._validator.measure(self._kept(), lambda: False)
             if quality is not None:
                 state.mean_nll, state.mean_metrics = quality.nll, dict(quality.metrics)
                 best, metric = self._best(), settings.metric
@@ -481,33 +539,91 @@ class Run:
     # ---- updates
 
     def _update(self, signals: SignalFlag) -> Iterator[Event]:
-        begun = time.monotonic()
         state, settings, prepared = self._state, self._settings, self._prepared
         update, stream = state.update + 1, prepared.stream
+        begun = time.monotonic()
         try:
             taken = stream.take(settings.accumulate, signals.interruptible)
         except Interruption:  # the state still has the place of the last update
             return
         state.epoch, state.place, state.position = stream.plans.epoch, stream.plans.place, stream.position
-        batches = {key: each.to(prepared.device) for key, each in taken.items()}
+        if self._compiles and state.update >= UNCOMPILED:
+            yield from self._compile()
+            begun = time.monotonic()
+        batches = {key: self._transfer(each) for key, each in taken.items()}
         sums = self._gather(batches, update)
+        own = sums.objective
+        tokens: int | Tensor = sums.tokens
+        if self._late and not self._group.alone:
+            sums, tokens = self._summed(sums)
         rate = learning_rate(update, settings, prepared.model.config.model.width)
-        norm = prepared.updater.update(sums.tokens, rate)
-        if not finite(norm):
-            self._group.agree(self._not_finite("gradient", norm, sums.lines if self._group.alone else []))
+        norm = prepared.updater.update(tokens, rate, sums.objective)
         state.update, self._unsaved = update, True
         state.forget_mean()
         if prepared.ema is not None:
             prepared.ema.add(prepared.updater.parameters_fp32(), update)
+        nll = 0.0 if sums.nll is None else sums.nll
+        numbers = LateNumbers([sums.objective, nll, norm, tokens, own, *sums.objectives])
+        self._waiting.append(_Made(update=update, epoch=stream.plans.epoch + 1, sums=sums, rate=rate, numbers=numbers))
         self._busy += time.monotonic() - begun
-        self._busy_tokens += sums.tokens
-        if sums.splits:
-            message = f"CUDA was out of memory: update {update} was computed in {sums.splits} more parts"
-            yield self.record(Warned(update=update, message=message))
-        yield self.record(self._progress(sums, rate, norm))
+        yield from self._read(leave=MAX_LATE if self._late else 0)
+
+    def _read(self, *, leave: int = 0) -> Iterator[Event]:
+        """Read the numbers of all updates but the last ones, and yield their events. Raises TrainingError as `events`.
+
+        leave: how many need not have been computed yet.
+        """
+        while len(self._waiting) > leave:
+            made = self._waiting.popleft()
+            begun = time.monotonic()
+            objective, nll, norm, tokens, own, *each = made.numbers.read()
+            self._busy += time.monotonic() - begun
+            if not finite(objective):
+                which = next((place for place, value in enumerate(each) if not finite(value)), -1)
+                message = self._not_finite(made.update, "loss", own, made.sums.lines[which:][:1])
+                self._group.agree("" if finite(own) else message)
+                self._group.agree(self._not_finite(made.update, "loss", objective, []))
+            self._overflows = 0 if finite(norm) else self._overflows + 1
+            if self._overflows > self._most_overflows:
+                lines = made.sums.lines if self._group.alone else []
+                self._group.agree(self._not_finite(made.update, "gradient", norm, lines))
+            norm = norm if finite(norm) else 0.0
+            self._busy_tokens += int(tokens)
+            for note in made.sums.notes:
+                yield self.record(Warned(update=made.update, message=note))
+            if made.sums.splits:
+                message = f"CUDA was out of memory: update {made.update} was computed in {made.sums.splits} more parts"
+                yield self.record(Warned(update=made.update, message=message))
+            sums = replace(
+                made.sums, objective=objective, nll=None if made.sums.nll is None else nll, tokens=int(tokens)
+            )
+            yield self.record(self._progress(made, sums, norm))
+
+    def _compile(self) -> Iterator[Event]:
+        """Compile the passes over all shapes of the batches; see `UNCOMPILED`."""
+        self._compiles = False
+        yield from self._read()
+        examples, updater = self._prepared.stream.examples(self._settings.accumulate), self._prepared.updater
+        assert isinstance(updater, Updater)
+        for event in updater.compile(examples, self._state.update):
+            yield self.record(event)
+
+    def _transfer(self, batch: Batch) -> Batch:
+        """Return a batch on the device of the run, where it arrives while earlier updates are computed."""
+        device = self._prepared.device
+        if device.type != "cuda":
+            return batch.to(device)
+        if self._copies is None:
+            self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's has no types
+        computes = torch.cuda.current_stream(device)
+        with torch.cuda.stream(self._copies):
+            moved = batch.pinned().to(device)
+        computes.wait_stream(self._copies)
+        moved.record_stream(computes)
+        return moved
 
     def _gather(self, batches: Mapping[tuple[int, ...], Batch], update: int) -> Sums:
-        """Accumulate this process's gradients of an update, and return the sums over all processes.
+        """Accumulate this process's gradients of an update, and return the sums: on CPUs, over all processes.
 
         Raises TrainingError in all of them if the loss of one is not finite or one is out of memory.
         """
@@ -516,9 +632,16 @@ class Run:
             sums = gather(self._prepared.updater, batches, seed=self._settings.seed, update=update)
         except TrainingError as error:
             sums, message = Sums(), str(error)
+        if self._late:
+            if message and not self._group.alone:
+                raise self._group.leaving(message)
+            if message:
+                raise TrainingError(message)
+            return sums
         if not finite(sums.objective):
-            message = self._not_finite("loss", sums.objective, sums.lines[-1:])
-        numbers = [sums.objective, sums.nll or 0.0, sums.nll is None, sums.tokens, sums.splits, bool(message)]
+            message = self._not_finite(update, "loss", float(sums.objective), sums.lines[-1:])
+        nll = 0.0 if sums.nll is None else float(sums.nll)
+        numbers = [float(sums.objective), nll, sums.nll is None, sums.tokens, sums.splits, bool(message)]
         objectives, nlls, without, tokens, splits, failed = zip(*self._group.numbers(numbers), strict=True)
         if any(failed):
             self._group.agree(message)
@@ -530,42 +653,60 @@ class Run:
             lines=sums.lines,
         )
 
-    def _progress(self, sums: Sums, rate: float, norm: float) -> Progress:
+    def _summed(self, sums: Sums) -> tuple[Sums, Tensor]:
+        """Return the sums over all processes, and their tokens, which stay on the device."""
+        device, nll = self._prepared.device, sums.nll
+        own = [sums.objective, 0.0 if nll is None else nll, float(sums.tokens)]
+        numbers = torch.stack([torch.as_tensor(each, dtype=torch.float64, device=device) for each in own])
+        self._group.add(numbers)
+        objective, total, tokens = numbers.float().unbind()
+        return replace(sums, objective=objective, nll=None if nll is None else total), tokens
+
+    def _progress(self, made: _Made, sums: Sums, norm: float) -> Progress:
         state, settings = self._state, self._settings
         window = state.window
-        window.add(sums.objective, sums.nll, sums.tokens)
-        done = state.update - self._first
-        left = (settings.updates - state.update) * (time.monotonic() - self._clock) / done
-        logged = self._multiple_of(settings.log_every)
+        window.add(float(sums.objective), None if sums.nll is None else float(sums.nll), sums.tokens)
+        done = made.update - self._first
+        left = (settings.updates - made.update) * (time.monotonic() - self._clock) / done
+        logged = made.update % settings.log_every == 0
+        usage = self._meter.read()
         progress = Progress(
-            update=state.update,
+            update=made.update,
             updates=settings.updates,
-            epoch=self._prepared.stream.plans.epoch + 1,
+            epoch=made.epoch,
             loss=window.objective / window.tokens,
             nll=None if window.nll is None else window.nll / window.tokens,
             tokens=window.tokens,
             tokens_per_second=self._busy_tokens / max(self._busy, 1e-9),
-            learning_rate=rate,
+            learning_rate=made.rate,
             gradient_norm=norm,
             seconds_left=left,
             logged=logged,
             processes=self._group.size,
+            memory_gib=usage.memory_gib,
+            card_memory_gib=usage.card_memory_gib,
+            utilization_percent=usage.utilization_percent,
         )
         if logged:
             state.window = Window()
             self._busy, self._busy_tokens = 0.0, 0
         return progress
 
-    def _not_finite(self, what: str, value: float, batches: list[tuple[int, ...]]) -> str:
+    def _not_finite(self, update: int, what: str, value: float, batches: list[tuple[int, ...]]) -> str:
         pairs = [number for lines in batches for number in lines]
         named = ", ".join(self._prepared.stream.line(number) for number in pairs[:_NAMED_PAIRS])
         rest = f" and {len(pairs) - _NAMED_PAIRS} more" if len(pairs) > _NAMED_PAIRS else ""
         where = f" on {named}{rest}" if pairs else ""
         good = f"update {self._saved} in {self._store.folder}" if self._saved else "none"
         return (
-            f"update {self._state.update + 1}: the {what} is {value}{where}; "
+            f"update {update}: the {what} is {value}{where}; "
             f"last good checkpoint: {good}; try a lower training.learning_rate"
         )
+
+
+def compiles(settings: TrainingSettings, begun: Begun) -> bool:
+    """Return whether passes on a GPU are compiled; "auto" stays what it was when the run began."""
+    return begun.compiled if settings.compile == "auto" else settings.compile
 
 
 def end_reason(update: int, waiting: int, settings: TrainingSettings) -> Reason | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from translume.checkpoint import Checkpoint, LanguageModelCheckpoint
 from translume.config import Config, Direction
-from translume.data import Batch, BatchPlan, TokenizedCorpus
+from translume.data import Batch, BatchPlan, BucketPlan, TokenizedCorpus
 from translume.data.corpus import texts_of
 from translume.heads.token_statistics import spread_evenly
 from translume.model import Transformer
@@ -177,15 +177,17 @@ class Validator:
 
     def _measured(self, stop: Stop) -> Quality | None:
         self.model.eval()
-        total, tokens, stopped = 0.0, 0, False
+        sums, tokens, stopped = list[Tensor](), 0, False
         # Validation keeps pairs that training drops as too long; such a pair becomes a batch of its own.
-        plan = BatchPlan(self.corpus, max_tokens=max(self.max_tokens, self.corpus.longest + 1), seed=0, epoch=0)
+        kind = BatchPlan if self.device.type == "cpu" else BucketPlan  # a GPU is slow at every new shape
+        plan = kind(self.corpus, max_tokens=max(self.max_tokens, self.corpus.longest + 1), seed=0, epoch=0)
         for index in range(self.group.rank, len(plan), self.group.size):
             if stopped := stop():
                 break
             batch = plan.batch(index).to(self.device)
-            total += nll_of(self.model, batch)
+            sums.append(nll_of(self.model, batch))
             tokens += batch.tokens
+        total = sum(torch.stack(sums).tolist()) if sums else 0.0
         nats, counts, ends = zip(*self.group.numbers([total, tokens, stopped]), strict=True)
         if any(ends):
             return None
@@ -197,11 +199,13 @@ class Validator:
         return Quality(nll=nll, metrics=found.values, task_margin=found.margin, reached_limit=found.reached_limit)
 
 
-def nll_of(model: Network, batch: Batch) -> float:
-    """Return −Σ log p of a batch in nats, or the objective without smoothing for a head without −log p."""
+def nll_of(model: Network, batch: Batch) -> Tensor:
+    """Return −Σ log p of a batch in nats [], or the objective without smoothing for a head without −log p."""
     with torch.no_grad():
-        loss = model.loss(batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask)
-    return float(loss.objective if loss.nll is None else loss.nll)
+        loss = model.loss(
+            batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask, tokens=batch.tokens
+        )
+    return loss.objective if loss.nll is None else loss.nll
 
 
 def load_weights(model: Network, values: Mapping[str, Tensor]) -> None:
@@ -340,7 +344,7 @@ def classification_metrics(
     from translume.evaluation.classification import accuracy_of, macro_f1_of  # as above
 
     longest = int(corpus.source_lengths.max(initial=0)) + 1
-    plan = BatchPlan(corpus, max_tokens=max(model.config.training.max_tokens, longest), seed=0, epoch=0)
+    plan = BatchPlan(corpus, max_tokens=max(model.config.training.batch_tokens, longest), seed=0, epoch=0)
     labels = corpus.target_tokenizer
     assert isinstance(labels, Labels)
 

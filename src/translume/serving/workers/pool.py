@@ -13,10 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-import torch
-
 from translume.config import Config
 from translume.errors import TranslumeError
+from translume.model.device import is_cpu
 from translume.processes import Call, ChildProcess, ProcessLostError, UnexpectedChildError, exit_name, usable_processors
 from translume.serving.workers.messages import LoadedModel, decode_error
 from translume.serving.workers.models import AnyServed, served_class
@@ -279,7 +278,6 @@ def lanes_of(lanes: int, workers: int, computing: ComputeOptions) -> tuple[int, 
 
     lanes: as the settings have it; 0: one for each processor that a worker has, or one on a GPU and with `--threads`.
     """
-    on_cpu = computing.device == "cpu" or (computing.device == "auto" and not torch.cuda.is_available())
     if not lanes:
-        lanes = max(1, usable_processors() // workers) if on_cpu and computing.threads is None else 1
+        lanes = max(1, usable_processors() // workers) if is_cpu(computing.device) and computing.threads is None else 1
     return lanes, replace(computing, threads=1) if lanes > 1 and computing.threads is None else computing
