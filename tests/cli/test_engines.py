@@ -23,7 +23,9 @@ def test_shown_engine_choices_are_those_cached_for_other_commands(
     for kinds in found.values():
         kinds.update(dict.fromkeys(shapes, "fp32"))
     kept.write_text(json.dumps(found))
-    shown = json.loads(run("show", files / "model", "--engine", "--json").stdout)["dtypes"]
+    report = json.loads(run("show", files / "model", "--engine", "--json").stdout)
+    assert report["on_gpus"] == "search on the device"
+    shown = report["dtypes"]
     assert {shown["fp32"]["packed"][shape] for shape in shapes} == {"fp32"}
     assert set(shown["fp32"]["packed"]) == set(build_engine(network).choice.kinds)
     assert {kind for kinds in shown["int8"]["microseconds"].values() for kind in kinds} > {"fp32"}

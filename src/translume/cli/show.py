@@ -185,6 +185,8 @@ def _print_data(data: dict[str, Any], settings: "DataSettings | None") -> None:
 def _engine_report(model: Path) -> dict[str, Any]:
     """Return the packings, times and self-tests of the engine for a model on this machine, by dtype.
 
+    on_gpus: which way a search with the model's settings takes on a GPU.
+
     The packings are those that other commands use, which an earlier probe may have chosen; the times are measured now.
     """
     import torch
@@ -195,8 +197,10 @@ def _engine_report(model: Path) -> dict[str, Any]:
     from translume.engine.probe import CANDIDATES
     from translume.kernels.loading import describe_kernels
     from translume.model import Transformer
+    from translume.translator.search import describe_device_search
 
-    network = load_any(model, device="cpu", dtype="fp32").model
+    checkpoint = load_any(model, device="cpu", dtype="fp32")
+    network = checkpoint.model
     if not isinstance(network, Transformer):
         raise SettingsError(f"show: {model} is a classifier, which has no engine")
     reasons = {"encoder": unsupported(network.encoder), "decoder": unsupported(network.decoder)}
@@ -205,6 +209,7 @@ def _engine_report(model: Path) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "kernels": describe_kernels(),
         "computed_by_torch": {stack: why for stack, why in reasons.items() if why},
+        "on_gpus": describe_device_search(checkpoint, checkpoint.config.decoding),
         "dtypes": {},
     }
     for dtype in CANDIDATES:
@@ -226,6 +231,7 @@ def _print_engine_report(report: dict[str, Any]) -> None:
     click.echo(f"kernels: {report['kernels']}")
     for stack, why in report["computed_by_torch"].items():
         click.echo(f"torch computes the {stack}: {why}")
+    click.echo(f"on a GPU: {report['on_gpus']}")
     for dtype, facts in report["dtypes"].items():
         agrees = "agrees with" if facts["agrees"] else "DISAGREES with"
         same = "identical bit for bit" if facts["alone_equals_batched"] else "not identical bit for bit"

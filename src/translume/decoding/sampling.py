@@ -37,11 +37,26 @@ def uniforms(seed: int, *counters: Tensor | int) -> Tensor:
 
     counters: int64, broadcast to one shape, such as keys [B, 1], places [K] and a step; their order matters.
     """
-    mixed = _mixed(torch.tensor(_as_signed(seed)) + _GOLDEN)
+    state = seeded(seed)
     for counter in counters:
-        steps = counter if isinstance(counter, Tensor) else torch.tensor(counter, device=mixed.device)
-        mixed = _mixed(mixed.to(steps.device) + (steps + 1) * _GOLDEN)
-    return _shifted(mixed, _BITS - _KEPT).double().add_(0.5).mul_(2.0**-_KEPT)
+        steps = counter if isinstance(counter, Tensor) else torch.tensor(counter, device=state.device)
+        state = counted(state.to(steps.device), steps)
+    return uniform_of(state)
+
+
+def seeded(seed: int) -> Tensor:
+    """Return 64 mixed bits, an int64 [], for a seed: the state of `uniforms` before the first counter."""
+    return _mixed(torch.tensor(_as_signed(seed)) + _GOLDEN)
+
+
+def counted(state: Tensor, counter: Tensor) -> Tensor:
+    """Return the int64 state of `uniforms` after one more counter; state and counter are broadcast to one shape."""
+    return _mixed(state + (counter + 1) * _GOLDEN)
+
+
+def uniform_of(state: Tensor) -> Tensor:
+    """Return the uniform numbers, fp64, of int64 states after the last counter."""
+    return _shifted(state, _BITS - _KEPT).double().add_(0.5).mul_(2.0**-_KEPT)
 
 
 def gumbels(seed: int, *counters: Tensor | int) -> Tensor:

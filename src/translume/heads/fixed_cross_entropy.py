@@ -19,6 +19,7 @@ from translume.model import LossOptions
 CHUNK_ELEMENTS = 1 << 26
 """Maximum number of logits in memory at a time. A GPU needs some thousand rows to be busy."""
 
+
 def row_losses(
     logits: Tensor, own: Tensor, labels: Tensor, weights: Tensor, shares: Tensor | None,
     smoothing: float, z: float, teacher: float, gradients: bool,

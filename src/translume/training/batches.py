@@ -319,8 +319,7 @@ def gather(updater: Accumulator, batches: Mapping[tuple[int, ...], Batch], *, se
         if batch.rows < 2:
             pair = f" for the single pair {batch.lines[0] + 1}" if batch.lines else ""
             raise TrainingError(
-                f"update {update}: CUDA is out of memory{pair}; "
-                "lower data.cleaning.max_tokens or the model's size"
+                f"update {update}: CUDA is out of memory{pair}; lower data.cleaning.max_tokens or the model's size"
             )
         parts[key][place : place + 1] = batch.halves()
         splits += 1

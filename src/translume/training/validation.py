@@ -24,6 +24,7 @@ from translume.training.group import Group
 from translume.training.resume import ModelDescription
 from translume.translator import Generator, Translator
 from translume.translator.classifier import LABEL_THRESHOLD
+from translume.translator.device_searcher import DeviceSearcher
 
 _AT_ONCE = 128
 """Number of sentences translated between two checks of the stop function."""
@@ -231,6 +232,7 @@ def translation_metrics(
     for name in (*evaluation.names, *((metric,) if metric != "nll" else ())):
         metric_from(name, evaluation)
     assert isinstance(model.target, Tokenizer)
+    searcher = DeviceSearcher(network) if device.type == "cuda" else None
     translator = Translator(
         Checkpoint(
             config=model.config,
@@ -238,7 +240,8 @@ def translation_metrics(
             source_tokenizer=model.source,
             target_tokenizer=model.target,
             lengths=model.lengths,
-        )
+        ),
+        engine=searcher,
     )
 
     # No temperature is fitted before training ends.
@@ -267,6 +270,8 @@ def translation_metrics(
                     break
                 own_share = translator.translate_all(share[begin : begin + _AT_ONCE], settings=own)
                 found += [(each.text, each.reached_limit) for each in own_share]
+            if searcher is not None:
+                searcher.release_memory()  # which the next updates may need
             shares = _shares(group, None if stopped else found)
             if shares is None:
                 return None

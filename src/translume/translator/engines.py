@@ -13,6 +13,8 @@ from translume.engine import Engine, EngineError, build_engine, self_test
 from translume.engine.selftest import TOLERANCES
 from translume.errors import SettingsError
 from translume.model import Transformer
+from translume.model.device import is_cpu
+from translume.translator.device_searcher import DeviceSearcher
 
 EngineName = Literal["auto", "fast", "plain"]
 ModelDtype = Literal["auto", "fp32", "bf16"]
@@ -33,10 +35,11 @@ C = TypeVar("C", bound=ModelCheckpoint)
 class ComputeOptions:
     """Where and how a model computes: --engine, --device, --dtype and --threads.
 
-    engine: "fast" searches with weights packed for this machine, "plain" with the model itself. "auto" is "fast" if
-        there is an engine for the model and the machine and it passes its self-test, else "plain".
-    device: "auto" is CUDA if available, else the CPU.
-    dtype: of the packed weights, or of the model if there is no engine. "auto" is bf16 on CUDA and fp32 on the CPU.
+    engine: "fast" searches with weights packed for this machine, "plain" with the model itself in the decoding loop.
+        "auto" on a CPU is "fast" if there is an engine for the model and the machine and it passes its self-test, else
+        "plain". On a CUDA device, "auto" searches there, without the loop where the search allows it.
+    device: "auto" is the CUDA device with the most free memory, or the CPU if there is none.
+    dtype: of the packed weights, or of the model if there is no engine. "auto" is bf16 on GPUs that have it, else fp32.
     threads: None keeps torch's setting.
     """
 
@@ -78,8 +81,20 @@ class DeferredEngine:
         return DeferredEngine, (self._build,)
 
 
-def describe_engine(engine: Engine | DeferredEngine | None) -> str:
-    """Return a description of what searches: an engine or the plain model. Builds no engine."""
+SearchEngine = Engine | DeferredEngine | DeviceSearcher
+"""What searches in place of the plain model."""
+
+
+def built_engine(engine: SearchEngine | None) -> Engine | None:
+    """Return the engine, built now if it was not yet; None for a search without one."""
+    found = engine.get() if isinstance(engine, DeferredEngine) else engine
+    return None if isinstance(found, DeviceSearcher) else found
+
+
+def describe_engine(engine: SearchEngine | None) -> str:
+    """Return a description of what searches: an engine, a device or the plain model. Builds no engine."""
+    if isinstance(engine, DeviceSearcher):
+        return f"search on {engine.device} in {engine.dtype}"
     if isinstance(engine, DeferredEngine):
         if not engine.is_built:
             return "engine built when it is first used"
@@ -106,8 +121,8 @@ def refuse_unsound(engine: Engine, model: Transformer) -> None:
         )
 
 
-def with_engine(read: Callable[[ModelDtype], C], options: ComputeOptions) -> tuple[C, Engine | DeferredEngine | None]:
-    """A checkpoint and the engine that searches in place of its model, if there is one.
+def with_engine(read: Callable[[ModelDtype], C], options: ComputeOptions) -> tuple[C, SearchEngine | None]:
+    """A checkpoint and what searches in place of its model, if anything does.
 
     read: returns the checkpoint in a dtype.
     Raises EngineError (a SettingsError) if the engine that the options name cannot be built.
@@ -116,6 +131,11 @@ def with_engine(read: Callable[[ModelDtype], C], options: ComputeOptions) -> tup
         if options.dtype == "int8":
             raise SettingsError("dtype: found 'int8' with --engine plain, expected auto, fp32 or bf16")
         return read(options.dtype), None
+    if options.engine == "auto" and options.dtype != "int8" and not is_cpu(options.device):
+        checkpoint = read(options.dtype)
+        searcher = DeviceSearcher(checkpoint.model)
+        if searcher.device.type not in ("cpu", "mps"):  # MPS has no fp64, in which samples are drawn
+            return checkpoint, searcher
     # An engine packs the weights of an fp32 model, whatever the dtype it packs them in.
     if options.engine == "fast" or options.dtype == "int8":
         checkpoint = read("fp32")

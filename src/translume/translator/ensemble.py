@@ -15,7 +15,8 @@ from translume.engine import Engine, build_engine
 from translume.engine.probe import Dtype
 from translume.errors import SettingsError
 from translume.text import Tokenizer
-from translume.translator.engines import DeferredEngine
+from translume.translator.device_searcher import DeviceSearcher
+from translume.translator.engines import SearchEngine, built_engine
 
 ELEMENTS = 1 << 22
 """Maximum number of log-probabilities in memory while an ensemble scores."""
@@ -23,22 +24,24 @@ ELEMENTS = 1 << 22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A model, and the engine that searches in its place, if it has one.
+    """A model, and what searches in its place, if anything does.
 
     steps: takes the steps of searches instead of both, as `Translator.step_with` says.
     """
 
     checkpoint: Checkpoint
-    engine: Engine | DeferredEngine | None = None
+    engine: SearchEngine | None = None
     steps: Stepper | None = None
 
     def built_engine(self) -> Engine | None:
-        """The engine, built now if it was not yet."""
-        return self.engine.get() if isinstance(self.engine, DeferredEngine) else self.engine
+        """The engine, built now if it was not yet; None for a search on a GPU."""
+        return built_engine(self.engine)
 
     def stepper(self, *, attentive: bool) -> Stepper:
         """The engine, or the plain model where there is none or it cannot return the attention that is needed."""
-        engine = self.built_engine() if self.steps is None else self.steps
+        engine = self.steps
+        if engine is None:
+            engine = self.engine if isinstance(self.engine, DeviceSearcher) else self.built_engine()
         if engine is not None and (not attentive or _reports_attention(engine)):
             return engine
         return self.checkpoint.model

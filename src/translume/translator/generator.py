@@ -35,8 +35,9 @@ from translume.translator.assembly import ProgressCallback
 from translume.translator.constraints import build_rules, check_rules
 from translume.translator.engines import (
     ComputeOptions,
-    DeferredEngine,
     ModelDtype,
+    SearchEngine,
+    built_engine,
     describe_engine,
     set_threads,
     with_engine,
@@ -113,7 +114,7 @@ class _Text:
 class Generator:
     """A language model. No call changes it, so threads may share it."""
 
-    def __init__(self, checkpoint: LanguageModelCheckpoint, engine: Engine | DeferredEngine | None = None) -> None:
+    def __init__(self, checkpoint: LanguageModelCheckpoint, engine: SearchEngine | None = None) -> None:
         """checkpoint: its model is used in the mode, training or evaluation, that it is in.
 
         engine: generates instead of the plain model, which scores.
@@ -191,7 +192,7 @@ class Generator:
     @property
     def engine(self) -> Engine | None:
         """The engine that generates; None for the plain model. Built now if needed."""
-        return self._engine.get() if isinstance(self._engine, DeferredEngine) else self._engine
+        return built_engine(self._engine)
 
     @property
     def tokenizer(self) -> Tokenizer:

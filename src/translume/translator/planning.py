@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import shake_128
-from itertools import zip_longest
+from itertools import chain, groupby, zip_longest
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from translume.config import Config, DecodingSettings, Direction, Directions
 from translume.data.batch import padded_frames
 from translume.data.cleaning import truncated_ids
 from translume.data.lengths import Lengths
+from translume.decoding.device_search import LEAST_SOURCE, doubled
 from translume.errors import DataError, TranslationError, TranslumeError
 from translume.sources import FrameReader, describe, frame_reader
 from translume.text import SpecialIds, Tokenizer
@@ -363,6 +364,10 @@ FULL_BATCH_WIDTH = 2
 
 Some hundred rows keep a core busy. The states of more rows no longer fit the processor's cache.
 """
+DEVICE_BATCH_TOKENS = 1 << 16
+"""Maximum number of source tokens that a GPU encodes at once, padding included, if `max_tokens` is `ANY_MAX_TOKENS`."""
+ANY_MAX_TOKENS: int = DecodingSettings.model_fields["max_tokens"].default
+"""The default of `decoding.max_tokens`, with which the free memory of a GPU decides how many sentences share a step."""
 
 
 def windows(
@@ -404,6 +409,18 @@ def batches(lengths: Sequence[int], max_tokens: int, *, shortest: int = 1) -> It
         batch.append(index)
     if batch:
         yield batch
+
+
+def bucketed_batches(lengths: Sequence[int], most_tokens: int, most_rows: int) -> Iterator[list[list[int]]]:
+    """Yield all positions in `lengths`, the longest first, in groups of batches for searches on a device.
+
+    The lengths of a group are padded alike there. A batch has at most `most_rows` positions, and, but for a single one,
+    at most `most_tokens` tokens with this padding.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    for padded_length, group in groupby(order, key=lambda index: doubled(lengths[index], LEAST_SOURCE)):
+        positions, rows = list(group), max(1, min(most_rows, most_tokens // padded_length))
+        yield [positions[begin : begin + rows] for begin in range(0, len(positions), rows)]
 
 
 FRAMES_CHARACTERS = WINDOW_CHARACTERS // 64
@@ -463,8 +480,8 @@ def padded_sources(pieces: Sequence[Piece], specials: SpecialIds, device: torch.
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Lists of ids as one tensor [B, S] padded with `pad`, and the mask [B, S] that is True at the lists' own ids."""
-    width = max(map(len, rows))
-    ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows])
-    lengths = torch.tensor([len(row) for row in rows])
-    mask = torch.arange(width)[None] < lengths[:, None]
-    return ids.to(device), mask.to(device)
+    lengths = np.array([len(row) for row in rows])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.full(mask.shape, pad, np.int64)
+    ids[mask] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
+    return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)

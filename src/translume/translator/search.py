@@ -1,6 +1,6 @@
 """Search for the hypotheses of pieces as [decoding] demands, with or without constraints."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Self
@@ -34,6 +34,7 @@ from translume.decoding import (
     runs_searches,
     strategy_from,
 )
+from translume.decoding.device_step import UnsupportedSearchError
 from translume.text import Tokenizer
 from translume.translator.constraints import (
     Constraint,
@@ -50,6 +51,7 @@ from translume.translator.constraints import (
     unmet_constraints,
     words_of,
 )
+from translume.translator.device_searcher import DeviceSearcher
 from translume.translator.planning import LineError, LinePlan, ModelFacts, Piece, padded_sources
 from translume.translator.ranking import minimum_bayes_risk
 from translume.translator.results import TextHypothesis
@@ -205,7 +207,19 @@ def search_pieces(
         found = prepared.run_searcher(check_cancelled)
         if found is not None:
             return found
-    best = BestHypotheses(prepared.strategy, len(pieces))
+    return _looped(prepared, checkpoint, settings, observer, check_cancelled)
+
+
+def _looped(
+    prepared: PreparedSearch,
+    checkpoint: Checkpoint,
+    settings: DecodingSettings,
+    observer: SearchObserver | None,
+    check_cancelled: CancelCheck | None,
+) -> list[list[Hypothesis]]:
+    """What `search_pieces` returns, by the decoding loop."""
+    count = prepared.limits.numel()
+    best = BestHypotheses(prepared.strategy, count)
     try:
         for beam in prepared.beams():
             if check_cancelled is not None:
@@ -215,7 +229,83 @@ def search_pieces(
             best.add(beam)
     except SearchError as error:
         raise explain_search_error(error, checkpoint, settings) from None
-    return [best.of(number) for number in range(len(pieces))]
+    return [best.of(number) for number in range(count)]
+
+
+@torch.inference_mode()
+def search_together(
+    checkpoint: Checkpoint,
+    pieces: Sequence[Piece],
+    batches: Iterable[Sequence[int]],
+    settings: DecodingSettings,
+    searcher: DeviceSearcher,
+    fusion: Fusion | None = None,
+    check_cancelled: CancelCheck | None = None,
+) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """Yield each piece's place in `pieces` and what `search_pieces` returns for it, as soon as it is found.
+
+    batches: places of pieces that are encoded together. They share one search, which a batch enters when those before
+    have left it room: so its steps are full, and the device computes while results are read.
+    The other arguments and the errors are those of `search_pieces`; the sentence of a SearchError is such a place.
+    """
+    running: CompleteSearch | None = None
+    places: dict[int, int] = {}  # by their numbers in the search
+
+    def looped(prepared: PreparedSearch, batch: Sequence[int]) -> list[list[Hypothesis]]:
+        try:
+            return _looped(prepared, checkpoint, settings, None, check_cancelled)
+        except SearchError as error:
+            raise SearchError(error.reason, sentence=batch[error.sentence], token=error.token) from None
+
+    def prepared_for(batch: Sequence[int]) -> PreparedSearch:
+        return prepare_search(checkpoint, [pieces[place] for place in batch], settings, searcher, fusion)
+
+    def searched(search: CompleteSearch, most: int) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Take steps until at most so many sentences are live."""
+        while search.live > most:
+            done = search.run(STEPS_PER_CALL)
+            if check_cancelled is not None:
+                check_cancelled()
+            for number in done:
+                place = places.pop(number)
+                found = search.hypotheses(number)
+                yield place, looped(prepared_for([place]), [place])[0] if found is None else found
+
+    for batch in batches:
+        prepared = prepared_for(batch)
+        begun = prepared.begin_search(running)
+        if begun is None and running is not None:
+            yield from searched(running, 0)
+            running.close()
+            running, begun = None, prepared.begin_search()
+        if begun is None:
+            yield from zip(batch, looped(prepared, batch), strict=True)
+            continue
+        running, numbers = begun
+        places |= dict(zip(numbers, batch, strict=True))
+        yield from searched(running, len(batch))
+    if running is not None:
+        yield from searched(running, 0)
+        running.close()
+
+
+def describe_device_search(checkpoint: Checkpoint, settings: DecodingSettings) -> str:
+    """Which way a search takes on a GPU: "search on the device", or "decoding loop: " and the reason."""
+    tokenizer, reasons = checkpoint.target_tokenizer, []
+    if not checkpoint.model.decoder.crosses:
+        reasons.append("a language model")
+    for name in ("calibrated", "unsmooth", "timestamps"):
+        if getattr(settings, name):
+            reasons.append(f"decoding.{name}")
+    if reads_ctc(settings):
+        reasons.append("decoding.ctc_weight")
+    try:
+        strategy = strategy_from(settings, torch.zeros(1, dtype=torch.long))
+        rules = build_rules(tokenizer, [True], settings)
+        DeviceSearcher(checkpoint.model).settings_of(strategy, rules, eos=tokenizer.specials.eos, prompt=1)
+    except UnsupportedSearchError as error:
+        reasons.append(str(error))
+    return f"decoding loop: {', '.join(reasons)}" if reasons else "search on the device"
 
 
 def encode_pieces(checkpoint: Checkpoint, pieces: Sequence[Piece], steps: Stepper, *, needs_attention: bool) -> Any:

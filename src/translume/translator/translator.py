@@ -21,6 +21,7 @@ from translume.config import Config, DecodingOptions, DecodingSettings, Directio
 from translume.decoding import (
     Average,
     Fusion,
+    Hypothesis,
     LanguageModel,
     SearchError,
     Stepper,
@@ -35,11 +36,12 @@ from translume.translator.classifier import Classifier
 from translume.translator.cohort import Cohort
 from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
 from translume.translator.constraints import Terminology, check_rules, refuse_constraints
+from translume.translator.device_searcher import MOST_SLOTS, DeviceSearcher
 from translume.translator.engines import (
     ComputeOptions,
-    DeferredEngine,
     EngineName,
     ModelDtype,
+    SearchEngine,
     describe_engine,
     set_threads,
     with_engine,
@@ -47,6 +49,8 @@ from translume.translator.engines import (
 from translume.translator.ensemble import EnsembleMembers, Member, combine, ensemble_checkpoint
 from translume.translator.generator import Generator
 from translume.translator.planning import (
+    ANY_MAX_TOKENS,
+    DEVICE_BATCH_TOKENS,
     FULL_BATCH_WIDTH,
     MIN_COUNTED_TOKENS,
     Line,
@@ -56,6 +60,7 @@ from translume.translator.planning import (
     Reading,
     Readings,
     batches,
+    bucketed_batches,
     directions_of,
     numbered_lines,
     plan_lines,
@@ -70,6 +75,7 @@ from translume.translator.search import (
     constrained_width,
     search_constrained,
     search_pieces,
+    search_together,
 )
 from translume.translator.speech import Transcriber
 
@@ -83,7 +89,7 @@ class Translator:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        engine: Engine | DeferredEngine | None = None,
+        engine: SearchEngine | None = None,
         *,
         models: EnsembleMembers | None = None,
         fusion: Fusion | None = None,
@@ -162,7 +168,7 @@ class Translator:
 
     @property
     def engine(self) -> Engine | None:
-        """The engine that searches, of an ensemble the first model's; None for the plain model. Built now if needed."""
+        """The engine that searches, of an ensemble the first model's; None if the model does. Built now if needed."""
         return self.models.members[0].built_engine()
 
     @property
@@ -455,22 +461,29 @@ class Translator:
         search = SearchPlan.of(settings)
         stepper = self.models.stepper(attentive=search.needs_attention)
         progress = ProgressReporter(self.checkpoint.target_tokenizer, plans, on_progress)
-        for batch in self._batches([piece for _, piece in pieces], settings, search.width):
+        together = isinstance(stepper, DeviceSearcher) and not on_progress and settings.max_tokens == ANY_MAX_TOKENS
+        if isinstance(stepper, DeviceSearcher) and together:
+            try:
+                for index, each in self._searched_together(pieces, search, stepper, check_cancelled):
+                    found[index] = search.rank(each, self.checkpoint.target_tokenizer)
+            except SearchError as error:
+                raise LineError(pieces[error.sentence][0].line, f"token {error.token}: {error.reason}") from None
+        for batch in self._batches([piece for _, piece in pieces], settings, search.width, constrained=together):
             searched = [pieces[index][1] for index in batch]
             if check_cancelled is not None:
                 check_cancelled()
             try:
                 if searched[0].constraints:
                     results = []
-                    for index, each in zip(
+                    for index, one in zip(
                         batch,
                         search_constrained(
                             self.checkpoint, searched, search.decoding, stepper, self.fusion, check_cancelled
                         ),
                         strict=True,
                     ):
-                        results.append(each.hypotheses)
-                        warnings[index] = each.warnings
+                        results.append(one.hypotheses)
+                        warnings[index] = one.warnings
                 else:
                     observer = progress.observer(batch, reranked=search.reranked)
                     results = search_pieces(
@@ -485,12 +498,32 @@ class Translator:
                 progress.complete(index, found[index])
         return build_translations(self.checkpoint, plans, list(zip(found, warnings, strict=True)), settings)
 
-    def _batches(self, pieces: Sequence[Piece], settings: DecodingSettings, width: int) -> Iterator[list[int]]:
+    def _searched_together(
+        self,
+        pieces: Sequence[tuple[LinePlan, Piece]],
+        search: SearchPlan,
+        searcher: DeviceSearcher,
+        check_cancelled: CancelCheck | None,
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """The positions of the pieces without constraints, and their hypotheses, of searches on a device."""
+        own = [index for index, (_, piece) in enumerate(pieces) if piece.ids and not piece.constraints]
+        lengths = [len(pieces[index][1].read_ids) + 1 for index in own]
+        every = [piece for _, piece in pieces]
+        for group in bucketed_batches(lengths, DEVICE_BATCH_TOKENS, MOST_SLOTS):
+            numbered = [[own[place] for place in batch] for batch in group]
+            yield from search_together(
+                self.checkpoint, every, numbered, search.decoding, searcher, self.fusion, check_cancelled
+            )
+
+    def _batches(
+        self, pieces: Sequence[Piece], settings: DecodingSettings, width: int, *, constrained: bool
+    ) -> Iterator[list[int]]:
         """Positions of the pieces to translate, in batches of similar lengths.
 
         Pieces with constraints are in batches of their own, one for each beam width; the others search with `width`.
+        constrained: only those with constraints.
         """
-        filled = [index for index, piece in enumerate(pieces) if piece.ids]
+        filled = [index for index, piece in enumerate(pieces) if piece.ids and (piece.constraints or not constrained)]
         widths = {
             index: constrained_width(pieces[index], self.checkpoint, settings) if pieces[index].constraints else 0
             for index in filled
