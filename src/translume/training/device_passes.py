@@ -99,8 +99,9 @@ class DevicePasses:
         os.environ.setdefault(CACHE_VARIABLE, str(cache_folder() / "compiled"))
         import torch._dynamo  # takes seconds, so only where it is needed
 
-        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_VARIANTS)
-        torch._dynamo.config.accumulated_recompile_limit = 4 * MAX_VARIANTS
+        config: Any = torch._dynamo.config
+        limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # before torch 2.7
+        setattr(config, limit, max(getattr(config, limit), MAX_VARIANTS))
         for kind in (EncoderLayer, DecoderLayer):
             compute = torch.compile(kind.compute)
             for layer in self._network.modules():
