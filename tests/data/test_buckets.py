@@ -206,6 +206,20 @@ def test_batches_depend_on_seed_and_epoch_and_are_shuffled(by_bytes):
     assert BatchPlan(corpus, max_tokens=211, seed=1, epoch=0).examples() == []
 
 
+def test_examples_have_the_shapes_of_all_buckets_in_every_epoch(by_bytes):
+    corpus = of_lengths(by_bytes, [3, 5, 7], [4, 4, 9])
+    buckets = (Bucket(source=11, target=13, rows=3), Bucket(source=23, target=29, rows=5))
+    plan = BucketPlan(corpus, max_tokens=211, seed=1, epoch=0, buckets=buckets)
+    assert len(plan) == 1
+    used, unused = plan.examples()
+    assert used.tokens == 20
+    assert (used.source.shape, used.target.shape) == ((3, 11), (3, 13))
+    assert (unused.source.shape, unused.target.shape) == ((5, 23), (5, 29))
+    assert (unused.tokens, unused.lines, int(unused.target_mask.sum())) == (0, (), 0)
+    assert unused.source_mask.sum(1).tolist() == [1] * 5
+    assert [each.source.shape for each in plan.examples(slice(1, None, 2))] == [(2, 11), (3, 23)]
+
+
 def test_buckets_depend_on_the_lengths_and_not_on_the_order_of_the_pairs(by_bytes):
     source, target = log_normal(1000)
     corpus = of_lengths(by_bytes, source, target)

@@ -104,8 +104,8 @@ class Batch:
         return _batch(tensors, self.lines, self.tokens)
 
     def without_rows(self) -> "Batch":
-        """Return a batch of the same lengths that has no pairs."""
-        return _batch([tensor[:0] for tensor in self._tensors()], (), 0)
+        """Return a batch without pairs, of length 0."""
+        return _batch([tensor[:0, :0] for tensor in self._tensors()], (), 0)
 
     def _tensors(self) -> list[Tensor]:
         return [self.source, self.source_mask, self.target, self.labels, self.target_mask]

@@ -134,8 +134,12 @@ class BucketPlan(BatchPlan):
         chosen = numbers[rows]
         added = self._lengths.added
         batch = self._read(chosen if len(chosen) else numbers[:1], (bucket.source - added[0], bucket.target - added[1]))
+        return self._filled(batch if len(chosen) else batch.without_rows(), bucket, rows)
+
+    def _filled(self, batch: Batch, bucket: Bucket, rows: slice) -> Batch:
+        """Return a batch with the shape of a bucket, or of the part of it that `rows` are."""
         classes, vocabulary = self.corpus.task.predicts == "classes", self.corpus.target_tokenizer
-        return (batch if len(chosen) else batch.without_rows()).filled(
+        return batch.filled(
             -(-(rows.stop or bucket.rows) // (rows.step or 1)),
             bucket.frames or bucket.source,
             bucket.target,
@@ -144,9 +148,17 @@ class BucketPlan(BatchPlan):
         )
 
     def examples(self, rows: slice = slice(None)) -> list[Batch]:
-        """Return the first batch of each bucket that has one.  rows: as for `batch`."""
-        _, first = np.unique(self._bounds[:, 2], return_index=True)
-        return [self.batch(index, rows) for index in first.tolist()]
+        """Return a batch of each bucket, one without pairs if the epoch has none.  rows: as for `batch`.
+
+        The shapes are those of all epochs, so that what is made for them does not depend on when it is made.
+        """
+        places, first = np.unique(self._bounds[:, 2], return_index=True)
+        found = dict(zip(places.tolist(), first.tolist(), strict=True))
+        nothing = self.batch(0).without_rows()
+        return [
+            self.batch(found[number], rows) if number in found else self._filled(nothing, bucket, rows)
+            for number, bucket in enumerate(self.buckets)
+        ]
 
     def summary(self) -> str:
         """Return a description such as "batches in 12 shapes, 11.3 % padding"."""

@@ -71,6 +71,8 @@ class DevicePasses:
         examples: a batch of each shape and its tokens, the largest first.  clear: sets the gradients to zero.
         If the compiler or a capture fails, one line says so, and the passes are computed without.
         """
+        if not self._network.has_fixed_shapes(self._options):
+            examples = [(batch, tokens) for batch, tokens in examples if tokens]
         try:
             for number, (batch, tokens) in enumerate(examples, 1):
                 yield Preparing(what=f"compiling shape {number} of {len(examples)}")
@@ -85,7 +87,7 @@ class DevicePasses:
                 update=update, message=f"the compiler failed ({_line(error)}); the training goes on uncompiled"
             )
         clear()
-        if examples[0][0][0].is_cuda and self._can_be_captured:
+        if examples and examples[0][0][0].is_cuda and self._can_be_captured:
             yield from self._capture(examples, update)
             clear()
 
@@ -118,8 +120,9 @@ class DevicePasses:
 
     def _capture(self, examples: Sequence[tuple[Share, int]], update: int) -> Iterator[Event]:
         try:
+            aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's has no types
             for batch, _ in examples:
-                self._graphs[_shape(batch)] = graph = _Graph(self._compute, batch, self._pool)
+                self._graphs[_shape(batch)] = graph = _Graph(self._compute, batch, self._pool, aside)
                 self._pool = graph.pool
         except COMPILER_ERRORS as error:
             self._graphs.clear()
@@ -131,14 +134,18 @@ class DevicePasses:
 class _Graph:
     """A pass over a batch of one shape, captured once and replayed for others."""
 
-    def __init__(self, compute: Callable[[Share, int], HeadLoss], batch: Share, pool: Any) -> None:
-        """pool: the memory of other graphs, which this one shares, since no two run at a time; None: a new one."""
+    def __init__(
+        self, compute: Callable[[Share, int], HeadLoss], batch: Share, pool: Any, aside: torch.cuda.Stream
+    ) -> None:
+        """pool: the memory of other graphs, which this one shares, since no two run at a time; None: a new one.
+
+        aside: a stream on which kernels are loaded and workspaces allocated before the capture.
+        """
         self._inputs = [each.clone() for each in batch]
         source, source_mask, target, labels, target_mask = self._inputs
         share = (source, source_mask, target, labels, target_mask)
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's has no types
         aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # kernels are loaded and workspaces allocated before the capture
+        with torch.cuda.stream(aside):
             compute(share, 0)
         torch.cuda.current_stream().wait_stream(aside)
         self._graph = torch.cuda.CUDAGraph()
