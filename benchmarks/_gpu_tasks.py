@@ -102,7 +102,7 @@ def our_decoder(decoder: Decoder) -> tuple[Translate, Any]:
         from translume.translator.device_searcher import DeviceSearcher
 
         translator = translator.step_with(DeviceSearcher(translator.checkpoint.model))
-    limit = {"max_length": decoder.longest} if decoder.longest else {}
+    limit: dict[str, Any] = {"max_length": decoder.longest} if decoder.longest else {}
 
     def translate(lines: list[str], beam: int) -> list[str]:
         how: dict[str, Any] = {"strategy": "greedy"} if beam == 1 else {"strategy": "beam", "beam": beam}
@@ -144,7 +144,7 @@ def ctranslate2_decoder(decoder: Decoder) -> Translate:
     if decoder.device != "cpu" and not ctranslate2.get_cuda_device_count():
         raise RuntimeError("its wheel finds no CUDA device")
     dtype = "bfloat16" if decoder.device != "cpu" else "default"
-    model = ctranslate2.Translator(decoder.folder, device=decoder.device, compute_type=dtype)
+    model = ctranslate2.Translator(decoder.folder, device=decoder.device.partition(":")[0], compute_type=dtype)
     checkpoint = translume.load_translator(decoder.model, device="cpu", engine="plain").checkpoint
     source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
     pieces, ids = source.pieces(), {piece: number for number, piece in enumerate(target.pieces())}
@@ -433,8 +433,8 @@ def imported(case: Case) -> float:
         raise RuntimeError("there is no export for transformers")
     folder = case.folder()
     translume.import_model(case.export, folder)
-    limited = {"max_length": 40}  # an imported model knows no lengths of training data
-    return _once(replace(case, model=str(folder)), lambda each: list(each.translate_all(case.sources, **limited)))
+    # An imported model knows no lengths of training data.
+    return _once(replace(case, model=str(folder)), lambda each: list(each.translate_all(case.sources, max_length=40)))
 
 
 def torchrun(case: Case) -> float:

@@ -97,7 +97,8 @@ def plan_of(training: Training, device: torch.device) -> Plan:
     from translume.tasks import find_task
     from translume.text import SpecialIds
 
-    ts.TOKENS, ts.lengths = (300, lengths_of(1.5)) if training.toy else (training.tokens, lengths_of(training.mean))
+    ts.TOKENS = 300 if training.toy else training.tokens
+    ts.lengths = lengths_of(1.5 if training.toy else training.mean)  # type: ignore[assignment]  # has no name
     shape, sides, pairs = training.shape, [], []
     for batch in ts.batches(shape.vocabulary, 3 if training.toy else BATCHES):
         ids = batch["source"].numpy(), batch["labels"].numpy()
@@ -274,7 +275,7 @@ class PlainTransformer(nn.Module):
         self.table = nn.Embedding(shape.vocabulary, shape.width)
         self.encoder = nn.ModuleList(PlainLayer(shape, crosses=False) for _ in range(shape.layers))
         self.decoder = nn.ModuleList(PlainLayer(shape, crosses=True) for _ in range(shape.layers))
-        functions = [PlainLayer.forward, plain_loss]
+        functions: list[Callable[..., Tensor]] = [PlainLayer.forward, plain_loss]
         self.layer, self.loss = [torch.compile(each, dynamic=True) if compiled else each for each in functions]
 
     def forward(self, source: Tensor, target: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
@@ -284,8 +285,7 @@ class PlainTransformer(nn.Module):
             memory = self.layer(layer, memory, None, mask)
         for layer in self.decoder:
             x = self.layer(layer, x, memory, mask)
-        loss: Tensor = self.loss(x, self.table.weight, labels, -100 if mask is None else ts.PAD)
-        return loss
+        return self.loss(x, self.table.weight, labels, -100 if mask is None else ts.PAD)
 
 
 def plain_loss(x: Tensor, weight: Tensor, labels: Tensor, ignored: int) -> Tensor:
@@ -337,7 +337,8 @@ def contestant(kind: str, training: Training) -> Generator[Any, str, None]:
             model = ts.build_theirs(training.shape, "sdpa")
             step = theirs(training, device, model, precision=precision, compiled=kind.endswith("compiled"))
         # Dimensions of equal size in the first batch would share a symbol of the compiler.
-        examples = sorted(plan.examples, key=lambda each: len({*each.source.shape, *each.target.shape}), reverse=True)
+        examples = [each for each in plan.examples if each.tokens]  # a mean over no token is NaN
+        examples.sort(key=lambda each: len({*each.source.shape, *each.target.shape}), reverse=True)
         for batch in [*examples, *examples]:
             patiently(step, batch, device)
         synchronize(device)
@@ -360,6 +361,8 @@ def contestant(kind: str, training: Training) -> Generator[Any, str, None]:
                     loss, tokens = step(batch)
                 synchronize(device)
                 answer = {"seconds": time.perf_counter() - begun, "loss": float(loss) / tokens, **peak(device)}
+                if not math.isfinite(answer["loss"]):
+                    raise RuntimeError(f"the loss is {answer['loss']}")
             release(device)
             wanted = yield answer
 
@@ -385,16 +388,15 @@ def losses(training: Training) -> Iterator[dict[str, float]]:
     fp32 take much memory.
     """
     device, training = torch.device(training.device), replace(training, tokens=training.tokens // 4)
-    found = {}
+    plan, found = plan_of(training, device), {}
     for precision in dict.fromkeys(("fp32", precision_of(device))):
+        torch.manual_seed(1)
+        peer, batches = ts.build_theirs(training.shape, "sdpa", 0.0), plan.batches[:CHECKED]
         with gpu_way(device):
-            torch.manual_seed(1)
-            plan = plan_of(training, device)
-            peer = ts.build_theirs(training.shape, "sdpa", 0.0)
             step, *_ = ours(training, device, dropout=0.0, precision=precision, weights=peer.state_dict())
-            other = theirs(training, device, peer, precision=precision)
-            pairs = [(step(batch), other(batch)) for batch in plan.batches[:CHECKED]]
-            found[precision] = max(abs(float(a) / n - float(b) / m) for (a, n), (b, m) in pairs)
+            mine = [float(loss) / tokens for loss, tokens in map(step, batches)]
+        step = theirs(training, device, peer, precision=precision)
+        found[precision] = max(abs(a - float(b)) for a, (b, _) in zip(mine, map(step, batches), strict=True))
     yield found
 
 
@@ -436,12 +438,13 @@ def ceiling(device: torch.device) -> float:
 
 
 def card(name: str) -> Iterator[dict[str, Any]]:
-    """Yield what is known of a device: "auto" is the first CUDA device, or the CPU."""
+    """Yield what is known of a device, which a name as in --device stands for."""
     import platform
 
-    chosen = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
-    device = torch.device(chosen)
-    facts: dict[str, Any] = {"device": chosen, "card": platform.processor() or platform.machine(), "cuda": None}
+    from translume.model.device import choose_device
+
+    device = choose_device(name)
+    facts: dict[str, Any] = {"device": str(device), "card": platform.processor() or platform.machine(), "cuda": None}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         facts |= {"card": properties.name, "cuda": torch.version.cuda}
@@ -508,22 +511,22 @@ def united(intervals: Sequence[tuple[float, float]]) -> float:
     return total
 
 
-class Counting(TorchDispatchMode):
+class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
     """Counts in a block the operations that are no views, and the reads of tensors by the host."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
         self.operations, self.reads = 0, list[str]()
         self._methods = {name: getattr(Tensor, name) for name in ("tolist", "numpy", "cpu")}
 
     def __enter__(self) -> "Counting":
         for name, method in self._methods.items():
             setattr(Tensor, name, self._read(name, method))
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch's has no types
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch's has no types
         for name, method in self._methods.items():
             setattr(Tensor, name, method)
 
@@ -565,6 +568,7 @@ def counts() -> dict[str, Any]:
     The model of 6 + 6 layers is built from a TOML. The numbers of operations are the largest of any update or step.
     """
     device = torch.device("cpu")
+    torch.set_num_threads(1)
     with gpu_way(device):
         toy = Training(name="base-32k", tokens=0, mean=0.0, device="cpu", compiles=False, toy=True)
         plan = plan_of(toy, device)
