@@ -255,6 +255,7 @@ def training_row(
     for worker in (check, *players.values()):  # they prepare and compile at the same time
         worker.begin()
     difference = check.answer(bench.left)
+    check.kill()  # which gives its memory back
     if difference["fp32"] > MOST_DIFFERENCE:
         raise RowError(f"the losses of ours and of transformers differ by {difference['fp32']:.1e} nats in fp32")
     setup = time.monotonic() + min(SETUP_SECONDS, bench.left - 30)
@@ -716,11 +717,14 @@ def find_device(name: str) -> dict[str, Any]:
     reason = ""
     for method in ("fork", "spawn"):
         Worker.method = method
+        worker = Worker(card, name)
         try:
-            facts = Worker(card, name).ask(seconds=120)
+            facts = worker.ask(seconds=120)
         except RowError as error:
             reason = str(error)
             continue
+        finally:
+            worker.kill()
         if facts["device"] != "cpu" or name == "cpu":
             return facts
     if not facts:
@@ -762,7 +766,7 @@ def run(bench: Bench, begun: float) -> None:
 
 
 def main() -> None:
-    begun, short = time.monotonic(), bool(os.environ.get("TRANSLUME_SHORT"))
+    begun, short = time.monotonic(), bool(os.environ.pop("TRANSLUME_SHORT", ""))  # which would shorten trainings too
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=ROWS, metavar="ROW", help="only this row; repeatable")
     parser.add_argument("--short", action="store_true", default=short, help="two minutes")

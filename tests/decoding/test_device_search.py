@@ -56,7 +56,7 @@ from translume.decoding.device_search import (
     doubled,
     slots_for,
 )
-from translume.decoding.device_step import UnsupportedSearchError, best_of_rows
+from translume.decoding.device_step import SlotBeams, StepSettings, UnsupportedSearchError, best_of_rows
 from translume.model.fixed_decoder import FixedDecoder
 from translume.translator import device_searcher
 from translume.translator.device_searcher import DeviceSearcher
@@ -567,6 +567,34 @@ def test_a_step_of_six_layers_takes_few_operations_and_reads_nothing_back(strate
     with Counted() as again:
         whole.step()
     assert again.calls == counted.calls
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rules"),
+    [
+        (Greedy(), []),
+        (BeamSearch(width=5, nbest=3, stop="first"), [MinimumLength(3), ForbidTokens((0, 3)), ForbidFirst((5,))]),
+        (BeamSearch(width=2), [NoRepeatNgram(2), RepetitionPenalty(1.2)]),
+        (Sampling(keys=torch.zeros(4, dtype=torch.long), truncation=Truncation(top_p=0.9, eta=0.01)), []),
+        (Sampling(keys=torch.zeros(4, dtype=torch.long), width=2, truncation=Truncation(top_k=5)), []),
+    ],
+)
+@pytest.mark.parametrize("name", ["plain", "rotary", "relative", "ssru"])
+def test_a_step_needs_no_number_from_its_device(name, strategy, rules):
+    nowhere = torch.device("meta")  # without data: every read, and every use of two devices, is an error there
+    model = copy.deepcopy(make(name, torch.float32)).to(nowhere)
+    words = StepSettings.of(strategy, rules, eos=EOS, prompt=2, vocabulary=TARGET)
+    slots = torch.zeros(3, dtype=torch.long, device=nowhere)
+    with torch.inference_mode():
+        state = model.start(slots[:, None].expand(-1, 7), torch.ones(3, 7, dtype=torch.bool, device=nowhere))
+        decoder = FixedDecoder(model, slots=4, width=words.width, source=8, target=16)
+        beams = SlotBeams(words, decoder, 4, 16, nowhere)
+        decoder.enter(slots, state, slice(0, 3), slots[:, None].expand(-1, 2))
+        for _ in range(2):
+            beams.step(16)
+        floats, integers = beams.results(slots[:2], 16)
+    assert floats.shape == (2, words.nbest, 3 + 16)
+    assert integers.shape == (2, words.nbest, 2 + 16)
 
 
 class Recorder:

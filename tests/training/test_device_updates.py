@@ -92,6 +92,41 @@ def test_an_update_has_few_operations_that_do_not_depend_on_data(precision: Prec
     assert 500 < sum(name not in VIEWS for name, _ in first.operations) <= MAX_OPERATIONS[precision]
 
 
+NOWHERE = torch.device("meta")
+"""A device without data: every read, and every operation on tensors of two devices, is an error there."""
+
+FORMS: dict[str, dict[str, Any]] = {
+    "post": {"norm": "post", "normalization": "rms", "activation": "swiglu"},
+    "learned": {"positions": "learned", "attention_dropout": 0.1},
+    "rotary": {"positions": "rotary", "head": {"kind": "projected"}},
+    "relative": {"positions": "relative", "head": {"kind": "copy"}},
+    "recurrent": {"decoder_mixing": "ssru", "head": {"kind": "entmax"}},
+    "segments": {"segments": 3, "segment_pooling": "sum", "head": {"kind": "mixture"}},
+    "language model": {"encoder_layers": 0, "head": {"kind": "sampled"}},
+    "shortlist": {"head": {"kind": "shortlist"}},
+    "sigmoid": {"head": {"kind": "sigmoid"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "precision"), [*((form, "bf16") for form in FORMS), ("post", "fp32"), ("rotary", "fp16")]
+)
+def test_an_update_needs_no_number_from_its_device(
+    form: str, precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_fused_adam_", "_fused_adamw_"):  # torch has none for this device
+        monkeypatch.setattr(torch, name, lambda *given, **options: None)
+    model, batch = model_of(**FORMS[form]).to(NOWHERE), batch_of(5, 7, 11, filled=2)
+    tensors = {name: getattr(batch, name) for name in ("source", "source_mask", "target", "labels", "target_mask")}
+    updater = Updater(model, TrainingSettings(), options=LossOptions(0.1), precision=precision, device=NOWHERE)
+    for _ in range(2):
+        loss = updater.add(replace(batch, **{name: each.to(NOWHERE) for name, each in tensors.items()}))
+        norm = updater.update(loss.tokens, 1e-3, loss.objective)
+        assert isinstance(norm, Tensor)
+        assert loss.objective.device == norm.device == NOWHERE
+        assert loss.tokens == batch.tokens
+
+
 POSITIONS = ("sinusoidal", "learned", "rotary", "relative", "none")
 
 
