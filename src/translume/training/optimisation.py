@@ -397,9 +397,13 @@ class Updater:
         norm, divisor, skips = self._guard.check(norm, tokens, objective, self.settings.clip_norm)
         self._adam.step_guarded(learning_rate, divisor, skips)
         if self._muon is not None:
-            before = self._inner.master.detach().clone()
+            changed = [self._inner.master.detach()]
+            if self._guard.scale is not None:  # the training goes on after an update that is left out
+                changed += self._muon.momenta.values()
+            before = [each.clone() for each in changed]
             self._muon.step(learning_rate, self.settings.weight_decay, divisor.reciprocal(), self._run)
-            self._inner.master.copy_(torch.where(skips > 0, before, self._inner.master))
+            for now, earlier in zip(changed, before, strict=True):
+                now.copy_(torch.where(skips > 0, earlier, now))
         self._share_weights()
         return norm
 
