@@ -52,7 +52,7 @@ RESERVE = 10.0
 ROUNDS, ROUND_SECONDS = 5, 20.0
 SETUP_SECONDS = 150.0
 """How long contestants may prepare and compile."""
-MOST_DIFFERENCE = 1e-3
+MAX_DIFFERENCE = 1e-3
 """Of the losses of ours and of transformers, in nats."""
 NEEDED = ("pydantic", "pydantic_core", "annotated_types", "typing_inspection", "zstandard", "tokenizers", "safetensors")
 NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -256,7 +256,7 @@ def training_row(
         worker.begin()
     difference = check.answer(bench.left)
     check.kill()  # which gives its memory back
-    if difference["fp32"] > MOST_DIFFERENCE:
+    if difference["fp32"] > MAX_DIFFERENCE:
         raise RowError(f"the losses of ours and of transformers differ by {difference['fp32']:.1e} nats in fp32")
     setup = time.monotonic() + min(SETUP_SECONDS, bench.left - 30)
     for kind in list(players):

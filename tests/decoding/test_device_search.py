@@ -281,7 +281,7 @@ MIXED = [Greedy(), BeamSearch(width=3, nbest=2)]
 @pytest.mark.parametrize("slots", [1, 2, 5])
 @pytest.mark.parametrize("strategy", [*MIXED, Sampling(keys=torch.tensor([3, 1, 4, 1, 5]), width=2, nbest=2)])
 def test_sentences_that_wait_for_a_slot_have_the_same_results(monkeypatch, strategy, slots):
-    monkeypatch.setattr(device_searcher, "MOST_SLOTS", slots)
+    monkeypatch.setattr(device_searcher, "MAX_SLOTS", slots)
     words = {"strategy": strategy, "limits": torch.tensor([3, 13, 7, 2, 11]), "rules": []}
     searcher = DeviceSearcher(make())
     whole, numbers = begin(searcher, words, searcher.start(*sources()))
@@ -307,7 +307,7 @@ def test_a_sentence_that_enters_a_running_search_has_the_same_result(strategy, w
     words = {"strategy": strategy, "rules": [MinimumLength(3), NoRepeatNgram(3)]}
     found, running, numbers = {}, None, {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_searcher, "MOST_SLOTS", most)
+        patch.setattr(device_searcher, "MAX_SLOTS", most)
         for sentence, wait in enumerate(waits):
             if sentence == 4 and removed != 4:
                 running.remove(numbers[removed])
@@ -429,7 +429,7 @@ def test_the_stable_prefix_is_that_of_the_decoding_loop(strategy):
 
 
 def test_a_nan_fails_its_sentence_alone(monkeypatch):
-    monkeypatch.setattr(device_searcher, "MOST_SLOTS", 1)
+    monkeypatch.setattr(device_searcher, "MAX_SLOTS", 1)
     model, limits = make(), torch.tensor([9, 5, 13, 7, 11])
     for strategy in (*MIXED, Sampling(keys=torch.arange(5), width=2, truncation=Truncation(top_p=0.9))):
         searcher, words = DeviceSearcher(model), {"strategy": strategy, "limits": limits, "rules": [MinimumLength(3)]}
@@ -447,7 +447,7 @@ def test_a_nan_fails_its_sentence_alone(monkeypatch):
 @pytest.mark.parametrize("strategy", MIXED)
 def test_a_nan_at_a_late_place_is_not_read_by_the_next_sentence_in_the_slot(monkeypatch, strategy, removed):
     """Nor that of a sentence that is removed before the host knows of it."""
-    monkeypatch.setattr(device_searcher, "MOST_SLOTS", 1)
+    monkeypatch.setattr(device_searcher, "MAX_SLOTS", 1)
     model = copy.deepcopy(make("learned"))
     with torch.no_grad():
         model.decoder.embedding.positions.table[6] = math.nan

@@ -85,8 +85,8 @@ def test_lines_share_one_search_of_each_padded_length(plain, translator, monkeyp
         entered.append(len(prompts))
         return own(search, state, prompts, *words)
 
-    monkeypatch.setattr(translators, "MOST_SLOTS", 2)
-    monkeypatch.setattr(device_searcher, "MOST_SLOTS", 3)
+    monkeypatch.setattr(translators, "MAX_SLOTS", 2)
+    monkeypatch.setattr(device_searcher, "MAX_SLOTS", 3)
     monkeypatch.setattr(DeviceSearcher, "_new_search", new)
     monkeypatch.setattr(DeviceSearch, "enter", enter)
     lines = LINES * 3

@@ -2,8 +2,8 @@
 
 The sums are those of `chunked_cross_entropy`, which is for CPUs. Here a chunk is one product, one pass from logits to
 losses and to the gradients of the logits, and two products more. That pass is elementwise but for two sums, so that
-`torch.compile` makes it read the logits three times and write them once. Rows of padding have weight 0: how many there
-are differs from batch to batch, and a GPU that must say so is waited for.
+`torch.compile` makes it read the logits three times and write them once. Rows of padding have weight 0. Their
+number differs from batch to batch, and the host would have to wait for the GPU to read it.
 """
 
 from collections.abc import Iterator

@@ -280,7 +280,7 @@ class CrossAttention(nn.Module):
         """
         batch, length = mask.size(0), x.size(1)
         query = self.query(x).view(batch, -1, self.output.in_features)  # [B, K·t, H·d]
-        # An exported graph cannot depend on the values of a mask, and a GPU would be waited for.
+        # An exported graph cannot depend on the values of a mask, and to read them the host would wait for a GPU.
         fixed = torch.compiler.is_exporting() or compiled.on_device(x)
         allowed = None if not fixed and bool(mask.all()) else mask[:, None, None]
         mixed = _merge(attend(_split(query, self.heads), memory.keys, memory.values, allowed))

@@ -32,9 +32,9 @@ from translume.model.embedding import Embedding
 from translume.model.fixed_decoder import FixedDecoder, bytes_per_slot, unsupported_by_fixed_decoder
 from translume.model.state import DecoderState, KeyValue, Past
 
-MOST_SLOTS, MOST_ROWS = 512, 2560
+MAX_SLOTS, MAX_ROWS = 512, 2560
 """Maximum number of sentences, and of hypotheses, in a step. More hardly use a large GPU better."""
-MOST_CAPTURED = 16
+MAX_CAPTURED = 16
 """Maximum number of sources whose encoding is captured. With more, the device is slower than the host in any case."""
 FREE_SHARE = 4
 """One part in so many of the free memory is for a new search."""
@@ -140,7 +140,7 @@ class DeviceSearcher:
             return None
 
     def _most_slots(self, settings: StepSettings, source: int, target: int) -> int:
-        """Return how many sentences the free memory has room for in a new search, from 1 to `MOST_SLOTS`.
+        """Return how many sentences the free memory has room for in a new search, from 1 to `MAX_SLOTS`.
 
         source, target: maximum numbers of source positions and target tokens.
         """
@@ -148,7 +148,7 @@ class DeviceSearcher:
         free = free_bytes(self.device) // FREE_SHARE if self.device.type == "cuda" else CPU_BYTES
         logits = width * self.model.head.vocabulary * (DRAWN_LOGIT_BYTES if settings.truncation else LOGIT_BYTES)
         each = logits + bytes_per_slot(self.model, width=width, source=source, target=target)
-        return max(1, min(MOST_SLOTS, MOST_ROWS // width, free // each))
+        return max(1, min(MAX_SLOTS, MAX_ROWS // width, free // each))
 
     def _new_search(self, settings: StepSettings, sizes: SearchSizes) -> DeviceSearch:
         """Return a search of these sizes, or with fewer slots. Raises OutOfMemoryError if there is not room for one."""
@@ -181,7 +181,7 @@ class _CapturedStart:
         """Return whether a source is a few texts, and the model computes the same operations for all of them."""
         model = self._model
         plain = type(model.encoder.embedding) is Embedding and model.decoder.crosses and not model.training
-        return plain and not model.head.reads_source and source.dim() == 2 and len(source) <= MOST_CAPTURED
+        return plain and not model.head.reads_source and source.dim() == 2 and len(source) <= MAX_CAPTURED
 
     def _encode(self, shape: tuple[int, int]) -> None:
         self._states[shape] = self._model.start(*self._inputs[shape])
@@ -193,7 +193,7 @@ class _CapturedStart:
         padded = doubled(length, LEAST_SOURCE)
         if positions.table is not None:
             padded = max(length, min(padded, positions.table.size(0)))
-        shape = slots_for(count, MOST_CAPTURED), padded
+        shape = slots_for(count, MAX_CAPTURED), padded
         with self._lock:
             if shape not in self._inputs:
                 self._inputs[shape] = source.new_zeros(shape), mask.new_zeros(shape)

@@ -36,7 +36,7 @@ from translume.translator.classifier import Classifier
 from translume.translator.cohort import Cohort
 from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
 from translume.translator.constraints import Terminology, check_rules, refuse_constraints
-from translume.translator.device_searcher import MOST_SLOTS, DeviceSearcher
+from translume.translator.device_searcher import MAX_SLOTS, DeviceSearcher
 from translume.translator.engines import (
     ComputeOptions,
     EngineName,
@@ -509,7 +509,7 @@ class Translator:
         own = [index for index, (_, piece) in enumerate(pieces) if piece.ids and not piece.constraints]
         lengths = [len(pieces[index][1].read_ids) + 1 for index in own]
         every = [piece for _, piece in pieces]
-        for group in bucketed_batches(lengths, DEVICE_BATCH_TOKENS, MOST_SLOTS):
+        for group in bucketed_batches(lengths, DEVICE_BATCH_TOKENS, MAX_SLOTS):
             numbered = [[own[place] for place in batch] for batch in group]
             yield from search_together(
                 self.checkpoint, every, numbered, search.decoding, searcher, self.fusion, check_cancelled
