@@ -167,7 +167,6 @@ def ours(
     if weights is not None:
         model.load_state_dict(Marian().weights_from(weights, ts.settings_of(training.shape)), strict=False)
     model = model.to(device).train()
-    model.use_attention("fused")
     settings = TrainingSettings(optimizer="adam", label_smoothing=0.1, clip_norm=1.0)
     chosen: Any = precision or precision_of(device)
     updater = Updater(model, settings, options=LossOptions(0.1), precision=chosen, device=device)
@@ -187,7 +186,7 @@ def precision_of(device: torch.device) -> str:
     """Return the precision that a training takes on a GPU; fp32 on a CPU."""
     from translume.training.precision import choose_precision
 
-    return "fp32" if device.type == "cpu" else choose_precision("auto", device, lambda _: 0.0)
+    return "fp32" if device.type == "cpu" else choose_precision("auto", device)
 
 
 def autocast(device: torch.device, precision: str) -> Any:
@@ -606,7 +605,7 @@ def counted_updates(plan: Plan, precision: Any) -> Iterator[Counting]:
     from translume.training.optimisation import Updater
 
     network, config = counted_network()
-    network.train().use_attention("fused")
+    network.train()
     updater = Updater(
         network, config.training, options=LossOptions(0.1), precision=precision, device=torch.device("cpu")
     )

@@ -104,22 +104,15 @@ def ours(shape: Shape, precision: str) -> Iterator[int]:
     from translume.model import LossOptions
     from translume.model.allocator import keep_freed_memory
     from translume.training.optimisation import Updater
-    from translume.training.precision import choose_attention, choose_precision, update_seconds
+    from translume.training.precision import choose_precision
 
     keep_freed_memory()
     settings = TrainingSettings(optimizer="adam", label_smoothing=0.1, clip_norm=0.0)
     data = [ours_batch(batch) for batch in batches(shape.vocabulary, 40)]
 
-    def updater_of(chosen: Any) -> Updater:
-        model = build_ours(shape).train()
-        dtype = torch.float32 if chosen == "fp32" else torch.bfloat16
-        model.use_attention(choose_attention(settings_of(shape), torch.device("cpu"), dtype))
-        return Updater(model, settings, options=LossOptions(0.1), precision=chosen, device=torch.device("cpu"))
-
-    def seconds(chosen: Any) -> float:
-        return update_seconds(updater_of(chosen), [{(0,): batch} for batch in data[:2]])
-
-    updater = updater_of(choose_precision(precision, torch.device("cpu"), seconds))  # type: ignore[arg-type]  # from a command line
+    chosen = choose_precision(precision, torch.device("cpu"))  # type: ignore[arg-type]  # from a command line
+    model, device = build_ours(shape).train(), torch.device("cpu")
+    updater = Updater(model, settings, options=LossOptions(0.1), precision=chosen, device=device)
     yield 0
     while True:
         for batch in data:

@@ -88,46 +88,61 @@ BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 def settings_page() -> str:
     """Return the page of settings, with one table per group, depth first."""
     top = [row("format", Config.model_fields["format"])]
-    parts = [SETTINGS, *table("At the top of the file", Config, top)]
-    for name, field in Config.model_fields.items():
-        for kind in settings_in(field.annotation):
-            parts += group(kind, name)
-    served = ServeSettings.model_fields.items()
-    top = [row(name, field) for name, field in served if not settings_in(field.annotation)]
-    parts += [SERVING, *table("At the top of serve.toml", ServeSettings, top)]
-    for name, field in served:
-        for kind in settings_in(field.annotation):
-            parts += group(kind, name)
-    return "\n".join(parts) + "\n"
+    parts = [SETTINGS, *table("At the top of the file", "", top), *groups_in(Config, "")]
+    top = [row(name, field) for name, field in ServeSettings.model_fields.items() if not settings_in(field.annotation)]
+    text = description(ServeSettings)
+    return (
+        "\n".join([*parts, SERVING, *table("At the top of serve.toml", text, top), *groups_in(ServeSettings, "")])
+        + "\n"
+    )
 
 
-def group(settings: type[Settings], path: str) -> Iterator[str]:
-    """Yield the lines of a group and of the groups inside it."""
-    fields = settings.model_fields.items()
-    rows = [row(name, field) for name, field in fields if not settings_in(field.annotation)]
-    yield from table(f"[{path}]", settings, rows)
-    for name, field in fields:
-        listed = get_origin(field.annotation) is tuple
-        for inner in settings_in(field.annotation):
-            yield from group(inner, f"[{path}.{name}]" if listed else f"{path}.{name}")
+def groups_in(settings: type[Settings], path: str) -> Iterator[str]:
+    """Yield the lines of the groups inside a group, depth first."""
+    for name, field in settings.model_fields.items():
+        kinds, inner = settings_in(field.annotation), f"{path}.{name}" if path else name
+        if len(kinds) > 1:
+            yield from kinds_page(kinds, inner)
+        for kind in kinds if len(kinds) == 1 else ():
+            title = f"[[{inner}]]" if get_origin(field.annotation) is tuple else f"[{inner}]"
+            yield from table(title, description(kind), rows_of(kind))
+            yield from groups_in(kind, inner)
 
 
-def table(title: str, settings: type[Settings], rows: list[str]) -> Iterator[str]:
-    kind = settings.model_fields.get("kind")
-    word = f" kind = {literal(kind.default)}" if kind and settings_of_one_kind(settings) else ""
-    yield f"\n## {title}{word}"
-    if settings is not Config:
-        text = " ".join((settings.__doc__ or "").split())
-        text = text.partition(": ")[2] or text
-        yield f"\n{escaped(text[:1].upper() + text[1:])}"
-    yield "\n| setting | type | default | range | meaning |\n|---|---|---|---|---|"
-    yield from rows
+def kinds_page(kinds: list[type[Settings]], path: str) -> Iterator[str]:
+    """Yield the table of the settings that several kinds of a group have, then those of each kind."""
+    rows = {kind: [each for each in rows_of(kind) if not each.startswith("| `kind`")] for kind in kinds}
+    names = {kind: f"`{literal(kind.model_fields['kind'].default)}`" for kind in kinds}
+    owners: dict[str, list[str]] = {}
+    for kind in kinds:
+        for each in rows[kind]:
+            owners.setdefault(each, []).append(names[kind])
+    shared = {each: "all" if len(of) == len(kinds) else ", ".join(of) for each, of in owners.items() if len(of) > 1}
+    first = f"| `kind` | {', '.join(names.values())} | {names[kinds[0]]} |  | The kind; each has the settings below. |"
+    marked = [f"{each[:-2]} Of {of}. |" for each, of in shared.items()]
+    yield from table(f"[{path}]", "", [first, *marked])
+    for kind in kinds:
+        own = [each for each in rows[kind] if each not in shared]
+        yield from table(f"[{path}] kind = {names[kind].strip('`')}", description(kind), own)
 
 
-def settings_of_one_kind(settings: type[Settings]) -> bool:
-    """Return whether `kind` distinguishes this class from others of its union."""
-    annotation = settings.model_fields["kind"].annotation
-    return get_origin(annotation) is Literal and len(get_args(annotation)) == 1
+def rows_of(settings: type[Settings]) -> list[str]:
+    return [row(name, field) for name, field in settings.model_fields.items() if not settings_in(field.annotation)]
+
+
+def description(settings: type[Settings]) -> str:
+    text = " ".join((settings.__doc__ or "").split())
+    text = text.partition(": ")[2] or text
+    return escaped(text[:1].upper() + text[1:])
+
+
+def table(title: str, text: str, rows: list[str]) -> Iterator[str]:
+    yield f"\n## {title}"
+    if text:
+        yield f"\n{text}"
+    if rows:
+        yield "\n| setting | type | default | range | meaning |\n|---|---|---|---|---|"
+        yield from rows
 
 
 def row(name: str, field: FieldInfo) -> str:
@@ -169,7 +184,7 @@ def type_name(annotation: Any) -> str:
         return "list: " + type_name(arguments[0])
     if origin in (typing.Union, types.UnionType):
         return " or ".join(type_name(member) for member in arguments if member is not type(None))
-    return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(annotation, str(annotation))
+    return {int: "integer", float: "number", str: "string", bool: "true or false"}.get(annotation, str(annotation))
 
 
 def bounds(field: FieldInfo) -> str:

@@ -11,9 +11,6 @@ from translume.cli import main
 Type = Callable[..., Result]
 PROGRAM = """
 from translume.cli import main
-from translume.training import prepare
-# Two runs measure which attention is faster, and on a busy machine they may choose differently.
-prepare.choose_attention = lambda *_: "plain"
 main(prog_name="translume")
 """
 

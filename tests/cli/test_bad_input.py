@@ -303,8 +303,6 @@ def test_ctrl_c_ends_a_training_that_still_fills_its_first_buffer(
 import time
 from translume.cli import main
 from translume.data.streaming import EpochReader
-from translume.training import prepare
-prepare.choose_attention = lambda *_: "plain"
 def read(reader, most):  # a slow source
     print("reading", flush=True)
     time.sleep(60)

@@ -13,7 +13,7 @@ from translume.config import ModelSettings
 from translume.config.sources import FeatureSettings, ImageSettings
 from translume.model.compiled import torch_only
 from translume.model.ctc import Ctc
-from translume.model.draws import integers, uniforms
+from translume.model.dropout import integers, uniforms
 from translume.model.embedding import BandedTable, SegmentEmbedding
 from translume.model.frames import FrameEmbedding, ImageEmbedding, _stretches
 

@@ -9,8 +9,7 @@ from translume.checkpoint import build_model
 from translume.config import ModelSettings, SoftmaxSettings
 from translume.config.model import POSITIONS
 from translume.errors import SettingsError
-from translume.model.positions import encoding_class
-from translume.model.positions.relative import RelativeBias, distance_buckets
+from translume.model.positions import RelativeBias, distance_buckets, encoding_class
 
 CPU = torch.device("cpu")
 
@@ -65,16 +64,14 @@ def test_class_attributes_agree_with_the_encoding_returned(positions):
     assert encoding.trained == isinstance(encoding.table, torch.nn.Parameter)
 
 
-@pytest.mark.parametrize("backend", ["plain", "fused"])
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_training_lowers_the_loss(make_inputs, positions, backend):
+def test_training_lowers_the_loss(make_inputs, positions):
     torch.manual_seed(11)
     settings = ModelSettings(
         width=24, feed_forward=13, encoder_layers=1, decoder_layers=2, attention_heads=4, max_positions=29,
         positions=positions, head=SoftmaxSettings(tie="none"), dropout=0.0,
     )  # fmt: skip
     model = build_model(settings, 17, 19)
-    model.use_attention(backend)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     data = make_inputs([5, 2, 7], [3, 6, 1]).all()
     losses = []

@@ -1,22 +1,13 @@
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from translume.config import Config
-from translume.training import prepare
 
 Make = Callable[..., Config]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def plain_attention() -> Iterator[None]:
-    """Measure no attention: it takes time, and on a busy machine two runs may choose differently."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepare, "choose_attention", lambda *_: "plain")
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from translume.data import Batch, Pair
 from translume.data.streaming import EpochReader
 from translume.errors import DataError, TrainingError
 from translume.model.head import HeadLoss
-from translume.training import Finished, Progress, group, prepare, train
+from translume.training import Finished, Progress, group, train
 from translume.training.group import GroupError, joined
 from translume.training.optimisation import Updater
 from translume.training.sharded import ShardedUpdater
@@ -33,7 +33,6 @@ def error_of(config: Config, folder: Path, source: Path | None = None) -> list[A
 
 def main() -> None:
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
-    prepare.choose_attention = lambda *_: "plain"  # no measurement, which may differ between runs
     group.PIECE = 1013
     os.chdir(folder / f"rank{rank}")
     names = ("rows", "whole", "streamed", "documents")

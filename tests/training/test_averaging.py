@@ -17,7 +17,6 @@ def state_of(update: int, candidates: list[int]) -> State:
         target_tokenizer="",
         data="",
         precision="fp32",
-        attention="plain",
         threads=1,
         torch="",
         source_model="",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.autograd.graph import saved_tensors_hooks
 
 from translume.checkpoint import build_network, choose_dtype, load_checkpoint, without_values
-from translume.config import Config, ModelSettings
+from translume.config import Config
 from translume.errors import SettingsError, TrainingError
 from translume.model import LossOptions, device
 from translume.model.compiled import torch_only
@@ -22,7 +22,7 @@ from translume.training import Preparing, train
 from translume.training.group import Group
 from translume.training.memory import LEAST, MOST, RESERVED, SHARE, STEP, MemoryNeeds, token_bytes
 from translume.training.optimisation import Precision
-from translume.training.precision import choose_attention, choose_precision
+from translume.training.precision import choose_precision
 from translume.training.prepare import fit_memory, plan_run, prepare_data
 from translume.training.resume import Store
 
@@ -279,10 +279,6 @@ def test_a_card_without_memory_for_a_context_is_refused_in_one_line(
 # ---- precision and attention
 
 
-def unmeasured(precision: str) -> float:
-    raise AssertionError("nothing is measured on a GPU")
-
-
 @pytest.mark.parametrize(
     ("capability", "precision"),
     [((6, 1), "fp32"), ((7, 0), "fp16"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((8, 9), "bf16"), ((12, 0), "bf16")],
@@ -293,10 +289,10 @@ def test_the_precision_of_a_gpu_follows_from_its_compute_capability(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)  # which counts emulation
     cards.found = [Card(capability=capability)]
     found = torch.device("cuda:0")
-    assert choose_precision("auto", found, unmeasured) == precision
+    assert choose_precision("auto", found) == precision
     assert choose_dtype("auto", found) == (torch.bfloat16 if precision == "bf16" else torch.float32)
     for wanted in ("fp32", "fp16"):
-        assert choose_precision(wanted, found, unmeasured) == wanted
+        assert choose_precision(wanted, found) == wanted
 
 
 def test_a_precision_that_the_device_lacks_is_refused(cards: Cards) -> None:
@@ -308,15 +304,9 @@ def test_a_precision_that_the_device_lacks_is_refused(cards: Cards) -> None:
     }
     for (wanted, place), message in places.items():
         with pytest.raises(SettingsError) as caught:
-            choose_precision(wanted, torch.device(place), unmeasured)  # type: ignore[arg-type]  # of the mapping
+            choose_precision(wanted, torch.device(place))  # type: ignore[arg-type]  # of the mapping
         assert str(caught.value) == f"training.precision: {message}"
-    assert choose_precision("auto", torch.device("mps"), unmeasured) == "fp32"
-
-
-def test_attention_on_a_gpu_is_fused_without_being_measured(cards: Cards) -> None:
-    cards.found = [Card()]
-    settings = ModelSettings(width=14, attention_heads=7, attention_dropout=0.3)
-    assert choose_attention(settings, torch.device("cuda:0"), torch.float16) == "fused"
+    assert choose_precision("auto", torch.device("mps")) == "fp32"
 
 
 # ---- memory

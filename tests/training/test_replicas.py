@@ -12,7 +12,6 @@ from translume.model import LossOptions
 from translume.model.head import Teacher
 from translume.training.data_parallel import replica_count, shares_of
 from translume.training.optimisation import Updater
-from translume.training.precision import choose_attention
 
 VOCABULARY = 101
 
@@ -117,8 +116,3 @@ def test_slices_are_never_empty():
 def test_batches_are_not_split_on_gpus():
     assert replica_count(8, torch.device("cuda")) == 1
     assert replica_count(8, torch.device("cpu")) == 4
-
-
-def test_attention_dropout_uses_the_plain_backend():
-    settings = ModelSettings(width=22, attention_heads=11, attention_dropout=0.3)
-    assert choose_attention(settings, torch.device("cpu"), torch.float32) == "plain"

@@ -10,7 +10,7 @@ from translume.errors import nearest
 STRATEGIES = {
     "beam": "translume.decoding.beam_search:BeamSearch",
     "diverse": "translume.decoding.diverse:DiverseBeam",
-    "greedy": "translume.decoding.greedy:Greedy",
+    "greedy": "translume.decoding.beam_search:Greedy",
     "sampling": "translume.decoding.sampling:Sampling",
     "stochastic": "translume.decoding.stochastic_beam:StochasticBeam",
 }

@@ -57,7 +57,7 @@ class SoftmaxSettings(LinearHead):
 class ProjectedSettings(LinearHead):
     """[model.head] kind = "projected": a linear map to a larger or smaller size before the vocabulary."""
 
-    implementation: ClassVar[str] = "translume.heads.projected:ProjectedHead"
+    implementation: ClassVar[str] = "translume.heads.softmax:ProjectedHead"
     kind: Literal["projected"] = "projected"
     tie: Literal["none"] = "none"
     """The token vectors differ in size from the embeddings and cannot be shared."""

@@ -24,13 +24,13 @@ class Positions:
 
 
 POSITIONS = {
-    "sinusoidal": Positions("translume.model.positions.added:Sinusoidal", even="width"),
-    "marian": Positions("translume.model.positions.added:MarianSinusoidal", even="width"),
-    "fairseq": Positions("translume.model.positions.added:FairseqSinusoidal", even="width"),
-    "learned": Positions("translume.model.positions.added:Learned"),
-    "rotary": Positions("translume.model.positions.rotary:Rotary", even="head"),
+    "sinusoidal": Positions("translume.model.positions:Sinusoidal", even="width"),
+    "marian": Positions("translume.model.positions:MarianSinusoidal", even="width"),
+    "fairseq": Positions("translume.model.positions:FairseqSinusoidal", even="width"),
+    "learned": Positions("translume.model.positions:Learned"),
+    "rotary": Positions("translume.model.positions:Rotary", even="head"),
     "relative": Positions(
-        "translume.model.positions.relative:RelativeBias", settings=("relative_buckets", "relative_max_distance")
+        "translume.model.positions:RelativeBias", settings=("relative_buckets", "relative_max_distance")
     ),
     "none": Positions("translume.model.positions:PositionEncoding"),
 }

@@ -1,12 +1,11 @@
 """Search: the decoding loop, strategies that choose tokens, and rules that restrict them. Independent of the model."""
 
 from translume.decoding.beam import Beam, BeamStatus, Candidates, Ending, Hypothesis, ScoreTerms, SearchError
-from translume.decoding.beam_search import BeamSearch
+from translume.decoding.beam_search import BeamSearch, Greedy
 from translume.decoding.constrained_beam import Boundaries, ConstrainedBeam, Constraints, Phrase
 from translume.decoding.ctc_prefix import CtcPrefix
 from translume.decoding.diverse import DiverseBeam
 from translume.decoding.ensemble import Average, Averaged, Ensemble, Fused, Fusion, LanguageModel
-from translume.decoding.greedy import Greedy
 from translume.decoding.loop import (
     BestHypotheses,
     CompleteSearch,

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from translume.belief import drawn_from, log_weights
-from translume.decoding.beam_search import BeamSearch
-from translume.decoding.greedy import Greedy
+from translume.decoding.beam_search import BeamSearch, Greedy
 from translume.decoding.rules import ForbidFirst, ForbidTokens, MinimumLength, NoRepeatNgram, OnlyTokens, Rule
 from translume.decoding.rules import RepetitionPenalty as Repetition
 from translume.decoding.sampling import Sampling, Truncation, counted, epsilon, eta, min_p, seeded, uniform_of

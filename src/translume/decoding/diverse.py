@@ -9,8 +9,7 @@ from torch import Tensor
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
 from translume.decoding.beam import Beam, BeamStatus, Candidates
-from translume.decoding.beam_search import BeamSearch
-from translume.decoding.greedy import Greedy
+from translume.decoding.beam_search import BeamSearch, Greedy
 from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.errors import SettingsError
 

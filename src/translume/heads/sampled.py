@@ -16,7 +16,7 @@ from translume.heads.softmax import SoftmaxHead
 from translume.heads.token_statistics import by_frequency, target_counts
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
 from translume.model.compiled import on_device
-from translume.model.draws import uniforms
+from translume.model.dropout import uniforms
 from translume.model.state import Selectable
 
 NEGLIGIBLE = -1e30

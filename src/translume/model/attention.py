@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +14,6 @@ from translume.model.layout import Layout
 from translume.model.positions import NO_POSITIONS, AttentionPositions
 from translume.model.state import KeyValue, LayerPast
 
-AttentionBackend = Literal["plain", "fused"]
-"""Implementation of attention: explicit matrix products and softmax, or torch's scaled_dot_product_attention."""
-
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
@@ -28,7 +24,6 @@ class AttentionOptions:
     """
 
     heads: int
-    backend: AttentionBackend = "plain"
     dropout: float = 0.0
     causal: bool = False
     positions: AttentionPositions = NO_POSITIONS
@@ -37,21 +32,30 @@ class AttentionOptions:
 def packed_attention(
     first: Tensor, second: Tensor | None, layouts: tuple[Layout, Layout], options: AttentionOptions
 ) -> Tensor:
-    """Attend over whole sequences whose tokens are packed without padding, as in training and scoring.
+    """Attend over whole sequences whose tokens are packed without padding, as in training and scoring on CPUs.
 
     first, second: queries, keys and values [n, 3D] and None for self-attention; otherwise queries [n, D], and keys and
     values [m, 2D]. layouts: of the queries, and of the keys and values. Returns [n, D]. Here D is H·d.
+
+    The compiled kernels compute it where they apply, else torch's scaled_dot_product_attention.
     """
-    if options.backend == "fused":
-        return _fused(first, second, layouts, options)
     bias, rotation = options.positions.bias, options.positions.rotation
     longest = max(layout.grid.size(1) for layout in layouts)
     if bias is None and options.dropout == 0.0 and longest <= compiled.LONGEST and compiled.library_for(first, second):
         wide = None if rotation is None else rotation.float().contiguous()
         return compiled.attention(first, second, layouts, options.heads, wide, causal=options.causal)
-    bias = None if bias is None else bias.to(first.dtype)
-    result: Tensor = _Plain.apply(first, second, bias, layouts, options)  # type: ignore[no-untyped-call]  # torch's has no types
-    return result
+    layout, memory_layout = layouts
+    query, keys, values = _split_heads(first, second, layouts, options)
+    # A causal mask hides the padding at the end of a row, too.
+    mask = None if options.causal or memory_layout.grid.all() else memory_layout.grid[:, None, None]
+    if bias is not None:
+        mask = _masked_bias(bias.to(query.dtype), mask, causal=options.causal)
+    causal = options.causal and bias is None
+    if options.dropout > 0.0 and query.device.type == "cpu":
+        mixed = _attend_with_dropout(query, keys, values, mask, options.dropout, causal=causal)
+    else:
+        mixed = attend(query, keys, values, mask, dropout=options.dropout, causal=causal)
+    return layout.join(mixed.contiguous()[None])
 
 
 def _split_heads(
@@ -70,19 +74,6 @@ def _split_heads(
     return query, keys, values
 
 
-def _fused(first: Tensor, second: Tensor | None, layouts: tuple[Layout, Layout], options: AttentionOptions) -> Tensor:
-    layout, memory_layout = layouts
-    query, keys, values = _split_heads(first, second, layouts, options)
-    bias, causal = options.positions.bias, options.causal
-    mask = None if causal or memory_layout.grid.all() else memory_layout.grid[:, None, None]
-    if bias is not None:
-        mask = _masked_bias(bias.to(query.dtype), mask, causal=causal)
-    mixed = F.scaled_dot_product_attention(
-        query, keys, values, attn_mask=mask, dropout_p=options.dropout, is_causal=causal and bias is None
-    )
-    return layout.join(mixed.contiguous()[None])
-
-
 def _masked_bias(bias: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
     """Return [B or 1, H, t, S]: the bias [H, t, S] with −inf where `mask` is False and, if causal, at later keys."""
     if causal:
@@ -90,79 +81,19 @@ def _masked_bias(bias: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
     return bias[None] if mask is None else bias.masked_fill(~mask, -math.inf).reshape(-1, *bias.shape)
 
 
-class _Plain(torch.autograd.Function):
-    """softmax(Q Kᵀ / √d + bias) V by matrix products, with a backward pass that makes one gradient tensor per input."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, first: Tensor, second: Tensor | None, bias: Tensor | None, layouts: tuple[Layout, Layout],
-        options: AttentionOptions,
-    ) -> Tensor:  # fmt: skip
-        layout, memory_layout = layouts
-        query, keys, values = _split_heads(first, second, layouts, options)
-        scale = query.size(-1) ** -0.5
-        query = query.mul(scale)
-        weights = _matmul(query, keys.mT)  # [B, H, G, S]
-        if bias is not None:
-            weights += bias
-        if options.causal:
-            future = torch.full(weights.shape[-2:], -math.inf, dtype=weights.dtype, device=weights.device).triu_(1)
-            weights += future
-        padding = memory_layout.bias(weights.dtype)
-        if padding is not None and not options.causal:  # causal masking already hides the padding at the end of a row
-            weights += padding
-        weights = torch.softmax(weights, -1)
-        if memory_layout.empty_rows:
-            weights = weights.nan_to_num(0.0)
-        mask, kept = None, weights
-        if options.dropout > 0.0:
-            threshold, factor = rounded(options.dropout)
-            mask = keep_mask(weights.shape, threshold, weights.device)
-            kept = mask.to(weights.dtype).mul_(weights).mul_(factor)
-            ctx.factor = factor
-        ctx.save_for_backward(query, keys, values, weights, mask, options.positions.rotation)
-        ctx.layouts, ctx.two, ctx.scale, ctx.biased = layouts, second is not None, scale, bias is not None
-        return layout.join(_matmul(kept, values)[None])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, keys, values, weights, mask, rotation = ctx.saved_tensors
-        layout, memory_layout = ctx.layouts
-        (grad,) = layout.split(gradients[0].contiguous(), 1, query.size(1)).unbind(0)
-        layout.clear_padding(grad)
-        kept, grad_weights = weights, _matmul(grad, values.mT)
-        if mask is not None:
-            scaled = mask.to(weights.dtype).mul_(ctx.factor)
-            kept = weights * scaled
-            grad_weights *= scaled
-        grad_scores = _softmax_backward(grad_weights, weights)
-        both = query.new_empty(2 if ctx.two else 3, *keys.shape)  # (queries,) keys, values in one grid, for one `join`
-        grad_query = query.new_empty(query.shape) if ctx.two else both[0]
-        grad_keys, grad_values = both[-2], both[-1]
-        _matmul(grad_scores, keys, grad_query)
-        grad_query.mul_(ctx.scale)
-        _matmul(grad_scores.mT, query, grad_keys)
-        _matmul(kept.mT, grad, grad_values)
-        if rotation is not None:
-            grad_query.copy_(rotate_back(grad_query, rotation))
-            grad_keys.copy_(rotate_back(grad_keys, rotation))
-        grad_bias = grad_scores.sum(0) if ctx.biased else None
-        if ctx.two:
-            return layout.join(grad_query[None]), memory_layout.join(both), grad_bias, None, None
-        return layout.join(both), None, grad_bias, None, None
-
-
-def _softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
-    """Replace the gradient of the softmax weights [B, H, T, S] by the gradient of the scores, in place."""
-    grad.mul_(weights)
-    return grad.addcmul_(weights, grad.sum(-1, keepdim=True), value=-1.0)
-
-
-def _matmul(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """Multiply [B, H, T, x] by [B, H, x, S], writing to `out` if given."""
-    batch, heads, rows, _ = left.shape
-    flat = None if out is None else out.view(batch * heads, rows, -1)
-    return torch.bmm(left.flatten(0, 1), right.flatten(0, 1), out=flat).view(batch, heads, rows, -1)
+def _attend_with_dropout(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, dropout: float, *, causal: bool
+) -> Tensor:
+    """Return what `attend` does. The masks of dropout are drawn as everywhere on CPUs: torch's come from a generator
+    that all threads share."""
+    scores = query @ keys.mT * query.size(-1) ** -0.5
+    if causal:
+        mask = causal_mask(query.size(2), 0, query.device)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    weights = scores.softmax(-1).nan_to_num(0.0)  # NaN where no key is allowed
+    threshold, factor = rounded(dropout)
+    return (weights * keep_mask(weights.shape, threshold, weights.device)) @ values * factor
 
 
 class Linear(nn.Linear):
@@ -182,7 +113,6 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
         self.head_size = settings.size_per_head
-        self.backend: AttentionBackend = "plain"
         self.query_key_value = Linear(settings.width, 3 * settings.attention_width, settings.bias)
         self.output = Linear(settings.attention_width, settings.width, settings.bias)
         initialise(self.query_key_value, parts=3)
@@ -191,7 +121,7 @@ class SelfAttention(nn.Module):
     def packed(self, x: Tensor, layout: Layout, positions: AttentionPositions, *, causal: bool) -> Tensor:
         """Map the tokens x [n, D] of a layout to the same shape.  positions: for the G places of its grid."""
         dropout = self.dropout if self.training else 0.0
-        options = AttentionOptions(self.heads, self.backend, dropout, causal, positions)
+        options = AttentionOptions(self.heads, dropout, causal, positions)
         result: Tensor = self.output(packed_attention(self.query_key_value(x), None, (layout, layout), options))
         return result
 
@@ -245,7 +175,6 @@ class CrossAttention(nn.Module):
         super().__init__()
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
         self.head_size = settings.size_per_head
-        self.backend: AttentionBackend = "plain"
         self.query = Linear(settings.width, settings.attention_width, settings.bias)
         self.key_value = Linear(settings.width, 2 * settings.attention_width, settings.bias)
         self.output = Linear(settings.attention_width, settings.width, settings.bias)
@@ -260,7 +189,7 @@ class CrossAttention(nn.Module):
 
     def packed(self, x: Tensor, memory: Tensor, layout: Layout, memory_layout: Layout) -> Tensor:
         """Return [n, D] from target tokens x [n, D] and memory [m, D], packed by two layouts with the same rows."""
-        options = AttentionOptions(self.heads, self.backend, self.dropout if self.training else 0.0)
+        options = AttentionOptions(self.heads, self.dropout if self.training else 0.0)
         mixed = packed_attention(self.query(x), self.key_value(memory), (layout, memory_layout), options)
         result: Tensor = self.output(mixed)
         return result
@@ -351,11 +280,6 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     """Rotate x [..., T, d] by [2, T, d] cosines and sines; component i is paired with component i + d/2."""
     first, second = x.chunk(2, -1)
     return x * rotation[0].to(x.dtype) + torch.cat([-second, first], -1) * rotation[1].to(x.dtype)
-
-
-def rotate_back(x: Tensor, rotation: Tensor) -> Tensor:
-    """Invert `rotate`; this is also its gradient."""
-    return rotate(x, torch.stack([rotation[0], -rotation[1]]))
 
 
 def initialise(linear: nn.Linear, parts: int = 1) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from translume.belief import NextToken
 from translume.config import ClassifySettings
 from translume.model import compiled
-from translume.model.attention import AttentionBackend, SelfAttention
 from translume.model.dropout import Dropout
 from translume.model.head import Head, HeadLoss, LossOptions, TeacherTargets
 from translume.model.layout import Layout
@@ -147,12 +146,6 @@ class Classifier(nn.Module):
     def partly_frozen(self) -> list[Tensor]:
         """Return parameters with rows that training and weight decay must not change; see `Embedding.frozen`."""
         return [] if self.encoder.embedding.frozen is None else [self.encoder.embedding.table.weight]
-
-    def use_attention(self, backend: AttentionBackend) -> None:
-        """Choose how attention is computed; results agree up to rounding."""
-        for module in self.modules():
-            if isinstance(module, SelfAttention):
-                module.backend = backend
 
     def pooled(self, source: Tensor, mask: Tensor) -> Tensor:
         """Return one vector [B, H] for each source [B, S], or frames [B, L, F], where the mask is True."""

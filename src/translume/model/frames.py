@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from translume.config import FrameSettings, ModelSettings
 from translume.config.sources import ImageSettings, WhisperSettings
 from translume.model.compiled import on_device
-from translume.model.draws import integers, uniforms
-from translume.model.dropout import Dropout
+from translume.model.dropout import Dropout, integers, uniforms
 from translume.model.layers import norm_of
-from translume.model.positions import position_encoding
-from translume.model.positions.added import StoredSinusoidal
+from translume.model.positions import StoredSinusoidal, position_encoding
 
 SILENCE = -1.5
 """Log-mel energies of digital silence, as Whisper computes them: (log10(1e-10) + 4) / 4."""

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from numpy.typing import NDArray
@@ -38,9 +38,6 @@ class TeacherNetwork(Protocol):
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor
     ) -> TeacherTargets:
         """Return its distributions for the labels of a batch; arguments as for `loss`."""
-
-    def use_attention(self, backend: Literal["plain", "fused"]) -> None:
-        """Choose how attention is computed."""
 
 
 @dataclass(frozen=True, slots=True)

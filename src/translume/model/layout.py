@@ -28,8 +28,6 @@ class Layout:
     rank: Tensor
     full: bool
     """Whether `mask` is True everywhere."""
-    empty_rows: bool
-    """Whether some row may have no token."""
     _heads: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _places: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _bias: dict[torch.dtype, Tensor] = field(default_factory=dict)
@@ -49,8 +47,7 @@ class Layout:
         grid = F.pad(mask, (0, max(0, SHORTEST - mask.size(1))))
         flat = grid.flatten()
         rank = (flat.cumsum(0) - 1).mul_(flat).view(grid.shape)
-        empty = not full and (count is not None or not bool(mask.any(-1).all()))
-        return cls(mask, tokens, tokens % mask.size(1), grid, rank, full, empty)
+        return cls(mask, tokens, tokens % mask.size(1), grid, rank, full)
 
     @property
     def starts(self) -> Tensor:
@@ -97,12 +94,6 @@ class Layout:
             self._places[key] = (((part * batch + row) * heads + head) * length + self.places.view(-1, 1, 1)).flatten()
         rows = grids.view(-1, width).index_select(0, self._places[key])
         return rows.view(self.tokens.numel(), parts * heads * width)
-
-    def clear_padding(self, grid: Tensor) -> Tensor:
-        """Set a grid [B, H, G, w] to zero at padding, in place, and return it."""
-        if self.tokens.numel() < self.grid.numel():
-            grid.mul_(self.grid[:, None, :, None].to(grid.dtype))
-        return grid
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
         """Return [B, 1, 1, G]: −inf at padding, else 0; None without padding."""

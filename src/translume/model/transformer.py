@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from translume.belief import NextToken
 from translume.config import ModelSettings
 from translume.model import compiled
-from translume.model.attention import AttentionBackend, CrossAttention, SelfAttention, causal_bias, padding_mask
+from translume.model.attention import causal_bias, padding_mask
 from translume.model.ctc import Ctc
 from translume.model.dropout import Dropout
 from translume.model.embedding import Embedding
@@ -254,12 +254,6 @@ class Transformer(nn.Module):
         if not self.target_tags:
             return target_mask
         return target_mask & (torch.arange(target_mask.size(1), device=target_mask.device) >= self.target_tags)
-
-    def use_attention(self, backend: AttentionBackend) -> None:
-        """Choose how attention over whole sequences is computed; results agree up to rounding."""
-        for module in self.modules():
-            if isinstance(module, SelfAttention | CrossAttention):
-                module.backend = backend
 
     def start(self, source: Tensor, mask: Tensor) -> DecoderState:
         """Encode source ids [B, S], or frames [B, L, F], where the mask is True; return the state before the target."""

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 from collections.abc import Generator, Iterator
-from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,13 +25,12 @@ from translume.checkpoint import (
     without_values,
 )
 from translume.config import Config, ModelSettings, TrainingSettings
-from translume.data import Batch, BucketPlan, DataFile, TokenizedCorpus, files_of, prepare
+from translume.data import BucketPlan, DataFile, TokenizedCorpus, files_of, prepare
 from translume.data.lengths import Lengths, learn_lengths
 from translume.data.pairs import SPLITS, origins
 from translume.data.streaming import Stream, open_stream
 from translume.errors import SettingsError, TrainingError
 from translume.model import HeadData
-from translume.model.attention import AttentionBackend
 from translume.model.classifier import Network
 from translume.model.device import GIB, describe, free_bytes, require_memory
 from translume.model.head import Teacher
@@ -55,7 +53,7 @@ from translume.training.fine_tuning import inherit_settings, load_base
 from translume.training.group import Group
 from translume.training.memory import STEP, MemoryNeeds
 from translume.training.optimisation import MovingAverage, Precision, Updater, Weights, snapshot
-from translume.training.precision import choose_attention, choose_precision, refuse_precision, update_seconds
+from translume.training.precision import choose_precision, refuse_precision
 from translume.training.resume import (
     EMA,
     FROZEN,
@@ -77,9 +75,6 @@ from translume.training.vocabularies import extended_vocabularies, vocabularies_
 
 SHORT_UPDATES = 5
 """Maximum number of updates with TRANSLUME_SHORT=1, which examples in the documentation set."""
-
-MEASURED_UPDATES = 2
-"""Number of different updates that a choice of the precision measures."""
 
 WORTH_COMPILING = 500
 """Number of updates from which on `training.compile = "auto"` compiles, which takes as long as some hundred updates."""
@@ -361,7 +356,7 @@ def _needs(plan: RunPlan, model: ModelDescription, group: Group, device: torch.d
     if plan.state is not None:
         precision = cast(Precision, plan.state.begun.precision)
     else:
-        precision = choose_precision(model.config.training.precision, device, lambda _: 0.0)
+        precision = choose_precision(model.config.training.precision, device)
     return MemoryNeeds.of(network, model.config, len(model.target), precision, group.size)
 
 
@@ -418,14 +413,14 @@ def prepare_network(
     if plan.state is not None:
         begun = plan.state.begun
     else:
-        measured = BatchStream(copy(sample), rank=group.rank, size=group.size)  # `sample` stays in its epoch
-        precision, attention = yield from _choose_arithmetic(network, model, measured, device)
+        precision = choose_precision(settings.precision, device)
+        if precision == "fp16" and settings.shard == "full":  # which does not scale its loss
+            precision = "fp32"
         begun = Begun(
             source_tokenizer=model.source.digest,
             target_tokenizer=model.target.digest,
             data=data.digest,
             precision=precision,
-            attention=attention,
             threads=torch.get_num_threads(),
             torch=torch.__version__,
             source_model=str(source or ""),
@@ -438,48 +433,11 @@ def prepare_network(
     return Untrained(network=network, stream=stream, teacher=teacher, begun=begun)
 
 
-def _choose_arithmetic(
-    network: Network, model: ModelDescription, stream: BatchStream, device: torch.device
-) -> Generator[Event, None, tuple[Precision, AttentionBackend]]:
-    """Choose precision and attention backend of a new run, and yield an event with what was measured on a CPU.
-
-    Updates are measured on copies of the network, one after another, with batches of `stream` and without the
-    teacher, whose precision is its own.
-    """
-    settings, measured = model.config.training, {}
-    updates: list[dict[tuple[int, ...], Batch]] = []
-
-    def attention(precision: Precision) -> AttentionBackend:
-        return choose_attention(model.config.model, device, torch.float32 if precision == "fp32" else torch.bfloat16)
-
-    def seconds(precision: Precision) -> float:
-        while len(updates) < MEASURED_UPDATES:
-            updates.append(stream.take(settings.accumulate))
-        measured_network = deepcopy(network)
-        measured_network.use_attention(attention(precision))
-        updater = _updater(measured_network, model, precision, device, None, Group())
-        assert isinstance(updater, Updater)
-        measured[precision] = update_seconds(updater, updates)
-        return measured[precision]
-
-    precision = choose_precision(settings.precision, device, seconds)
-    if precision == "fp16" and settings.shard == "full":  # which does not scale its loss
-        precision = "fp32"
-    if measured:
-        texts = [f"{value:.3g} s in {name}" for name, value in measured.items()]
-        yield Preparing(what=f"precision {precision}: processor time of an update is {', '.join(texts)}")
-    return precision, attention(precision)
-
-
 def prepare_run(plan: RunPlan, store: Store, data: PreparedData, untrained: Untrained, group: Group) -> Prepared:
     """Return the parts of a run, with the optimiser and the weights of the last commit."""
     model, begun, network = data.model, untrained.begun, untrained.network
     settings, device = model.config.training, next(network.parameters()).device
     state = plan.state or State(begun=begun, metric=settings.metric)
-    attention = cast(AttentionBackend, begun.attention)
-    network.use_attention(attention)
-    if untrained.teacher.teacher is not None:
-        untrained.teacher.teacher.network.use_attention(attention)
     updater = _updater(network, model, cast(Precision, begun.precision), device, untrained.teacher.teacher, group)
     ema = _restored(plan, store, updater, settings.ema)
     cache = store.folder / CACHE
@@ -522,7 +480,7 @@ def _updater(
     group: Group,
 ) -> Updater | ShardedUpdater:
     settings = model.config.training
-    options = task_of(model.config).part("loss_options")(settings, model.target)
+    options = task_of(model.config).loss_options(settings, model.target)
     smoothed = None if options.smoothed is None else options.smoothed.to(device)
     options = replace(options, teacher=teacher, smoothed=smoothed)
     kind = ShardedUpdater if divides_weights(settings, group) else Updater
@@ -596,8 +554,7 @@ def _network(
     elif plan.state is None:
         notes = load_pretrained(transformer, settings, model.source, model.target)
         transformer.encoder.embedding.learn(corpus.frames)
-        head_data = task_of(model.config).part("head_data")
-        transformer.head.learn(head_data(model.source, model.target, corpus))
+        transformer.head.learn(task_of(model.config).head_data(model.source, model.target, corpus))
     if model.config.training.lora_rank:
         adapt(transformer, model.config.training)
         if plan.state is not None:

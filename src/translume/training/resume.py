@@ -1,11 +1,11 @@
 """The state of a run: what is stored in `resume/`, and which weights become the model."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from translume.checkpoint import (
@@ -74,7 +74,6 @@ class Begun:
     target_tokenizer: str
     data: str
     precision: str
-    attention: str
     threads: int
     torch: str
     source_model: str
@@ -134,17 +133,17 @@ class State:
         return self.best_nll, self.best_metrics
 
     def to_json(self) -> bytes:
-        return (json.dumps(asdict(self), indent=1) + "\n").encode()
+        return TypeAdapter(State).dump_json(self, indent=1) + b"\n"
 
     @classmethod
     def from_json(cls, data: bytes, *, place: str) -> "State":
         """Read a state; ModelFolderError if the text is not one."""
         try:
-            values: dict[str, Any] = json.loads(data)
-            begun, window = Begun(**values.pop("begun")), Window(**values.pop("window"))
-            return cls(begun=begun, window=window, **values)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ModelFolderError(f"{place}: not the state of a run: {error}") from None
+            return TypeAdapter(State).validate_json(data)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            where = ".".join(map(str, fault["loc"]))
+            raise ModelFolderError(f"{place}: not the state of a run: {where}: {fault['msg']}") from None
 
 
 def refuse_other_settings(folder: str, began: Config, found: Config, precision: str) -> None:

@@ -285,13 +285,14 @@ def _validator(prepared: Prepared) -> Validator:
     with torch.random.fork_rng(devices=[]):
         network = build_network(model.config, len(model.source), len(model.target)).to(prepared.device)
     network.load_state_dict(prepared.live().buffers, strict=False)
-    validation = task_of(model.config).part("validation")
     return Validator(
         model=network,
         corpus=prepared.validation,
         max_tokens=model.config.training.batch_tokens,
         device=prepared.device,
-        task_metrics=validation(model, prepared.validation, network, prepared.device, prepared.group),
+        task_metrics=task_of(model.config).validation_metrics(
+            model, prepared.validation, network, prepared.device, prepared.group
+        ),
         group=prepared.group,
         keeps_memory=not prepared.divided,
     )

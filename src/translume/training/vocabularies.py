@@ -20,7 +20,7 @@ Learning = Callable[[tuple[str, ...]], object]
 
 def vocabularies_of(config: Config, learning: Learning | None = None) -> tuple[Tokenizer, Tokenizer | Labels]:
     """Return the vocabularies of source and target, as the task makes them."""
-    pair: tuple[Tokenizer, Tokenizer | Labels] = task_of(config).part("vocabularies")(config, learning)
+    pair: tuple[Tokenizer, Tokenizer | Labels] = task_of(config).learn_vocabularies(config, learning)
     return pair
 
 

@@ -1,0 +1,225 @@
+"""Position encodings: the interface, and the encodings.
+
+`POSITIONS` in `config.model` maps the values of `model.positions` to classes. Class attributes state what an encoding
+needs and which formats support it; no code branches on its name.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from translume.config import ModelSettings
+from translume.config.model import POSITIONS
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPositions:
+    """Position information for self-attention of t queries over S keys. By default none.
+
+    rotation: [2, t, D/H], the cosines and sines by which queries and keys are rotated.
+    bias: [H, t, S], added to the scores before the softmax.
+    """
+
+    rotation: Tensor | None = None
+    bias: Tensor | None = None
+
+
+NO_POSITIONS = AttentionPositions()
+
+
+class PositionEncoding(nn.Module):
+    """Base class of position encodings. The class itself is the encoding "none".
+
+    A subclass sets `table`, or overrides `for_attention` and sets `in_attention`.
+    """
+
+    in_attention: ClassVar[bool] = False
+    """Whether self-attention must apply `for_attention`. torch.nn.Transformer cannot."""
+    kernels: ClassVar[bool] = False
+    """With `in_attention`: whether the C kernels apply it: a rotation, or biases that depend only on the distance."""
+    trained: ClassVar[bool] = False
+    """Whether `table` is a parameter, which a model folder stores, and not computed from the settings."""
+    ctranslate2: ClassVar[Mapping[str, object] | None] = {}
+    """Options of CTranslate2's layers that express the encoding; None if there are none."""
+    huggingface: ClassVar[frozenset[str]] = frozenset()
+    """Architectures of transformers that have the encoding, such as "MarianMTModel"."""
+
+    table: Tensor | None
+    """[longest, D], added to the embeddings; None if nothing is added."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.longest = settings.max_positions
+        """Maximum number of tokens, T."""
+        self.reach = self.longest - 1
+        """The distance from which on a bias is constant, for the tables of the C kernels."""
+        self.register_buffer("table", None, persistent=False)
+
+    def forward(self, x: Tensor, places: Tensor) -> Tensor:
+        """Add the vectors of `places` [...] to embeddings x [..., D]."""
+        return x if self.table is None else x + self.table[places].to(x.dtype)
+
+    def for_attention(self, start: int, count: int, *, causal: bool, device: torch.device) -> AttentionPositions:
+        """Return the position information for queries at start … start+count−1 and keys at 0 … start+count−1.
+
+        causal: whether keys after a query are masked, as in a decoder. Computed once for all layers of a stack.
+        """
+        return NO_POSITIONS
+
+
+def encoding_class(name: str) -> type[PositionEncoding]:
+    """Return the class of an encoding, by its name in `model.positions`."""
+    found: type[PositionEncoding] = resolve_name(POSITIONS[name].implementation)
+    return found
+
+
+def encodings_where(condition: Callable[[type[PositionEncoding]], bool]) -> tuple[str, ...]:
+    """Return the names of the encodings whose class satisfies a condition."""
+    return tuple(name for name in POSITIONS if condition(encoding_class(name)))
+
+
+def position_encoding(settings: ModelSettings) -> PositionEncoding:
+    """Return a new encoding for one stack, as `settings.positions` names it."""
+    return encoding_class(settings.positions)(settings)
+
+
+def sinusoids(count: int, width: int, *, longest_last: bool = False) -> Tensor:
+    """Return [count, width]: sines, then cosines, of positions 0 … count−1 at width/2 wavelengths, 2π to 10000·2π.
+
+    Vaswani et al. 2017, section 3.5, with sines and cosines in two halves instead of interleaved, as in Marian and
+    fairseq (a permutation of the columns). The paper's last wavelength is one step below 10000·2π; with `longest_last`
+    it is 10000·2π, as in Marian.
+    """
+    steps = max(width - 2, 1) if longest_last else width
+    exponent = torch.arange(0, width, 2, dtype=torch.float64) / steps
+    angles = torch.arange(count, dtype=torch.float64)[:, None] * torch.exp(-math.log(10_000) * exponent)
+    return torch.cat([angles.sin(), angles.cos()], -1).float()
+
+
+class Sinusoidal(PositionEncoding):
+    """Sinusoids of the paper's wavelengths."""
+
+    longest_last: ClassVar[bool] = False
+    first: ClassVar[int] = 0
+    """The position of the first token."""
+    huggingface = frozenset({"MarianMTModel", "PegasusForConditionalGeneration"})
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__(settings)
+        count = self.first + settings.max_positions
+        table = sinusoids(count, settings.width, longest_last=self.longest_last)[self.first :]
+        self.register_buffer("table", table, persistent=False)
+
+
+class MarianSinusoidal(Sinusoidal):
+    """Sinusoids with slightly longer wavelengths, as Marian computes them. MarianMTModel has the paper's instead."""
+
+    longest_last = True
+    huggingface = frozenset()
+
+
+class StoredSinusoidal(PositionEncoding):
+    """Sinusoids of Marian's wavelengths that a model folder stores, so that an imported model keeps its own numbers."""
+
+    def __init__(self, settings: ModelSettings, longest: int) -> None:
+        super().__init__(settings)
+        self.longest = longest
+        self.register_buffer("table", sinusoids(longest, settings.width, longest_last=True))
+
+
+class FairseqSinusoidal(Sinusoidal):
+    """Marian's wavelengths, from position 2 on: fairseq counts from its padding id, 1, which has no position."""
+
+    longest_last = True
+    first = 2
+    huggingface = frozenset({"M2M100ForConditionalGeneration"})
+
+
+class Learned(PositionEncoding):
+    """A learned vector for each position."""
+
+    trained = True
+    huggingface = frozenset(
+        {
+            "PegasusForConditionalGeneration",
+            "BartForConditionalGeneration",
+            "MBartForConditionalGeneration",
+            "WhisperForConditionalGeneration",
+        }
+    )
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__(settings)
+        self.table = nn.Parameter(torch.empty(settings.max_positions, settings.width))
+        nn.init.normal_(self.table, std=settings.width**-0.5)
+
+
+def rotation(places: Tensor, head_width: int) -> Tensor:
+    """Return cosines and sines [2, *places.shape, head_width] for rotating component pairs (Su et al. 2021, eq. 34)."""
+    exponent = torch.arange(0, head_width, 2, device=places.device) / head_width
+    angles = places[..., None] * torch.exp(-math.log(10_000) * exponent)
+    angles = torch.cat([angles, angles], -1)
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+class Rotary(PositionEncoding):
+    """The score of a query and a key depends on their content and on the distance between their positions."""
+
+    in_attention = True
+    kernels = True
+    ctranslate2: ClassVar[Mapping[str, object]] = {"rotary_dim": 0, "rotary_interleave": False}
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__(settings)
+        self._head_width = settings.size_per_head
+
+    def for_attention(self, start: int, count: int, *, causal: bool, device: torch.device) -> AttentionPositions:
+        places = torch.arange(start, start + count, device=device)
+        return AttentionPositions(rotation=rotation(places, self._head_width))
+
+
+def distance_buckets(distances: Tensor, count: int, furthest: int, *, causal: bool) -> Tensor:
+    """Return the bucket, 0 … count−1, of each distance, which is the key's position minus the query's.
+
+    Half of the buckets hold one distance each, the others logarithmically growing ranges up to `furthest`; the last one
+    holds everything beyond. If `causal`, keys after the query share bucket 0; if not, they have half of the buckets.
+    """
+    buckets = torch.zeros_like(distances)
+    if causal:
+        distances = -distances.clamp(max=0)
+    else:
+        count //= 2
+        buckets = (distances > 0) * count
+        distances = distances.abs()
+    exact = count // 2
+    ranges = torch.log(distances.clamp(min=1).float() / exact) / math.log(furthest / exact) * (count - exact)
+    far = (exact + ranges.long()).clamp(max=count - 1)
+    return buckets + torch.where(distances < exact, distances, far)
+
+
+class RelativeBias(PositionEncoding):
+    """A learned bias for each attention head and bucket of distances, shared by all layers of a stack."""
+
+    in_attention = True
+    kernels = True
+    ctranslate2: ClassVar[Mapping[str, object]] = {"relative_attention_bias": True}
+    huggingface = frozenset({"T5ForConditionalGeneration", "MT5ForConditionalGeneration"})
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__(settings)
+        self._furthest = settings.relative_max_distance
+        self.reach = min(self.reach, self._furthest)
+        self.bias = nn.Parameter(torch.empty(settings.relative_buckets, settings.attention_heads))
+        nn.init.normal_(self.bias, std=settings.width**-0.5)
+
+    def for_attention(self, start: int, count: int, *, causal: bool, device: torch.device) -> AttentionPositions:
+        keys = torch.arange(start + count, device=device)
+        distances = keys - torch.arange(start, start + count, device=device)[:, None]
+        buckets = distance_buckets(distances, len(self.bias), self._furthest, causal=causal)
+        return AttentionPositions(bias=F.embedding(buckets, self.bias).permute(2, 0, 1))
