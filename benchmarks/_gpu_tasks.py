@@ -96,7 +96,7 @@ class Decoder:
 def our_decoder(decoder: Decoder) -> tuple[Translate, Any]:
     import translume
 
-    load = partial(translume.load_translator, decoder.folder, device=decoder.device, dtype=decoder.dtype)  # type: ignore[arg-type]  # a string
+    load = partial(translume.load, decoder.folder, device=decoder.device, dtype=decoder.dtype)  # type: ignore[arg-type]  # a string
     translator = load(engine="plain" if decoder.forced else "auto")
     if decoder.forced:
         from translume.translator.device_searcher import DeviceSearcher
@@ -145,7 +145,7 @@ def ctranslate2_decoder(decoder: Decoder) -> Translate:
         raise RuntimeError("its wheel finds no CUDA device")
     dtype = "bfloat16" if decoder.device != "cpu" else "default"
     model = ctranslate2.Translator(decoder.folder, device=decoder.device.partition(":")[0], compute_type=dtype)
-    checkpoint = translume.load_translator(decoder.model, device="cpu", engine="plain").checkpoint
+    checkpoint = translume.load(decoder.model, device="cpu", engine="plain").checkpoint
     source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
     pieces, ids = source.pieces(), {piece: number for number, piece in enumerate(target.pieces())}
 
@@ -299,7 +299,7 @@ def _once(case: Case, function: Callable[[Any], Any]) -> float:
     """Return the seconds that a function of the translator takes the second time."""
     import translume
 
-    translator = translume.load_translator(case.model, device=case.device)
+    translator = translume.load(case.model, device=case.device)
     function(translator)
     return _timed(partial(function, translator), torch.device(case.device))
 
@@ -370,7 +370,7 @@ def modelled(case: Case) -> float:
     text.write_text("".join(f"{line}\n" for line in case.targets))
     data = {"task": "language_model", "documents": "line", "train": str(text), "valid": str(text)}
     seconds = trained(replace(case, tables={**case.tables, "data": data}), {"model.encoder_layers": 0}, folder=folder)
-    translume.load_generator(folder, device=case.device).generate("", max_length=8)
+    translume.load(folder, device=case.device).generate("", max_length=8)
     return seconds
 
 

@@ -158,7 +158,7 @@ def ours(
     weights: a state of transformers' model.  precision: "" for "auto".
     """
     from translume.config import TrainingSettings
-    from translume.interchange.huggingface.families.marian import Marian
+    from translume.interchange.huggingface.bart import Marian
     from translume.model import LossOptions
     from translume.training.batches import gather
     from translume.training.optimisation import Updater

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from translume.translator import Translator
-from translume.translator.engines import ComputeOptions, EngineName
+from translume.translator.loading import ComputeOptions, EngineName
 
 
 def translator_of(model: str, computing: ComputeOptions) -> Translator:
@@ -65,10 +65,10 @@ def told(counts: dict[str, Any], workers: list[int]) -> None:
 
 def ours(model: str, computing: ComputeOptions, limits: dict[str, Any]) -> None:
     from translume.checkpoint import save_model
-    from translume.serving.access.limits import Limits
     from translume.serving.api.app import build_app
     from translume.serving.run import listen, serve
     from translume.serving.server import Server
+    from translume.serving.settings import Limits
     from translume.serving.workers.models import ServedModels
     from translume.serving.workers.pool import PLACES, WorkerPool
 

@@ -495,7 +495,7 @@ def main() -> None:
         options = []
         if given.keys:
             path = Path(folder) / "keys.json"
-            add = [sys.executable, "-m", "translume", "keys", "add", str(path), "a", "--burst=9999"]
+            add = [sys.executable, "-m", "translume", "keys", "add", str(path), "a"]
             key = subprocess.run(add, capture_output=True, text=True, check=True).stdout.strip()
             options = [f"--keys={path}", "--set=keys.requests_per_minute=99999"]
         target = Target(given.model, Path(folder), *options)

@@ -46,9 +46,9 @@ def main() -> None:
         return
 
     from translume.engine import self_test
-    from translume.translator import load_translator
+    from translume.translator import load
 
-    plain = load_translator(options.model, device="cpu", dtype="fp32", threads=1)
+    plain = load(options.model, device="cpu", dtype="fp32", threads=1)
     lines = options.source.read_text("utf-8").splitlines()[: options.lines]
     mixed = list(range(len(lines)))
     random.Random(options.seed).shuffle(mixed)

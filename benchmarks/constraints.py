@@ -35,13 +35,13 @@ def spans(words: list[str]) -> list[tuple[int, int]]:
 
 def phrases_of(reference: str, output: str, draw: random.Random) -> list[str]:
     """Return one or two phrases of the reference without common words, preferably ones that the output lacks."""
-    from translume.translator.constraints import occurrences
+    from translume.translator.constraints import places
 
     words = reference.split()
     chosen: list[tuple[int, int]] = []
     for _ in range(draw.choice((1, 2))):
         free = [(b, e) for b, e in spans(words) if all(e <= begin or end <= b for begin, end in chosen)]
-        lacking = [(b, e) for b, e in free if not occurrences(" ".join(words[b:e]), output)]
+        lacking = [(b, e) for b, e in free if not places(" ".join(words[b:e]), output)]
         if free:
             chosen.append(draw.choice(lacking or free))
     return [" ".join(words[begin:end]) for begin, end in chosen]
@@ -51,10 +51,10 @@ def measured(model: str, data: tuple[list[str], list[str]], beam: int, seed: int
     """Return the results without and with constraints."""
     import sacrebleu
 
-    from translume.translator import load_translator
-    from translume.translator.constraints import occurrences
+    from translume.translator import load
+    from translume.translator.constraints import places
 
-    translator = load_translator(model, device="cpu", dtype="fp32", threads=1)
+    translator = load(model, device="cpu", dtype="fp32", threads=1)
     sources, references = data
     draw = random.Random(seed)
     plain = [each.text for each in translator.translate_all(sources, strategy="beam", beam=beam)]
@@ -72,7 +72,7 @@ def measured(model: str, data: tuple[list[str], list[str]], beam: int, seed: int
         texts = [each.text for each in translations]
         rows.append({
             "way": way,
-            "met": sum(occurrences(phrase, text) >= phrases.count(phrase)
+            "met": sum(len(places(phrase, text)) >= phrases.count(phrase)
                        for phrases, text in zip(forced, texts, strict=True) for phrase in phrases),
             "unmet": sum(warning.startswith("constraint_unmet") for each in translations for warning in each.warnings),
             "bleu": sacrebleu.corpus_bleu(texts, [references], tokenize="none", force=True).score,

@@ -22,8 +22,7 @@ from typing import Any
 
 from translume import load
 from translume.config import Config
-from translume.demo.corpus import SLOT, fill, read_phrases
-from translume.demo.slots import draw
+from translume.experiments.demo import SLOT, draw, fill, read_phrases
 from translume.training import Validated, train
 
 LANGUAGES = ("en", "de")

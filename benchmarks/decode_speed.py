@@ -34,9 +34,9 @@ class Ours:
     """Our translator, with an engine or without."""
 
     def __init__(self, model: str, folders: dict[str, str], way: str, dtype: str, workers: int) -> None:
-        from translume.translator import load_translator
+        from translume.translator import load
 
-        translator = load_translator(model, device="cpu", dtype="fp32", threads=1)
+        translator = load(model, device="cpu", dtype="fp32", threads=1)
         self.translator = translator if way == "plain" else translator.compile(dtype)  # type: ignore[arg-type]
         self.stop = folders["stop"]
 
@@ -52,9 +52,9 @@ class CTranslate2:
     def __init__(self, model: str, folders: dict[str, str], way: str, dtype: str, workers: int) -> None:
         import ctranslate2
 
-        from translume.translator import load_translator
+        from translume.translator import load
 
-        checkpoint = load_translator(model, device="cpu", dtype="fp32", threads=1).checkpoint
+        checkpoint = load(model, device="cpu", dtype="fp32", threads=1).checkpoint
         self.tokenizer = checkpoint.source_tokenizer
         self.target, self.pieces = checkpoint.target_tokenizer, checkpoint.source_tokenizer.pieces()
         self.ids = {piece: number for number, piece in enumerate(self.target.pieces())}

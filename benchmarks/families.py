@@ -228,7 +228,7 @@ def measure(family: str, folder: Path, lines: list[str], texts: int) -> Row:
     translume.import_model(source, folder / "ours")
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(source).eval()
     peer = transformers.AutoTokenizer.from_pretrained(source)
-    ours = translume.load_translator(folder / "ours", device="cpu", engine="plain")
+    ours = translume.load(folder / "ours", device="cpu", engine="plain")
     model, tokenizer = ours.checkpoint.model, ours.checkpoint.source_tokenizer
     direction = BART_FAMILIES[family][2] if bart else {"to": "de"} if "de" in tokenizer.languages else {}
     tags, begins = ([id_ for code, id_ in tokenizer.languages.items() if code == direction.get(side, "")]

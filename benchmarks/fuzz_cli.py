@@ -236,7 +236,8 @@ class Maker:
             (["classify"], lambda draw: [self._model(draw, "classes"), *self._maybe(draw, self._text(draw))]),
             (["score"], lambda draw: [self._model(draw), self._text(draw), self._text(draw)]),
             (["evaluate"], self._evaluate),
-            (["inspect"], self._inspect),
+            (["inspect", "text"], self._inspect),
+            (["inspect", "corpus"], self._evaluate),
             (
                 ["heads"],
                 lambda draw: [self._toml(draw), "--out", self._out(draw), "--updates", "2", "--kinds", "softmax"],
@@ -344,9 +345,6 @@ class Maker:
         return [self._model(draw, name), self._file(draw, "train.en"), self._file(draw, reference)]
 
     def _inspect(self, draw: random.Random) -> list[str]:
-        way = draw.random()
-        if way < 0.3:
-            return [self._model(draw), "--corpus", self._file(draw, "train.en"), self._file(draw, "train.de")]
         return [self._model(draw, draw.choice(("model", "model", "classes"))), draw.choice(TEXTS) or "one two"]
 
     def _tokenizer(self, draw: random.Random) -> list[str]:

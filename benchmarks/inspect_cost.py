@@ -54,10 +54,10 @@ def loaded(model: str | None, threads: int) -> Any:
     """Return the translator to measure."""
     import torch
 
-    from translume.translator import load_translator
+    from translume.translator import load
 
     torch.set_num_threads(threads)
-    return translator_of(TINY) if model is None else load_translator(model, device="cpu", dtype="fp32", threads=threads)
+    return translator_of(TINY) if model is None else load(model, device="cpu", dtype="fp32", threads=threads)
 
 
 def sentences(translator: Any, count: int) -> list[str]:

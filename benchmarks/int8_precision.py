@@ -105,7 +105,7 @@ def main() -> None:
 def measure(folder: str, pairs: Sequence[tuple[str, str]], words: dict[str, str], options: argparse.Namespace) -> None:
     """Print a row for each way to compute."""
     sources, references = zip(*pairs, strict=True)
-    plain = translume.load_translator(folder, device="cpu")
+    plain = translume.load(folder, device="cpu")
     translators = {"fp32": plain.compile("fp32")}
     kinds: dict[str, tuple[Dtype, Dtype]] = {
         "int8 throughout": ("int8", "int8"),

@@ -89,7 +89,7 @@ def die() -> None:
 
 def die_while_writing() -> None:
     """Die in the next commit, after half of its first file of tensors is written; print the file's name."""
-    from translume.checkpoint import disk
+    from translume import atomic
 
     def half(write: Callable[..., None]) -> Callable[..., None]:
         def written(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
@@ -101,7 +101,7 @@ def die_while_writing() -> None:
 
         return written
 
-    disk.write = half(disk.write)
+    atomic.write = half(atomic.write)
 
 
 def run(corpus: Path, folder: Path, updates: int, after: int = 0, share: float = 0.0) -> tuple[int, list[str]]:

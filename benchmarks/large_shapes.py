@@ -82,7 +82,7 @@ def run_step(step: str, folder: Path) -> None:
     if step == "import":
         translume.import_model(folder / "theirs", folder / "ours")
     else:
-        model = translume.load_translator(folder / "ours", device="cpu")
+        model = translume.load(folder / "ours", device="cpu")
         if step == "translate":
             model.compile("int8")
             begun = time.perf_counter()

@@ -26,8 +26,8 @@ from typing import Any
 from translume import export, load
 from translume.checkpoint import Manifest
 from translume.config import Config
-from translume.demo import make_corpus
 from translume.evaluation import evaluate
+from translume.experiments.demo import make_corpus
 from translume.interchange.importing import import_model
 from translume.training import DryRun, Started, dry_run, train
 

@@ -1,7 +1,7 @@
 """Measure whether the corpus lens finds misaligned pairs, and how long it takes.
 
 The targets of one percent of the pairs, drawn with a seed, are exchanged. The output counts how many of them are among
-the two percent with the lowest gain, log p(y|x) − log p(y) per token, by which `translume inspect --corpus` ranks, and
+the two percent with the lowest gain, log p(y|x) − log p(y) per token, by which `translume inspect corpus` ranks, and
 among the two percent with the lowest log p per token, which needs no second pass.
 
     python benchmarks/misaligned.py MODEL SOURCE TARGET [--seeds 4] [--lines N] [--json]
@@ -31,9 +31,9 @@ def planted(targets: list[str], seed: int) -> tuple[list[str], set[int]]:
 def measured(model: str, sources: list[str], targets: list[str], seeds: int) -> list[dict[str, Any]]:
     """Return the results of each seed."""
     from translume.inspection.corpus import inspect_corpus
-    from translume.translator import load_translator
+    from translume.translator import load
 
-    translator = load_translator(model, device="cpu", dtype="fp32")
+    translator = load(model, device="cpu", dtype="fp32")
     rows = []
     for seed in range(seeds):
         shuffled, wrong = planted(targets, seed)

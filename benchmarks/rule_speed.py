@@ -112,10 +112,10 @@ def main() -> None:
 
     import torch
 
-    from translume.translator import load_translator
+    from translume.translator import load
 
     torch.set_num_threads(1)
-    translator = load_translator(chosen.model, device="cpu", dtype="fp32", threads=1)
+    translator = load(chosen.model, device="cpu", dtype="fp32", threads=1)
     if chosen.engine != "plain":
         translator = translator.compile(chosen.engine)
     with open(chosen.source, encoding="utf-8") as file:

@@ -194,11 +194,11 @@ def main() -> None:
         return
     sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
     from translume.data import prepare
-    from translume.translator import load_translator
+    from translume.translator import load
 
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    checkpoint = load_translator(options.model, device="cpu", threads=options.threads).checkpoint
+    checkpoint = load(options.model, device="cpu", threads=options.threads).checkpoint
     tokenizers = checkpoint.source_tokenizer, checkpoint.target_tokenizer
     settings = checkpoint.config
     train, valid = (

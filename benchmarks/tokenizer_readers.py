@@ -125,11 +125,11 @@ def measure(family: str, folder: Path, lines: list[str], options: argparse.Names
     import transformers
 
     import translume
-    from translume.text.standard import HOSTILE
+    from translume.text.imported import HOSTILE
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    translator = translume.load_translator(write_model(family, folder, lines), device="cpu", engine="plain")
+    translator = translume.load(write_model(family, folder, lines), device="cpu", engine="plain")
     tokenizer = translator.checkpoint.source_tokenizer
     out = folder / "out"
     translume.export(folder / "ours", "onnx", out)

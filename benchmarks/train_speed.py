@@ -195,7 +195,7 @@ def check_equal(shape: Shape) -> float:
     """Return |Δ| of the two models' losses per token with the same weights and no dropout; raise above 1e-4."""
     import torch
 
-    from translume.interchange.huggingface.families.marian import Marian
+    from translume.interchange.huggingface.bart import Marian
 
     torch.manual_seed(1)
     model, peer = build_ours(shape, 0.0).eval(), build_theirs(shape, "eager", 0.0).eval()

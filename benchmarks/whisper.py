@@ -75,7 +75,7 @@ class Programs:
         for number, path in enumerate(self.paths):
             soundfile.write(path, sound(number), RATE)
         self.ours = {
-            dtype: translume.load_translator(folder / "ours", device="cpu", dtype=dtype, threads=threads)
+            dtype: translume.load(folder / "ours", device="cpu", dtype=dtype, threads=threads)
             for dtype in ("int8", "fp32")
         }
         self.plain = transformers.WhisperForConditionalGeneration.from_pretrained(folder / "theirs").eval()

@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -17,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from translume.config import Config, Settings
 from translume.config.base import OneOf, literal
-from translume.inspection.schema import corpus_schema_text, schema_text
+from translume.inspection.values import SCHEMAS, schema_text
 from translume.serving.settings import ServeSettings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -69,13 +70,13 @@ as the folder's path and its options, and unpickling loads it again, so
 `ProcessPoolExecutor().map(translator.translate, texts)` works. Errors can be pickled. Translume itself never loads a
 pickle.
 
-`load` returns the model of a folder, of any kind. `load_translator`, `load_classifier` and `load_generator` return
+`load` returns the model of a folder, of any kind. `Translator.load`, `Classifier.load` and `Generator.load` return
 one kind, which a type checker knows.
 
 ```python
 import translume
 
-translator = translume.load_translator("models/en-de")
+translator = translume.load("models/en-de")
 print(translator)  # languages, parameters, engine, folder
 print(translator.translate("A man is riding a bicycle.", beam=5, max_length=40))
 ```"""
@@ -312,7 +313,7 @@ def paragraphs(value: Any) -> str:
 
 def init_page() -> str:
     """Return the page on `init` with an updated table of sizes."""
-    from translume.recommend.sequence import SIZES
+    from translume.experiments.pairs import SIZES
 
     names = [field.name for field in fields(SIZES[0])]
     lines = [f"| {' | '.join(name.replace('_', ' ') for name in names)} |", f"|{'---:|' * len(names)}"]
@@ -328,8 +329,7 @@ PAGES = {
     "cli.md": commands_page,
     "api.md": api_page,
     "init.md": init_page,
-    "trace.schema.json": schema_text,
-    "corpus.schema.json": corpus_schema_text,
+    **{name: partial(schema_text, name) for name in SCHEMAS},
 }
 
 

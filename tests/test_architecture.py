@@ -18,10 +18,10 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 STEPS = [
     {"errors"},
-    {"atomic", "processes"},
+    {"atomic", "json_values", "parallel", "processes"},
     {"config", "kernels"},
     {"tasks"},
-    {"belief", "reliability"},
+    {"belief"},
     {"text", "model", "decoding"},
     {"heads"},
     {"sources"},
@@ -31,10 +31,8 @@ STEPS = [
     {"translator"},
     {"evaluation", "documents"},
     {"inspection", "interchange", "training"},
-    {"comparison"},
-    {"drawing", "recommend"},
+    {"experiments"},
     {"__init__"},
-    {"demo"},
     {"serving"},
     {"cli"},
     {"__main__"},
@@ -48,7 +46,6 @@ ONLY_IN = {
     "interchange": {
         "transformers",
         "ctranslate2",
-        "sentencepiece",
         "onnx",
         "onnx_ir",
         "onnxruntime",
@@ -58,9 +55,9 @@ ONLY_IN = {
     },
     "serving": {"fastapi", "starlette", "uvicorn", "prometheus_client", "lingua"},
     "documents": {"lxml", "pypdf"},
-    "text": {"sentencex"},
+    "text": {"sentencepiece", "sentencex"},
     "inspection": {"captum"},
-    "demo": {"babel"},
+    "experiments": {"babel"},
     "translator": {"ray"},
     "data": {"fsspec", "pyarrow"},
     "sources": {"PIL", "soundfile"},
@@ -174,11 +171,34 @@ def declared(*groups: str) -> set[str]:
 def test_imports_follow_the_order_of_packages() -> None:
     def check(path: Path, tree: ast.Module) -> Iterator[str]:
         package = package_name(path)
-        for line, name in imports_of(path):
+        late = path.parent.name == "tasks" and path.name not in ("__init__.py", "task.py")
+        imports = imports_in(path, outside_functions(tree)) if late else imports_of(path)
+        for line, name in imports:  # the methods of a task use any package when they are called
             if (other := imported_package(name)) and other != package and step_of(other) >= step_of(package):
                 yield f"line {line}: {package} may not import {other} ({name})"
 
     assert not problems(check)
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    """Not even in functions and for types. Modules that import no others, or that no others import, are removed.
+
+    The worker processes of the server still do, and the cohort that they use: they go with the pool.
+    """
+    modules = {".".join([*package_of(path), path.stem]).removesuffix(".__init__"): path for path in FILES}
+    imports: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        names = {name if name in modules else name.rpartition(".")[0] for _, name in imports_of(path)}
+        imports[module] = (names & modules.keys()) - {module}
+    while ends := [
+        module
+        for module, names in imports.items()
+        if not names & imports.keys() or not any(module in others for others in imports.values())
+    ]:
+        for module in ends:
+            del imports[module]
+    left = {"translume.serving.workers", "translume.translator"}
+    assert {module for module in imports if module not in left and module.rpartition(".")[0] not in left} == set()
 
 
 def test_public_functions_name_all_their_parameters() -> None:

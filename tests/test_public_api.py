@@ -33,11 +33,11 @@ def test_errors_and_names_need_no_torch() -> None:
         ),
         (
             lambda: translume.evaluate("models/en-de", ["a"], ["b"]),
-            "translator: found str, expected a Translator; call load_translator(folder)",
+            "translator: found str, expected a Translator; call translume.load(folder)",
         ),
         (
             lambda: translume.trace("models/en-de", "a"),
-            "translator: found str, expected a Translator; call load_translator(folder)",
+            "translator: found str, expected a Translator; call translume.load(folder)",
         ),
     ],
 )

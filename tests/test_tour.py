@@ -6,19 +6,26 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
-from translume.checkpoint import Checkpoint, build_model
+from translume.checkpoint import Checkpoint, build_model, save_model
+from translume.cli import main
 from translume.config import Config, ModelSettings, TokenizerSettings
-from translume.engine import Engine
+from translume.engine import Engine, build_engine
+from translume.engine.native_layers import NativeLayers
 from translume.engine.packing import packed_as
+from translume.engine.probe import Dtype
+from translume.engine.sources import SourceKernels
 from translume.kernels.loading import has_kernels
+from translume.model import Transformer
 from translume.text import train_tokenizer
-from translume.translator import Translator
+from translume.translator import Translator, loading
 
 TOUR = Path(__file__).resolve().parents[1] / "docs" / "tour.md"
 STOP = re.compile(r"^\*\*(\d+)\. .*?(?=^\*\*\d+\. |^The loop then|^## )", re.MULTILINE | re.DOTALL)
@@ -46,6 +53,7 @@ def functions_of(stop: int) -> dict[str, CodeType]:
         value: Any = importlib.import_module(path.replace("/", ".").removesuffix(".__init__"))
         for part in name.split("."):
             value = getattr(value, part)
+        value = getattr(value, "callback", value)  # the function of a command
         if not inspect.isclass(value):
             found[name] = inspect.unwrap(value).__code__
     return found
@@ -76,15 +84,46 @@ def check(run: Callable[[], object], stops: range) -> None:
     assert sorted(named, key=lambda name: called.index(named[name])) == list(named)
 
 
+@pytest.fixture
+def command(translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
+    """Return what runs `translume translate` for a saved model, all of whose layers the kernels compute."""
+
+    def build(model: Transformer, dtype: Dtype) -> Engine:
+        engine = build_engine(model, dtype)
+        # The engine would choose a PyTorch product for an output head this small.
+        engine.head = packed_as("native", model.head.weight, model.head.bias)
+        return engine
+
+    monkeypatch.setattr(loading, "build_engine", build)
+    monkeypatch.setattr(loading, "refuse_unsound", lambda engine, model: None)  # it calls the functions of the tour
+    save_model(tmp_path / "model", translator.checkpoint)
+    words = ["translate", str(tmp_path / "model"), "--device", "cpu"]
+    return lambda: CliRunner().invoke(main, words, input=f"{SOURCE}\n", catch_exceptions=False)
+
+
 @pytest.mark.skipif(not has_kernels(), reason="no kernels")
-def test_a_translation_with_the_kernels_follows_stops_1_to_6(translator: Translator) -> None:
-    compiled = translator.compile()
-    engine = compiled.models.stepper(attentive=False)
-    assert isinstance(engine, Engine)
-    weights = translator.checkpoint.model.head
-    # The engine would choose a PyTorch product for an output head this small.
-    engine.head = packed_as("native", weights.weight, weights.bias)
-    check(lambda: compiled.translate(SOURCE), range(1, 7))
+def test_a_translation_with_the_kernels_follows_stops_1_to_6(command: Callable[[], object]) -> None:
+    check(command, range(1, 7))
+
+
+@pytest.mark.skipif(not has_kernels(), reason="no kernels")
+def test_eight_calls_in_five_files_lie_between_the_command_and_the_first_kernel(command: Callable[[], object]) -> None:
+    kernels = SourceKernels.read.__code__, NativeLayers.encode.__code__
+    paths: list[list[CodeType]] = []
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code in kernels:
+            path = [each.f_code for each, _ in walk_stack(frame) if "/src/translume/" in each.f_code.co_filename]
+            paths.append(path[: [code.co_name for code in path].index("command") + 1])
+
+    sys.setprofile(profile)
+    try:
+        command()
+    finally:
+        sys.setprofile(None)
+    # `translate_all` returns an iterator, so it is no longer on the stack.
+    assert len(paths[0]) + 1 <= 8, [code.co_name for code in paths[0]]
+    assert len({code.co_filename for code in paths[0]}) <= 5
 
 
 def test_a_translation_in_pytorch_follows_stops_7_to_10(translator: Translator) -> None:

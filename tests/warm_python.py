@@ -32,11 +32,13 @@ SRC = Path(__file__).resolve().parents[1] / "src"
 IMPORTED = (
     "torch", "torch._dynamo", "numpy", "matplotlib.pyplot", "sacrebleu", "sacrebleu.tokenizers.tokenizer_13a",
     "rich.console", "translume.cli", "translume.cli.evaluate", "translume.cli.inspect",
-    "translume.cli.train", "translume.cli.training_display", "translume.cli.translate", "translume.comparison",
-    "translume.data.evaluation_files", "translume.drawing", "translume.engine", "translume.evaluation.metrics",
+    "translume.cli.train", "translume.cli.training_display", "translume.cli.translate",
+    "translume.experiments.measuring",
+    "translume.data.evaluation_files", "translume.inspection.figures", "translume.engine",
+    "translume.evaluation.metrics",
     "translume.serving.api.app", "translume.serving.run", "translume.serving.workers.main",
     "translume.tasks.classification", "translume.tasks.language_model", "translume.tasks.sequence",
-    "translume.training.train", "translume.translator.bulk",
+    "translume.training.train", "translume.translator.workers",
 )  # fmt: skip
 OPTIONAL = ("sentencex", "torch.utils.tensorboard")
 PR_SET_CHILD_SUBREAPER = 36

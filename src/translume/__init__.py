@@ -41,9 +41,10 @@ if TYPE_CHECKING:
     from translume.interchange.importing import import_model as import_model
     from translume.interchange.push import Pushed as Pushed
     from translume.interchange.push import push as push
-    from translume.training import train as train
+    from translume.training.train import train as train
     from translume.translator import Classification as Classification
     from translume.translator import Classifier as Classifier
+    from translume.translator import ComputeOptions as ComputeOptions
     from translume.translator import Generation as Generation
     from translume.translator import Generator as Generator
     from translume.translator import Perplexity as Perplexity
@@ -52,61 +53,26 @@ if TYPE_CHECKING:
     from translume.translator import Translation as Translation
     from translume.translator import Translator as Translator
     from translume.translator import load as load
-    from translume.translator import load_classifier as load_classifier
-    from translume.translator import load_generator as load_generator
-    from translume.translator import load_translator as load_translator
 
-_PACKAGES = {
-    "BeamRecord": "inspection",
-    "ClassTrace": "inspection",
-    "Classification": "translator",
-    "Classifier": "translator",
-    "Comparison": "evaluation",
-    "Config": "config",
-    "CorpusLens": "inspection",
-    "DataError": "errors",
-    "DecodingSettings": "config",
-    "Edited": "inspection",
-    "EvaluationSettings": "config",
-    "Forced": "inspection",
-    "Generation": "translator",
-    "Generator": "translator",
-    "ModelFolderError": "errors",
-    "Perplexity": "translator",
-    "Pushed": "interchange.push",
-    "Score": "evaluation",
-    "Scores": "evaluation",
-    "SettingsError": "errors",
-    "TargetScore": "translator",
-    "TextHypothesis": "translator",
-    "Trace": "inspection",
-    "TrainingError": "errors",
-    "Translation": "translator",
-    "TranslationError": "errors",
-    "Translator": "translator",
-    "TranslumeError": "errors",
-    "WhyNot": "inspection",
-    "compare": "evaluation",
-    "compare_on_corpus": "inspection",
-    "edit_source": "inspection",
-    "evaluate": "evaluation",
-    "export": "interchange.export",
-    "import_model": "interchange.importing",
-    "force_token": "inspection",
-    "force_tokens": "inspection",
-    "inspect_corpus": "inspection",
-    "load": "translator",
-    "load_classifier": "translator",
-    "load_generator": "translator",
-    "load_translator": "translator",
-    "push": "interchange.push",
-    "record_beam": "inspection",
-    "trace": "inspection",
-    "trace_classification": "inspection",
-    "train": "training",
-    "why_not": "inspection",
+_NAMES = {
+    "config": "Config DecodingSettings EvaluationSettings",
+    "errors": "DataError ModelFolderError SettingsError TrainingError TranslationError TranslumeError",
+    "evaluation": "compare Comparison evaluate Score Scores",
+    "inspection": (
+        "BeamRecord ClassTrace compare_on_corpus CorpusLens edit_source Edited force_token force_tokens "
+        "Forced inspect_corpus record_beam Trace trace trace_classification why_not WhyNot"
+    ),
+    "interchange.export": "export",
+    "interchange.importing": "import_model",
+    "interchange.push": "push Pushed",
+    "training": "train",
+    "translator": (
+        "Classification Classifier ComputeOptions Generation Generator load Perplexity TargetScore "
+        "TextHypothesis Translation Translator"
+    ),
 }
-"""The package of each public name."""
+"""The public names of each package."""
+_PACKAGES = {name: package for package, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted([*_PACKAGES, "__version__"])
 
@@ -122,8 +88,6 @@ def __getattr__(name: str) -> object:
     if name not in _PACKAGES:
         raise AttributeError(f"module 'translume' has no attribute '{name}'")
     value = getattr(import_module(f"translume.{_PACKAGES[name]}"), name)
-    if _PACKAGES[name] == "inspection":
-        import_module("translume.drawing")  # adds drawing to the values of an inspection
     globals()[name] = value
     return value
 

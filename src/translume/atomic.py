@@ -1,6 +1,7 @@
 """Atomic file writes: a file is written under a temporary name and renamed, so that readers never see part of it."""
 
 import errno
+import hashlib
 import os
 import secrets
 import sys
@@ -46,16 +47,22 @@ def replace_file(
     if synced:
         # The file is already in place, so a failure to sync the folder is no failure of the write.
         with suppress(OSError):
-            sync_folder(path.parent)
+            sync(path.parent)
 
 
-def sync_folder(path: Path) -> None:
-    """Flush the directory entries of a folder to disk."""
+def sync(path: Path) -> None:
+    """Flush a file that other code has written, or the entries of a folder, to disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write(
@@ -130,9 +137,9 @@ def write_file(path: Path, content: bytes, *, permissions: int | None = None) ->
         if special:
             path.write_bytes(content)
         else:
-            whole = path.resolve()
-            mode = whole.stat().st_mode & 0o777 if whole.exists() else permissions
-            replace_file(whole, content, permissions=mode)
+            target = path.resolve()
+            mode = target.stat().st_mode & 0o777 if target.exists() else permissions
+            replace_file(target, content, permissions=mode)
     except OSError as error:
         raise _write_error(path, error) from None
 

@@ -1,10 +1,13 @@
-"""The model card: description, data, scores and licence."""
+"""The model card has description, data, scores and licence; the log survives a crash in the middle of a line."""
 
 from pathlib import Path
 
-from translume.checkpoint import Card, append_history, record_evaluation, write_card
+import pytest
+
+from translume.checkpoint import Card, append_history, read_history, record_evaluation, write_card
 from translume.checkpoint.model_card import licence_of
 from translume.config import Config
+from translume.errors import ModelFolderError
 
 CONFIG = Config().change(
     "data.source_language=en",
@@ -22,14 +25,9 @@ def test_a_card_names_data_recipe_scores_and_licence(tmp_path: Path) -> None:
     text = (folder / "README.md").read_text()
     assert text.startswith("---\nlicense: unknown\nlanguage:\n- en\n- de\nlibrary_name: translume\n")
     for part in (
-        "# en-de\n",
-        "en to de",
-        "`train.en`",
-        "read 29,000 = used 28,990 + dropped 10",
-        "- 1,234,567 parameters\n",
-        "- 8,000 updates of 4,096 tokens",
-        "BLEU|tok:none = 41.02",
-    ):
+        "# en-de\n", "en to de", "`train.en`", "read 29,000 = used 28,990 + dropped 10", "- 1,234,567 parameters\n",
+        "- 8,000 updates of 4,096 tokens", "BLEU|tok:none = 41.02",
+    ):  # fmt: skip
         assert part in text
     assert "/far/away" not in text, "where files lay is nobody's business"
 
@@ -95,3 +93,26 @@ def test_text_written_below_the_scores_is_kept(tmp_path: Path) -> None:
 def test_a_folder_without_a_card_keeps_the_evaluation_in_its_history(tmp_path: Path) -> None:
     record_evaluation(tmp_path, evaluation(11.0))
     assert [path.name for path in tmp_path.iterdir()] == ["history.jsonl"]
+
+
+def test_records_are_read_in_order(tmp_path: Path) -> None:
+    assert read_history(tmp_path) == []
+    for update in range(3):
+        append_history(tmp_path, {"update": update, "text": "ü"})
+    assert read_history(tmp_path) == [{"update": update, "text": "ü"} for update in range(3)]
+
+
+def test_incomplete_line_does_not_affect_others(tmp_path: Path) -> None:
+    append_history(tmp_path, {"update": 1})
+    with open(tmp_path / "history.jsonl", "a") as file:
+        file.write('{"update": 2, "nl')
+    assert read_history(tmp_path) == [{"update": 1}]
+    append_history(tmp_path, {"update": 3})
+    assert read_history(tmp_path) == [{"update": 1}, {"update": 3}]
+
+
+def test_unwritable_history_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "none"
+    with pytest.raises(ModelFolderError) as caught:
+        append_history(folder, {})
+    assert str(caught.value) == f"{folder}/history.jsonl: cannot be written: No such file or directory"

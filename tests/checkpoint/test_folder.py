@@ -1,9 +1,11 @@
-"""After any failure a folder has the old or the new committed state."""
+"""After any failure a folder has the old or the new committed state; one process trains in it at a time."""
 
 import errno
 import hashlib
 import json
+import os
 import resource
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.checkpoint import Content, Manifest, commit, committed, disk, read_committed, verify
-from translume.errors import DataError, ModelFolderError
+from translume import atomic
+from translume.checkpoint import Content, FolderLock, Manifest, commit, committed, read_committed, verify
+from translume.errors import DataError, ModelFolderError, TrainingError
 
 NAMES = ("config.toml", "weights.safetensors", "resume/state.json", "resume/old.safetensors", "plain")
-OPERATIONS = ("make_folder", "write", "sync", "sync_folder", "replace", "replace_file", "remove", "digest")
+OPERATIONS = {
+    "make_folder": atomic, "write": atomic, "sync": atomic, "digest": atomic, "replace_file": atomic, "replace": os,
+    "unlink": os,
+}  # fmt: skip
+"""The file operations of a commit, and where they are."""
 
 
 def state(folder: Path) -> dict[str, bytes]:
@@ -64,15 +71,15 @@ def dying(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
             left -= 1
             if left < 0:
                 if name in ("write", "replace_file"):
-                    (path if name == "write" else disk.beside(path)).write_bytes(b"half")
+                    (path if name == "write" else atomic.beside(path)).write_bytes(b"half")
                 raise Died
             return operation(path, *arguments, **named)
 
         return run
 
     with monkeypatch.context() as patch:
-        for name in OPERATIONS:
-            patch.setattr(disk, name, mortal(name, getattr(disk, name)))
+        for name, module in OPERATIONS.items():
+            patch.setattr(module, name, mortal(name, getattr(module, name)))
         yield
 
 
@@ -81,7 +88,7 @@ AFTER: Mapping[str, bytes] = {"config.toml": b"one", "weights.safetensors": b"22
 
 
 def write_weights(path: Path) -> None:
-    disk.write(path, [AFTER["weights.safetensors"]])
+    atomic.write(path, [AFTER["weights.safetensors"]])
 
 
 def change(folder: Path) -> None:
@@ -123,25 +130,24 @@ def test_a_process_may_die_at_any_file_operation_of_its_first_commit(
         try:
             with dying(monkeypatch, at):
                 commit(folder, BEFORE)
+            break
         except Died:
-            if (folder / "manifest.json").exists():
-                assert state(folder) == BEFORE
+            assert not (folder / "manifest.json").exists() or state(folder) == BEFORE
             commit(folder, BEFORE)
             assert state(folder) == BEFORE
             assert names(folder) == named(folder)
-            continue
-        break
     assert at > 10
 
 
-@pytest.mark.parametrize("operation", ["make_folder", "write", "sync", "replace", "replace_file", "digest"])
+@pytest.mark.parametrize("operation", ["make_folder", "write", "sync", "replace", "replace_file"])
 def test_a_full_disk_leaves_the_old_state_and_no_rubbish(
     operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "m"
     commit(folder, BEFORE)
     before = names(folder)
-    real = getattr(disk, operation)
+    module = OPERATIONS[operation]
+    real = getattr(module, operation)
     messages = []
     for at in range(100):
         left = at
@@ -156,7 +162,7 @@ def test_a_full_disk_leaves_the_old_state_and_no_rubbish(
             return real(path, *arguments, **named)
 
         with monkeypatch.context() as patch:
-            patch.setattr(disk, operation, full)
+            patch.setattr(module, operation, full)
             try:
                 change(folder)
             except ModelFolderError as error:
@@ -206,7 +212,7 @@ def test_error_names_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
 def test_unchanged_files_are_not_rewritten(tmp_path: Path) -> None:
     files: dict[str, bytes | Callable[[Path], None]] = {
         "a.bin": b"same",
-        "b.bin": lambda path: disk.write(path, [b"s"]),
+        "b.bin": lambda path: atomic.write(path, [b"s"]),
     }
     commit(tmp_path, files)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("?-*")}
@@ -224,17 +230,12 @@ def test_damaged_file_is_rewritten(tmp_path: Path) -> None:
 
 
 def test_unknown_files_are_kept(tmp_path: Path) -> None:
-    for name in ("history.jsonl", "README.md", "notes.txt", "weights.safetensors", ".hidden"):
+    mine = {"history.jsonl", "README.md", "notes.txt", "weights.safetensors", ".hidden"}
+    for name in mine:
         (tmp_path / name).write_text("mine")
     commit(tmp_path, BEFORE)
     commit(tmp_path, AFTER, remove=["resume/old.safetensors"])
-    assert names(tmp_path) - named(tmp_path) == {
-        "history.jsonl",
-        "README.md",
-        "notes.txt",
-        "weights.safetensors",
-        ".hidden",
-    }
+    assert names(tmp_path) - named(tmp_path) == mine
 
 
 def test_the_name_of_a_file_holds_its_digest(tmp_path: Path) -> None:
@@ -277,3 +278,70 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ModelFolderError) as caught:
         committed(tmp_path, manifest, "b.bin")
     assert str(caught.value) == f"{tmp_path}: damaged: manifest.json names no b.bin"
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(ModelFolderError) as caught:
+        Manifest.read(folder)
+    return str(caught.value)
+
+
+def test_folder_that_is_not_a_model_folder_is_refused(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert refusal(missing) == f"{missing}: not a model folder: there is no such folder"
+    assert refusal(tmp_path) == f"{tmp_path}: not a model folder: it has no manifest.json"
+    file = tmp_path / "file"
+    file.write_text("")
+    assert refusal(file) == f"{file}: not a model folder: it is a file"
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"format": 3, "layers": []}')
+    assert refusal(tmp_path) == (
+        f"{tmp_path}: format 3 is newer than format 2, the newest this Translume reads; upgrade Translume"
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "files": {"a": {"file": "a"}}}', b"\xff\xfe"]
+)
+def test_a_damaged_manifest_is_refused(text: str | bytes, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    reason = "not UTF-8 text" if isinstance(text, bytes) else "not a manifest of Translume"
+    assert refusal(tmp_path) == f"{tmp_path}/manifest.json: damaged: {reason}"
+
+
+@pytest.mark.parametrize("file", ["../secret", "/etc/passwd", "resume/../../secret"])
+def test_a_file_outside_the_folder_is_refused(file: str, tmp_path: Path) -> None:
+    entry = f'{{"file": "{file}", "size": 1, "sha256": "0"}}'
+    (tmp_path / "manifest.json").write_text(f'{{"format": 1, "files": {{"config.toml": {entry}}}}}')
+    assert refusal(tmp_path) == f"{tmp_path}/manifest.json: '{file}' lies outside the folder; refused"
+
+
+def test_lock_error_names_the_process_that_holds_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "m"
+    read, write = os.pipe()
+    if not (pid := os.fork()):
+        FolderLock(folder)
+        os.write(write, b"locked")
+        signal.pause()
+    try:
+        assert os.read(read, 9) == b"locked"
+        with pytest.raises(TrainingError) as caught:
+            FolderLock(folder)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert str(caught.value) == (
+        f"{folder}: process {pid} trains in it; wait until it has ended or choose another folder"
+    )
+    with FolderLock(folder):
+        assert (folder / ".lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_process_cannot_lock_a_folder_twice(tmp_path: Path) -> None:
+    with FolderLock(tmp_path):
+        with pytest.raises(TrainingError) as caught:
+            FolderLock(tmp_path / "." / ".." / tmp_path.name)
+        assert str(caught.value) == f"{tmp_path}/../{tmp_path.name}: this process already trains in it"
+    FolderLock(tmp_path).close()

@@ -1,5 +1,6 @@
-"""Tensors round-trip, and each is stored once."""
+"""Tensors are stored once, round-trip, and become the parameters of networks that are built without values."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,19 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from translume.checkpoint import Content, fill, read_metadata, read_tensors, tensor_file, unique_tensors
+from translume.checkpoint import (
+    Content,
+    assign,
+    build_model,
+    fill,
+    load_checkpoint,
+    read_tensors,
+    save_model,
+    tensor_file,
+    unique_tensors,
+    weights,
+    without_values,
+)
+from translume.config import ModelSettings, SoftmaxSettings
 from translume.errors import ModelFolderError
 
-DTYPES = [
-    torch.float32,
-    torch.bfloat16,
-    torch.float16,
-    torch.float64,
-    torch.int64,
-    torch.int32,
-    torch.uint8,
-    torch.bool,
-]
+DTYPES = (
+    torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool,
+)  # fmt: skip
 
 
 def write(content: Content, path: Path) -> Path:
@@ -43,7 +50,6 @@ def test_tensors_round_trip(shapes: dict[str, tuple[list[int], torch.dtype]]) ->
     with TemporaryDirectory() as folder:
         path = write(tensor_file(tensors, {"note": "ü"}), Path(folder) / "t.safetensors")
         found = dict(read_tensors(path))
-        assert read_metadata(path) == {"note": "ü"}
         assert found.keys() == safetensors.torch.load_file(path).keys() == tensors.keys()
         again = write(tensor_file(dict(reversed(tensors.items())), {"note": "ü"}), Path(folder) / "u.safetensors")
         assert again.read_bytes() == path.read_bytes(), "the order of names does not matter"
@@ -54,8 +60,7 @@ def test_tensors_round_trip(shapes: dict[str, tuple[list[int], torch.dtype]]) ->
 
 def test_views_round_trip_with_their_values(tmp_path: Path) -> None:
     matrix = torch.arange(35.0).view(5, 7)
-    path = write(tensor_file({"turned": matrix.T, "part": matrix[1:3, ::2]}), tmp_path / "t")
-    found = dict(read_tensors(path))
+    found = dict(read_tensors(write(tensor_file({"turned": matrix.T, "part": matrix[1:3, ::2]}), tmp_path / "t")))
     assert torch.equal(found["turned"], matrix.T)
     assert torch.equal(found["part"], matrix[1:3, ::2])
 
@@ -71,9 +76,8 @@ class Tied(nn.Module):
 def test_tied_weights_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
     tensors = unique_tensors(Tied())
     assert list(tensors) == ["embedding.weight", "output.bias"]
-    path = write(tensor_file(tensors), tmp_path / "t")
     model = Tied()
-    fill(model, path)
+    fill(model, write(tensor_file(tensors), tmp_path / "t"))
     assert torch.equal(model.output.weight, tensors["embedding.weight"])
     assert model.output.weight is model.embedding.weight
 
@@ -86,10 +90,7 @@ def test_tied_weights_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
             {"embedding.weight": (7, 5), "output.bias": (7,), "third": (1,)},
             "holds third, which a model of these settings does not have",
         ),
-        (
-            {"embedding.weight": (11, 5), "output.bias": (7,)},
-            "embedding.weight is [11, 5], expected [7, 5] by the settings",
-        ),
+        ({"embedding.weight": (11, 5)}, "embedding.weight is [11, 5], expected [7, 5] by the settings"),
     ],
 )
 def test_weights_of_another_model_are_refused(
@@ -101,19 +102,79 @@ def test_weights_of_another_model_are_refused(
     assert str(caught.value) == f"{path}: {message}"
 
 
-@pytest.mark.parametrize("size", [0, 5, 30, 200])
-def test_a_truncated_file_is_damaged(size: int, tmp_path: Path) -> None:
+def test_a_truncated_or_missing_file_is_named(tmp_path: Path) -> None:
     path = write(tensor_file(unique_tensors(Tied())), tmp_path / "t")
-    assert path.stat().st_size > size
-    path.write_bytes(path.read_bytes()[:size])
-    for read in (lambda: list(read_tensors(path)), lambda: read_metadata(path)):
+    whole = path.read_bytes()
+    for size in (0, 5, 30, 200):
+        path.write_bytes(whole[:size])
         with pytest.raises(ModelFolderError) as caught:
-            read()
+            list(read_tensors(path))
         assert str(caught.value).startswith(f"{path}: damaged: ")
         assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    path.unlink()
     with pytest.raises(ModelFolderError) as caught:
-        list(read_tensors(tmp_path / "none"))
-    assert str(caught.value).startswith(f"{tmp_path / 'none'}: cannot be read: ")
+        list(read_tensors(path))
+    assert str(caught.value).startswith(f"{path}: cannot be read: ")
+
+
+def settings_of(tie):
+    shape = {"width": 10, "feed_forward": 7, "encoder_layers": 1, "decoder_layers": 1, "attention_heads": 5}
+    return ModelSettings(**shape, max_positions=11, head=SoftmaxSettings(tie=tie))
+
+
+@pytest.mark.parametrize("tie", ["all", "target", "none"])
+def test_assigned_weights_are_those_of_the_model_and_stay_tied(tie):
+    wanted = build_model(settings_of(tie), 13, 13)
+    with without_values(), ThreadPoolExecutor(1) as threads:
+        found = build_model(settings_of(tie), 13, 13)
+        other = threads.submit(build_model, settings_of(tie), 13, 13).result()
+    assert all(parameter.is_meta for parameter in found.parameters())
+    assert [name for name, _ in found.named_parameters()] == [name for name, _ in wanted.named_parameters()]
+    assert not any(buffer.is_meta for buffer in found.buffers())
+    assert not any(parameter.is_meta for parameter in other.parameters()), "other threads build networks with values"
+    assign(found, wanted.state_dict().items(), "model")
+    for name, value in wanted.state_dict().items():
+        assert torch.equal(found.state_dict()[name], value), name
+    assert (found.head.weight is found.decoder.embedding.table.weight) == (tie != "none")
+
+
+def test_filled_parameters_and_buffers_have_the_dtype(tmp_path):
+    path = write(tensor_file(unique_tensors(build_model(settings_of("all"), 13, 13))), tmp_path / "t")
+    with without_values():
+        found = build_model(settings_of("all"), 13, 13)
+    fill(found, path, torch.device("cpu"), torch.bfloat16)
+    assert {parameter.dtype for parameter in found.parameters()} == {torch.bfloat16}
+    assert found.encoder.embedding.positions.table.dtype == torch.bfloat16
+    assert found.head.weight is found.encoder.embedding.table.weight
+
+
+def is_anonymous(tensor: torch.Tensor, folder: Path) -> bool:
+    """Return whether a tensor is in memory of its own, and not in that of a file of the folder."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        start, end = (int(each, 16) for each in line.split()[0].split("-"))
+        if start <= tensor.data_ptr() < end:
+            return str(folder) not in line
+    raise AssertionError("not in this process")
+
+
+def test_parameters_of_a_large_file_are_its_pages_and_writing_to_them_changes_no_file(
+    checkpoint, tmp_path, monkeypatch
+):
+    save_model(tmp_path / "model", checkpoint)
+    (path,) = (tmp_path / "model").glob("weights-*")
+    assert (8 + int.from_bytes(path.read_bytes()[:8], "little")) % weights.ALIGNMENT == 0
+    copied = load_checkpoint(tmp_path / "model")
+    monkeypatch.setattr(weights, "MAPPED_BYTES", 1)
+    mapped = load_checkpoint(tmp_path / "model")
+    parameters = list(mapped.model.parameters())
+    assert all(is_anonymous(each, tmp_path) for each in copied.model.parameters())
+    assert sum(not is_anonymous(each, tmp_path) for each in parameters) > 2
+    assert all(each.data_ptr() % weights.ALIGNMENT == 0 for each in parameters)
+    for name, tensor in copied.model.state_dict().items():
+        assert torch.equal(mapped.model.state_dict()[name], tensor)
+    assert mapped.model.decoder.embedding.table.weight is mapped.model.encoder.embedding.table.weight
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.zero_()
+    again = load_checkpoint(tmp_path / "model")  # its digest is checked
+    assert again.model.encoder.embedding.table.weight.detach().abs().max() > 0

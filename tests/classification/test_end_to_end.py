@@ -15,7 +15,7 @@ from translume.errors import DataError, ModelFolderError, SettingsError, Transla
 from translume.evaluation.classification import accuracy_of, evaluate_classification, macro_f1_of
 from translume.training import train
 from translume.training.events import Finished, Interrupted, Started, Validated
-from translume.translator import load_classifier, load_translator
+from translume.translator import Translator, load
 
 from .conftest import texts
 
@@ -29,7 +29,7 @@ def tokenizer_of(folder):
 
 
 def weights(folder):
-    return load_classifier(folder, device="cpu").checkpoint.model.state_dict()
+    return load(folder, device="cpu").checkpoint.model.state_dict()
 
 
 def test_a_classifier_learns_the_deciding_words(trained):
@@ -46,7 +46,7 @@ def test_a_classifier_learns_the_deciding_words(trained):
 
 
 def test_a_classifier_is_pickled_by_its_folder_and_says_what_it_is(trained):
-    classifier = translume.load_classifier(trained, device="cpu")
+    classifier = translume.load(trained, device="cpu")
     again = pickle.loads(pickle.dumps(classifier))
     assert again.classify("a b owl c") == classifier.classify("a b owl c")
     size = sum(weight.numel() for weight in classifier.checkpoint.model.parameters())
@@ -67,7 +67,7 @@ def test_ngram_filters_learn_without_encoder_layers(make, tmp_path):
     head = {"kind": "classify", "pooling": "ngrams", "ngrams": [1, 3], "filters": 13}
     others = {"model": {"encoder_layers": 0, "positions": "none", "head": head}}
     list(train(make(others, updates=80, metric="accuracy"), tmp_path / "model", device="cpu", threads=1))
-    classifier = load_classifier(tmp_path / "model", device="cpu")
+    classifier = load(tmp_path / "model", device="cpu")
     assert classifier.checkpoint.config.model.head.ngrams == (1, 3)
     unseen = texts(101, 5)
     assert (
@@ -78,7 +78,7 @@ def test_ngram_filters_learn_without_encoder_layers(make, tmp_path):
         next(iter(classifier.classify_all(["a b owl", "a red b c d e f g"]))),
     )
     assert dict(alone.probabilities) == pytest.approx(dict(beside.probabilities), abs=1e-5)
-    bf16 = load_classifier(tmp_path / "model", device="cpu", dtype="bf16").classify("a b owl")
+    bf16 = load(tmp_path / "model", device="cpu", dtype="bf16").classify("a b owl")
     assert bf16.label == alone.label
 
 
@@ -86,7 +86,7 @@ def test_a_classifier_learns_from_a_teacher_with_the_same_labels(make, trained, 
     tuned = {"updates": 30, "teacher_share": 1.0, "label_smoothing": 0.0}
     list(train(make(teacher=str(trained), **tuned), tmp_path / "taught", device="cpu", threads=1))
     unseen = texts(101, 5)
-    student = load_classifier(tmp_path / "taught", device="cpu")
+    student = load(tmp_path / "taught", device="cpu")
     assert evaluate_classification(student, [text for text, _ in unseen], [label for _, label in unseen]).accuracy > 80
     (tmp_path / "other.tsv").write_text((files / "train.tsv").read_text() + "mineral\t0\ta b\n")
     others = {"data": {"train": str(tmp_path / "other.tsv")}, "tokenizer": {"path": str(tokenizer_of(trained))}}
@@ -109,7 +109,7 @@ def test_a_translator_cannot_teach_a_classifier(make, files, tmp_path):
 
 
 def test_batches_keep_the_order_and_the_probabilities_of_single_texts(trained):
-    classifier = load_classifier(trained, device="cpu")
+    classifier = load(trained, device="cpu")
     lines = [text for text, _ in texts(37, 6)]
     found = list(classifier.classify_all(f"{line}\n" for line in lines))
     assert [each.source for each in found] == lines
@@ -148,7 +148,7 @@ def test_a_text_may_have_several_labels(make, files, tmp_path):
     data = {"train": str(files / "several.tsv"), "valid": (), "columns": [1, 0], "label_separator": "+"}
     config = make({"data": data, "model": {"head": several}}, label_smoothing=0.0, metric="macro_f1", updates=200)
     list(train(config, tmp_path / "m", device="cpu", threads=1))
-    classifier = load_classifier(tmp_path / "m", device="cpu")
+    classifier = load(tmp_path / "m", device="cpu")
     found = classifier.classify("a owl b fig")
     assert (found.labels, found.label) == (("animal", "fruit"), "animal+fruit")
     scores = evaluate_classification(classifier, ["a owl", "red b fig"], ["animal", "fruit+colour"])
@@ -160,7 +160,7 @@ def test_the_embedding_is_initialised_from_word_vectors(make, tmp_path):
     (tmp_path / "vectors.txt").write_text("".join(f"{word} {' '.join(['0.5'] * 12)}\n" for word in ("cat", "dog")))
     config = make({"model": {"pretrained_source": str(tmp_path / "vectors.txt"), "freeze_pretrained": True}}, updates=3)
     list(train(config, tmp_path / "m", device="cpu", threads=1))
-    checkpoint = load_classifier(tmp_path / "m", device="cpu").checkpoint
+    checkpoint = load(tmp_path / "m", device="cpu").checkpoint
     (cat,) = checkpoint.source_tokenizer.encode("cat")
     embedding = checkpoint.model.encoder.embedding
     assert (embedding.table.weight[cat] * embedding.scale).tolist() == pytest.approx([0.5] * 12)
@@ -173,14 +173,14 @@ def test_long_texts_are_truncated_on_request_and_counted(make, tmp_path):
     assert (account.read, account.used, account.dropped) == (211, 211, {})
     assert account.truncated == sum(len(text.split()) > 5 for text, _ in texts(211, 1))
     assert f"{account.truncated} truncated" in account.summary()
-    classifier = load_classifier(tmp_path / "m", device="cpu")
+    classifier = load(tmp_path / "m", device="cpu")
     found = classifier.classify("a b c d e f owl")
     assert found.warnings == ("truncated: 7 tokens were cut to the last 5",)
     assert dict(found.probabilities) == pytest.approx(dict(classifier.classify("c d e f owl").probabilities), abs=1e-5)
 
 
 def test_a_text_that_is_too_long_is_an_error_after_the_texts_before_it(trained):
-    found = load_classifier(trained, device="cpu").classify_all(["a owl", "a " * 50, "b"])
+    found = load(trained, device="cpu").classify_all(["a owl", "a " * 50, "b"])
     assert next(found).label == "animal"
     with pytest.raises(TranslationError) as error:
         next(found)
@@ -227,12 +227,10 @@ def test_the_evaluate_command(trained, files, tmp_path):
 
 def test_the_reliability_diagram_of_labels_is_drawn(trained, files, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr("translume.drawing.charts.write_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("translume.inspection.figures.write_figure", lambda figure, path: drawn.append(figure))
     done = run("evaluate", trained, files / "valid.tsv", "--calibration", tmp_path / "plot.png")
     assert (done.exit_code, done.stderr) == (0, f"{tmp_path}/plot.png: written\n")
-    found = evaluate_classification(
-        load_classifier(trained, device="cpu"), *zip(*texts(43, 2), strict=True)
-    ).reliability
+    found = evaluate_classification(load(trained, device="cpu"), *zip(*texts(43, 2), strict=True)).reliability
     upper, lower = drawn[0].axes
     assert upper.get_title() == "labels (43 of 43 texts)"
     dots = [line for line in upper.lines if line.get_marker() == "o"]
@@ -262,24 +260,21 @@ def test_the_reliability_diagram_of_decisions_is_written(make, files, tmp_path):
     assert (plain.exit_code, plain.stderr, plain.stdout) == (0, "", done.stdout)
 
 
-OPTIONS = "--compare, --ensemble, --average and --fit-temperature are for translators, found a classifier"
-
-
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["--fit-temperature"], OPTIONS),
-        (["--compare", "{model}"], OPTIONS),
-        (["--average", "probability"], OPTIONS),
-        (["--metrics", "accuracy"], "evaluation.metrics has no effect on a classifier here"),
-        (["--lowercase"], "evaluation.lowercase has no effect on a classifier here"),
-        (["--max-length-action", "truncate", "--nbest", "2"], "decoding.nbest has no effect on a classifier here"),
-        (["--hypotheses", "{model}/README.md"], "--hypotheses is for translators, found a classifier"),
+        *(([*words], f"{words[0]} cannot be combined with a classifier")
+          for words in (["--fit-temperature"], ["--compare", "{model}"], ["--average", "probability"])),
+        (["--metrics", "accuracy"], "evaluate: evaluation.metrics has no effect on a classifier here"),
+        (["--lowercase"], "evaluate: evaluation.lowercase has no effect on a classifier here"),
+        (["--max-length-action", "truncate", "--nbest", "2"],
+         "evaluate: decoding.nbest has no effect on a classifier here"),
+        (["--hypotheses", "{model}/README.md"], "--hypotheses cannot be combined with a classifier"),
     ],
-)
+)  # fmt: skip
 def test_options_for_translators_are_refused(trained, files, words, wanted):
     done = run("evaluate", trained, files / "valid.tsv", *(word.format(model=trained) for word in words))
-    assert (done.exit_code, done.stderr) == (1, f"Error: evaluate: {wanted}\n")
+    assert (done.exit_code, done.stderr) == (1, f"Error: {wanted}\n")
 
 
 def test_settings_of_the_search_are_refused_by_classify(trained):
@@ -304,7 +299,7 @@ def test_a_classifier_cannot_be_evaluated_in_int8(trained, files):
 
 def test_commands_for_translators_refuse_a_classifier(trained, make, files, tmp_path):
     with pytest.raises(ModelFolderError) as error:
-        load_translator(trained)
+        Translator.load(trained)
     assert (
         str(error.value)
         == f"{trained}: is a classifier, expected a translator; its commands are classify, evaluate and inspect"
@@ -336,9 +331,9 @@ def test_texts_and_labels_may_be_in_two_files(trained, files, tmp_path):
     both = run("evaluate", trained, tmp_path / "texts", tmp_path / "labels")
     assert (both.exit_code, both.stderr) == (0, "")
     assert both.stdout == run("evaluate", trained, files / "valid.tsv").stdout
-    lens = run("inspect", trained, "--corpus", tmp_path / "texts", tmp_path / "labels")
+    lens = run("inspect", "corpus", trained, tmp_path / "texts", tmp_path / "labels")
     assert (lens.exit_code, lens.stderr) == (0, "")
-    assert lens.stdout == run("inspect", trained, "--corpus", files / "valid.tsv").stdout
+    assert lens.stdout == run("inspect", "corpus", trained, files / "valid.tsv").stdout
 
 
 def test_classify_keeps_an_empty_line_empty(trained):

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 import translume
 from translume.cli import main
 from translume.evaluation.classification import evaluate_classification
-from translume.translator import load_classifier
+from translume.translator import load
 
 from .conftest import texts
 
@@ -46,7 +46,7 @@ def test_json_contains_the_trace_and_html_is_written(trained, tmp_path):
     (line,) = [line for line in shown.stdout.splitlines() if line.startswith("{")]
     trace = translume.ClassTrace.from_dict(json.loads(line)["trace"])
     assert trace == translume.trace_classification(
-        load_classifier(trained, device="cpu"),
+        load(trained, device="cpu"),
         "a b owl c",
         show=("pooling", "occlusion", "occlusion-mask", "input-gradient"),
     )
@@ -54,10 +54,10 @@ def test_json_contains_the_trace_and_html_is_written(trained, tmp_path):
 
 
 def test_a_labelled_corpus_shows_calibration_and_the_most_confident_mistakes(trained, labelled):
-    shown = run("inspect", trained, "--corpus", *labelled)
+    shown = run("inspect", "corpus", trained, *labelled)
     assert shown.exit_code == 0, shown.output
     sources, labels = (file.read_text().splitlines() for file in labelled)
-    scores = evaluate_classification(load_classifier(trained, device="cpu"), sources, labels)
+    scores = evaluate_classification(load(trained, device="cpu"), sources, labels)
     assert str(scores.scores[0]) in shown.output
     assert scores.calibration in shown.output
     counts = [each.count for each in scores.reliability.bins if each.count]
@@ -65,7 +65,7 @@ def test_a_labelled_corpus_shows_calibration_and_the_most_confident_mistakes(tra
     assert [int(row[3]) for row in rows] == counts
     assert "  line 37: " in shown.output
     assert sources[-1] in shown.output
-    as_json = run("inspect", trained, "--corpus", *labelled, "--json")
+    as_json = run("inspect", "corpus", trained, *labelled, "--json")
     content = json.loads(as_json.stdout)
     assert content["mistakes"][0]["line"] == 37
     assert content["mistakes"][0]["wanted"] == labels[-1]
@@ -75,45 +75,35 @@ def test_a_labelled_corpus_shows_calibration_and_the_most_confident_mistakes(tra
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["a", "--target", "b"],
-            "inspect: --target, --reference, --alternatives and --compare are for translators, found a classifier",
-        ),
-        (
-            ["a", "--alternatives", "3"],
-            "inspect: --target, --reference, --alternatives and --compare are for translators, found a classifier",
-        ),
-        (["a", "--beam", "2"], "inspect: decoding.beam has no effect on a classifier here"),
-        (["a", "--edit", "b"], "inspect: --why-not, --force and --edit are for translators, found a classifier"),
-        (["a", "--attribution", "oclusion"], "attribution: found 'oclusion'; did you mean 'occlusion'?"),
-        (
-            ["--corpus", "TEXTS", "LABELS", "--html", "OUT"],
-            "inspect: --html of a classifier is for a TEXT, found --corpus",
-        ),
-        (
-            ["--corpus", "TEXTS", "LABELS", "--attribution", "occlusion"],
-            "inspect: --target, --reference, --alternatives and --attribution are for a TEXT, found --corpus",
-        ),
-        ([" "], "text: found a blank text, expected a text to classify"),
+        (["text", "MODEL", "a", "--target", "b"], "--target cannot be combined with a classifier"),
+        (["text", "MODEL", "a", "--alternatives", "3"], "--alternatives cannot be combined with a classifier"),
+        (["text", "MODEL", "a", "--beam", "2"], "inspect: decoding.beam has no effect on a classifier here"),
+        (["text", "MODEL", "a", "--attribution", "oclusion"],
+         "attribution: found 'oclusion'; did you mean 'occlusion'?"),
+        (["text", "MODEL", " "], "text: found a blank text, expected a text to classify"),
+        (["edit", "MODEL", "a", "b"],
+         "MODEL: is a classifier, expected a translator; its commands are classify, evaluate and inspect"),
+        (["corpus", "MODEL", "TEXTS", "LABELS", "--html", "OUT"], "--html cannot be combined with a classifier"),
+        (["corpus", "MODEL", "TEXTS", "LABELS", "--compare", "MODEL"],
+         "--compare cannot be combined with a classifier"),
     ],
-)
+)  # fmt: skip
 def test_invalid_options_give_a_one_line_error(trained, labelled, tmp_path, words, message):
-    places = {"TEXTS": labelled[0], "LABELS": labelled[1], "OUT": tmp_path / "out.html"}
-    shown = run("inspect", trained, *[places.get(word, word) for word in words])
-    assert shown.exit_code == 1
-    assert shown.output.strip().removeprefix("Error: ") == message
+    places = {"MODEL": trained, "TEXTS": labelled[0], "LABELS": labelled[1], "OUT": tmp_path / "out.html"}
+    shown = run("inspect", *[places.get(word, word) for word in words])
+    assert (shown.exit_code, shown.output) == (1, f"Error: {message.replace('MODEL', str(trained))}\n")
 
 
 def test_files_of_unequal_length_and_unknown_labels_are_named(trained, labelled, tmp_path):
     short = tmp_path / "short"
     short.write_text("animal\nfruit\n")
-    shown = run("inspect", trained, "--corpus", labelled[0], short)
+    shown = run("inspect", "corpus", trained, labelled[0], short)
     assert shown.output.strip().removeprefix("Error: ") == (
         f"{labelled[0]} has 37 lines but {short} has 2; expected as many in both"
     )
     wrong = tmp_path / "wrong"
     wrong.write_text("".join(["animal\n"] * 36 + ["animol\n"]))
-    shown = run("inspect", trained, "--corpus", labelled[0], wrong)
+    shown = run("inspect", "corpus", trained, labelled[0], wrong)
     assert shown.output.strip().removeprefix("Error: ") == (
         f"{wrong}:37: label 'animol' is not in the training data; did you mean 'animal'?"
     )

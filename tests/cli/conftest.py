@@ -21,7 +21,7 @@ def command(warm_python: Path) -> list[str]:
     return [str(warm_python), "-c", PROGRAM]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run() -> Type:
     """Return a function that runs `translume WORDS` with text on standard input."""
 

@@ -14,12 +14,10 @@ import pytest
 import zstandard
 from click.testing import Result
 
+from translume.cli.bulk import outputs_of, written
 from translume.data import read_lines
 from translume.errors import DataError, SettingsError, TranslationError
-from translume.translator import Translation, scoring
-from translume.translator.bulk import Shard, as_line, shards_of, write_shard
-from translume.translator.planning import Line, LineError
-from translume.translator.workers import outcomes
+from translume.translator import scoring
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +39,11 @@ def test_each_file_gets_its_translations_and_failures_are_named(
     assert first.exit_code == 1
     assert [line for line in first.stderr.splitlines() if line.startswith("warning: ") and "c.txt" in line] == [
         f"warning: {tmp_path}/c.txt:2: not UTF-8 (byte 0xff at column 1); if it is Windows-1252, convert it: "
-        f"iconv -f WINDOWS-1252 -t UTF-8 {tmp_path}/c.txt > {tmp_path}/c.utf-8.txt; the other files are translated"
+        f"iconv -f WINDOWS-1252 -t UTF-8 {tmp_path}/c.txt > {tmp_path}/c.utf-8.txt; the other files are processed"
     ]
     (failure,) = [line for line in first.stderr.splitlines() if f"{tmp_path}/a.txt:2" in line]
     assert failure.startswith(f"warning: {tmp_path}/a.txt:2: the text has 2,")
-    assert failure.endswith("; it has no translation")
+    assert failure.endswith("; it has no result")
     assert sorted(path.name for path in out.iterdir()) == ["a.txt", "b.txt.zst"]
     found = list(read_lines(out / "a.txt"))
     alone = run("translate", folder / "model", "--split", "never", "--beam", "1", text="ab kl\nfgh a\ncde mno\n")
@@ -75,25 +73,31 @@ def test_options_of_single_files_are_refused(run: Callable[..., Result], folder:
     alone = run("translate", model, "--input", "a")
     assert alone.stderr == ("Error: --input, --output: found one of them, expected both; --column is for them\n")
     both = run("translate", model, folder / "a.en", "--input", "a", "--output", tmp_path)
-    assert both.stderr == "Error: FILE: found with --input, expected only --input and --output\n"
+    assert both.stderr == "Error: FILE cannot be combined with --input\n"
 
 
-def test_inputs_of_the_same_name_are_refused(tmp_path: Path) -> None:
-    for name in ("x", "y"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "a.txt").write_text("a\n")
+def test_inputs_of_the_same_name_and_outputs_that_are_inputs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        shards_of([f"{tmp_path}/**/*.txt"], tmp_path / "out")
-    assert str(caught.value) == (
-        f"{tmp_path}/y/a.txt: has the same name as {tmp_path}/x/a.txt; give each --input its own --output"
-    )
+        outputs_of(["x/a.txt", "y/a.txt"], tmp_path / "out")
+    assert str(caught.value) == "y/a.txt: has the same name as x/a.txt; give each --input its own --output"
+    with pytest.raises(SettingsError) as refused:
+        outputs_of([f"{tmp_path}/a.txt"], tmp_path / "." / "b" / "..")
+    assert str(refused.value).startswith(f"--output: {tmp_path}/b/../a.txt would replace an input; expected another")
 
 
-def test_an_output_is_never_an_input(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a\n")
-    with pytest.raises(SettingsError) as caught:
-        shards_of([f"{tmp_path}/*.txt"], tmp_path / "." / "b" / "..")
-    assert str(caught.value).startswith(f"--output: {tmp_path}/b/../a.txt would replace an input; expected another")
+def test_an_output_is_complete_or_missing(tmp_path: Path) -> None:
+    (tmp_path / ".out.txt.gz.0123abcd.part").write_bytes(b"of a killed process")
+    with written(tmp_path / "out.txt.gz") as file:
+        file.write("a\nb\n")
+    assert list(read_lines(tmp_path / "out.txt.gz")) == ["a", "b"]
+
+    def lost() -> Iterator[str]:
+        yield "a\n"
+        raise TranslationError("after line 1: a worker was lost")
+
+    with pytest.raises(TranslationError), written(tmp_path / "lost.txt") as file:
+        file.writelines(lost())
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt.gz"]
 
 
 def test_pairs_of_many_files_are_scored_and_inspected_as_alone(
@@ -110,7 +114,7 @@ def test_pairs_of_many_files_are_scored_and_inspected_as_alone(
     assert made.exit_code == 1
     (failure,) = [line for line in made.stderr.splitlines() if line.startswith("warning: ")]
     assert failure.startswith(f"warning: {tmp_path}/p.jsonl.zst:2: the source has 2,")
-    assert failure.endswith("; it has no score")
+    assert failure.endswith("; it has no result")
     found = list(read_lines(out / "p.jsonl.log_probs.zst"))
     sources, targets = zip(*pairs, strict=True)
     parquet.write_table(pyarrow.table({"s": sources, "t": targets}), tmp_path / "p.parquet")
@@ -127,9 +131,9 @@ def test_pairs_of_many_files_are_scored_and_inspected_as_alone(
     assert objects == pytest.approx(list(map(float, alone)), abs=1e-5)
 
     (out / "p.en.jsonl").unlink()
-    assert run("inspect", model, "--corpus", *parallel).exit_code == 0
+    assert run("inspect", "pairs", model, *parallel).exit_code == 0
     views = {view["line"]: view for view in map(json.loads, read_lines(out / "p.en.jsonl"))}
-    lens = run("inspect", model, "--corpus", tmp_path / "p.en", tmp_path / "p.de", "--json")
+    lens = run("inspect", "corpus", model, tmp_path / "p.en", tmp_path / "p.de", "--json")
     suspects = json.loads(lens.stdout)["suspects"]
     assert [view["line"] for view in suspects] == sorted(views, key=lambda line: views[line]["gain"])
     for view in suspects:
@@ -164,60 +168,22 @@ def test_files_that_are_no_pairs_are_one_line_each_and_have_no_output(
     both = run(*words, folder / "a.de", "--input", tmp_path / "empty", "--targets", tmp_path / "empty")
     assert (both.exit_code, both.stderr.splitlines()[-1]) == (
         1,
-        f"warning: {tmp_path}/empty: empty file, expected one sentence a line; the other files are scored",
+        f"warning: {tmp_path}/empty: empty file, expected one sentence a line; the other files are processed",
     )
     assert [path.name for path in out.iterdir()] == ["a.en.log_probs"]
     for wrong, message in (
         ([*words, folder / "*.de"], f"--input: {folder}/a.en stands for 1 files, but"),
         ([*words, folder / "a.de", "--input", "b"], "--input: found 2, but --targets 1; expected as many of each"),
-        ([*words, folder / "a.de", "--columns", "a,b"], "--columns: found with --targets, expected tables"),
+        ([*words, folder / "a.de", "--columns", "a,b"], "--columns cannot be combined with --targets"),
         (["score", model, "--output", out, "--input", "a", "--columns", "a"], "--columns: found 'a', expected two"),
         (["score", model, folder / "a.en"], "score: expected MODEL SOURCE TARGET, or --input and --output"),
-        (["score", model, "a", "b", "--workers", "2"], "--workers: found without --input, expected --input and"),
-        (["inspect", model, "--input", "a", "--output", out], "--input: found without --corpus, expected both"),
-        (
-            ["inspect", model, "--corpus", "--input", folder / "a.en", "--output", out, "--beam", "2"],
-            "inspect: decoding options are for a TEXT or --compare, found --corpus alone",
-        ),
+        (["score", model, "a", "b", "--workers", "2"], "--workers: expected --input and"),
     ):
         (folder / "b.de").touch()
         found = run(*wrong)
         (folder / "b.de").unlink()
         assert found.stderr.startswith(f"Error: {message}"), found.stderr
         assert (found.exit_code, found.stderr.count("\n")) == (1, 1)
-
-
-def test_lines_after_one_that_fails_are_translated_in_order(tmp_path: Path) -> None:
-    def translate(lines: list[Line]) -> Iterator[Translation]:
-        for line in lines:
-            if line.text == "bad":
-                raise LineError(line, "too bad")
-            yield Translation(source=line.text, text=line.text.upper())
-
-    lines = [Line(number=n, text=text) for n, text in enumerate(["a", "bad", "b", "bad", "bad", "c"], 1)]
-    shard = Shard("a", tmp_path / "out.txt.gz")
-    (tmp_path / ".out.txt.gz.0123abcd.part").write_bytes(b"of a killed process")
-    found = list(write_shard(shard, outcomes(translate, lines), as_line))
-    assert [str(each) for each in found if isinstance(each, LineError)] == [f"line {n}: too bad" for n in (2, 4, 5)]
-    assert list(read_lines(shard.target)) == ["A", "", "B", "", "", "C"]
-
-    read = 0
-
-    def failing(lines: list[Line]) -> Iterator[Translation]:
-        nonlocal read
-        read += len(lines)
-        raise LineError(lines[0], "too bad")
-
-    assert len(list(outcomes(failing, lines * 100))) == 600
-    assert read < 600 * 33  # not the square of the number of lines
-
-    def lost(lines: list[Line]) -> Iterator[Translation]:
-        yield Translation(source="a", text="A")
-        raise TranslationError("after line 1: a worker was lost")
-
-    with pytest.raises(TranslationError, match="after line 1: a worker was lost"):
-        list(write_shard(Shard("a", tmp_path / "lost.txt"), outcomes(lost, lines), as_line))
-    assert [path.name for path in tmp_path.iterdir()] == ["out.txt.gz"]
 
 
 def test_files_of_an_address_are_translated_and_trained_on(
@@ -248,4 +214,4 @@ def test_options_of_bulk_translation_are_refused_without_files(
     run: Callable[..., Result], folder: Path, option: tuple[str, str]
 ) -> None:
     found = run("translate", folder / "model", *option, text="ab\n")
-    assert found.stderr == f"Error: {option[0]}: found without --input, expected --input and --output\n"
+    assert found.stderr == f"Error: {option[0]}: expected --input and --output as well\n"

@@ -80,7 +80,7 @@ def test_faults_of_a_document_are_one_line_that_names_it_and_write_nothing(run, 
 @pytest.mark.parametrize("option", ["--json", "--nbest=2"])
 def test_options_about_lines_are_refused_for_documents(run, folder: Path, option: str) -> None:
     found = run("translate", folder / "m", folder / "page.html", option)
-    reason = f"{option.partition('=')[0]}: {folder / 'page.html'} is a document; expected lines of text"
+    reason = f"{option.partition('=')[0]} cannot be combined with {folder / 'page.html'}, which is a document"
     assert (found.exit_code, found.stderr, found.stdout) == (1, f"Error: {reason}\n", "")
 
 

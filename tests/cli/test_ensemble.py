@@ -49,7 +49,7 @@ def test_impossible_options_are_one_line_errors(run, model: Path, words: list[st
 
 def test_ensemble_with_workers_is_refused(run, model: Path) -> None:
     found = run("translate", model, "--ensemble", model, "--workers", "2", text=TEXT)
-    assert (found.exit_code, found.stderr) == (1, "Error: workers: found 2 with --ensemble, expected 1\n")
+    assert (found.exit_code, found.stderr) == (1, "Error: --workers 2 cannot be combined with --ensemble\n")
 
 
 def test_a_diverse_beam_writes_different_targets(run, model: Path) -> None:

@@ -11,10 +11,9 @@ from click.testing import CliRunner, Result
 
 from translume.checkpoint import read_config, read_history
 from translume.cli import main
-from translume.comparison.heads import Row, chosen_kinds, config_with, head_kinds, read_rows
-from translume.comparison.measuring import Measures
-from translume.comparison.table import Comparison, aligned
 from translume.config import Config, ProjectedSettings, SoftmaxSettings
+from translume.experiments.heads import Comparison, Row, aligned, chosen_kinds, config_with, head_kinds, read_rows
+from translume.experiments.measuring import Measures
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,8 +137,13 @@ def test_failed_head_is_a_row_with_the_reason_and_the_others_continue(compared: 
 def test_failure_of_all_heads_is_a_one_line_error(tmp_path: Path) -> None:
     path = write_corpus(tmp_path)
     (tmp_path / "train.de").unlink()
-    result = typed(path, "--kinds", "softmax", "--out", tmp_path / "out")
+    words = ("--kinds", "softmax", "--out", tmp_path / "out", "--set", "training.warmup_updates=1000")
+    result = typed(path, "--updates", "2", *words)
     assert result.exit_code == 1
+    assert result.stderr.splitlines()[0] == (
+        "warning: training.warmup_updates = 1,000, but the training has 2 updates: "
+        "the learning rate never reaches its peak"
+    )
     reason = f"{tmp_path}/train.de: no such file"
     assert result.stderr.splitlines()[-1] == f"Error: {tmp_path}/out: no head was trained; softmax: {reason}"
     assert not list((tmp_path / "out").glob("*.log"))
@@ -166,15 +170,6 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path, command: list[str])
     row = read_rows(tmp_path / "out")[0]
     assert (row.measures, row.failure) == (None, "")
     assert row.peak_bytes is not None
-
-
-def test_fewer_updates_than_the_warm_up_are_warned_about(tmp_path: Path) -> None:
-    path = write_corpus(tmp_path)
-    words = ("--kinds", "softmax", "--out", tmp_path / "out", "--set", "training.warmup_updates=1000")
-    assert typed(path, "--updates", "2", "--threads", "1", *words).stderr.splitlines()[0] == (
-        "warning: training.warmup_updates = 1,000, but the training has 2 updates: "
-        "the learning rate never reaches its peak"
-    )
 
 
 @pytest.mark.parametrize(

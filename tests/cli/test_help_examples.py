@@ -54,6 +54,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "news.1.de": sources[:3],
         "questions": sources[:3],
         "ids": ["5 6", "7"],
+        "pairs.1.tsv": [f"{text}\t{text[::-1]}" for text in sources[:3]],
         "labels.tsv": [f"{text}\t{len(text) % 2}" for text in sources],
     }.items():
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -10,8 +10,8 @@ import pytest
 
 from translume.config import Config
 from translume.data import Pair
-from translume.recommend.sequence import SIZES, choose
-from translume.recommend.survey import Side, copied_share, language_of, survey
+from translume.experiments.pairs import SIZES, choose
+from translume.experiments.survey import Side, copied_share, language_of, survey
 
 
 def side(language: str = "en", script: str = "latin", characters: int = 61, **more: float) -> Side:
@@ -340,13 +340,17 @@ def test_init_for_several_pairs_prints_toml_of_one_model(run, files: Path) -> No
     assert result.stderr == ("842 pairs, en to de, de to en, en to fr, fr to en; 2 % of it held out for validation\n")
 
 
-def test_init_for_several_pairs_refuses_what_it_cannot_read(run, files: Path) -> None:
+def test_init_refuses_what_it_cannot_read(run, files: Path) -> None:
     (files / "corpus").write_text("a\n", encoding="utf-8")
     for words, message in (
         ((files / "train.en", "--both"),
-         "--corpus, --both: found one training file, expected TRAIN_SOURCE and TRAIN_TARGET"),
+         "--both: expected TRAIN_TARGET as well"),
         ((files / "train.en", files / "train.de", "--both", "--columns", "a,b"),
-         "--columns: expected none with --corpus or --both"),
+         "--columns cannot be combined with --both"),
+        ((files / "train.en", files / "train.de", "--columns", "0,1"),
+         "--columns cannot be combined with TRAIN_TARGET"),
+        ((files / "train.en", files / "train.de", "--valid-source", "v"),
+         "--valid-source: expected --valid-target as well"),
         ((files / "train.en", files / "corpus", "--both"),
          f"{files}/corpus: no language in the name, expected a name such as train.en"),
         ((files / "train.en", files / "train.en", "--both"),

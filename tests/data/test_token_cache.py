@@ -18,7 +18,7 @@ from translume.config.data import CleaningSettings, DataSettings
 from translume.data import BatchPlan, corpus, encoding, held_out, prepare, read_pairs, token_cache
 from translume.data.token_cache import file_digest
 from translume.errors import DataError
-from translume.processes import ProcessLostError
+from translume.parallel import ProcessLostError
 
 SIDE = st.text("abc", min_size=1, max_size=7)
 PAIRS = [(f"source {i}", f"target number {i}") for i in range(101)]
@@ -366,14 +366,15 @@ def test_progress_counts_the_pairs_read(corpus_files, by_bytes, tmp_path, monkey
 
 def test_processes_do_not_change_the_cache(write, by_bytes, tmp_path, monkeypatch):
     monkeypatch.setattr(token_cache, "_CHUNK", 7)
-    monkeypatch.setattr(encoding, "START_SECONDS", 0.0)
+    monkeypatch.setattr(encoding, "LONG_BYTES", 1)
+    monkeypatch.setattr(encoding, "usable_processors", lambda: 2)
     lines = [f"source {i}\t{'x' * (i % 23)}" for i in range(101)]
     lines += [*lines[40:53], "здравствуйте\tx"]
     files = tuple(write(f"{number}.tsv", lines[number::3]) for number in range(3))
     rules = CleaningSettings(max_tokens=19, duplicates=True, source_script="latin")
     chosen = DataSettings(train=files, cleaning=rules)
     contents = []
-    for processes in (1, 2):
+    for processes in (1, None):
         found = prepare(chosen, by_bytes, by_bytes, tmp_path / str(processes), split="train", processes=processes)
         (home,) = made(tmp_path / str(processes))
         contents.append({path.name: path.read_bytes() for path in home.iterdir()})

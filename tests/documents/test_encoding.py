@@ -17,7 +17,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufe
 def test_an_unchanged_text_is_encoded_to_the_original_bytes(text: str, how: tuple[bytes, str]) -> None:
     mark, encoding = how
     data = mark + text.encode(encoding)
-    found = EncodedText.of(data)
+    found = EncodedText.from_bytes(data)
     assert (found.text, found.encode(found.text)) == (text, data)
     file = FORMATS[".txt"].read(data)
     assert file.with_runs([segment.runs for segment in file.segments]) == data
@@ -42,7 +42,7 @@ def test_an_unchanged_text_is_encoded_to_the_original_bytes(text: str, how: tupl
 def test_the_encoding_of_html_is_detected_as_in_browsers(head: str, encoding: str) -> None:
     letter = {"koi8-r": "я", "shift_jis": "漢"}.get(encoding, "é")
     data = f"{head}<p>a{letter}</p>".encode(encoding)
-    found = EncodedText.of_html(data)
+    found = EncodedText.from_html(data)
     assert (found.text, found.encode(found.text)) == (f"{head}<p>a{letter}</p>", data)
 
 
@@ -52,11 +52,11 @@ def test_the_encoding_of_html_is_detected_as_in_browsers(head: str, encoding: st
 def test_old_names_stand_for_the_larger_encodings_that_browsers_read(named: str, text: str) -> None:
     larger = {"gb2312": "gbk", "shift_jis": "cp932", "euc-kr": "cp949", "iso-8859-9": "cp1254"}[named]
     data = f'<meta charset="{named}"><p>{text}'.encode(larger)
-    assert EncodedText.of_html(data).text.endswith(text)
+    assert EncodedText.from_html(data).text.endswith(text)
 
 
 def test_html_that_is_not_utf_8_is_read_as_windows_1252() -> None:
-    assert EncodedText.of_html(b"caf\xe9 \x80").text == "café €"
+    assert EncodedText.from_html(b"caf\xe9 \x80").text == "café €"
     page = FORMATS[".html"].read(b"<p>caf\xe9</p>")
     assert page.with_runs([("漢 é",)]) == b"<p>&#28450; \xe9</p>"
 
@@ -68,7 +68,7 @@ def test_undecodable_text_is_refused_with_the_position() -> None:
         (codecs.BOM_UTF8 + b"\xff", "it is not utf-8 text at byte 3"),
     ):
         with pytest.raises(DocumentError) as caught:
-            EncodedText.of(data)
+            EncodedText.from_bytes(data)
         assert str(caught.value) == reason
     with pytest.raises(DocumentError, match=r"^it is not cp1252 text at byte 1$"):
-        EncodedText.of_html(b"\xff\x81")
+        EncodedText.from_html(b"\xff\x81")

@@ -14,8 +14,8 @@ from translume.documents.sentences import SplitSegments
 
 
 def translated(html: str, change: Callable[[str], str] = str.upper) -> str:
-    page = HtmlText.of(html)
-    sheet = SplitSegments.of(page.segments, "en")
+    page = HtmlText.from_string(html)
+    sheet = SplitSegments.from_segments(page.segments, "en")
     return page.with_runs(
         list(sheet.join([done(line, change(line), monotone(len(line.split()))) for line in sheet.lines]))
     )
@@ -162,8 +162,8 @@ def test_special_characters_are_escaped() -> None:
 
 
 def test_sentences_continue_across_inline_tags_but_not_across_blocks() -> None:
-    page = HtmlText.of("<h1>One</h1><p>Two <b>three. Four</b> five.<div>Six</div> seven<br>eight")
-    lines = SplitSegments.of(page.segments, "en").lines
+    page = HtmlText.from_string("<h1>One</h1><p>Two <b>three. Four</b> five.<div>Six</div> seven<br>eight")
+    lines = SplitSegments.from_segments(page.segments, "en").lines
     assert lines == ("One", "Two three.", "Four five.", "Six", "seven", "eight")
 
 

@@ -19,7 +19,7 @@ def translated(
     segment: Segment, change: Callable[[str], str], links: Callable[[int], list[tuple[int, int]]]
 ) -> tuple[str, ...]:
     """Translate sentences with `change`; `links` returns the word alignment for a number of words."""
-    sheet = SplitSegments.of([segment], "en")
+    sheet = SplitSegments.from_segments([segment], "en")
     return next(sheet.join([done(line, change(line), links(len(line.split()))) for line in sheet.lines]))
 
 

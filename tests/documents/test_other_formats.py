@@ -28,7 +28,7 @@ CONTAINER = '<?xml version="1.0"?><container/>'
 
 def translated(suffix: str, data: bytes, change: Callable[[str], str] = str.upper) -> bytes:
     file = FORMATS[suffix].read(data)
-    sheet = SplitSegments.of(file.segments, "en")
+    sheet = SplitSegments.from_segments(file.segments, "en")
     found = [done(line, change(line), monotone(len(line.split()))) for line in sheet.lines]
     return file.with_runs(list(sheet.join(found)))
 

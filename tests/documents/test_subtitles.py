@@ -15,7 +15,7 @@ from translume.errors import DocumentError
 
 def translated(text: str, change: Callable[[str], str] = str.upper) -> str:
     file = FORMATS[".srt"].read(text.encode())
-    sheet = SplitSegments.of(file.segments, "en")
+    sheet = SplitSegments.from_segments(file.segments, "en")
     found = [done(line, change(line), monotone(len(line.split()))) for line in sheet.lines]
     return file.with_runs(list(sheet.join(found))).decode()
 
@@ -51,7 +51,7 @@ def test_only_text_is_translated() -> None:
 
 
 def test_a_sentence_continues_across_lines_but_not_across_speakers() -> None:
-    lines = SplitSegments.of(FORMATS[".srt"].read(SUBTITLES.encode()).segments, "en").lines
+    lines = SplitSegments.from_segments(FORMATS[".srt"].read(SUBTITLES.encode()).segments, "en").lines
     assert lines == ("I went to the store.", "Hello.", "Hi there.", "{curly} 50 %")
 
 

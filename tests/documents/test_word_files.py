@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.documents.test_markup_placement import done, linked, monotone
 
-from translume.documents import zipped_xml as word
+from translume.documents import office as word
 from translume.documents.files import FORMATS
 from translume.documents.markup_placement import place_markup
 from translume.documents.segments import Mark
@@ -31,7 +31,7 @@ W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 
 def translated(data: bytes, change: Callable[[str], str] = str.upper) -> bytes:
     file = FORMATS[".docx"].read(data)
-    sheet = SplitSegments.of(file.segments, "en")
+    sheet = SplitSegments.from_segments(file.segments, "en")
     found = [done(line, change(line), monotone(len(line.split()))) for line in sheet.lines]
     return file.with_runs(list(sheet.join(found)))
 

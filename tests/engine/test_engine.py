@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from translume.decoding import BeamSearch, Greedy, MinimumLength, search
 from translume.engine import Choice, Engine, EngineError, build_engine, self_test
 from translume.model import StaleStateError
-from translume.translator.engines import refuse_unsound
+from translume.translator.loading import refuse_unsound
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 

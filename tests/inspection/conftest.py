@@ -1,22 +1,40 @@
 """Small translators of every head and both norms, with random weights wide enough for distinct predictions."""
 
+import copy
 import typing
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
-from translume.checkpoint import Checkpoint, build_model
-from translume.config import Config, ModelSettings, TokenizerSettings, heads
+from translume.checkpoint import Checkpoint, ClassifierCheckpoint, build_model
+from translume.checkpoint.building import build_classifier
+from translume.config import ClassifySettings, Config, ModelSettings, TokenizerSettings, heads
+from translume.inspection import (
+    BeamRecord,
+    ClassTrace,
+    CorpusLens,
+    Forced,
+    Trace,
+    compare_on_corpus,
+    force_token,
+    inspect_corpus,
+    record_beam,
+    trace,
+    trace_classification,
+)
 from translume.model import HeadData
-from translume.text import train_tokenizer
-from translume.translator import Translator
+from translume.text import Labels, train_tokenizer
+from translume.translator import Classifier, Translator
 
 SHORT = ("decoding.beam=3", "decoding.max_length_ratio=0.5", "decoding.max_length_extra=4")
 """Random weights hardly ever end a target."""
 ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
+CLASSES = ("animal", "colour", "fruit", "sound", "tool")
+MARKUP = ALPHABET + "<>/&\"'"
 
 
 def kinds() -> list[type]:
@@ -44,9 +62,14 @@ class Pairs:
 
 @cache
 def build(
-    kind: type = heads.SoftmaxSettings, norm: str = "pre", options: tuple[str, ...] = (), seed: int = 3, **model
+    kind: type = heads.SoftmaxSettings,
+    norm: str = "pre",
+    options: tuple[str, ...] = (),
+    seed: int = 3,
+    alphabet: str = ALPHABET,
+    **model,
 ) -> Translator:
-    tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [ALPHABET])
+    tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [alphabet])
     sizes = {"encoder_layers": 2, "decoder_layers": 3, "max_positions": 41, **model}
     settings = ModelSettings(width=22, feed_forward=29, attention_heads=11, norm=norm, head=kind(), **sizes)
     with torch.random.fork_rng(devices=[]):
@@ -68,6 +91,32 @@ def build(
     return Translator(Checkpoint(config=config, model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer))
 
 
+@cache
+def build_text_classifier(
+    pooling: str = "attention",
+    *,
+    several: bool = False,
+    options: tuple[str, ...] = (),
+    alphabet: str = ALPHABET,
+    **shape,
+) -> Classifier:
+    tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [alphabet])
+    head = ClassifySettings(pooling=pooling, labels="several" if several else "one")
+    settings = ModelSettings(
+        width=22, feed_forward=29, attention_heads=11, head=head, dropout=0.3,
+        **{"encoder_layers": 2, "max_positions": 19, **shape},
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        network = build_classifier(settings, len(tokenizer), len(CLASSES)).eval()
+        for parameter in network.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    task = ("data.task=classification", "data.label_separator=+", "training.label_smoothing=0.0")
+    config = Config(model=settings).change(*task, *options)
+    labels = Labels(CLASSES, "+" if several else "")
+    return Classifier(ClassifierCheckpoint(config=config, model=network, source_tokenizer=tokenizer, labels=labels))
+
+
 @pytest.fixture(scope="session")
 def make() -> Callable[..., Translator]:
     return build
@@ -81,6 +130,57 @@ def translator_of_every_head(request: pytest.FixtureRequest) -> Translator:
 @pytest.fixture(scope="session", params=["pre", "post"])
 def translator_of_both_norms(request: pytest.FixtureRequest) -> Translator:
     return build(norm=request.param)
+
+
+@pytest.fixture(scope="session")
+def translator() -> Translator:
+    """A translator of texts with markup, to be drawn."""
+    return build(options=("decoding.max_length=13",), alphabet=MARKUP)
+
+
+@pytest.fixture(scope="session")
+def make_trace(translator: Translator) -> Callable[..., Trace]:
+    return lambda source, target=None, **options: trace(translator, source, target, **options)
+
+
+@pytest.fixture(scope="session")
+def make_beam(translator: Translator) -> Callable[..., BeamRecord]:
+    return lambda source, **options: record_beam(translator, source, **options)
+
+
+@pytest.fixture(scope="session")
+def make_forced(translator: Translator) -> Callable[..., Forced]:
+    return lambda source, step, token: force_token(translator, source, step, token)
+
+
+@pytest.fixture(scope="session")
+def class_trace() -> ClassTrace:
+    """A trace of a text with markup and an unknown character."""
+    classifier = build_text_classifier(alphabet='abcdefghi owl<>/&"', max_positions=41, encoder_layers=1)
+    return trace_classification(classifier, 'the <b> 早 owl & </script> "hen"')
+
+
+PAIRS = [
+    ("hello <b> </script> & you", 'b & "c" </script>'),
+    *((f"{one} {other}", f"{other} {one}") for one in ("abc", "de", "fghi", "j") for other in ("klm", "nop.", "q!")),
+]
+
+
+@pytest.fixture(scope="session")
+def lens_alone(translator: Translator) -> CorpusLens:
+    return inspect_corpus(translator, [*PAIRS, ("a" * 41, "b")])
+
+
+@pytest.fixture(scope="session")
+def lens(translator: Translator, lens_alone: CorpusLens) -> CorpusLens:
+    """A corpus lens with the comparison of two models."""
+    other = copy.deepcopy(translator.checkpoint.model)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(5)
+        for parameter in other.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    opponent = Translator(replace(translator.checkpoint, model=other))
+    return replace(lens_alone, comparison=compare_on_corpus(translator, opponent, PAIRS))
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -109,8 +209,8 @@ def backwards() -> Translator:
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, (update + 1) / 50) * (1 - update / updates)
         length = int(torch.randint(3, 9, (1,), generator=generator))
-        text = strings(tokenizer, generator, 64, length)
-        begin, end = (torch.full((64, 1), each) for each in (specials.bos, specials.eos))
+        text = strings(tokenizer, generator, 32, length)
+        begin, end = (torch.full((32, 1), each) for each in (specials.bos, specials.eos))
         source, labels = torch.cat([text, end], 1), torch.cat([text.flip(1), end], 1)
         given = torch.cat([begin, labels[:, :-1]], 1)
         mask = torch.ones_like(source, dtype=torch.bool)

@@ -12,7 +12,6 @@ from translume.errors import SettingsError
 from translume.inspection import attribution, inputs
 
 SOURCE, TARGET = "the cat sat.", "le chat!"
-GRADIENTS = ("input-gradient", "integrated-gradients")
 
 
 def forced(translator, source, mask=None):
@@ -49,7 +48,7 @@ def compare(found, expected):
     torch.testing.assert_close(found[finite], expected[finite], rtol=1e-4, atol=2e-5)
 
 
-def test_the_prior_is_the_same_step_with_only_an_end_mark_as_source(translator_of_every_head):
+def test_the_prior_is_the_same_step_with_only_eos_as_source(translator_of_every_head):
     trace = translume.trace(translator_of_every_head, SOURCE, TARGET, show=("prior",))
     blank = forced(translator_of_every_head, source_of(translator_of_every_head)[-1:])
     own = forced(translator_of_every_head, source_of(translator_of_every_head))
@@ -120,7 +119,7 @@ def test_the_only_segment_of_a_source_can_be_left_out(pooled):
 def test_occluding_many_tokens_in_chunks_gives_the_same_result(make, monkeypatch):
     show = ("occlusion", "occlusion-mask")
     whole = translume.trace(make(), SOURCE, TARGET, show=show).attributions
-    monkeypatch.setattr(attribution, "MOST_TOKENS", 20)
+    monkeypatch.setattr(attribution, "MAX_TOKENS", 20)
     parts = translume.trace(make(), SOURCE, TARGET, show=show).attributions
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(as_tensor(one.values), as_tensor(other.values), rtol=1e-4, atol=1e-5)
@@ -140,10 +139,8 @@ def test_occlusion_by_the_unknown_token_is_refused_if_there_is_none(make, monkey
 def test_input_times_gradient_is_the_directional_derivative_of_each_score(translator_of_every_head):
     trace = translume.trace(translator_of_every_head, SOURCE, TARGET, show=("input-gradient",))
     found = as_tensor(trace.attributions[0].values)
-    model, sentence = (
-        translator_of_every_head.checkpoint.model,
-        inputs.trace_inputs(translator_of_every_head, SOURCE, TARGET, None).sentence(),
-    )
+    model = translator_of_every_head.checkpoint.model
+    sentence = inputs.trace_inputs(translator_of_every_head, SOURCE, TARGET, None).sentence()
     table = model.encoder.embedding.table
     vectors = []
     handle = table.register_forward_hook(lambda _, inputs, output: vectors.append(output) or output.requires_grad_())
@@ -192,8 +189,7 @@ def test_without_captum_integrated_gradients_name_the_package_to_install(make, m
     assert "pip install 'translume[inspect]'" in str(error.value)
 
 
-@pytest.mark.parametrize("method", [*GRADIENTS, "occlusion"])
-def test_parts_not_requested_are_not_computed(make, method):
+def test_parts_not_requested_are_not_computed(make):
     trace = translume.trace(make(), SOURCE, TARGET, show=())
     assert (trace.attention, trace.terms, trace.attributions) == (None, (), ())
     assert all(step.lens == () and step.prior is None for step in trace.steps)

@@ -2,7 +2,6 @@
 
 import json
 import math
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,51 +9,23 @@ import torch
 from torch.nn import functional
 
 import translume
-from translume.checkpoint import ClassifierCheckpoint
-from translume.checkpoint.building import build_classifier
-from translume.config import ClassifySettings, Config, ModelSettings, TokenizerSettings
-from translume.errors import SettingsError, TranslationError
+from translume.errors import TranslumeError
 from translume.inspection.classification import PARTS
 from translume.model.classifier import Pooling
-from translume.text import Labels, train_tokenizer
-from translume.translator import Classifier
 
+from .conftest import CLASSES, build_text_classifier
 from .test_schema import problems
 
 TEXT = "the cat sat."
-NAMES = ("animal", "colour", "fruit", "sound", "tool")
 WAYS = ("mean", "max", "first", "attention")
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "trace.schema.json"
 EVIDENCE = PARTS[1:]
 
 
-@cache
-def build(
-    pooling: str = "attention", *, several: bool = False, options: tuple[str, ...] = (), **shape: str | int
-) -> Classifier:
-    tokenizer = train_tokenizer(
-        TokenizerSettings(kind="character", size=61, unknown="token"), ["abcdefghijklm nopqrstuvwxyz.!?"]
-    )
-    head = ClassifySettings(pooling=pooling, labels="several" if several else "one")
-    settings = ModelSettings(
-        width=22, feed_forward=29, attention_heads=11, max_positions=19, head=head, dropout=0.3,
-        **{"encoder_layers": 2, **shape},
-    )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        network = build_classifier(settings, len(tokenizer), len(NAMES)).eval()
-        for parameter in network.parameters():
-            parameter.data += 0.3 * torch.randn_like(parameter)
-    task = ("data.task=classification", "data.label_separator=+", "training.label_smoothing=0.0")
-    config = Config(model=settings).change(*task, *options)
-    labels = Labels(NAMES, "+" if several else "")
-    return Classifier(ClassifierCheckpoint(config=config, model=network, source_tokenizer=tokenizer, labels=labels))
-
-
 @pytest.fixture(params=[(way, several) for way in (*WAYS, "ngrams") for several in (False, True)], ids=str)
 def classifier(request):
     way, several = request.param
-    return build(way, several=several)
+    return build_text_classifier(way, several=several)
 
 
 def ids_of(classifier, text=TEXT):
@@ -94,7 +65,7 @@ def test_classes_equal_those_of_classify_and_of_the_loss(classifier):
         own = classifier.labels.names.index(each.label)
         label = torch.tensor([[own]])
         if several:
-            label = functional.one_hot(label, len(NAMES))
+            label = functional.one_hot(label, len(CLASSES))
         loss = classifier.checkpoint.model.loss(source, mask, source, label, mask)
         no = sum(math.log1p(-other.p) for other in trace.classes if other.label != each.label) if several else 0.0
         assert -float(loss.nll) == pytest.approx(each.log_p + no, rel=1e-5, abs=1e-5)
@@ -207,10 +178,10 @@ def test_pooling_is_in_the_trace(classifier):
 
 
 def test_no_number_depends_on_the_number_of_classes_shown():
-    few, many = (translume.trace_classification(build(), TEXT, k=k, show=EVIDENCE) for k in (1, 50))
+    few, many = (translume.trace_classification(build_text_classifier(), TEXT, k=k, show=EVIDENCE) for k in (1, 50))
     assert (few.classes, few.margin, few.entropy) == (many.classes, many.margin, many.entropy)
     for one, other in zip(few.evidence, many.evidence, strict=True):
-        assert (len(one.values), len(other.values)) == (1, len(NAMES))
+        assert (len(one.values), len(other.values)) == (1, len(CLASSES))
         assert one.values[0] == pytest.approx(other.values[0], abs=2e-5)
 
 
@@ -218,16 +189,16 @@ def test_leaving_out_many_tokens_in_chunks_gives_the_same_result(monkeypatch):
     from translume.inspection import classification
 
     show = ("occlusion", "occlusion-mask", "occlusion-unknown")
-    whole = translume.trace_classification(build(), TEXT, show=show).evidence
-    monkeypatch.setattr(classification, "MOST_TOKENS", 29)
-    parts = translume.trace_classification(build(), TEXT, show=show).evidence
+    whole = translume.trace_classification(build_text_classifier(), TEXT, show=show).evidence
+    monkeypatch.setattr(classification, "MAX_TOKENS", 29)
+    parts = translume.trace_classification(build_text_classifier(), TEXT, show=show).evidence
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(torch.tensor(one.values), torch.tensor(other.values), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("keep", ["keep_first", "keep_last"])
 def test_a_truncated_text_is_read_as_classify_reads_it(keep):
-    classifier = build(options=(f"data.cleaning.too_long={keep}",))
+    classifier = build_text_classifier(options=(f"data.cleaning.too_long={keep}",))
     text = "a long text that is cut somewhere"
     trace = translume.trace_classification(classifier, text)
     answer = classifier.classify(text)
@@ -250,40 +221,34 @@ def test_a_trace_follows_the_published_schema_and_can_be_read_back(classifier):
 
 
 def test_tokens_are_shown_as_written_including_unknown_ones():
-    trace = translume.trace_classification(build(), "an 早 owl", show=())
+    trace = translume.trace_classification(build_text_classifier(), "an 早 owl", show=())
     assert "<unk>" in [token.text for token in trace.source_tokens]
     shown = [trace.shown(token) for token in trace.source_tokens]
     assert "早" in shown
     assert shown[-1] == "</s>"
 
 
-def test_invalid_requests_are_refused_in_one_line(monkeypatch):
-    for text in ("", " \t"):
-        with pytest.raises(TranslationError) as error:
-            translume.trace_classification(build(), text)
-        assert str(error.value) == "text: found a blank text, expected a text to classify"
-    with pytest.raises(TranslationError) as error:
-        translume.trace_classification(build(), "a" * 40)
-    assert str(error.value) == (
-        "text: the text has 40 tokens, expected at most 18; "
-        'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it'
-    )
-    with pytest.raises(SettingsError) as error:
-        translume.trace_classification(build(), TEXT, k=0)
-    assert str(error.value) == "k: found 0, expected at least 1"
-    with pytest.raises(SettingsError) as error:
-        translume.trace_classification(build(), TEXT, show=("oclusion",))
-    assert str(error.value) == "show: found 'oclusion'; did you mean 'occlusion'?"
-    monkeypatch.setitem(__import__("sys").modules, "captum.attr", None)
-    with pytest.raises(SettingsError) as error:
-        translume.trace_classification(build(), TEXT, show=("integrated-gradients",))
-    assert "pip install 'translume[inspect]'" in str(error.value)
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("", {}, "text: found a blank text, expected a text to classify"),
+        (" \t", {}, "text: found a blank text, expected a text to classify"),
+        ("a" * 40, {}, "text: the text has 40 tokens, expected at most 18; "
+         'decoding.max_length_action = "truncate" (--max-length-action truncate) cuts it'),
+        (TEXT, {"k": 0}, "k: found 0, expected at least 1"),
+        (TEXT, {"show": ("oclusion",)}, "show: found 'oclusion'; did you mean 'occlusion'?"),
+    ],
+)  # fmt: skip
+def test_invalid_requests_are_refused_in_one_line(text, options, message):
+    with pytest.raises(TranslumeError) as error:
+        translume.trace_classification(build_text_classifier(), text, **options)
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize("normalization", ["layer", "rms"])
 def test_gradients_are_of_normalised_vectors_where_the_norm_stands_on_the_embeddings(normalization):
     # As in recipes/trec6.toml.
-    classifier = build("ngrams", encoder_layers=0, positions="none", normalization=normalization)
+    classifier = build_text_classifier("ngrams", encoder_layers=0, positions="none", normalization=normalization)
     model = classifier.checkpoint.model
     trace = translume.trace_classification(classifier, TEXT, k=2, show=("input-gradient",))
     found = evidence_of(trace, "input-gradient")

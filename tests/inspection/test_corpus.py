@@ -12,12 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from translume.drawing import corpus_lines
 from translume.errors import DataError
+from translume.evaluation.calibration import BINS
 from translume.inspection import corpus
 from translume.inspection.comparison import compare_on_corpus
-from translume.inspection.corpus import BANDS, RANKS, CorpusLens, Smallest, inspect_corpus
-from translume.reliability import BINS
+from translume.inspection.corpus import BANDS, RANKS, Smallest, inspect_corpus
+from translume.inspection.terminal import corpus_lines
+from translume.inspection.values import CorpusLens
 from translume.translator import Translator, scoring
 
 from .test_schema import problems
@@ -113,7 +114,7 @@ def test_calibration_ranks_and_entropies_agree_with_numpy(translator, beliefs):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_bands_agree_with_numpy_and_exclude_the_end_mark(translator, beliefs, training):
+def test_bands_agree_with_numpy_and_exclude_eos(translator, beliefs, training):
     log_probs, labels = beliefs
     size, end = log_probs.shape[1], translator.checkpoint.target_tokenizer.specials.eos
     counts = np.arange(size) ** 3 if training else np.bincount(labels, minlength=size)

@@ -14,10 +14,11 @@ from tests.sources.conftest import untrained
 import translume
 from translume.checkpoint import save_model
 from translume.cli import main
-from translume.drawing import plot_attention, plot_attribution, trace_lines, trace_page
 from translume.errors import SettingsError, TranslationError
 from translume.inspection import Trace, edit_source, force_token, record_beam, why_not
-from translume.inspection.frames import ctc_alignment
+from translume.inspection.figures import plot_attention, plot_attribution
+from translume.inspection.terminal import trace_lines
+from translume.inspection.tracing import ctc_alignment
 from translume.sources import frame_reader
 from translume.translator import Translator
 
@@ -131,7 +132,7 @@ def test_parts_of_tokens_are_frames_by_ctc_or_by_attention(image_trace: Trace) -
     assert frames.aligned_by == "ctc"
     assert all(begin % 4 == 0 and (end % 4 == 0 or end == 33) for begin, end in frames.spans[:-1])
     assert [*frames.spans[:-1]] == sorted(frames.spans[:-1])
-    assert frames.spans[-1] == (0, 0)  # the end mark
+    assert frames.spans[-1] == (0, 0)  # EOS
     plain = translume.trace(untrained("image", ctc=False), GIVEN["image"], "one two")
     assert plain.frames.aligned_by == "attention"
     peaks = np.array(plain.attention.cross[1]).mean(0).argmax(1)
@@ -223,11 +224,10 @@ def test_figures_have_the_source_above_the_weights(image_trace: Trace) -> None:
     assert [label.get_text() for label in lower.get_yticklabels()] == ["▁one", "▁two", "▁three", "▁one", "</s>"]
     assert plot_attribution(image_trace).axes[1].images[0].get_array().shape == (5, 9)
     assert plot_attention(image_trace, kind="encoder").axes[1].images[0].get_array().shape == (9, 9)
-    assert "data:image/png;base64," in image_trace._repr_html_()
 
 
 def test_the_page_draws_the_source_and_a_click_chooses_a_row(open_page, image_trace: Trace) -> None:
-    tab = open_page(trace_page(image_trace))
+    tab = open_page(image_trace.to_page())
     assert tab.locator("#source canvas").count() == tab.locator("#attention canvas").count() == 1
     canvas = tab.locator("#attention canvas")
     canvas.click(position={"x": 200, "y": canvas.bounding_box()["height"] - 22 - 9})  # the last row
@@ -238,7 +238,7 @@ def test_the_page_draws_the_source_and_a_click_chooses_a_row(open_page, image_tr
     tab.select_option("#kind", "encoder")
     assert tab.locator("#attention canvas").count() == 1
     tab.select_option("#shade", "occlusion-mask")
-    narrow = open_page(trace_page(image_trace), 400)
+    narrow = open_page(image_trace.to_page(), 400)
     assert narrow.evaluate("document.documentElement.scrollWidth") <= 400
 
 
@@ -255,5 +255,5 @@ def test_the_command_inspects_the_path_of_a_file(translators: dict[str, Translat
     broken = run(main, ["inspect", str(tmp_path / "model"), str(tmp_path / "empty.png")])
     assert broken.stderr == f"Error: {tmp_path}/empty.png: empty file, expected an image\n"
     (tmp_path / "pairs.tsv").write_text("x.png\tone two\n")
-    lens = run(main, ["inspect", str(tmp_path / "model"), "--corpus", str(tmp_path / "pairs.tsv")])
+    lens = run(main, ["inspect", "corpus", str(tmp_path / "model"), str(tmp_path / "pairs.tsv")])
     assert lens.stdout.startswith("1 pairs, 3 target tokens")

@@ -212,12 +212,14 @@ def test_a_search_without_a_record_does_not_use_the_recording_strategy(make, mon
         translume.record_beam(make(), SOURCE)
 
 
-def test_invalid_requests_are_refused_in_one_line(make):
+@pytest.mark.parametrize(
+    ("source", "reference", "message"),
+    [
+        ("", None, "source: found a blank text, expected a sentence"),
+        ("a", "b" * 41, "reference: found 42 tokens with EOS, expected at most 41; inspect one sentence at a time"),
+    ],
+)
+def test_invalid_requests_are_refused_in_one_line(make, source, reference, message):
     with pytest.raises(TranslationError) as error:
-        translume.record_beam(make(), "")
-    assert str(error.value) == "source: found a blank text, expected a sentence"
-    with pytest.raises(TranslationError) as error:
-        translume.record_beam(make(), "a", reference="b" * 41)
-    assert str(error.value) == (
-        "reference: found 42 tokens with the end mark, expected at most 41; inspect one sentence at a time"
-    )
+        translume.record_beam(make(), source, reference=reference)
+    assert str(error.value) == message

@@ -1,18 +1,20 @@
 """Token statistics of the corpus lens, with values worked by hand."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from translume.belief import Logits
-from translume.inspection.corpus import PLACES, NeverPredicted, TokenStatistics
+from translume.inspection.corpus import PLACES, TokenStatistics
+from translume.inspection.values import NeverPredicted
 from translume.translator.scoring import TokenBeliefs
 
 
 class FiveTokens:
-    """A tokenizer of five tokens named after their ids; 0 is the end mark."""
+    """A tokenizer of five tokens named after their ids; 0 is EOS."""
 
     specials = SimpleNamespace(eos=0)
 
@@ -54,8 +56,8 @@ def statistics(request):
 
 
 def test_tokens_and_ranks(statistics):
-    assert (statistics.tokens, statistics.impossible, statistics.types()) == (5, 1, 4)
-    assert statistics.mean(statistics.nll, 5) is None
+    assert (statistics.sums.count, statistics.sums.impossible, statistics.types()) == (5, 1, 4)
+    assert statistics.sums.mean == pytest.approx(-math.log(0.6 * 0.4 * 0.7 * 0.19) / 4)
     assert [each.tokens for each in statistics.ranks()] == [2, 2, 1, 0, 0, 0]
 
 
@@ -70,12 +72,12 @@ def test_places(statistics):
     assert third.nll == pytest.approx(-math.log(0.7))
 
 
-def test_calibration_of_all_steps_and_of_the_end_mark(statistics):
-    found = statistics.bins.reliability()
+def test_calibration_of_all_steps_and_of_eos(statistics):
+    found = statistics.sums.tokens.reliability()
     assert (found.count, found.accuracy) == (5, 0.4)
     assert found.confidence == pytest.approx((0.6 + 0.5 + 0.7 + 0.25 + 0.81) / 5)
     assert found.ece == pytest.approx((0.4 + 0.5 + 0.3 + 0.25 + 0.81) / 5)
-    ends = statistics.ends.reliability()
+    ends = statistics.sums.ends.reliability()
     assert ends.ece == pytest.approx((0.1 + 0.05 + 0.3 + 0.25 + 0.81) / 5)
     assert ends.accuracy == 0.4
 
@@ -96,14 +98,8 @@ def test_never_predicted_counts_all_steps(statistics):
 
 def test_places_above_the_maximum_are_counted_at_the_maximum():
     statistics = TokenStatistics(FiveTokens())
-    rows = list(range(5))
-    late = TokenBeliefs(
-        belief=token_beliefs(rows).belief,
-        labels=token_beliefs(rows).labels,
-        pairs=token_beliefs(rows).pairs,
-        places=torch.tensor([PLACES - 2, PLACES - 1, PLACES, 5 * PLACES, 0]),
-    )
-    statistics.add(late)
+    late = torch.tensor([PLACES - 2, PLACES - 1, PLACES, 5 * PLACES, 0])
+    statistics.add(replace(token_beliefs(list(range(5))), places=late))
     assert [(view.place, view.tokens) for view in statistics.places()] == [(1, 1), (PLACES - 1, 1), (PLACES, 3)]
 
 
@@ -112,15 +108,8 @@ def test_unnormalised_scores_have_no_entropy_and_no_nll():
         normalised = False
 
     statistics = TokenStatistics(FiveTokens())
-    rows = [0, 1, 2]
-    statistics.add(
-        TokenBeliefs(
-            belief=Unnormalised(torch.tensor([TABLE[row] for row in rows]).log()),
-            labels=token_beliefs(rows).labels,
-            pairs=token_beliefs(rows).pairs,
-            places=token_beliefs(rows).places,
-        )
-    )
-    assert not statistics.normalised
+    scores = Unnormalised(torch.tensor(TABLE[:3]).log())
+    statistics.add(replace(token_beliefs([0, 1, 2]), belief=scores))
+    assert not statistics.sums.normalised
     assert {view.entropy for view in statistics.places()} == {view.nll for view in statistics.places()} == {None}
     assert {view.nll for view in statistics.bands(None)} == {None}

@@ -13,7 +13,7 @@ from translume.belief import Bias
 from translume.config import AdaptiveSettings
 from translume.decoding import RuleContext
 from translume.decoding.used_distribution import used_log_probs
-from translume.errors import SettingsError, TranslationError
+from translume.errors import SettingsError, TranslationError, TranslumeError
 from translume.translator.constraints import build_rules
 
 SOURCE, TARGET = "the cat sat.", "le chat!"
@@ -188,13 +188,6 @@ def test_p_used_equals_the_reshaped_and_ruled_distribution_of_a_search_step(make
     assert trace.facts.temperature == 0.7
 
 
-def test_numbers_equal_those_of_a_batch(translator_of_both_norms):
-    pairs = [(SOURCE, TARGET), ("a", "b"), ("quite another sentence.", "und noch ein ganz anderer satz!")]
-    for (source, target), score in zip(pairs, translator_of_both_norms.score_all(pairs), strict=True):
-        trace = translume.trace(translator_of_both_norms, source, target, show=())
-        assert steps_of(trace) == pytest.approx(list(score.token_log_probs), abs=1e-5)
-
-
 def test_p_model_does_not_depend_on_decoding_settings(make):
     plain = translume.trace(make(), SOURCE, "abba abb", show=())
     ruled = translume.trace(make(options=RULES), SOURCE, "abba abb", show=())
@@ -263,31 +256,31 @@ def test_a_trace_records_device_dtype_norm_head_and_temperature(translator_of_bo
     assert (facts.head, facts.normalised, facts.temperature) == ("softmax", True, 1.0)
 
 
-def test_invalid_requests_are_refused_in_one_line(make):
-    translator = make()
-    with pytest.raises(TranslationError) as error:
-        translume.trace(translator, "  ")
-    assert str(error.value) == "source: found a blank text, expected a sentence"
-    with pytest.raises(TranslationError) as error:
-        translume.trace(translator, "a" * 41)
-    wanted = "source: found 42 tokens with the end mark, expected at most 41; inspect one sentence at a time"
-    assert str(error.value) == wanted
-    with pytest.raises(TranslationError) as error:
-        translume.trace(translator, "a", "b" * 50)
-    assert str(error.value) == wanted.replace("source: found 42", "target: found 51")
-    with pytest.raises(SettingsError) as error:
-        translume.trace(translator, "a", k=0)
-    assert str(error.value) == "k: found 0, expected at least 1"
-    with pytest.raises(SettingsError) as error:
-        translume.trace(translator, "a", show=("atention",))
-    assert str(error.value) == "show: found 'atention'; did you mean 'attention'?"
-    joined = replace(translator.translate("a").hypotheses[0], ids=(5, 2, 6, 2))
-    with pytest.raises(TranslationError) as error:
-        translume.trace(translator, "a", joined)
-    assert str(error.value) == "target: the hypothesis was joined from several parts; expected one of a single sentence"
+LONG = "found {} tokens with EOS, expected at most 41; inspect one sentence at a time"
 
 
-def test_ensembles_and_language_models_are_refused(make):
+@pytest.mark.parametrize(
+    ("words", "options", "message"),
+    [
+        (("  ",), {}, "source: found a blank text, expected a sentence"),
+        (("a" * 41,), {}, "source: " + LONG.format(42)),
+        (("a", "b" * 50), {}, "target: " + LONG.format(51)),
+        (("a",), {"k": 0}, "k: found 0, expected at least 1"),
+        (("a",), {"show": ("atention",)}, "show: found 'atention'; did you mean 'attention'?"),
+    ],
+)
+def test_invalid_requests_are_refused_in_one_line(make, words, options, message):
+    with pytest.raises(TranslumeError) as error:
+        translume.trace(make(), *words, **options)
+    assert str(error.value) == message
+
+
+def test_joined_targets_and_ensembles_are_refused(make):
+    joined = replace(make().translate("a").hypotheses[0], ids=(5, 2, 6, 2))
+    with pytest.raises(TranslationError) as refused:
+        translume.trace(make(), "a", joined)
+    wanted = "target: the hypothesis was joined from several parts; expected one of a single sentence"
+    assert str(refused.value) == wanted
     with pytest.raises(SettingsError) as error:
         translume.trace(make().ensemble_with(make()), "a")
     wanted = "inspection: found an ensemble of 2 models, expected one model; inspect each model separately"

@@ -79,13 +79,6 @@ def test_a_text_of_several_tokens_is_forced_as_a_whole(make):
     assert (forced.fork.step, forced.fork.wanted.id) == (1, spelt[0])
 
 
-def test_a_blank_text_is_no_token(make):
-    for text in ("", " "):
-        with pytest.raises(TranslationError) as error:
-            translume.force_token(make(), SOURCE, 1, text)
-        assert str(error.value) == "token: found a blank text, expected a piece of the target's vocabulary"
-
-
 def test_a_forced_text_starts_a_word_if_the_token_it_replaces_does():
     tokenizer = train_tokenizer(TokenizerSettings(kind="bpe", size=275), ["an ban an ban an"])
     word, inside = map(tokenizer.pieces().index, ("▁an", "an"))
@@ -170,21 +163,21 @@ def test_an_unchanged_source_moves_nothing(make):
     assert set(edited.moves) == {0.0}
 
 
-def test_invalid_requests_are_refused_in_one_line(make):
+@pytest.mark.parametrize(
+    ("step", "token", "message"),
+    [
+        (99, "q", "step: found 99, expected 0 to {last}, a token of the target"),
+        (1, "", "token: found a blank text, expected a piece of the target's vocabulary"),
+        (1, " ", "token: found a blank text, expected a piece of the target's vocabulary"),
+        (0, "</z>", "token: found '</z>', expected a piece of the target's vocabulary; did you mean '</s>'?"),
+        (0, -1, "token: found id -1, expected 0 to 33"),
+        (0, "</s>", "target: token 1: every next token is impossible or forbidden, expected one that is neither "
+         "(rules: ForbidTokens, MinimumLength, ForcedPrefix)"),
+    ],
+)  # fmt: skip
+def test_invalid_requests_are_refused_in_one_line(make, step, token, message):
     translator = make(options=("decoding.min_length=9",))
-    found = translator.translate(SOURCE).hypotheses[0]
+    last = len(translator.translate(SOURCE).hypotheses[0].ids) - 1
     with pytest.raises(TranslationError) as error:
-        translume.force_token(translator, SOURCE, 99, "q")
-    assert str(error.value) == f"step: found 99, expected 0 to {len(found.ids) - 1}, a token of the target"
-    with pytest.raises(TranslationError) as error:
-        translume.force_token(translator, SOURCE, 0, "</z>")
-    assert str(error.value) == "token: found '</z>', expected a piece of the target's vocabulary; did you mean '</s>'?"
-    with pytest.raises(TranslationError) as error:
-        translume.force_token(translator, SOURCE, 0, -1)
-    assert str(error.value) == f"token: found id -1, expected 0 to {len(translator.checkpoint.target_tokenizer) - 1}"
-    with pytest.raises(TranslationError) as error:
-        translume.force_token(translator, SOURCE, 0, "</s>")
-    assert str(error.value) == (
-        "target: token 1: every next token is impossible or forbidden, expected one that is neither "
-        "(rules: ForbidTokens, MinimumLength, ForcedPrefix)"
-    )
+        translume.force_token(translator, SOURCE, step, token)
+    assert str(error.value) == message.format(last=last)

@@ -2,37 +2,59 @@
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from translume.checkpoint import build_model
-from translume.config import ModelSettings, SoftmaxSettings
+from translume.checkpoint import Checkpoint, build_model
+from translume.config import Config, DecodingSettings, ModelSettings
 from translume.model import Transformer
+from translume.text import Tokenizer
 
 VOCABULARY = 53
 
 
-def build(**changes: object) -> tuple[Transformer, ModelSettings]:
+@pytest.fixture(scope="session", autouse=True)
+def few_lines() -> Iterator[None]:
+    """Compare SentencePiece with the library on fewer lines, since tests read many small models."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("translume.text.imported.LINES", 100)
+        yield
+
+
+SHAPE = {
+    "width": 34, "feed_forward": 29, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 17, "dropout": 0.0,
+    "max_positions": 41,
+}  # fmt: skip
+
+
+def build(sizes: tuple[int, int] = (VOCABULARY, VOCABULARY), noise: float = 0.1, **changes: object):
     torch.manual_seed(23)
-    values = {
-        "width": 34, "feed_forward": 29, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 17,
-        "dropout": 0.0, "max_positions": 41, "norm": "post", "head": SoftmaxSettings(),
-    }  # fmt: skip
-    settings = ModelSettings(**{**values, **changes})
-    model = build_model(settings, VOCABULARY, VOCABULARY).eval()
+    settings = ModelSettings(**{**SHAPE, **changes})
+    model = build_model(settings, *sizes).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
+            parameter.add_(torch.randn_like(parameter) * noise)
     return model, settings
+
+
+def random_checkpoint(
+    source: Tokenizer, target: Tokenizer | None = None, decoding: DecodingSettings | None = None, **changes: object
+) -> Checkpoint:
+    """Random weights, biases and gains for the vocabularies of tokenizers."""
+    target = target or source
+    model, settings = build((len(source), len(target)), **changes)
+    config = Config(model=settings, decoding=decoding or DecodingSettings(), tokenizer=source.settings)
+    return Checkpoint(config=config, model=model, source_tokenizer=source, target_tokenizer=target)
 
 
 @pytest.fixture(scope="session")
 def make() -> Callable[..., tuple[Transformer, ModelSettings]]:
-    return build
+    return partial(build, norm="post")
 
 
 SOURCES = (

@@ -16,20 +16,18 @@ LARGE = (".safetensors", ".bin")
 
 @dataclass
 class StoredRepository:
-    """Files of one commit.  cut: names whose first answer ends in the middle.  wrong: sent with another content."""
+    """Files of one commit.  unlisted: names that are missing when asked for.  wrong: sent with another content."""
 
     files: dict[str, bytes]
     commit: str = "c0ffee" + "0" * 34
     gated: bool = False
     private: bool = False
     unlisted: set[str] = field(default_factory=set)
-    cut: set[str] = field(default_factory=set)
     wrong: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, folder: Path, **values) -> "StoredRepository":
-        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        return cls(files=files, **values)
+    def from_folder(cls, folder: Path) -> "StoredRepository":
+        return cls({path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")})
 
     def described(self, name: str) -> dict[str, object]:
         """Return the digests of a file under the names of the API."""
@@ -182,22 +180,31 @@ class HubServer:
         if ranged:
             status, start = 206, int(ranged.removeprefix("bytes=").split("-")[0])
             headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
-        if handler.command == "GET" and name in repository.cut:
-            repository.cut.remove(name)
-            self.send(handler, status, content[start : size // 2], headers, announced=size - start)
-            handler.close_connection = True
-            return
         self.send(handler, status, content[start:], headers)
 
     def refuse(self, handler, status: int, code: str) -> None:
-        self.send(
-            handler, status, json.dumps({"error": code}).encode(), {"X-Error-Code": code, "X-Error-Message": code}
-        )
+        self.send(handler, status, b"{}", {"X-Error-Code": code, "X-Error-Message": code})
 
-    def send(self, handler, status: int, content: bytes, headers: dict[str, str], announced: int | None = None) -> None:
+    def send(self, handler, status: int, content: bytes, headers: dict[str, str]) -> None:
         handler.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content) if announced is None else announced)}.items():
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
             handler.send_header(name, value)
         handler.end_headers()
         if handler.command != "HEAD":
             handler.wfile.write(content)
+
+
+def start_hub(monkeypatch, folder: Path) -> HubServer:
+    """Start a server, and let huggingface_hub and the cache of imports use it and folders inside `folder`."""
+    from huggingface_hub import constants
+
+    server = HubServer()
+    template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
+    for name, value in {
+        "ENDPOINT": server.address, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_DISABLE_XET": True,
+        "HF_HUB_CACHE": str(folder / "downloads"), "HF_TOKEN_PATH": str(folder / "token"),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(constants, name, value)
+    monkeypatch.setenv("TRANSLUME_CACHE", str(folder / "cache"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    return server

@@ -6,31 +6,24 @@ import ctranslate2
 import pytest
 import torch
 
-from translume.checkpoint import Checkpoint, build_model, save_model
-from translume.config import Config, ModelSettings, ProjectedSettings, SoftmaxSettings, TokenizerSettings
+from translume.checkpoint import save_model
+from translume.config import ProjectedSettings, SoftmaxSettings, TokenizerSettings
 from translume.decoding import Greedy, search
 from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import forced_targets
 from translume.interchange.export import export
 from translume.text import train_tokenizer
 
+from .conftest import random_checkpoint
+
 TEXTS = ["a man rides a bike.", "the dog runs far away!", "two women sit on a bench"]
 OTHER = ["ein Mann fährt Rad.", "der Hund läuft weit weg!", "zwei Frauen sitzen auf einer Bank"]
-SHAPE = {"width": 34, "feed_forward": 29, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 17}
 
 
 def checkpoint_of(*, shared=True, unknown="token", **changes):
-    texts = TEXTS if shared else OTHER
-    kind = "character" if unknown == "token" else "bpe"
-    source = train_tokenizer(TokenizerSettings(kind=kind, size=307, unknown=unknown), TEXTS)
-    target = source if shared else train_tokenizer(TokenizerSettings(kind=kind, size=307, unknown=unknown), texts)
-    model = ModelSettings(**{**SHAPE, "dropout": 0.0, "max_positions": 41, **changes})
-    torch.manual_seed(23)
-    network = build_model(model, len(source), len(target)).eval()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return Checkpoint(config=Config(model=model), model=network, source_tokenizer=source, target_tokenizer=target)
+    settings = TokenizerSettings(kind="character" if unknown == "token" else "bpe", size=307, unknown=unknown)
+    source = train_tokenizer(settings, TEXTS)
+    return random_checkpoint(source, None if shared else train_tokenizer(settings, OTHER), **changes)
 
 
 VARIANTS = {
@@ -72,14 +65,23 @@ def test_an_export_gives_the_log_probabilities_of_the_model(tmp_path, changes):
     assert json.loads((tmp_path / "out" / "config.json").read_text())["translume"] == certificate.to_dict()
 
 
-def test_greedy_search_gives_the_same_text(tmp_path):
-    checkpoint = checkpoint_of()
-    save_model(tmp_path / "model", checkpoint)
-    export(tmp_path / "model", "ctranslate2", tmp_path / "out")
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A checkpoint, its model folder and its exports in float32 and int8, with the certificates."""
+    folder, checkpoint = tmp_path_factory.mktemp("exports"), checkpoint_of()
+    save_model(folder / "model", checkpoint)
+    certificates = [
+        export(folder / "model", "ctranslate2", folder / dtype, dtype=dtype) for dtype in ("float32", "int8")
+    ]
+    return checkpoint, folder, certificates
+
+
+def test_greedy_search_gives_the_same_text(exported):
+    checkpoint, folder, _ = exported
     tokenizer, specials = checkpoint.source_tokenizer, checkpoint.source_tokenizer.specials
     sources = forced_targets(checkpoint).sources
     pieces = tokenizer.pieces()
-    translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
+    translator = ctranslate2.Translator(str(folder / "float32"), compute_type="float32")
     theirs = translator.translate_batch([[pieces[each] for each in row] for row in sources], beam_size=1,
                                         max_decoding_length=20)  # fmt: skip
     for row, found in zip(sources, theirs, strict=True):
@@ -94,23 +96,21 @@ def test_greedy_search_gives_the_same_text(tmp_path):
         assert found.hypotheses[0] == [pieces[each] for each in ids]
 
 
-def test_int8_weights_are_written_and_their_difference_is_reported(tmp_path):
-    save_model(tmp_path / "model", checkpoint_of())
-    certificate = export(tmp_path / "model", "ctranslate2", tmp_path / "out", dtype="int8")
-    assert 1e-4 < certificate.difference < 3.0
-    assert certificate.dtype == "int8"
+def test_int8_weights_are_written_and_their_difference_is_reported(exported):
+    _, int8 = exported[2]
+    assert 1e-4 < int8.difference < 3.0
+    assert int8.dtype == "int8"
 
 
-def test_the_comparison_uses_the_threads_of_torch(tmp_path, monkeypatch):
-    told, made = {}, ctranslate2.Translator
+def test_the_comparison_uses_the_threads_of_torch(exported, tmp_path, monkeypatch):
+    told, translator = {}, ctranslate2.Translator
 
     def noted(*places, **options):
         told.update(options)
-        return made(*places, **options)
+        return translator(*places, **options)
 
     monkeypatch.setattr(ctranslate2, "Translator", noted)
-    save_model(tmp_path / "model", checkpoint_of())
-    export(tmp_path / "model", "ctranslate2", tmp_path / "out")
+    export(exported[1] / "model", "ctranslate2", tmp_path / "out")
     assert told["intra_threads"] == torch.get_num_threads()
 
 

@@ -3,17 +3,17 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
-from translume.checkpoint import Checkpoint, build_model, read_config, save_model
-from translume.config import Config, DecodingSettings, ModelSettings, SoftmaxSettings, TokenizerSettings
+from translume.checkpoint import read_config, save_model
+from translume.config import DecodingSettings, SoftmaxSettings, TokenizerSettings
 from translume.errors import SettingsError
 from translume.interchange.export import export
-from translume.interchange.huggingface.families.pegasus import Pegasus
 from translume.interchange.huggingface.tokenizer import library_tokenizer
 from translume.interchange.importing import import_model
 from translume.text import train_tokenizer
 from translume.translator import load
+
+from .conftest import random_checkpoint
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
 
@@ -21,25 +21,11 @@ TEXTS = [
     "A man is riding a bicycle.", "Ein Mann fährt Fahrrad, 1,234 mal!", "我很饿。 hello世界 <s> </s>",
     "naïve café ﬁne\u00a0x", "สวัสดีครับ", "a\u0301b  c\t d", "", "😀 ok 😀", "▁a", "x" * 200,
 ]  # fmt: skip
-SHAPE = {"width": 34, "feed_forward": 29, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 17}
 
 
 def checkpoint_of(**changes):
-    tokenizer = train_tokenizer(TokenizerSettings(size=401), TEXTS[:5])
-    settings = ModelSettings(**{**SHAPE, "dropout": 0.0, "max_positions": 41, **changes})
-    torch.manual_seed(23)
-    model = build_model(settings, len(tokenizer), len(tokenizer)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return Checkpoint(
-        config=Config(
-            model=settings, decoding=DecodingSettings(strategy="greedy", max_length=17, max_length_ratio=99.0)
-        ),
-        model=model,
-        source_tokenizer=tokenizer,
-        target_tokenizer=tokenizer,
-    )
+    decoding = DecodingSettings(strategy="greedy", max_length=17, max_length_ratio=99.0)
+    return random_checkpoint(train_tokenizer(TokenizerSettings(size=401), TEXTS[:5]), decoding=decoding, **changes)
 
 
 @pytest.mark.parametrize(("kind", "unknown"), [("bpe", "bytes"), ("bpe", "token"), ("unigram", "token")])
@@ -53,8 +39,8 @@ def test_the_exported_tokenizer_gives_the_same_ids_for_every_text(kind, unknown,
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"norm": "post"}, {"positions": "learned"}, {"norm": "post", "activation": "gelu", "scale_embeddings": False}],
-    ids=["pegasus", "marian", "learned-positions", "unscaled-gelu"],
+    [{}, {"positions": "learned"}, {"norm": "post", "activation": "gelu", "scale_embeddings": False}],
+    ids=["pegasus", "learned-positions", "marian-unscaled-gelu"],
 )
 def test_an_export_translates_like_the_model(tmp_path, changes):
     save_model(tmp_path / "model", checkpoint_of(**changes))
@@ -86,38 +72,6 @@ def test_an_export_keeps_the_settings_of_the_search_that_transformers_has(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        (
-            {"head_width": 32},
-            "model.head_width: found 32, expected 0 for PegasusForConditionalGeneration, whose heads divide the width",
-        ),
-        (
-            {"positions": "relative", "normalization": "rms", "bias": False, "embedding_norm": True},
-            "model.embedding_norm: found True, expected False for T5ForConditionalGeneration",
-        ),
-    ],
-)
-def test_what_a_family_cannot_express_is_refused_by_name(tmp_path, changes, reason):
-    save_model(tmp_path / "model", checkpoint_of(**changes))
-    with pytest.raises(SettingsError) as caught:
-        export(tmp_path / "model", "huggingface", tmp_path / "out")
-    assert str(caught.value) == reason
-    assert [each.name for each in tmp_path.iterdir()] == ["model"]
-
-
-def test_weights_survive_a_round_trip_through_pegasus(tmp_path):
-    for number, positions in enumerate(("sinusoidal", "learned")):
-        checkpoint = checkpoint_of(positions=positions)
-        save_model(tmp_path / f"model{number}", checkpoint)
-        export(tmp_path / f"model{number}", "huggingface", tmp_path / f"out{number}")
-        theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / f"out{number}")
-        back = Pegasus().weights_from(theirs.state_dict(), checkpoint.config.model)
-        for name, value in checkpoint.model.state_dict().items():
-            assert torch.equal(back[name], value), name
-
-
-@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"norm": "pre", "positions": "rotary"},
@@ -130,6 +84,10 @@ def test_weights_survive_a_round_trip_through_pegasus(tmp_path):
          "model.decoder_mixing: found 'ssru', expected 'attention' for PegasusForConditionalGeneration"),
         ({"norm": "post", "decoder_mixing": "ssru"},
          "model.decoder_mixing: found 'ssru', expected 'attention' for MarianMTModel"),
+        ({"head_width": 32},
+         "model.head_width: found 32, expected 0 for PegasusForConditionalGeneration, whose heads divide the width"),
+        ({"positions": "relative", "normalization": "rms", "bias": False, "embedding_norm": True},
+         "model.embedding_norm: found True, expected False for T5ForConditionalGeneration"),
     ],
 )  # fmt: skip
 def test_settings_unsupported_by_transformers_are_refused_by_name(tmp_path, changes, message):
@@ -137,7 +95,7 @@ def test_settings_unsupported_by_transformers_are_refused_by_name(tmp_path, chan
     with pytest.raises(SettingsError) as error:
         export(tmp_path / "model", "huggingface", tmp_path / "out")
     assert str(error.value) == message
-    assert not (tmp_path / "out").exists()
+    assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
 def test_an_unsupported_tokenizer_is_refused():

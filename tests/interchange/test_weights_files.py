@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from translume.errors import DataError, ModelFolderError
-from translume.interchange.huggingface import weights_files
-from translume.interchange.huggingface.weights_files import read_weights
+from translume.interchange.huggingface.reader import StoredWeights
 
 STATE = {
     "first": torch.arange(35.0).reshape(5, 7),
@@ -39,8 +38,8 @@ def write_shards(folder, name):
 
 
 def assert_read(folder, place):
-    found, stored = read_weights(folder)
-    assert found == place
+    stored = StoredWeights.from_folder(folder)
+    assert stored.place == place
     assert set(stored) == set(STATE)
     for name, tensor in STATE.items():
         assert stored[name].dtype == tensor.dtype
@@ -49,38 +48,22 @@ def assert_read(folder, place):
 
 def refused(folder, error=ModelFolderError):
     with pytest.raises(error) as caught:
-        dict(read_weights(folder)[1])
+        dict(StoredWeights.from_folder(folder))
     message = str(caught.value)
     assert "\n" not in message
     return message
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
-def test_whole_weights_keep_their_dtypes(tmp_path, name):
+def test_whole_weights_and_shards_keep_their_dtypes(tmp_path, name):
+    assert_read(tmp_path, write_shards(tmp_path, name))
     write(tmp_path / name, STATE)
     assert_read(tmp_path, tmp_path / name)
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
-def test_shards_are_read_as_one(tmp_path, name):
-    assert_read(tmp_path, write_shards(tmp_path, name))
-
-
-def test_files_of_torch_before_zip_archives_are_read(tmp_path):
-    write(tmp_path / "pytorch_model.bin", STATE, zipped=False)
-    assert_read(tmp_path, tmp_path / "pytorch_model.bin")
-
-
-def test_a_file_is_mapped_again_after_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(weights_files, "_MAPPED_BYTES", 30)
-    write(tmp_path / "pytorch_model.bin", STATE)
-    assert_read(tmp_path, tmp_path / "pytorch_model.bin")
-
-
-def test_safetensors_precede_pickles(tmp_path):
-    write(tmp_path / "model.safetensors", STATE)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"not read")
-    assert_read(tmp_path, tmp_path / "model.safetensors")
+    if name == "pytorch_model.bin":  # of torch before zip archives
+        write(tmp_path / name, STATE, zipped=False)
+        assert_read(tmp_path, tmp_path / name)
+        write(tmp_path / "model.safetensors", STATE)
+        assert_read(tmp_path, tmp_path / "model.safetensors")
 
 
 class Malicious:
@@ -142,27 +125,21 @@ def test_missing_weights_are_named(tmp_path):
     )
 
 
-def test_a_missing_shard_is_named(tmp_path):
+def test_a_missing_shard_and_a_tensor_that_its_shard_lacks_are_named(tmp_path):
     index = write_shards(tmp_path, "model.safetensors")
-    shard = tmp_path / "model-00002-of-00002.safetensors"
+    values = json.loads(index.read_text())
+    index.write_text(json.dumps({"weight_map": {**values["weight_map"], "fourth": "model-00001-of-00002.safetensors"}}))
+    shard = tmp_path / "model-00001-of-00002.safetensors"
+    assert refused(tmp_path) == f"{shard}: lacks fourth, which {index.name} expects there"
     os.remove(shard)
     assert refused(tmp_path) == f"{shard}: no such file, expected the shard that {index.name} names"
-
-
-def test_a_tensor_that_its_shard_lacks_is_named(tmp_path):
-    index = write_shards(tmp_path, "pytorch_model.bin")
-    values = json.loads(index.read_text())
-    values["weight_map"]["fourth"] = "pytorch_model-00001-of-00002.bin"
-    index.write_text(json.dumps(values))
-    shard = tmp_path / "pytorch_model-00001-of-00002.bin"
-    assert refused(tmp_path) == f"{shard}: lacks fourth, which {index.name} expects there"
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
-        ("[]", "weight_map: expected the name of a file for each tensor"),
+        ("[]", "found list, expected a JSON object"),
         ('{"weight_map": {"a": 3}}', "weight_map: expected the name of a file for each tensor"),
         (
             '{"weight_map": {"a": "../other.safetensors"}}',

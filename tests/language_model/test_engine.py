@@ -13,7 +13,7 @@ from translume.engine.native_layers import NativeLayers
 from translume.kernels.loading import has_kernels
 from translume.model import Transformer
 from translume.translator import Generator
-from translume.translator.engines import ComputeOptions
+from translume.translator.loading import ComputeOptions
 
 WHOLE = {"width": 48, "feed_forward": 64, "attention_heads": 3}
 """Widths in vectors of the kernels."""

@@ -13,7 +13,7 @@ from translume.cli import main
 from translume.config import DecodingSettings
 from translume.errors import SettingsError, TranslationError
 from translume.translator import Generation, Generator
-from translume.translator.perplexity import spans
+from translume.translator.scoring import spans
 
 STRATEGIES = [
     {"strategy": "greedy"},
@@ -135,9 +135,7 @@ def test_the_end_of_the_context_is_reported(generator: Generator) -> None:
 def test_a_prompt_longer_than_the_context_is_refused_with_counts(generator: Generator) -> None:
     with pytest.raises(TranslationError) as caught:
         generator.generate("aa bb cc dd ee ff gg hh " * 2)
-    assert str(caught.value) == (
-        "the prompt has 17 tokens, expected at most 10: the model reads 11 with its begin mark"
-    )
+    assert str(caught.value) == ("the prompt has 17 tokens, expected at most 10: the model reads 11 with BOS")
 
 
 @pytest.mark.parametrize(
@@ -222,9 +220,7 @@ def test_the_command_continues_each_line(folder: Path) -> None:
 def test_a_prompt_that_is_too_long_is_named_after_the_texts_of_those_before_it(folder: Path) -> None:
     code, output, errors = run(["generate", folder, "--max-length", 2, "--json"], "aa\ncc\n" + "bb " * 30 + "\ndd\n")
     assert (code, [json.loads(line)["prompt"] for line in output.splitlines()]) == (1, ["aa", "cc"])
-    assert errors == (
-        "Error: line 3: the prompt has 31 tokens, expected at most 10: the model reads 11 with its begin mark\n"
-    )
+    assert errors == ("Error: line 3: the prompt has 31 tokens, expected at most 10: the model reads 11 with BOS\n")
 
 
 def test_prompts_in_files_keep_their_line_breaks_and_are_continued_as_alone(
@@ -234,10 +230,10 @@ def test_prompts_in_files_keep_their_line_breaks_and_are_continued_as_alone(
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"p": prompt}) + "\n" for prompt in prompts))
     options = ["--strategy", "greedy", "--max-length", 3, "--output", tmp_path / "out", "--workers", 1]
     code, output, errors = run(["generate", folder, "--input", tmp_path / "a.jsonl", "--column", "p", *options])
-    failure = "the prompt has 21 tokens, expected at most 10: the model reads 11 with its begin mark"
+    failure = "the prompt has 21 tokens, expected at most 10: the model reads 11 with BOS"
     assert (code, output) == (1, "")
     unknown = f"{tmp_path}/a.jsonl:1: unknown: 1 of the 1 tokens of the prompt are not in the vocabulary\n"
-    assert errors.startswith(f"{unknown}warning: {tmp_path}/a.jsonl:2: {failure}; it has no continuation\n")
+    assert errors.startswith(f"{unknown}warning: {tmp_path}/a.jsonl:2: {failure}; it has no result\n")
     found = [json.loads(line) for line in (tmp_path / "out" / "a.jsonl.jsonl").read_text().splitlines()]
     alone = {
         prompt: generator.generate(prompt, strategy="greedy", max_length=3).text
@@ -250,9 +246,7 @@ def test_prompts_in_files_keep_their_line_breaks_and_are_continued_as_alone(
     table = run(["generate", folder, "--input", tmp_path / "a.jsonl", *options])
     assert table == (1, "", f"Error: {tmp_path}/a.jsonl: a table, expected --column, that of the prompts\n")
     several = run(["generate", folder, "--input", tmp_path / "a", *options[4:], "--nbest", 2])
-    assert (
-        several[2] == "Error: --nbest: found with --input, expected --json as well, which has all texts of a prompt\n"
-    )
+    assert several[2] == "Error: --nbest: expected --json as well with --input, which has all texts of a prompt\n"
 
 
 @pytest.mark.parametrize(
@@ -261,9 +255,9 @@ def test_prompts_in_files_keep_their_line_breaks_and_are_continued_as_alone(
         (
             ["aa bb cc dd ee ff gg hh " * 2],
             1,
-            "Error: the prompt has 17 tokens, expected at most 10: the model reads 11 with its begin mark\n",
+            "Error: the prompt has 17 tokens, expected at most 10: the model reads 11 with BOS\n",
         ),
-        (["aa", "--prompt", "bb"], 2, "Error: PROMPT and --prompt: expected one of them\n"),
+        (["aa", "--prompt", "bb"], 2, "Error: PROMPT cannot be combined with --prompt\n"),
         (
             ["aa", "--set", "decoding.alignment=true"],
             1,
@@ -327,7 +321,7 @@ def test_evaluate_refuses_what_a_language_model_has_not(folder: Path, files: Pat
         ([file, file], f"evaluate: {folder} is a language model: found 2 files, expected one with documents"),
         (
             [file, "--write", "-"],
-            "evaluate: --compare, --ensemble, --average and --write are for translators, found a language model",
+            "--write cannot be combined with a language model",
         ),
         (
             [file, "--metrics", "bleu"],
@@ -339,7 +333,7 @@ def test_evaluate_refuses_what_a_language_model_has_not(folder: Path, files: Pat
         ),
         (
             [file, "--hypotheses", file],
-            "evaluate: --hypotheses is for translators, found a language model",
+            "--hypotheses cannot be combined with a language model",
         ),
         ([files / "none.txt"], f"{files}/none.txt: no such file"),
     ):

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from translume.cli import main
 from translume.config import Config
-from translume.recommend.language_model import SIZES, Documents, choose_language_model, survey_documents
+from translume.experiments.texts import SIZES, Documents, choose_language_model, survey_documents
 
 
 def init(*arguments: object) -> tuple[int, str, str]:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from translume.cli import main
 from translume.errors import TranslationError
-from translume.inspection.text import trace_text
+from translume.inspection.tracing import trace_text
 from translume.translator import Generator
 
 
@@ -62,7 +62,7 @@ def test_the_command_prints_a_line_for_each_token(folder: Path) -> None:
     assert value["schema"] == "text/1"
     assert len(value["attention"]) == 2
     run = CliRunner().invoke(main, ["inspect", str(folder), "aa", "--target", "bb"])
-    assert run.stderr == "Error: inspect: found a language model, which allows only TEXT, --top, --html and --json\n"
+    assert run.stderr == "Error: --target cannot be combined with a language model\n"
     run = CliRunner().invoke(main, ["inspect", str(folder), "aa", "--beam", "2"])
     assert run.stderr == "Error: inspect: decoding.beam has no effect on a language model here\n"
 

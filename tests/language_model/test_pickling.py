@@ -9,7 +9,7 @@ import translume
 
 
 def test_a_generator_is_pickled_by_its_folder_and_says_what_it_is(folder: Path) -> None:
-    generator = translume.load_generator(folder, device="cpu", engine="plain")
+    generator = translume.load(folder, device="cpu", engine="plain")
     again = pickle.loads(pickle.dumps(generator))
     assert again.generate("the ", max_length=3) == generator.generate("the ", max_length=3)
     size = sum(weight.numel() for weight in generator.checkpoint.model.parameters())
@@ -21,7 +21,7 @@ def test_a_generator_is_pickled_by_its_folder_and_says_what_it_is(folder: Path) 
 
 
 def test_generate_takes_any_setting_of_decoding_and_names_the_nearest_keyword(folder: Path) -> None:
-    generator = translume.load_generator(folder, device="cpu", engine="plain")
+    generator = translume.load(folder, device="cpu", engine="plain")
     assert not generator.generate("aa bb", strategy="greedy", max_length=3, repetition_penalty=9.0).warnings
     with pytest.raises(TypeError) as error:
         generator.generate("the ", max_lenght=3)

@@ -285,10 +285,10 @@ def test_files_that_do_not_fit_are_refused(make: Make, files: Path, tmp_path: Pa
 
 
 def test_other_commands_refuse_a_language_model(folder: Path) -> None:
-    from translume.translator import load_translator
+    from translume.translator import Translator
 
     with pytest.raises(ModelFolderError) as caught:
-        load_translator(folder, device="cpu")
+        Translator.load(folder)
     assert (
         str(caught.value)
         == f"{folder}: is a language model, expected a translator; its commands are generate, evaluate and inspect"

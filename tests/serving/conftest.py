@@ -33,18 +33,18 @@ from translume.checkpoint.building import build_classifier
 from translume.checkpoint.loading import model_files
 from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSettings
 from translume.model.classifier import Classifier as Network
-from translume.serving.access.admission import Access
-from translume.serving.access.limits import Limits
+from translume.serving.access.quotas import Access
 from translume.serving.api.app import build_app
 from translume.serving.api.languages import Detector
 from translume.serving.run import listen, uvicorn_server
 from translume.serving.server import Server
+from translume.serving.settings import Limits
 from translume.serving.workers import models
 from translume.serving.workers.models import Served, ServedClassifier, ServedGenerator, ServedModels, ServedTranscriber
 from translume.serving.workers.pool import WorkerPool
 from translume.text import Labels, train_tokenizer
-from translume.translator import Classifier, Generator, Translator, load_translator
-from translume.translator.engines import ComputeOptions
+from translume.translator import Classifier, Generator, Translator, load
+from translume.translator.loading import ComputeOptions
 
 AnyServed = Served | ServedTranscriber | ServedClassifier | ServedGenerator
 
@@ -85,7 +85,7 @@ def translator(make: Callable[..., Translator], tmp_path_factory: pytest.TempPat
     """Return a translator that was loaded from a folder."""
     folder = tmp_path_factory.mktemp("translator") / "model"
     save_model(folder, make("decoding.beam=3").checkpoint)
-    return load_translator(folder, device="cpu", dtype="fp32")
+    return load(folder, device="cpu", dtype="fp32")
 
 
 @pytest.fixture(scope="session")

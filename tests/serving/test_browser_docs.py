@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from translume.serving.access.admission import Access
-from translume.serving.access.keys import Keys, add_key
-from translume.serving.access.usage import Usage
+from translume.serving.access.keys import add_key
+from translume.serving.access.quotas import open_access
 from translume.serving.settings import KeySettings
 from translume.serving.workers.models import Served
 from translume.translator import Translator
@@ -47,7 +46,7 @@ def test_every_path_is_shown_with_its_fields_and_their_types(docs: Any, live: An
     docs.page.wait_for_selector(f"{TRANSLATE} .inside > dl")  # Drawn by the toggle event, which comes after the click.
     rows = docs.page.locator(f"{TRANSLATE} .inside > dl, {TRANSLATE} .more > dl")
     names = rows.locator("dt code").all_text_contents()
-    body = document["paths"]["/v1/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    body = document["components"]["schemas"]["TranslateRequest"]
     assert names[: len(body["properties"])] == list(body["properties"])
     beam = docs.page.locator(f"{TRANSLATE} dl.fields > div").filter(has=docs.page.locator("dt code:text-is('beam')"))
     assert beam.locator(".kind").text_content() == "whole number, at least 1, at most 65,536"
@@ -99,7 +98,7 @@ def test_every_example_that_can_be_sent_gets_a_response(docs: Any) -> None:
     docs.page.wait_for_function(f"() => {answered % status}.every(([, text]) => /^[0-9]/.test(text))")
     found = {name: text.split()[0] for name, text in docs.page.evaluate(answered % status)}
     assert {"post-v1-translate", "post-v1-inspect", "post-translate", "get-v1-info"} <= set(found)
-    refused = {"post-v1-classify": "404", "post-v1-generate": "404", "post-v1-chat-completions": "404",
+    refused = {"post-v1-classify": "404", "post-v1-generate": "404",
                "post-detect": "501", "post-suggest": "403"}  # fmt: skip
     assert found == dict.fromkeys(found, "200") | refused
     docs.faults.clear()  # The browser logs each refused request.
@@ -121,8 +120,7 @@ def test_a_key_can_be_entered_when_the_server_requires_one(
 ) -> None:
     path = tmp_path / "keys.json"
     secret = add_key(path, "alice", {})
-    usage = Usage(tmp_path / "usage")
-    live = start(Served.of("en-de", translator), access=Access(Keys.read(path), usage, KeySettings()))
+    live = start(Served.of("en-de", translator), access=open_access(KeySettings(file=str(path))))
     tab = opened(open_tab(live), TRANSLATE)
     assert "Bearer $KEY" in tab.page.text_content(f"{TRANSLATE} pre")
     tab.page.click(f"{TRANSLATE} .try")
@@ -132,7 +130,6 @@ def test_a_key_can_be_entered_when_the_server_requires_one(
     tab.page.keyboard.press("Enter")
     tab.page.click(f"{TRANSLATE} .try")
     tab.tell(f"{TRANSLATE} [role=status]", "200 OK")
-    usage.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1600, "light")])

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from translume.serving.access.admission import Access
-from translume.serving.access.keys import Keys, add_key
-from translume.serving.access.usage import Usage
+from translume.serving.access.keys import add_key
+from translume.serving.access.quotas import open_access
 from translume.serving.page.routes import DRAWN, OWN, PAGES
 from translume.serving.settings import KeySettings
 from translume.serving.workers.models import Served
@@ -75,8 +74,7 @@ def test_the_page_prompts_for_a_key_when_the_server_requires_one(
 ) -> None:
     path = tmp_path / "keys.json"
     secret = add_key(path, "alice", {})
-    usage = Usage(tmp_path / "usage")
-    live = start(Served.of("en-de", translator), access=Access(Keys.read(path), usage, KeySettings()))
+    live = start(Served.of("en-de", translator), access=open_access(KeySettings(file=str(path))))
     tab = open_tab(live)
     tab.page.fill("#text", "a man")
     tab.tell("#problem", "Enter an API key to translate.")
@@ -88,7 +86,6 @@ def test_the_page_prompts_for_a_key_when_the_server_requires_one(
     tab.page.wait_for_selector("#bars .bar")
     assert tab.page.locator("#key-form").is_hidden()
     assert secret not in tab.page.evaluate("JSON.stringify(localStorage)")
-    usage.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1600, "light")])

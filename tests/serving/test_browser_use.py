@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from translume.drawing.pages import asset
+from translume.inspection.pages import asset
 from translume.serving.workers.models import Served
 from translume.translator import Translator
 

@@ -42,18 +42,18 @@ def test_a_constraint_that_cannot_be_met_is_a_warning(live: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"constraints": 5}, "constraints: found another value for text 0, expected a text or a list of texts"),
-        ({"constraints": [5]}, "constraints: found another value for text 0, expected a text or a list of texts"),
+        ({"constraints": 5}, "constraints: found 5 for text 0, expected a string or a list of strings"),
+        ({"constraints": [5]}, "constraints: found a list for text 0, expected a string or a list of strings"),
         ({"constraints": [" "]}, "constraints: found a blank one for text 0, expected a word or a phrase"),
         ({"constraints": ["a"] * 17}, "constraints: found 17 for text 0, expected at most 16"),
         ({"constraints": ["a" * 201]}, "constraints: found 201 characters in one, expected at most 200"),
         (
             {"text": ["a", "b"], "constraints": [["x"]]},
-            "constraints: found 1 for 2 texts, expected a text or a list of texts for each",
+            "constraints: found 1 for 2 texts, expected a string or a list of strings for each",
         ),
         (
             {"text": ["a", "b"], "constraints": "x"},
-            "constraints: found no list, expected a text or a list of texts for each",
+            "constraints: found a string, expected a string or a list of strings for each",
         ),
         (
             {"constraints": ["x"], "strategy": "sampling"},

@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from translume.config import DecodingSettings
-from translume.serving.access.admission import Access
-from translume.serving.access.keys import Keys, add_key
-from translume.serving.access.limits import Limits
-from translume.serving.access.usage import Usage, totals_in
+from translume.serving.access.keys import add_key
+from translume.serving.access.quotas import open_access, used_of
 from translume.serving.api.cost import characters_to_charge
 from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import find_language
-from translume.serving.settings import KeySettings
+from translume.serving.settings import KeySettings, Limits
 from translume.serving.workers.models import Served
 from translume.serving.workers.scheduler import Scheduler
 from translume.serving.workers.work import Part, Translating
@@ -113,8 +111,8 @@ def test_the_cost_counts_against_the_quota_of_a_key(
     start: Callable[..., Any], translator: Translator, tmp_path: Path
 ) -> None:
     key = add_key(tmp_path / "keys.json", "small", {"characters_per_day": 25})
-    usage = Usage(tmp_path / "usage")
-    access = Access(Keys.read(tmp_path / "keys.json"), usage, KeySettings(characters_per_day=0))
+    access = open_access(KeySettings(file=str(tmp_path / "keys.json"), characters_per_day=0))
+    assert access is not None
     live = start(Served.of("en-de", translator), access=access)
 
     def ask(**options: Any) -> Any:
@@ -128,9 +126,8 @@ def test_the_cost_counts_against_the_quota_of_a_key(
 
     assert ask().status == 200
     assert ask(**LONG).status == 200  # 4 · 40 target tokens instead of 3 · 20
-    assert totals_in(usage.path)[key.split("_")[1]] == (2, 5 + 5 + 8)
+    assert used_of(access.counts, access.keys.all[0]) == (2, 5 + 5 + 8)
     assert ask(**LONG).json()["code"] == "quota_used_up"
-    usage.close()
 
 
 def test_a_search_with_constraints_ends_between_two_steps(translator: Translator) -> None:

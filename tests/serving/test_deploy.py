@@ -20,10 +20,9 @@ import pytest
 import yaml
 
 from translume.cli import main
-from translume.serving.access.admission import OPEN
 from translume.serving.access.keys import Keys
-from translume.serving.access.limits import Limits
-from translume.serving.settings import ServeSettings
+from translume.serving.access.quotas import OPEN
+from translume.serving.settings import Limits, ServeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
@@ -209,7 +208,7 @@ def test_the_limits_and_timeouts_of_nginx_match_the_servers() -> None:
     limits = Limits()
     size = re.search(r"client_max_body_size (\d+)m;", text)
     assert size is not None
-    sizes = [value for name, value in limits.to_dict().items() if name in ("body_bytes", "file_bytes")]
+    sizes = [value for name, value in limits.model_dump().items() if name in ("body_bytes", "file_bytes")]
     assert int(size[1]) * 2**20 >= max(sizes)
     assert seconds("proxy_read_timeout") > limits.timeout_seconds
     assert seconds("client_body_timeout") >= limits.read_seconds

@@ -11,7 +11,7 @@ from translume.config import CorpusSettings, TokenizerSettings
 from translume.serving.workers.models import Served
 from translume.serving.workers.work import Part, Translating
 from translume.text import train_tokenizer
-from translume.translator import Translator, load_translator
+from translume.translator import Translator, load
 
 ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
 
@@ -47,7 +47,7 @@ def many(make: Callable[..., Translator], tmp_path_factory: pytest.TempPathFacto
     )
     folder = tmp_path_factory.mktemp("many") / "many"
     save_model(folder, replace(plain, config=config, source_tokenizer=pieces, target_tokenizer=pieces))
-    return load_translator(folder, device="cpu", dtype="fp32")
+    return load(folder, device="cpu", dtype="fp32")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from translume.serving.run import listen, serve
 from translume.serving.server import Server
 from translume.serving.workers.main import freeze_startup_objects
 from translume.serving.workers.models import Served, ServedModels
-from translume.translator import Translator, load_translator
+from translume.translator import Translator, load
 from translume.translator.planning import Line
 
 
@@ -59,7 +59,7 @@ def test_a_model_loaded_before_startup_is_freed_after_its_last_reference(
     make: Callable[..., Translator], tmp_path: Path, *, compiled: bool
 ) -> None:
     save_model(tmp_path / "model", make().checkpoint)
-    model = load_translator(tmp_path / "model", device="cpu", dtype="fp32")
+    model = load(tmp_path / "model", device="cpu", dtype="fp32")
     served = Served.of("en-de", model.compile() if compiled else model)
     weights = weakref.ref(next(model.checkpoint.model.parameters()))
     assert isinstance(served.translator, Translator)

@@ -1,4 +1,4 @@
-"""/v1/generate and /v1/chat/completions return the language model's own texts, whole or in parts."""
+"""/v1/generate returns the language model's own texts, whole or in parts."""
 
 import json
 from collections.abc import Callable
@@ -59,28 +59,6 @@ def test_streamed_parts_are_the_text_of_the_response(plays: Any) -> None:
         assert "".join(parts) == generation["text"]
 
 
-def test_chat_completions_have_openais_form(plays: Any, generator: Generator) -> None:
-    messages = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
-    found = plays.post("/v1/chat/completions", messages=messages, max_tokens=5).json()
-    wanted = generator.generate("a\nb", max_length=5)
-    (choice,) = found["choices"]
-    assert found["object"] == "chat.completion"
-    assert choice["message"] == {"role": "assistant", "content": wanted.text}
-    assert choice["finish_reason"] == ("stop" if wanted.hypotheses[0].finished_by == "eos" else "length")
-    greedy = plays.post("/v1/chat/completions", messages=messages, max_tokens=5, temperature=0).json()
-    likeliest = generator.generate("a\nb", max_length=5, strategy="greedy").text
-    assert greedy["choices"][0]["message"]["content"] == likeliest
-    size = len(wanted.hypotheses[0].ids)
-    assert found["usage"] == {"prompt_tokens": 3, "completion_tokens": size, "total_tokens": 3 + size}
-    answer = plays.post("/v1/chat/completions", messages=messages, max_tokens=5, stream=True)
-    lines = [line.removeprefix("data: ") for line in answer.body.decode().split("\n\n") if line]
-    assert lines[-1] == "[DONE]"
-    deltas = [json.loads(line)["choices"][0] for line in lines[:-1]]
-    assert deltas[0]["delta"] == {"role": "assistant", "content": ""}
-    assert "".join(each["delta"].get("content", "") for each in deltas) == wanted.text
-    assert deltas[-1]["finish_reason"] == choice["finish_reason"]
-
-
 def test_the_server_describes_a_language_model(plays: Any, live: Any) -> None:
     (model,) = [each for each in plays.get("/v1/models").json()["models"] if each["name"] == "plays"]
     assert (model["offers"], model["max_positions"]) == (["generate"], 40)
@@ -96,7 +74,7 @@ def test_the_server_describes_a_language_model(plays: Any, live: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"prompt": 5}, (422, "invalid_value", "prompt", "prompt: found 5, expected a text or a list of texts")),
+        ({"prompt": 5}, (422, "invalid_value", "prompt", "prompt: found 5, expected a string or a list of strings")),
         (
             {"prompt": "a" * 41},
             (422, "text_too_long", "prompt", "prompt: the prompt has 41 tokens, expected at most 39"),
@@ -122,17 +100,3 @@ def test_invalid_requests_get_a_one_line_error(
 ) -> None:
     found = refused(plays.post("/v1/generate", **fields))
     assert (*found[:3], found[3][: len(expected[3])]) == expected
-
-
-def test_invalid_chats_get_a_one_line_error(plays: Any) -> None:
-    def post(**fields: Any) -> tuple[int, str, str, str]:
-        return refused(plays.post("/v1/chat/completions", **fields))
-
-    assert post(messages=[]) == (
-        422,
-        "invalid_value",
-        "messages",
-        "messages: found an empty list, expected a list of messages",
-    )
-    assert post(messages=[{"role": "user"}])[2] == "messages[0]"
-    assert post(messages=[{"role": "user", "content": "a"}], temperature=-1)[2] == "temperature"

@@ -57,7 +57,7 @@ def test_a_multipart_form_and_a_query(live: Any, translator: Translator) -> None
     assert answer.json() == {"translatedText": translator.translate("hello é").text}
     many = "--xx\r\nContent-Disposition: form-data; name=a\r\n\r\nb\r\n" * 70
     answer = live.ask("POST", "/translate", many.encode(), content_type="multipart/form-data; boundary=xx")
-    assert (answer.status, answer.json()["code"]) == (400, "too_many_parts")
+    assert (answer.status, answer.json()["code"]) == (400, "bad_request")
     assert live.ask("POST", "/translate", b"", content_type="multipart/form-data").status == 400
     answer = live.ask("POST", "/translate?q=hello&source=EN&target=DE")
     assert answer.json() == {"translatedText": translator.translate("hello").text}
@@ -119,41 +119,29 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "English (en) is not available as a target language from German (de)",
         "unknown_pair",
     ),
-    "another format": (pair(q="a", format="xml"), "xml format is not supported", "unsupported_format"),
-    "a number": (pair(q=5), "Invalid request: q parameter is not a text or a list of texts", "bad_request"),
-    "an object": (pair(q={"a": 1}), "Invalid request: q parameter is not a text or a list of texts", "bad_request"),
-    "a list with a number": (
-        pair(q=["a", 5]),
-        "Invalid request: q parameter is not a text or a list of texts",
-        "bad_request",
-    ),
-    "a list of lists": (
-        pair(q=[["a"]]),
-        "Invalid request: q parameter is not a text or a list of texts",
-        "bad_request",
-    ),
+    "another format": (pair(q="a", format="xml"), "format: found a string, expected 'text' or 'html'", "invalid_value"),
+    "a number": (pair(q=5), "q: found 5, expected a string or a list of strings", "invalid_value"),
+    "an object": (pair(q={"a": 1}), "q: found an object, expected a string or a list of strings", "invalid_value"),
+    "a list with a number": (pair(q=["a", 5]), "q[1]: found 5, expected a string", "invalid_value"),
+    "a list of lists": (pair(q=[["a"]]), "q[0]: found a list, expected a string", "invalid_value"),
     "a source of another type": (
         pair(q="a", source=["en"]),
-        "Invalid request: source parameter is not a text",
-        "bad_request",
+        "source: found a list, expected a valid string",
+        "invalid_value",
     ),
     "alternatives in words": (
         pair(q="a", alternatives="x"),
-        "Invalid request: alternatives parameter is not a number",
+        "alternatives: found a string, expected a valid integer, unable to parse string as an integer",
         "invalid_value",
     ),
     "null alternatives": (
         pair(q="a", alternatives=None),
-        "Invalid request: alternatives parameter is not a number",
+        "alternatives: found null, expected a valid integer",
         "invalid_value",
     ),
-    "many alternatives": (
-        pair(q="a", alternatives=6),
-        "Invalid request: alternatives parameter must be <= 5",
-        "too_wide",
-    ),
-    "many texts": (pair(q=["a"] * 6), "Invalid request: request (6) exceeds text limit (5)", "too_many_texts"),
-    "a long text": (pair(q="a" * 301), "Invalid request: request (301) exceeds text limit (300)", "text_too_long"),
+    "many alternatives": (pair(q="a", alternatives=6), "alternatives: found 6, expected at most 5", "too_wide"),
+    "many texts": (pair(q=["a"] * 6), "q: found 6 texts, expected at most 5", "too_many_texts"),
+    "a long text": (pair(q="a" * 301), "q: found 301 characters, expected at most 300", "text_too_long"),
 }
 
 
@@ -174,7 +162,7 @@ def test_invalid_forms_are_refused_like_json(live: Any) -> None:
 
 def test_json_other_than_an_object_is_refused(live: Any) -> None:
     answer = live.post("/translate", [1])
-    assert (answer.status, answer.json()["error"]) == (400, "Invalid JSON format")
+    assert (answer.status, answer.json()["error"]) == (400, "the body is a list, expected a JSON object")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'"a"', b"null", b'{"q": "\\ud800", "source": "en", "target": "de"}'])
@@ -340,7 +328,7 @@ def test_detect_returns_languages_by_confidence(live: Any, multilingual: Any) ->
     assert multilingual.post("/detect", q="zzz").json() == nothing
     for server in (live, multilingual):
         assert (server.post("/detect", {}).status, server.post("/detect", q="").status) == (400, 400)
-        assert server.post("/detect", q=5).json() == nothing
+        assert server.post("/detect", q=5).status == 400
     assert multilingual.form("/detect", q="a" * 51).json()["code"] == "text_too_long"
 
 

@@ -14,7 +14,7 @@ from tests.serving.openapi_checker import ResponseChecker
 
 from translume.serving.api.errors import CODES
 from translume.serving.api.languages import Detector
-from translume.serving.api.openapi import REASONS
+from translume.serving.api.responses import REASONS
 from translume.serving.workers.loading import MANIFEST, with_manifest
 from translume.serving.workers.models import Served, ServedClassifier, ServedGenerator, ServedTranscriber
 from translume.translator import Generator, Translator
@@ -74,8 +74,6 @@ def test_the_response_of_every_path_is_described(live: Any) -> None:
         live.upload(address, values.getvalue(), model="arrays", temperature="0")
     for more in ({}, {"detail": True}, {"stream": True}):
         live.post("/v1/generate", prompt=["a", ""], **more)
-    for more in ({}, {"stream": True}):
-        live.post("/v1/chat/completions", messages=[{"role": "user", "content": "a"}], **more)
     every = ["attention", "lens", "prior", "terms", "occlusion", "input-gradient"]
     live.post("/v1/inspect", text="a", show=every, search=True, reference="b")
     live.post("/v1/inspect/page", text="a")
@@ -118,7 +116,7 @@ def test_all_servers_have_one_document_that_is_built_once(
 ) -> None:
     other = start(ServedClassifier.of("topics", make_classifier()), body_bytes=7000)
     found = other.get("/openapi.json").json()
-    monkeypatch.setattr("translume.serving.api.app.complete", None)
+    monkeypatch.setattr("translume.serving.api.app._without_defaults", None)
     assert live.get("/openapi.json").json() == found == other.get("/openapi.json").json()
 
 

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 from translume.checkpoint import save_model
 from translume.cli import main
 from translume.errors import TranslumeError
-from translume.serving.access.guard import JsonLines
-from translume.serving.run import listen
+from translume.serving.run import JsonLines, listen
 from translume.serving.workers.models import Served, ServedModels
 from translume.translator import Translator
 

@@ -21,8 +21,8 @@ from click.testing import CliRunner
 from translume.checkpoint import save_model
 from translume.cli import main
 from translume.errors import TranslumeError
-from translume.serving.access.guard import JsonLines
 from translume.serving.access.keys import add_key, remove_key
+from translume.serving.run import JsonLines
 from translume.serving.settings import ServeSettings
 from translume.serving.workers.loading import Loader
 from translume.serving.workers.pool import WorkerPool
@@ -89,8 +89,6 @@ def running(
     found = Running(tmp_path, make, start, worker_pool)
     yield found
     found.reloader.close()
-    if found.server.access is not None:
-        found.server.access.usage.close()
 
 
 def ready(running: Running) -> Any:
@@ -248,16 +246,15 @@ def test_new_keys_are_accepted_and_removed_keys_refused(running: Running) -> Non
     bob = add_key(keys, "bob", {})
     assert [ask_with(running, secret) for secret in (alice, bob, "")] == [200, 401, 401]
     assert running.server.reloaded.keys == 1
-    usage = running.server.access.usage
+    counts = running.server.access.counts
     remove_key(keys, "alice")
     assert ask_with(running, alice) == 200
     running.reloader.reload()
     assert [ask_with(running, secret) for secret in (alice, bob)] == [401, 200]
-    assert running.server.access.usage is usage
+    assert running.server.access.counts is counts
     running.write('[models]\nen-de = "model"\n')
     assert running.reloader.reload().keys is None
     assert ask_with(running, "") == 200
-    usage.close()
 
 
 @pytest.mark.parametrize("harm", ["cut", "gone", "folder"])

@@ -1,19 +1,16 @@
 """Request models: pydantic validates and documents a body; every validation error becomes one line."""
 
-import weakref
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from translume.config import DecodingSettings
-from translume.serving.access.limits import Limits
 from translume.serving.api import requests
-from translume.serving.api.errors import RequestError
-from translume.serving.api.openapi import body
-from translume.serving.api.requests import WITHHELD, RequestBody, TranslateRequest
-from translume.serving.api.version1 import _QuickRequests
+from translume.serving.api.errors import add_error_handler
+from translume.serving.api.requests import DECODING_FIELDS, WITHHELD, FormBody, RequestBody, TranslateRequest
 
-LIMITS = Limits()
 MODELS = [
     each
     for each in vars(requests).values()
@@ -21,67 +18,62 @@ MODELS = [
 ]
 
 
-def schema_of(model: type[RequestBody]) -> dict[str, Any]:
-    schema: dict[str, Any] = body(model)["requestBody"]["content"]["application/json"]["schema"]
-    return schema
+@pytest.fixture(scope="module")
+def client() -> TestClient:
+    app = FastAPI()
+    add_error_handler(app)
+
+    @app.post("/")
+    async def translate(call: TranslateRequest) -> None:
+        return None
+
+    return TestClient(app)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_examples_in_the_openapi_document_are_valid(model: type[RequestBody]) -> None:
-    assert model.parse({name: value for name, value in model.example.items() if name != "file"}, LIMITS)
+def test_examples_and_fields_of_the_openapi_document_are_valid_and_described(model: type[RequestBody]) -> None:
+    assert model.model_validate({name: value for name, value in model.example.items() if name != "file"})
+    properties = model.model_json_schema()["properties"]
+    described = {name for name, each in properties.items() if each.get("description")}
+    assert described >= set(model.model_fields) - {"format", "timestamp_granularities"}
 
 
 def test_a_translate_request_has_the_decoding_settings_without_their_defaults() -> None:
-    properties = schema_of(TranslateRequest)["properties"]
-    assert set(properties) == {*TranslateRequest.model_fields, *DecodingSettings.model_fields} - WITHHELD
-    assert not [name for name, each in properties.items() if "default" in each]
-    assert schema_of(TranslateRequest)["additionalProperties"] is False
-    assert schema_of(TranslateRequest)["required"] == ["text"]
+    schema = TranslateRequest.model_json_schema()
+    assert set(schema["properties"]) == {*TranslateRequest.model_fields, *DecodingSettings.model_fields} - WITHHELD
+    assert not [name for name in DECODING_FIELDS if "default" in schema["properties"][name]]
+    assert (schema["additionalProperties"], schema["required"]) == (False, ["text"])
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_every_field_is_described(model: type[RequestBody]) -> None:
-    described = {name for name, each in schema_of(model)["properties"].items() if each.get("description")}
-    assert described >= set(model.model_fields) - {"format"}
+def test_values_of_a_form_are_json_unless_the_field_is_a_string() -> None:
+    class Form(FormBody):
+        name: str = ""
+        count: int = 0
+        parts: tuple[str, ...] = ()
+
+    form = Form.model_validate({"name": "5", "count": "5", "parts": ['["a"]'], "file": "…"})
+    assert (form.name, form.count, form.parts) == ("5", 5, ("a",))
 
 
 @pytest.mark.parametrize(
     ("values", "field", "message"),
     [
-        ({}, "text", "text: found nothing, expected a text or a list of texts"),
-        ({"text": None}, "text", "text: found null, expected a text or a list of texts"),
-        ({"text": "a", "detail": "yes"}, "detail", "detail: found a text, expected true or false"),
+        ({}, "text", "text: found nothing, expected a value"),
+        ({"text": None}, "text", "text: found null, expected a string or a list of strings"),
+        ({"text": "a", "detail": "yes"}, "detail", "detail: found a string, expected a valid boolean"),
         (
             {"text": "a", "split": []},
             "split",
-            "split: found an empty list, expected one of: auto, always, never, sentences, lines",
+            "split: found an empty list, expected '', 'auto', 'always', 'never', 'sentences' or 'lines'",
         ),
-        ({"text": "a", "source": 5}, "source", "source: found 5, expected a text"),
+        ({"text": "a", "source": 5}, "source", "source: found 5, expected a valid string"),
+        ({"text": "a", "source": "a" * 201}, "source", "source: found 201 characters, expected at most 200"),
         ({"text": "a", "detial": True}, "detial", "detial: no such field; did you mean 'detail'?"),
     ],
 )
 def test_the_first_validation_error_is_one_line_with_its_field(
-    values: dict[str, Any], field: str, message: str
+    client: TestClient, values: dict[str, Any], field: str, message: str
 ) -> None:
-    with pytest.raises(RequestError) as caught:
-        TranslateRequest.parse(values, LIMITS)
-    assert (caught.value.status, caught.value.field, str(caught.value)) == (422, field, message)
-
-
-def test_short_requests_like_valid_ones_before_are_quick_until_a_reload() -> None:
-    class Models:
-        pass
-
-    models, quick = Models(), _QuickRequests()
-    long = {"text": "a", "ban": 201 * "x"}
-    for values in ({"text": "a", "beam": 2, "timeout_seconds": 3}, long):
-        assert not quick.holds(values, models)
-        quick.add(values, models)
-    assert quick.holds({"text": ["b", "c"], "beam": 2}, models)
-    assert not quick.holds({"text": "a", "beam": 3}, models)
-    assert not quick.holds({"text": 2001 * [""], "beam": 2}, models)
-    assert not quick.holds({"text": "a", "beam": 2}, Models())
-    assert not quick.holds(long, models)  # building the tables of a ban takes long
-    replaced = weakref.ref(models)
-    del models
-    assert replaced() is None
+    response = client.post("/", json=values)
+    found = response.json()
+    assert (response.status_code, found["field"], found["error"]) == (422, field, message)

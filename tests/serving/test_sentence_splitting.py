@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
 from translume.serving.api.texts import RequestTexts, SplitTexts
+from translume.serving.settings import Limits
 from translume.translator import TextHypothesis, Translation, Translator
 
 

@@ -8,7 +8,6 @@ import pytest
 from translume.cli.serve import EXAMPLES
 from translume.config.base import to_toml
 from translume.errors import TranslumeError
-from translume.serving.access.limits import Limits
 from translume.serving.settings import ServeSettings, place_of
 
 
@@ -31,7 +30,7 @@ metrics = "9100"
 cors_origins = "https://app.example"
 log_text = true
 keys.file = "keys.json"
-keys.burst = 7
+keys.requests_per_minute = 7
 
 [models]
 en-de = "models/en-de"
@@ -50,8 +49,7 @@ def test_a_file_sets_every_setting(path: Path) -> None:
     assert (found.metrics, found.cors_origins, found.log_text) == ("9100", ("https://app.example",), True)
     assert found.models == {"en-de": str(path.parent / "models/en-de"), "opus.en-fr": "/srv/en-fr"}
     assert found.keys.file == str(path.parent / "keys.json")
-    assert found.keys.counted_in == path.parent / "keys.json.usage"
-    assert (found.keys.burst, found.keys.requests_per_minute) == (7, 60.0)
+    assert (found.keys.counted_in, found.keys.requests_per_minute) == (str(path.parent / "keys.json.usage"), 7)
     assert (found.limits.characters, found.limits.timeout_seconds, found.limits.texts) == (5000, 5.0, 256)
 
 
@@ -90,23 +88,25 @@ def test_environment_variables_are_substituted(path: Path, monkeypatch: pytest.M
         ("[keys]\nfil = 'a'", "keys.fil: no such setting; did you mean 'keys.file'?"),
         ("port = 70000", "port: found 70000, expected less than or equal to 65535"),
         ("port = '80'", "port: found '80', expected a valid integer"),
-        ("[limits]\ntexts = 0", "limits.texts: found 0, expected more than 0"),
-        ("[limits]\nworkers = 1000", "limits.workers: found 1000, expected less than or equal to 256"),
+        ("[limits]\ntexts = 0", "limits.texts: found 0, expected greater than 0"),
+        ("workers = 1000", "workers: found 1000, expected less than or equal to 256"),
+        ("keys.burst = 5", "keys.burst: no such setting; did you mean 'keys.requests_per_minute'?"),
+        ("limits.pixels = 5", "limits.pixels: no such setting; this limit is fixed"),
         (
             "[limits]\ntexts = 5000",
             "limits: found lines = 1024, expected at least texts, 5000, and at most queue, 2048",
         ),
         ("models = 5", "models: found 5, expected a valid dictionary"),
         ("[models]\na = 5", "models.a: found 5, expected a valid string"),
-        ("[models]\na = ''", "models: found 'a' = '', expected a name and a folder"),
+        ("[models]\na = ''", "models.a: found '', expected a folder"),
         ("keys = 'k'", "keys: found 'k', expected a table"),
         (
             "cors_origins = 'app.example'",
-            "cors_origins: found 'app.example', expected an origin such as 'https://app.example', or '*'",
+            "cors_origins.0: found 'app.example', expected an origin such as 'https://app.example', or '*'",
         ),
         (
             "cors_origins = ['https://a.example/']",
-            "cors_origins: found 'https://a.example/', expected an origin such as 'https://app.example', or '*'",
+            "cors_origins.0: found 'https://a.example/', expected an origin such as 'https://app.example', or '*'",
         ),
         ("metrics = 'x:y'", "metrics: found 'x:y', expected a port or ADDRESS:PORT, such as '127.0.0.1:9100'"),
         (
@@ -143,6 +143,17 @@ def test_metrics_addresses() -> None:
     assert place_of("[::1]:9100") == ("::1", 9100)
 
 
-def test_limits_are_validated() -> None:
-    assert Limits(read_seconds=1).read_seconds == 1.0
-    assert set(Limits().to_dict()) == set(Limits.model_fields)
+def test_names_of_hosts_and_proxies_are_validated() -> None:
+    for wrong in ("http://a.example", "a.example:80", "a/b", ""):
+        assert message_of(lambda wrong=wrong: ServeSettings.read(None, [f'host_names = ["{wrong}"]'])) == (
+            f"serve: host_names.0: found '{wrong}', expected a name such as 'translate.example', or '*'"
+        )
+    assert ServeSettings.read(None, ['proxies = "10.0.0.0/8"']).proxies == ("10.0.0.0/8",)
+    assert message_of(lambda: ServeSettings.read(None, ['proxies = ["nginx"]'])) == (
+        "serve: proxies.0: found 'nginx', expected an address or network such as '10.0.0.0/8'"
+    )
+
+
+def test_counts_may_be_at_an_address(path: Path) -> None:
+    path.write_text('keys.file = "keys.json"\nkeys.usage = "redis://localhost"\n')
+    assert ServeSettings.read(path).keys.counted_in == "redis://localhost"

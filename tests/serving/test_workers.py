@@ -28,8 +28,8 @@ from translume.serving.workers.main import Worker
 from translume.serving.workers.models import Served, ServedClassifier, ServedModels
 from translume.serving.workers.pool import WorkerPool
 from translume.serving.workers.proxy import TranslatorProxy
-from translume.translator import Classifier, Translation, Translator, load_translator
-from translume.translator.engines import ComputeOptions
+from translume.translator import Classifier, Translation, Translator, load
+from translume.translator.loading import ComputeOptions
 from translume.translator.messages import CHUNK, encode_lines, encode_settings
 from translume.translator.planning import Line, LineError
 
@@ -71,7 +71,7 @@ def worker_server(start: Start, remote: Served) -> Any:
 
 @pytest.fixture(scope="module")
 def local_server(start: Start, folder: Path) -> Any:
-    loaded = load_translator(folder, device="cpu", dtype="fp32")
+    loaded = load(folder, device="cpu", dtype="fp32")
     return start(Served.of("en-de", Local(loaded.checkpoint)), width=6)
 
 
@@ -237,7 +237,7 @@ def connection() -> Iterator[Connection]:
         end.close()
 
 
-def load(connection: Connection, folder: Path, lanes: int = 1) -> list[str]:
+def load_model(connection: Connection, folder: Path, lanes: int = 1) -> list[str]:
     """Load a model as "0", and return the types of the messages that follow."""
     computing = {"engine": "plain", "device": "cpu", "dtype": "fp32", "threads": None}
     values = {"model": "0", "name": "a", "folder": str(folder), "state": "", "computing": computing, "lanes": lanes}
@@ -255,7 +255,7 @@ def load(connection: Connection, folder: Path, lanes: int = 1) -> list[str]:
 def test_lanes_of_a_worker_translate_at_the_same_time_with_one_model(
     connection: Connection, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert load(connection, folder, lanes=2) == ["response", "done"]
+    assert load_model(connection, folder, lanes=2) == ["response", "done"]
     held, translate_lines, models = threading.Event(), Translator.translate_lines, set[int]()
 
     def slow(translator: Translator, lines: list[Line], *more: Any) -> Iterator[Translation]:
@@ -277,7 +277,7 @@ def test_lanes_of_a_worker_translate_at_the_same_time_with_one_model(
 
 
 def test_a_cancelled_search_is_abandoned(connection: Connection, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load(connection, folder) == ["response", "done"]
+    assert load_model(connection, folder) == ["response", "done"]
     held, begun, translate_lines = threading.Event(), threading.Event(), Translator.translate_lines
 
     def slow(*arguments: Any) -> Iterator[Translation]:
@@ -315,7 +315,7 @@ def test_an_unexpected_error_is_sent_to_the_server(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("translume.serving.workers.main.load_served", unreadable)
-    (error,) = load(connection, folder)
+    (error,) = load_model(connection, folder)
     assert "PermissionError" in error
     assert "Permission denied" not in error.replace('raise PermissionError(13, "Permission denied")', "")
 

@@ -17,7 +17,8 @@ from translume.model.ctc import Ctc
 from translume.model.frames import FrameEmbedding
 from translume.model.transformer import Encoder
 from translume.training import train
-from translume.translator import Translation, load_translator
+from translume.translator import Translation, load
+from translume.translator.cohort import translate_each
 from translume.translator.planning import Line
 
 BLANK = 1
@@ -65,8 +66,8 @@ def test_a_search_ranks_by_attention_and_ctc_and_encodes_its_source_once(
             tmp_path / "model",
         )
     )
-    plain = load_translator(tmp_path / "model", engine="plain")
-    fast = load_translator(tmp_path / "model", engine="fast")
+    plain = load(tmp_path / "model", engine="plain")
+    fast = load(tmp_path / "model", engine="fast")
     source = frames_of("abc", 5)
     model = plain.checkpoint.model
     assert model.ctc is not None
@@ -94,7 +95,7 @@ def test_a_search_ranks_by_attention_and_ctc_and_encodes_its_source_once(
             assert each.log_prob == pytest.approx(plain.score(source, each.text).log_prob, abs=1e-4)
             assert each.score == pytest.approx(0.25 * each.log_prob + 0.75 * max(-loss.item(), -1e4), abs=1e-3)
         lines = [Line(number=0, text="", given=source)]
-        ((_, queued),) = translator.translate_each(lines, translator.config.decoding.model_copy(update=settings))
+        ((_, queued),) = translate_each(translator, lines, translator.config.decoding.model_copy(update=settings))
         assert isinstance(queued, Translation)
         assert [(each.ids, each.score) for each in queued.hypotheses] == [(each.ids, each.score) for each in found]
         alone = translator.translate(source, beam=1, nbest=1, ctc_weight=0.75, strategy="beam").hypotheses[0]

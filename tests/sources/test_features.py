@@ -41,7 +41,7 @@ def trained(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def translator(trained: Path) -> Translator:
-    return translume.load_translator(trained, threads=1)
+    return translume.load(trained, threads=1)
 
 
 def test_a_path_bytes_and_an_array_are_the_same_source(translator: Translator, manifests: Path) -> None:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
 from translume.text import Tokenizer, train_tokenizer
-from translume.text.library import LibraryIds
+from translume.text.imported import LibraryIds
 from translume.text.standard import standard_json, tokenizer_files, write_tokenizers
 
 CORPUS = [

@@ -80,19 +80,18 @@ def test_training_on_empty_text_is_refused(kind, texts):
         ({"size": 12, "unknown": "token"}, "15 (4 special tokens, 11 characters)"),
         ({"size": 12, "unknown": "token", "kind": "unigram"}, "15 (4 special tokens, 11 characters)"),
         ({"size": 259, "kind": "word"}, "260 (3 special tokens, 256 bytes, 1 word)"),
+        (
+            {"size": 262, "languages": ("de", "en", "fr")},
+            "273 (3 special tokens, 256 bytes, 3 languages, 11 characters)",
+        ),
     ],
 )
 def test_a_size_too_small_says_what_it_must_hold(values, wanted):
+    languages = values.get("languages", ())
+    chosen = TokenizerSettings(**{name: value for name, value in values.items() if name != "languages"})
     with pytest.raises(SettingsError) as error:
-        train_tokenizer(TokenizerSettings(**values), CORPUS)
+        train_tokenizer(chosen, CORPUS, languages)
     assert str(error.value) == f"tokenizer.size: found {values['size']}, expected at least {wanted}"
-
-
-def test_languages_need_room_in_a_vocabulary_too():
-    with pytest.raises(SettingsError) as error:
-        train_tokenizer(TokenizerSettings(size=262), CORPUS, ("de", "en", "fr"))
-    wanted = "273 (3 special tokens, 256 bytes, 3 languages, 11 characters)"
-    assert str(error.value) == f"tokenizer.size: found 262, expected at least {wanted}"
 
 
 def test_rare_characters_become_bytes_in_a_small_vocabulary():
@@ -120,7 +119,7 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(kind, unknown, tmp_path: Path):
     text = "LOWEST ☃ ▁ 我喜  x"
     assert again.encode(text) == tokenizer.encode(text)
     if kind == "bpe":
-        assert again.encode_dropped(text, 0.5, 3) == tokenizer.encode_dropped(text, 0.5, 3)
+        assert again.drop(again.encode(text), 0.5, 3) == tokenizer.drop(tokenizer.encode(text), 0.5, 3)
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
 
 
@@ -191,18 +190,15 @@ def test_file_without_a_tokenizer_is_a_one_line_error(tmp_path):
         assert str(error.value) == f"{path}: {wanted}"
 
 
-def test_a_sentencepiece_model_is_named_as_such(tmp_path):
-    path = tmp_path / "vocab.spm"
-    path.write_bytes(b"\xff\xfe")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tokenizer.json", "cannot be read: No such file or directory"),
+        ("vocab.spm", "found a SentencePiece model, expected a tokenizer.json of Translume; "
+         "tokenizer.kind = 'unigram' without a path trains one"),
+    ],
+)  # fmt: skip
+def test_a_missing_file_and_a_sentencepiece_model_are_named(tmp_path, name, message):
     with pytest.raises(DataError) as error:
-        Tokenizer.load(path)
-    assert str(error.value) == (
-        f"{path}: found a SentencePiece model, expected a tokenizer.json of Translume; "
-        "tokenizer.kind = 'unigram' without a path trains one"
-    )
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError) as error:
-        Tokenizer.load(tmp_path / "tokenizer.json")
-    assert str(error.value) == f"{tmp_path}/tokenizer.json: cannot be read: No such file or directory"
+        Tokenizer.load(tmp_path / name)
+    assert str(error.value) == f"{tmp_path / name}: {message}"

@@ -200,7 +200,7 @@ def test_two_vocabularies_of_one_size_are_not_tied(toy: Make, toy_files: Path, t
 def test_zero_threads_is_refused(toy: Make, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         list(train(toy(), tmp_path / "model", threads=0))
-    assert str(caught.value) == "threads: found 0, expected a whole number from 1 to 4096"
+    assert str(caught.value) == "threads: found 0, expected an integer from 1 to 4096"
 
 
 def test_missing_file_is_a_one_line_error(toy: Make, tmp_path: Path) -> None:

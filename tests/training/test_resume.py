@@ -13,11 +13,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from translume import atomic
 from translume.checkpoint import (
     FolderLock,
     Manifest,
     committed,
-    disk,
     load_checkpoint,
     read_config,
     read_history,
@@ -108,8 +108,10 @@ def death_at(operation: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return call
 
     with monkeypatch.context() as patch:
-        for name in ("write", "replace", "remove", "replace_file", "sync_folder"):
-            patch.setattr(disk, name, fatal(getattr(disk, name)))
+        for module, name in (
+            (atomic, "write"), (atomic, "sync"), (atomic, "replace_file"), (os, "replace"), (os, "unlink"),
+        ):  # fmt: skip
+            patch.setattr(module, name, fatal(getattr(module, name)))
         yield
 
 

@@ -9,12 +9,9 @@ from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSe
 from translume.engine import Choice, Engine
 from translume.engine.packing import packed_as
 from translume.kernels.loading import has_kernels
-from translume.processes import Request
-from translume.serving.workers.sharing import translate_shared
 from translume.text import train_tokenizer
 from translume.translator import Translator
-from translume.translator.cohort import Cohort
-from translume.translator.messages import encode_lines, encode_settings
+from translume.translator.cohort import Cohort, translate_each
 from translume.translator.planning import Line, LineError
 
 TEXTS = ["ab c.", "the", "a much longer sentence, with more words", "x. y! z?", " ", "qrs tuv", "zyx wvu ts"]
@@ -101,64 +98,14 @@ def test_a_line_that_cannot_be_translated_fails_alone(translator):
     assert found["good"] == translator.translate("ab")
 
 
-class Sent:
-    """A connection that keeps what is sent."""
-
-    def __init__(self) -> None:
-        self.frames: list[tuple[int, str, dict]] = []
-
-    def send(self, values, body=b""):
-        self.frames.append((values["id"], values["type"], values.get("values", {})))
-
-
-def lines_of(*texts):
-    return encode_lines([Line(number=number, text=text) for number, text in enumerate(texts, start=1)])
-
-
-def test_a_request_that_begins_later_is_answered_when_its_line_is_done(translator, monkeypatch):
-    """A line that was cancelled is not answered."""
-    monkeypatch.setattr("translume.serving.workers.sharing.PAUSE", 0)
-    sent = Sent()
-    settings = encode_settings(translator.config.decoding.model_copy(update={"strategy": "greedy"}))
-    first, second = (
-        Request(sent, number, "translate", {"lines": lines, "settings": settings, "watched": watched})
-        for number, lines, watched in (
-            (1, lines_of(TEXTS[2], "x" * 40), [0]),
-            (2, lines_of("a", "b" * 60), []),
-        )
-    )  # fmt: skip
-    first.cancelled_parts.add(1)
-    later = [[second], []]
-    translate_shared(first, lambda: translator, lambda: later.pop() if later else [])
-    kinds = [(number, kind) for number, kind, values in sent.frames if "prefix" not in values]
-    assert kinds == [(2, "response"), (2, "response"), (2, "done"), (1, "response"), (1, "done")]
-    answered = [values.get("places", [values.get("place")]) for number, _, values in sent.frames if number == 2]
-    assert sorted(answered[:2]) == [[0], [1]]
-    assert any("prefix" in values for _, _, values in sent.frames)
-
-
-def test_lines_that_are_cancelled_during_a_step_leave_the_search(translator, monkeypatch):
-    settings = encode_settings(translator.config.decoding.model_copy(update={"strategy": "greedy"}))
-    first, second = (
-        Request(
-            Sent(),
-            number,
-            "translate",
-            {"lines": lines_of(text), "settings": settings, "watched": []},
-        )
-        for number, text in enumerate(TEXTS[2:4])
-    )
-    run, live = Cohort.run, []
-
-    def watched(cohort, unneeded):
-        live.append([number for number, _ in (line.key for line, _ in cohort._pieces.values())])
-        done = run(cohort, unneeded)
-        first.cancelled.set()
-        return done
-
-    monkeypatch.setattr(Cohort, "run", watched)
-    later = [[second]]
-    translate_shared(first, lambda: translator, lambda: later.pop() if later else [])
-    assert set(live[0]) == {0, 1}
-    assert all(set(each) == {1} for each in live[1:])
-    assert len(live) > 1
+def test_each_line_is_given_back_when_it_is_done_and_one_that_is_given_up_is_not(translator):
+    settings = translator.config.decoding.model_copy(update={"strategy": "greedy"})
+    texts, unneeded = ["a", TEXTS[2], "b" * 60, "x" * 40], set[int]()
+    lines = [Line(number=number, text=text) for number, text in enumerate(texts, start=1)]
+    found = {}
+    for number, result in translate_each(translator, lines, settings, unneeded=lambda: unneeded):
+        found[number] = str(result)
+        unneeded.add(3)
+    assert found.keys() == {0, 1, 2}
+    assert found[1] == translator.translate(TEXTS[2], settings=settings).text
+    assert found[2].startswith("line 3: a sentence has 60 tokens, expected at most 46; ")

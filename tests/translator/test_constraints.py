@@ -208,7 +208,7 @@ def test_invalid_lists_of_constraints_give_a_one_line_error(
 
 
 def test_a_single_text_is_not_a_list_of_constraints(models: dict[str, Translator]) -> None:
-    with pytest.raises(TypeError, match=r"^constraints: found one text, expected a list of texts$"):
+    with pytest.raises(TypeError, match=r"^constraints: found one string, expected a list of strings$"):
         models["bpe"].translate("haus", constraints="mann")
 
 

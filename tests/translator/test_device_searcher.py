@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from translume.decoding.device_search import LEAST_SOURCE, DeviceSearch, doubled
 from translume.translator import Translation, Translator, device_searcher
-from translume.translator import translator as translators
+from translume.translator import search as searches
 from translume.translator.cohort import Cohort
 from translume.translator.device_searcher import DeviceSearcher
-from translume.translator.engines import ComputeOptions, describe_engine, with_engine
+from translume.translator.loading import ComputeOptions, describe_engine, with_engine
 from translume.translator.planning import Line, LineError, bucketed_batches
 from translume.translator.search import describe_device_search
 
@@ -85,7 +85,7 @@ def test_lines_share_one_search_of_each_padded_length(plain, translator, monkeyp
         entered.append(len(prompts))
         return own(search, state, prompts, *words)
 
-    monkeypatch.setattr(translators, "MAX_SLOTS", 2)
+    monkeypatch.setattr(searches, "MAX_SLOTS", 2)
     monkeypatch.setattr(device_searcher, "MAX_SLOTS", 3)
     monkeypatch.setattr(DeviceSearcher, "_new_search", new)
     monkeypatch.setattr(DeviceSearch, "enter", enter)
@@ -98,7 +98,7 @@ def test_lines_share_one_search_of_each_padded_length(plain, translator, monkeyp
 
 
 def test_max_tokens_bounds_a_search_as_on_a_cpu(plain, translator, monkeypatch):
-    monkeypatch.setattr(translators, "search_together", None)
+    monkeypatch.setattr(searches, "search_together", None)
     expected = [*plain.translate_all(LINES, max_tokens=37)]
     assert_same([*translator.translate_all(LINES, max_tokens=37)], expected)
 
@@ -193,7 +193,7 @@ def test_a_gpu_searches_there_unless_the_plain_model_is_wanted(make):
     """The meta device stands for a GPU."""
     loaded, model = [], make().checkpoint.model.to("meta")
 
-    def read(dtype: str) -> SimpleNamespace:
+    def read(*, dtype: str) -> SimpleNamespace:
         loaded.append(dtype)
         return SimpleNamespace(model=model)
 

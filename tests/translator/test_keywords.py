@@ -37,26 +37,6 @@ def test_a_beam_width_chooses_beam_search_on_a_greedy_model(make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"strategy": "greedy", "beam": 5},
-            "decoding.beam: strategy 'greedy' does not read it, expected 'beam' or 'diverse'",
-        ),
-        (
-            {"temperature": 0.5},
-            "decoding.temperature: strategy 'beam' does not read it, expected 'sampling' or 'stochastic'",
-        ),
-        ({"max_length": -1}, "translate: decoding.max_length: found -1, expected greater than or equal to 0"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused_in_one_line(translator: Translator, options, message: str) -> None:
-    with pytest.raises(translume.SettingsError) as error:
-        translator.translate(TEXT, **options)
-    assert str(error.value) == message
-
-
-@pytest.mark.parametrize(
     ("call", "message"),
     [
         (

@@ -123,7 +123,7 @@ def test_no_text_is_encoded_to_a_tag_and_decoding_drops_tags() -> None:
 
 def test_a_damaged_tag_is_an_error() -> None:
     text = tokenizer().to_json().replace('"fr": 6', '"fr": 600')
-    with pytest.raises(DataError, match=r"^t.json: damaged: the tag of 'fr' has the id 600, not one of the \d+ of"):
+    with pytest.raises(DataError, match=r"^t.json: damaged: the special id 600 is not one of the \d+ of"):
         Tokenizer.from_json(text, "t.json")
 
 

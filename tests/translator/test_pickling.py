@@ -12,7 +12,6 @@ import translume
 from translume.belief import BeliefError
 from translume.checkpoint import save_model
 from translume.decoding import SearchError
-from translume.processes import UnexpectedChildError
 from translume.serving.api.errors import RequestError
 from translume.training.group import GroupError
 from translume.translator import Translator
@@ -26,7 +25,6 @@ ERRORS = [
     BeliefError(4, "row 4: no token is allowed"),
     RequestError(429, "too many requests", code="busy", field="text", retry_after=3),
     translume.SettingsError("decoding.beam: found 0"),
-    UnexpectedChildError("ValueError", "line 3"),
     GroupError("process 1 died", reports=False),
     PairError(ScoredPair(place="line 3", source="a", target="b"), 2, "the target has 9 tokens, expected at most 4"),
 ]
@@ -57,7 +55,7 @@ def test_every_error_with_its_own_constructor_is_tested_unless_it_ends_a_command
 
 
 def test_a_translator_is_pickled_by_its_folder_and_options(folder: Path) -> None:
-    loaded = translume.load_translator(folder, device="cpu", engine="plain")
+    loaded = translume.load(folder, device="cpu", engine="plain")
     pickled = pickle.dumps(loaded)
     assert len(pickled) < 1000
     again = pickle.loads(pickled)
@@ -66,7 +64,7 @@ def test_a_translator_is_pickled_by_its_folder_and_options(folder: Path) -> None
 
 
 def test_translators_made_from_others_are_pickled(folder: Path) -> None:
-    loaded = translume.load_translator(folder, device="cpu", engine="plain")
+    loaded = translume.load(folder, device="cpu", engine="plain")
     for made in (loaded.compile("fp32"), loaded.ensemble_with(loaded, average="log_probability")):
         again = pickle.loads(pickle.dumps(made))
         assert again.translate(TEXT) == made.translate(TEXT)
@@ -74,7 +72,7 @@ def test_translators_made_from_others_are_pickled(folder: Path) -> None:
 
 
 def test_a_process_pool_translates_and_returns_errors(folder: Path) -> None:
-    loaded = translume.load_translator(folder, device="cpu", engine="plain", threads=1)
+    loaded = translume.load(folder, device="cpu", engine="plain", threads=1)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         assert pool.submit(loaded.translate, TEXT).result() == loaded.translate(TEXT)
         with pytest.raises(LineError, match=r"^text: a sentence has 59 tokens, expected at most 40"):
@@ -84,7 +82,7 @@ def test_a_process_pool_translates_and_returns_errors(folder: Path) -> None:
 def test_a_translator_without_a_folder_refuses_in_one_line(translator: Translator) -> None:
     with pytest.raises(TypeError) as error:
         pickle.dumps(translator.compile("fp32"))
-    message = "Translator: it has no model folder, so it cannot be pickled; load_translator(folder) can"
+    message = "Translator: it has no model folder, so it cannot be pickled; load(folder) can"
     assert str(error.value) == message
 
 
@@ -93,7 +91,7 @@ def test_the_representation_names_languages_parameters_engine_and_folder(tmp_pat
     parts = "13,255 parameters, 2+1 layers, width 22, softmax head over 34 tokens"
     assert repr(translator) == f"<Translator en→de: {parts}, plain model>"
     save_model(tmp_path / "en-de", translator.checkpoint)
-    loaded = translume.load_translator(tmp_path / "en-de", device="cpu")
-    assert repr(loaded) == f"<Translator en→de: {parts}, engine built when it is first used, {tmp_path / 'en-de'}>"
+    loaded = translume.load(tmp_path / "en-de", device="cpu")
+    assert repr(loaded) == f"<Translator en→de: {parts}, fast engine fp32, {tmp_path / 'en-de'}>"
     both = loaded.compile("fp32").ensemble_with(loaded)
     assert repr(both) == f"<Translator en→de: {parts}, fast engine fp32, ensemble of 2, {tmp_path / 'en-de'}>"

@@ -60,7 +60,7 @@ def test_forced_decoding_reproduces_every_log_probability(make: Make, name: str)
 
 
 def test_many_samples_reduce_the_batch_size(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from translume.translator import translator as module
+    from translume.translator import search as module
 
     sizes: list[tuple[int, int]] = []
     search = module.search_pieces

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.translator.words import word_spans
+from translume.translator.alignment import word_spans
 
 
 def words(text: str, cuts: set[int]) -> list[str]:

@@ -82,7 +82,7 @@ def whisper(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     imported = import_model(folder, ours)
     model = transformers.WhisperForConditionalGeneration.from_pretrained(folder).eval()
     tokenizer = transformers.WhisperTokenizer.from_pretrained(folder)
-    translator = translume.load_translator(ours, engine="plain")
+    translator = translume.load(ours, engine="plain")
     return SimpleNamespace(
         folder=folder, ours=ours, imported=imported, model=model, tokenizer=tokenizer, translator=translator
     )

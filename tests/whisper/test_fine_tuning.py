@@ -35,7 +35,7 @@ def test_a_model_learns_the_targets_of_a_manifest_and_keeps_its_prompt(whisper, 
     with pytest.raises(DataError, match=re.escape(message)):
         list(train(other, tmp_path / "other", source=whisper.ours))
     events = list(train(config, tmp_path / "tuned", source=whisper.ours))
-    tuned = translume.load_translator(tmp_path / "tuned", engine="plain")
+    tuned = translume.load(tmp_path / "tuned", engine="plain")
     assert tuned.config.data.source == whisper.translator.config.data.source
     paths = [str(tmp_path / f"{number}.wav") for number in range(2)]
     assert [each.text for each in tuned.translate_all(paths, from_="en")] == list(targets)

@@ -1,17 +1,23 @@
 """An imported Whisper gives the numbers and texts of transformers' own."""
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+import soundfile
 import torch
 from tests.whisper.conftest import CODES, LONGEST, POSITIONS, features, sound, write_whisper
 
 import translume
 from translume.engine import self_test
 from translume.errors import SettingsError, TranslationError
+from translume.interchange.huggingface.whisper import _direction
 from translume.interchange.importing import import_model
 from translume.sources import frame_reader
+from translume.text.specials import SpeechTokens
+from translume.translator.planning import numbered_lines
 
 UNTIMED = 291
 SOUNDS = tuple(sound(samples, seed) for seed, samples in enumerate((9001, 16_000, 320 * POSITIONS)))
@@ -109,9 +115,6 @@ def test_the_rules_of_generation_are_settings_and_no_text_is_a_special_token(whi
     ],
 )
 def test_language_and_task_of_the_folder_are_those_of_decoding(generation, wanted):
-    from translume.interchange.huggingface.families.whisper import _direction
-    from translume.text.speech import SpeechTokens
-
     tokens = SpeechTokens(languages={"en": 282, "de": 283, "zh": 284}, transcribe=287, translate=286, untimed=291)
     found = _direction(generation, tokens)
     assert (found.get("from_", ""), found.get("to", "")) == wanted
@@ -119,19 +122,13 @@ def test_language_and_task_of_the_folder_are_those_of_decoding(generation, wante
 
 def test_a_model_of_english_has_no_language_and_no_task(tmp_path):
     import_model(write_whisper(tmp_path / "theirs", multilingual=False), tmp_path / "ours")
-    translator = translume.load_translator(tmp_path / "ours", engine="plain")
+    translator = translume.load(tmp_path / "ours", engine="plain")
     assert translator.config.model.language_tags == "english_speech"
-    (plan,) = translator.plans([translator_line(SOUNDS[0])], translator.config.decoding)
+    (plan,) = translator.plans([next(numbered_lines([SOUNDS[0]], frames=True))[0]], translator.config.decoding)
     untimed = translator.checkpoint.target_tokenizer.vocabulary.pieces.index("<|notimestamps|>")
     assert plan.pieces[0].target_tags == (untimed,)
     with pytest.raises(SettingsError, match=r"decoding\.to: found 'de', but the model does not name its languages"):
         translator.translate(SOUNDS[0], to="de")
-
-
-def translator_line(samples):
-    from translume.translator.planning import numbered_lines
-
-    return next(numbered_lines([samples], frames=True))[0]
 
 
 def test_only_the_language_of_a_recording_or_english_is_written(whisper):
@@ -151,8 +148,6 @@ def test_only_the_language_of_a_recording_or_english_is_written(whisper):
 
 
 def test_a_blank_line_between_paths_of_recordings_stays_empty(whisper, tmp_path):
-    import soundfile
-
     soundfile.write(tmp_path / "a.wav", SOUNDS[0], 16_000)
     found = list(whisper.translator.translate_all([str(tmp_path / "a.wav"), "", " "]))
     assert [bool(each.text) for each in found] == [True, False, False]
@@ -160,8 +155,6 @@ def test_a_blank_line_between_paths_of_recordings_stays_empty(whisper, tmp_path)
 
 
 def test_a_recording_of_several_windows_has_no_score(whisper, tmp_path):
-    import soundfile
-
     soundfile.write(tmp_path / "a.wav", sound(18_000), 16_000)
     message = f"pair: {tmp_path}/a.wav: 112 frames, expected at most {2 * POSITIONS} for a score"
     with pytest.raises(TranslationError, match=re.escape(message)):
@@ -169,8 +162,6 @@ def test_a_recording_of_several_windows_has_no_score(whisper, tmp_path):
 
 
 def test_targets_are_scored_in_the_language_of_the_recording(whisper, tmp_path):
-    import soundfile
-
     soundfile.write(tmp_path / "a.wav", SOUNDS[1], 16_000, subtype="FLOAT")
     found = whisper.translator.translate(str(tmp_path / "a.wav"), from_="de")
     score = whisper.translator.score(str(tmp_path / "a.wav"), found.hypotheses[0], from_="de")
@@ -181,14 +172,11 @@ def test_targets_are_scored_in_the_language_of_the_recording(whisper, tmp_path):
     ("name", "value", "message"),
     [
         ("suppress_tokens", "1", 'suppress_tokens: found "1", expected a list of ids'),
-        ("max_initial_timestamp_index", "x", 'max_initial_timestamp_index: found "x", expected a whole number'),
-        ("forced_decoder_ids", [1], "forced_decoder_ids: found [1], expected pairs of a place and an id"),
+        ("max_initial_timestamp_index", "x", 'max_initial_timestamp_index: found "x", expected an integer'),
+        ("forced_decoder_ids", [1], "forced_decoder_ids: found [1], expected pairs of a position and an id"),
     ],
 )
 def test_damaged_rules_of_generation_are_refused_by_name(whisper, tmp_path, name, value, message):
-    import json
-    import shutil
-
     shutil.copytree(whisper.folder, tmp_path / "theirs")
     path = tmp_path / "theirs" / "generation_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
@@ -197,8 +185,6 @@ def test_damaged_rules_of_generation_are_refused_by_name(whisper, tmp_path, name
 
 
 def test_a_folder_without_the_tokens_of_tasks_is_refused_by_name(whisper, tmp_path: Path):
-    import shutil
-
     shutil.copytree(whisper.folder, tmp_path / "theirs")
     for path in ("tokenizer.json", "tokenizer_config.json"):
         file = tmp_path / "theirs" / path

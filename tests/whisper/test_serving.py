@@ -15,11 +15,11 @@ from tests.whisper.conftest import CODES, POSITIONS, sound
 
 from translume.documents.transcripts import transcript
 from translume.inspection import trace
-from translume.serving.access.limits import Limits
 from translume.serving.server import Server
+from translume.serving.settings import Limits
 from translume.serving.workers.models import ServedModels
 from translume.serving.workers.pool import WorkerPool
-from translume.translator.engines import ComputeOptions
+from translume.translator.loading import ComputeOptions
 
 soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (extra: audio)")
 

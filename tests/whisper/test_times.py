@@ -184,7 +184,7 @@ def test_subtitles_are_read_back_as_the_same_segments():
     from translume.documents.subtitles import Subtitles
 
     for form in ("srt", "vtt"):
-        read = Subtitles.of(transcript(SAID, form).encode())
+        read = Subtitles.from_bytes(transcript(SAID, form).encode())
         assert [each.text.strip() for each in read.segments] == ["Hello.", "A -> b"]
 
 
@@ -281,7 +281,7 @@ def long_window_model(tmp_path_factory):
 def test_a_recording_of_minutes_is_transcribed_window_by_window_with_increasing_times(speech, long_window_model):
     seconds = soundfile.info(speech).duration
     assert seconds > 3 * 30
-    translator = translume.load_translator(long_window_model, threads=1)
+    translator = translume.load(long_window_model, threads=1)
     found = translator.translate(speech, from_="en", timestamps=True, max_length=13)
     segments = json.loads(transcript(found, "json"))["segments"]
     assert len(segments) >= seconds // 30

@@ -1,111 +1,53 @@
 """The model folder: atomic commits, saving and loading, the model card, and the lock of the training process."""
 
-from translume.checkpoint.building import (
-    adopt,
-    allocate,
-    build_classifier,
-    build_language_model,
-    build_model,
-    build_network,
-    free,
-    load_pretrained,
-    mark_separators,
-    trim_memory,
-    without_values,
-)
-from translume.checkpoint.folder import (
-    FORMAT,
-    Content,
-    Entry,
-    FolderLock,
-    Manifest,
-    commit,
-    committed,
-    read_committed,
-    verify,
-)
-from translume.checkpoint.history import append_history, data_of_history, read_history, record_evaluation
-from translume.checkpoint.loading import (
-    VOCABULARIES,
-    AnyCheckpoint,
-    Checkpoint,
-    ClassifierCheckpoint,
-    LanguageModelCheckpoint,
-    choose_dtype,
-    copy_decoding_files,
-    load_any,
-    load_checkpoint,
-    load_classifier_checkpoint,
-    model_files,
-    own_file,
-    read_config,
-    read_lengths,
-    read_tokenizers,
-    read_vocabularies,
-    refuse_threads,
-    save_model,
-    stale_decoding_files,
-)
-from translume.checkpoint.model_card import Card, write_card
-from translume.checkpoint.source import is_hub, model_folder
-from translume.checkpoint.temperature import Temperature, store_temperature
-from translume.checkpoint.weights import fill, read_metadata, read_tensors, tensor_file, unique_tensors
-from translume.model.device import choose_device
-
-__all__ = [
-    "FORMAT",
-    "VOCABULARIES",
-    "AnyCheckpoint",
-    "Card",
-    "Checkpoint",
-    "ClassifierCheckpoint",
-    "Content",
-    "Entry",
-    "FolderLock",
-    "LanguageModelCheckpoint",
-    "Manifest",
-    "Temperature",
-    "adopt",
-    "allocate",
-    "append_history",
-    "build_classifier",
-    "build_language_model",
-    "build_model",
-    "build_network",
-    "choose_device",
-    "choose_dtype",
-    "commit",
-    "committed",
-    "copy_decoding_files",
-    "data_of_history",
-    "fill",
-    "free",
-    "is_hub",
-    "load_any",
-    "load_checkpoint",
-    "load_classifier_checkpoint",
-    "load_pretrained",
-    "mark_separators",
-    "model_files",
-    "model_folder",
-    "own_file",
-    "read_committed",
-    "read_config",
-    "read_history",
-    "read_lengths",
-    "read_metadata",
-    "read_tensors",
-    "read_tokenizers",
-    "read_vocabularies",
-    "record_evaluation",
-    "refuse_threads",
-    "save_model",
-    "stale_decoding_files",
-    "store_temperature",
-    "tensor_file",
-    "trim_memory",
-    "unique_tensors",
-    "verify",
-    "without_values",
-    "write_card",
-]
+from translume.checkpoint.building import build_classifier as build_classifier
+from translume.checkpoint.building import build_language_model as build_language_model
+from translume.checkpoint.building import build_model as build_model
+from translume.checkpoint.building import build_network as build_network
+from translume.checkpoint.building import free as free
+from translume.checkpoint.building import load_pretrained as load_pretrained
+from translume.checkpoint.building import mark_separators as mark_separators
+from translume.checkpoint.building import without_values as without_values
+from translume.checkpoint.folder import FORMAT as FORMAT
+from translume.checkpoint.folder import Content as Content
+from translume.checkpoint.folder import FolderLock as FolderLock
+from translume.checkpoint.folder import Manifest as Manifest
+from translume.checkpoint.folder import commit as commit
+from translume.checkpoint.folder import committed as committed
+from translume.checkpoint.folder import is_hub as is_hub
+from translume.checkpoint.folder import model_folder as model_folder
+from translume.checkpoint.folder import read_committed as read_committed
+from translume.checkpoint.folder import verify as verify
+from translume.checkpoint.history import append_history as append_history
+from translume.checkpoint.history import data_of_history as data_of_history
+from translume.checkpoint.history import read_history as read_history
+from translume.checkpoint.history import record_evaluation as record_evaluation
+from translume.checkpoint.loading import VOCABULARIES as VOCABULARIES
+from translume.checkpoint.loading import AnyCheckpoint as AnyCheckpoint
+from translume.checkpoint.loading import Checkpoint as Checkpoint
+from translume.checkpoint.loading import ClassifierCheckpoint as ClassifierCheckpoint
+from translume.checkpoint.loading import LanguageModelCheckpoint as LanguageModelCheckpoint
+from translume.checkpoint.loading import Temperature as Temperature
+from translume.checkpoint.loading import choose_dtype as choose_dtype
+from translume.checkpoint.loading import load_any as load_any
+from translume.checkpoint.loading import load_checkpoint as load_checkpoint
+from translume.checkpoint.loading import load_classifier_checkpoint as load_classifier_checkpoint
+from translume.checkpoint.loading import model_files as model_files
+from translume.checkpoint.loading import own_file as own_file
+from translume.checkpoint.loading import read_lengths as read_lengths
+from translume.checkpoint.loading import read_tokenizers as read_tokenizers
+from translume.checkpoint.loading import read_vocabularies as read_vocabularies
+from translume.checkpoint.loading import refuse_threads as refuse_threads
+from translume.checkpoint.loading import save_model as save_model
+from translume.checkpoint.loading import store_temperature as store_temperature
+from translume.checkpoint.model_card import Card as Card
+from translume.checkpoint.model_card import write_card as write_card
+from translume.checkpoint.settings import copy_decoding_files as copy_decoding_files
+from translume.checkpoint.settings import read_config as read_config
+from translume.checkpoint.settings import stale_decoding_files as stale_decoding_files
+from translume.checkpoint.weights import assign as assign
+from translume.checkpoint.weights import fill as fill
+from translume.checkpoint.weights import read_tensors as read_tensors
+from translume.checkpoint.weights import tensor_file as tensor_file
+from translume.checkpoint.weights import unique_tensors as unique_tensors
+from translume.model.device import choose_device as choose_device

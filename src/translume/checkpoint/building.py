@@ -10,7 +10,7 @@ from threading import get_ident
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
@@ -36,7 +36,8 @@ _WORD_START = "▁"
 def without_values() -> Iterator[None]:
     """Build networks whose parameters have shapes but no values, on torch's meta device; buffers are as usual.
 
-    For networks that get all their parameters from elsewhere, after `allocate`: none is initialised first.
+    For networks that get all their parameters from elsewhere, by `assign` or `fill`: none is initialised first. Under
+    `torch.device("meta")`, buffers would have no values, and drawing normal ones would import torch's compiler: 7 s.
     """
     thread = get_ident()
 
@@ -59,55 +60,18 @@ class _Uninitialised(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = kwargs or {}
-        if func is nn.init.normal_ and given["tensor"].is_meta:
-            return given["tensor"]
-        return func(*args, **given)
-
-
-@torch.no_grad()
-def allocate(network: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Give memory to the parameters of a network that was built `without_values`, and move its buffers.
-
-    dtype: of floating-point tensors. The parameters are undefined until they are copied into.
-    """
-    for parameter in list(network.parameters()):
-        made = nn.Parameter(torch.empty(parameter.shape, device=device, dtype=dtype), parameter.requires_grad)
-        # A tied parameter stays one object.
-        torch.utils.swap_tensors(parameter, made)  # type: ignore[no-untyped-call]  # torch has no types for it
-    for buffer in network.buffers():
-        buffer.data = buffer.to(device, dtype if buffer.is_floating_point() else buffer.dtype)
-
-
-@torch.no_grad()
-def adopt(network: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Make `weights` the parameters of a network that was built `without_values`, and empty the dictionary.
-
-    The tensors are not copied, except those that another parameter has already.
-    """
-    places = network.state_dict(keep_vars=True)
-    if places.keys() != weights.keys():
-        raise ValueError(f"weights: found other names than the network has: {places.keys() ^ weights.keys()}")
-    used: set[int] = set()
-    for name, place in places.items():
-        tensor = weights.pop(name)
-        if not place.is_meta:  # a buffer, or a tied parameter that has its values already
-            place.copy_(tensor)
-            continue
-        tensor = tensor.clone() if tensor.data_ptr() in used else tensor.contiguous()
-        used.add(tensor.data_ptr())
-        made = nn.Parameter(tensor, place.requires_grad)
-        torch.utils.swap_tensors(place, made)  # type: ignore[no-untyped-call]  # torch has no types for it
+        options = kwargs or {}
+        if func is nn.init.normal_ and options["tensor"].is_meta:
+            return options["tensor"]
+        return func(*args, **options)
 
 
 def free(network: nn.Module) -> None:
-    """Free the memory of a network that is no longer used, and return it to the system."""
+    """Free the memory of a network that is no longer used, and return it to the system.
+
+    glibc would keep it, in holes between tensors that are used.
+    """
     network.to("meta")
-    trim_memory()
-
-
-def trim_memory() -> None:
-    """Return freed memory to the system. glibc keeps it, in holes between tensors that are used."""
     with suppress(AttributeError, OSError):  # other C libraries have no such function
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -129,27 +93,8 @@ def build_model(
             f"model.head.tie: '{tie}' needs one vocabulary for both sides, found {source_size} and {target_size} "
             "tokens; set tokenizer.shared = true or tie = 'target'"
         )
-    freeze = settings.freeze_pretrained
-    source: Embedding | FrameEmbedding = resolve_name(source_kind.embedding).of_source(
-        source_kind, source_size, settings
-    )
-    target = Embedding(target_size, settings, freezable=freeze and bool(settings.pretrained_target))
-    ties_head = tie in ("all", "target")
-    if ties_head and isinstance(settings.head, AdaptiveSettings):
-        shared = source if tie == "all" and isinstance(source, Embedding) else target
-        shared.table = _in_bands(settings, settings.head, target_size)
-    if tie in ("all", "embeddings") and isinstance(source, Embedding):
-        target.table = source.table
-    for embedding in (source, target):
-        embedding.keep_frozen()
-    banded = isinstance(settings.head, AdaptiveSettings)
-    tied = None if not ties_head else target.table if banded else target.table.weight
-    sizes = HeadSizes(width=settings.width, vocabulary=target_size, source_vocabulary=source_size)
-    head = resolve_name(settings.head.implementation)(settings.head, sizes, tied)
-    model = Transformer(Encoder(settings, source), Decoder(settings, target), head, target_tags=settings.target_tags)
-    if tied is not None:
-        _limit_first_logits(model)
-    return model
+    source = resolve_name(source_kind.embedding).of_source(source_kind, source_size, settings)
+    return _transformer(settings, source, source_size, target_size)
 
 
 def build_language_model(
@@ -159,17 +104,36 @@ def build_language_model(
 
     source_size, source_kind: ignored.
     """
-    embedding = Embedding(
-        target_size, settings, freezable=settings.freeze_pretrained and bool(settings.pretrained_target)
-    )
-    ties_head, banded = settings.head.tie in ("all", "target"), isinstance(settings.head, AdaptiveSettings)
-    if ties_head and isinstance(settings.head, AdaptiveSettings):
-        embedding.table = _in_bands(settings, settings.head, target_size)
-    embedding.keep_frozen()
-    tied = None if not ties_head else embedding.table if banded else embedding.table.weight
-    sizes = HeadSizes(width=settings.width, vocabulary=target_size, source_vocabulary=target_size)
-    head = resolve_name(settings.head.implementation)(settings.head, sizes, tied)
-    model = Transformer(EmptyEncoder(settings, embedding), Decoder(settings, embedding, crosses=False), head)
+    return _transformer(settings, None, target_size, target_size)
+
+
+def _transformer(
+    settings: ModelSettings, source: Embedding | FrameEmbedding | None, source_size: int, target_size: int
+) -> Transformer:
+    """Return a Transformer.  source: the encoder's embedding; None for a model without an encoder."""
+    freezable = settings.freeze_pretrained and bool(settings.pretrained_target)
+    target = Embedding(target_size, settings, freezable=freezable)
+    head_settings, tie = settings.head, settings.head.tie
+    text_source = source if isinstance(source, Embedding) else None
+    if isinstance(head_settings, AdaptiveSettings) and tie in ("all", "target"):
+        target.table = _in_bands(settings, head_settings, target_size)
+        if text_source is not None and tie == "all":
+            text_source.table = target.table
+    elif text_source is not None and tie in ("all", "embeddings"):
+        target.table = text_source.table
+    for embedding in (source, target):
+        if embedding is not None:
+            embedding.keep_frozen()
+    tied: Any = None
+    if tie in ("all", "target"):
+        tied = target.table if isinstance(head_settings, AdaptiveSettings) else target.table.weight
+    sizes = HeadSizes(width=settings.width, vocabulary=target_size, source_vocabulary=source_size)
+    head = resolve_name(head_settings.implementation)(head_settings, sizes, tied)
+    if source is None:
+        model = Transformer(EmptyEncoder(settings, target), Decoder(settings, target, crosses=False), head)
+    else:
+        encoder, decoder = Encoder(settings, source), Decoder(settings, target)
+        model = Transformer(encoder, decoder, head, target_tags=settings.target_tags)
     if tied is not None:
         _limit_first_logits(model)
     return model
@@ -195,7 +159,7 @@ def build_network(config: Config, source_size: int, target_size: int) -> Network
 
     Raises SettingsError as `build_model` does.
     """
-    network: Network = task_of(config).part("network")(config.model, source_size, target_size, config.data.source)
+    network: Network = task_of(config).build_network(config.model, source_size, target_size, config.data.source)
     if config.training.ctc_weight and isinstance(network, Transformer):
         network.ctc = Ctc(config.model.width, target_size)
     return network
@@ -321,16 +285,16 @@ def _fill(path: Path, embedding: Embedding, tokenizer: Tokenizer) -> str:
     for id_, piece in pieces.items():
         exact.setdefault(piece, []).append(id_)
         lowered.setdefault(piece.lower(), []).append(id_)
-    found: set[int] = set()
+    filled: set[int] = set()
     for word, vector in read_vectors(path, table.size(1)):
-        ids = {*exact.get(word, ()), *(id_ for id_ in lowered.get(word, ()) if id_ not in found)}
+        ids = {*exact.get(word, ()), *(id_ for id_ in lowered.get(word, ()) if id_ not in filled)}
         if ids:
             table[sorted(ids)] = (torch.tensor(vector) / embedding.scale).to(table.dtype)
-            found |= ids
-    if not found:
+            filled |= ids
+    if not filled:
         raise DataError(f"{path}: none of its words is a token of the vocabulary, expected at least one")
     what = "word vectors"
     if embedding.frozen is not None:
-        embedding.frozen[sorted(found)] = True
+        embedding.frozen[sorted(filled)] = True
         what = "word vectors, kept as they are,"
-    return f"{path}: {what} for {len(found):,} of {len(pieces):,} tokens"
+    return f"{path}: {what} for {len(filled):,} of {len(pieces):,} tokens"

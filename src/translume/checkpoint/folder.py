@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from pkgutil import resolve_name
 from types import TracebackType
 from typing import Any, Self
 
-from translume.checkpoint import disk
+from pydantic import TypeAdapter
+
+from translume import atomic
 from translume.config.tree import FORMAT as FORMAT
-from translume.errors import ModelFolderError, TrainingError
+from translume.errors import ModelFolderError, SettingsError, TrainingError
 
 MANIFEST = "manifest.json"
 RESUME = "resume/"
@@ -55,56 +58,51 @@ class Entry:
 class Manifest:
     """The files of one committed state by name ("weights.safetensors")."""
 
-    files: Mapping[str, Entry]
     format: int = FORMAT
+    files: Mapping[str, Entry]
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def read(cls, folder: Path) -> "Manifest":
         """Read the last committed state. Raises ModelFolderError if there is none or it cannot be read."""
+        path = folder / MANIFEST
         try:
-            text = (folder / MANIFEST).read_text(encoding="utf-8")
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if values["format"] > FORMAT:
+                raise ModelFolderError(newer_format(str(folder), values["format"]))
+            manifest = _ADAPTER.validate_python(values)
         except FileNotFoundError:
             reason = f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder"
             raise ModelFolderError(f"{folder}: not a model folder: {reason}") from None
         except NotADirectoryError:
             raise ModelFolderError(f"{folder}: not a model folder: it is a file") from None
         except OSError as error:
-            raise ModelFolderError(f"{folder / MANIFEST}: cannot be read: {error.strerror}") from None
+            raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise ModelFolderError(f"{folder / MANIFEST}: damaged: not UTF-8 text") from None
-        try:
-            return cls._from_values(json.loads(text), folder)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise ModelFolderError(f"{folder / MANIFEST}: damaged: not a manifest of Translume") from None
-
-    @classmethod
-    def _from_values(cls, values: dict[str, Any], folder: Path) -> Self:
-        found = int(values["format"])
-        if found > FORMAT:
-            raise ModelFolderError(
-                f"{folder}: format {found} is newer than format {FORMAT}, the newest this Translume reads; "
-                "upgrade Translume"
-            )
-        files = {}
-        for name, entry in values["files"].items():
-            path = PurePosixPath(entry["file"])
-            if path.is_absolute() or ".." in path.parts:
-                raise ModelFolderError(f"{folder / MANIFEST}: '{path}' lies outside the folder; refused")
-            files[name] = Entry(file=str(path), size=int(entry["size"]), sha256=str(entry["sha256"]))
-        return cls(files=files, format=found)
+            raise ModelFolderError(f"{path}: damaged: not UTF-8 text") from None
+        except (ValueError, KeyError, TypeError):
+            raise ModelFolderError(f"{path}: damaged: not a manifest of Translume") from None
+        for entry in manifest.files.values():
+            place = PurePosixPath(entry.file)
+            if place.is_absolute() or ".." in place.parts:
+                raise ModelFolderError(f"{path}: '{place}' lies outside the folder; refused")
+        return manifest
 
     def to_json(self) -> str:
         """Return the JSON text that `read` reads."""
-        files = {
-            name: {"file": entry.file, "size": entry.size, "sha256": entry.sha256}
-            for name, entry in sorted(self.files.items())
-        }
-        return json.dumps({"format": self.format, "files": files}, indent=1, ensure_ascii=False) + "\n"
+        return _ADAPTER.dump_json(self, indent=1).decode() + "\n"
 
     def without_resume(self) -> "Manifest":
         """Return the manifest of a copy that cannot be resumed: without the files of `resume/`."""
         kept = {name: entry for name, entry in self.files.items() if not name.startswith(RESUME)}
         return Manifest(files=kept, format=self.format)
+
+
+_ADAPTER = TypeAdapter(Manifest)
+
+
+def newer_format(place: str, number: int) -> str:
+    """Return the message about a folder that was written by a later version."""
+    return f"{place}: format {number} is newer than format {FORMAT}, the newest this Translume reads; upgrade Translume"
 
 
 def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] = ()) -> Manifest:
@@ -117,29 +115,37 @@ def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] 
     """
     old = Manifest.read(folder) if (folder / MANIFEST).exists() else Manifest(files={})
     dropped = set(remove)
-    kept = {name: entry for name, entry in old.files.items() if name not in dropped and name not in files}
     placed: list[Path] = []
     name = "the folder"
     try:
-        disk.make_folder(folder)
-        entries = dict(kept)
+        atomic.make_folder(folder)
+        entries = {name: entry for name, entry in old.files.items() if name not in dropped}
         for name, content in files.items():
             entries[name] = _place(folder, name, content, old.files.get(name), placed)
         name = MANIFEST
         for parent in {path.parent for path in placed}:
-            disk.sync_folder(parent)
-        manifest = Manifest(files=entries)
-        disk.replace_file(folder / MANIFEST, manifest.to_json().encode())
+            atomic.sync(parent)
+        manifest = Manifest(files=dict(sorted(entries.items())))
+        atomic.replace_file(folder / MANIFEST, manifest.to_json().encode())
     except OSError as error:
-        owned = {folder / entry.file for entry in old.files.values()}
+        committed_before = {folder / entry.file for entry in old.files.values()}
         with suppress(OSError):
             for path in placed:
-                if path not in owned:
+                if path not in committed_before:
                     path.unlink(missing_ok=True)
-        saved = any(each.endswith(".safetensors") for each in old.files)
-        raise _write_error(folder, name, error, saved=saved) from None
-    _remove_old_files(folder, manifest, old)
+        intact = "; the last saved state is intact" if any(map(_is_weights, old.files)) else ""
+        reason = f"the disk is full: no room for {name}"
+        if error.errno not in _FULL:
+            reason = f"{name} cannot be written: {error.strerror or error}"
+        raise ModelFolderError(f"{folder}: {reason}{intact}") from None
+    with suppress(OSError):  # the commit is done
+        atomic.sync(folder)
+        sweep(folder, manifest, old)
     return manifest
+
+
+def _is_weights(name: str) -> bool:
+    return name.endswith(".safetensors")
 
 
 def _place(folder: Path, name: str, content: Content, old: Entry | None, placed: list[Path]) -> Entry:
@@ -147,24 +153,24 @@ def _place(folder: Path, name: str, content: Content, old: Entry | None, placed:
     stem = folder / PurePosixPath(name)
     if isinstance(content, bytes):
         sha256 = hashlib.sha256(content).hexdigest()
-        if old is not None and old.sha256 == sha256 and _is_whole(folder, old):
+        if old is not None and _holds(folder, old, sha256):
             return old
-    disk.make_folder(stem.parent)
-    part = disk.beside(stem)
+    atomic.make_folder(stem.parent)
+    part = atomic.beside(stem)
     try:
         if isinstance(content, bytes):
-            disk.write(part, [content])
+            atomic.write(part, [content])
         else:
             content(part)
-            disk.sync(part)
-            sha256 = disk.digest(part)
+            atomic.sync(part)
+            sha256 = atomic.digest(part)
         size = part.stat().st_size
-        if old is not None and old.sha256 == sha256 and _is_whole(folder, old):
-            disk.remove(part)
+        if old is not None and _holds(folder, old, sha256):
+            part.unlink()
             return old
         path = stem.with_name(f"{stem.stem}-{sha256[:_DIGITS]}{stem.suffix}")
         placed.append(path)
-        disk.replace(part, path)
+        os.replace(part, path)
     except OSError:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -172,25 +178,12 @@ def _place(folder: Path, name: str, content: Content, old: Entry | None, placed:
     return Entry(file=path.relative_to(folder).as_posix(), size=size, sha256=sha256)
 
 
-def _is_whole(folder: Path, entry: Entry) -> bool:
+def _holds(folder: Path, entry: Entry, sha256: str) -> bool:
+    """Return whether a committed file has this digest, and its size on disk."""
     try:
-        return (folder / entry.file).stat().st_size == entry.size
+        return entry.sha256 == sha256 and (folder / entry.file).stat().st_size == entry.size
     except OSError:
         return False
-
-
-def _write_error(folder: Path, name: str, error: OSError, *, saved: bool) -> ModelFolderError:
-    intact = "; the last saved state is intact" if saved else ""
-    if error.errno in _FULL:
-        return ModelFolderError(f"{folder}: the disk is full: no room for {name}{intact}")
-    return ModelFolderError(f"{folder}: {name} cannot be written: {error.strerror or error}{intact}")
-
-
-def _remove_old_files(folder: Path, manifest: Manifest, old: Manifest) -> None:
-    """Flush the new manifest's name to disk and remove old files. The commit is done, so errors are ignored."""
-    with suppress(OSError):
-        disk.sync_folder(folder)
-        sweep(folder, manifest, old)
 
 
 def sweep(folder: Path, manifest: Manifest, old: Manifest | None = None) -> None:
@@ -203,7 +196,7 @@ def sweep(folder: Path, manifest: Manifest, old: Manifest | None = None) -> None
         for path in sorted(parent.iterdir()):
             leftover = COMMITTED.fullmatch(path.name) or _PART.fullmatch(path.name)
             if leftover and path not in named and path.is_file():
-                disk.remove(path)
+                path.unlink(missing_ok=True)
 
 
 def committed(folder: Path, manifest: Manifest, name: str) -> Path:
@@ -221,31 +214,32 @@ def committed(folder: Path, manifest: Manifest, name: str) -> Path:
     return path
 
 
-def read_committed(folder: Path, manifest: Manifest, name: str) -> bytes:
-    """Return the content of a committed file. Raises ModelFolderError if its digest is wrong."""
-    path = committed(folder, manifest, name)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
-    if hashlib.sha256(content).hexdigest() != manifest.files[name].sha256:
-        raise ModelFolderError(f"{path}: damaged or changed: its SHA-256 is not the one in {MANIFEST}")
-    return content
-
-
-def whole(folder: Path, manifest: Manifest, name: str) -> Path:
+def verified(folder: Path, manifest: Manifest, name: str) -> Path:
     """Return the path of a committed file. Raises ModelFolderError if its digest is wrong."""
     path = committed(folder, manifest, name)
-    if disk.digest(path) != manifest.files[name].sha256:
+    try:
+        sha256 = atomic.digest(path)
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
+    if sha256 != manifest.files[name].sha256:
         raise ModelFolderError(f"{path}: damaged or changed: its SHA-256 is not the one in {MANIFEST}")
     return path
+
+
+def read_committed(folder: Path, manifest: Manifest, name: str) -> bytes:
+    """Return the content of a committed file. Raises ModelFolderError if its digest is wrong."""
+    path = verified(folder, manifest, name)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def verify(folder: Path) -> None:
     """Raise ModelFolderError, naming the first file whose content differs from its digest, if there is one."""
     manifest = Manifest.read(folder)
     for name in manifest.files:
-        whole(folder, manifest, name)
+        verified(folder, manifest, name)
 
 
 class FolderLock:
@@ -257,7 +251,7 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         """Lock the folder, and make it if it is missing. Raises TrainingError naming the process that holds it."""
-        self._made = not folder.exists()
+        self._is_new = not folder.exists()
         self._number = _locked(folder)
         self._folder = folder.resolve()
         _held.add(self._folder)
@@ -269,7 +263,7 @@ class FolderLock:
     def close(self) -> None:
         """Unlock the folder, and remove it if the lock made it and it is empty. A second call does nothing."""
         if self._folder in _held:
-            if self._made:
+            if self._is_new:
                 with suppress(OSError):
                     if [path.name for path in self._folder.iterdir()] == [_LOCK]:
                         (self._folder / _LOCK).unlink()
@@ -290,7 +284,7 @@ def _locked(folder: Path) -> int:
     """Return a locked handle of the current `.lock` file; a lock on a deleted file would be ineffective."""
     while True:
         try:
-            disk.make_folder(folder)
+            atomic.make_folder(folder)
             if folder.resolve() in _held:
                 raise TrainingError(f"{folder}: this process already trains in it")
             try:
@@ -313,3 +307,38 @@ def _locked(folder: Path) -> int:
             if os.path.samestat(os.fstat(number), os.stat(folder / _LOCK)):
                 return number
         os.close(number)
+
+
+_HUB = re.compile(r"hf:/{1,2}(?!/)")
+"""The start of the name of a repository. A Path of "hf://owner/name" has one slash."""
+
+
+def is_hub(source: Path | str) -> bool:
+    """Return whether `source` names a repository, as hf://owner/name or hf://owner/name@revision."""
+    return _HUB.match(str(source)) is not None
+
+
+def model_folder(source: Path | str, *, progress: bool = True) -> Path:
+    """Return the folder of a model: `source`, or for a repository its import in the user's cache.
+
+    A repository is downloaded and imported if it has changed since the last time.
+    progress: whether a terminal shows how far a download is. Raises SettingsError if the libraries
+    for it are not installed, and the errors of `import_model`.
+    """
+    if not is_hub(source):
+        return Path(source)
+    folder: Path = hub_function("cached_model")(repository_name(source), progress=progress)
+    return folder
+
+
+def repository_name(source: Path | str) -> str:
+    """Return the name of a repository with both slashes, which a Path loses."""
+    return f"hf://{_HUB.sub('', str(source), count=1)}"
+
+
+def hub_function(name: str) -> Any:
+    """Return a function of the module for the Hub. Raises SettingsError if a library that it needs is missing."""
+    try:
+        return resolve_name(f"translume.interchange.hub:{name}")
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"hf://: {error.name} is not installed; pip install 'translume[export]'") from None

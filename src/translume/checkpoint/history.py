@@ -56,9 +56,9 @@ def data_of_history(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if not started:
         return {}
     bases = [base for record in started if (base := record.get("base"))]
-    found = {name: started[-1].get(name) for name in ("training", "validation", "files")}
+    data = {name: started[-1].get(name) for name in ("training", "validation", "files")}
     counted = [record["training"] for record in history if record.get("training")]
-    return {**found, "training": counted[-1] if counted else None, "base": bases[-1] if bases else None}
+    return {**data, "training": counted[-1] if counted else None, "base": bases[-1] if bases else None}
 
 
 def record_evaluation(folder: Path, record: Mapping[str, Any]) -> None:

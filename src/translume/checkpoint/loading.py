@@ -1,28 +1,33 @@
-"""Load and save a model folder: settings, vocabularies, weights, and the files that [decoding] names.
+"""Load and save a model folder: settings, vocabularies, weights, lengths and temperature."""
 
-A folder contains copies of the files that [decoding] names, so that it can be moved. `config.toml` refers to them by
-their names in the manifest, such as "decoding/terminology.tsv"; the settings of a loaded model have the copies' paths.
-"""
-
-import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+import json
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, Literal, Self, cast
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from translume.checkpoint.building import allocate, build_network, without_values
-from translume.checkpoint.folder import FORMAT, MANIFEST, Content, Manifest, commit, committed, read_committed, whole
-from translume.checkpoint.migrations import migrate
+from translume.checkpoint.building import build_network, without_values
+from translume.checkpoint.folder import (
+    FORMAT,
+    MANIFEST,
+    Content,
+    FolderLock,
+    Manifest,
+    commit,
+    read_committed,
+    verified,
+)
 from translume.checkpoint.model_card import Card, write_card
-from translume.checkpoint.temperature import Temperature, read_temperature
-from translume.checkpoint.weights import fill, map_weights, tensor_file, unique_tensors
+from translume.checkpoint.settings import CONFIG, copy_decoding_files, read_config, stale_decoding_files
+from translume.checkpoint.weights import fill, tensor_file, unique_tensors
 from translume.config import Config
-from translume.config.decoding import names_file
 from translume.data.lengths import Lengths
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
+from translume.json_values import JsonValue
 from translume.model.classifier import Classifier
 from translume.model.device import choose_device, require_memory, supports_bf16
 from translume.model.transformer import Transformer
@@ -30,53 +35,71 @@ from translume.tasks import task_of
 from translume.text import Labels, Tokenizer
 from translume.text.standard import SETTINGS, tokenizer_files
 
-CONFIG = "config.toml"
 WEIGHTS = "weights.safetensors"
 LENGTHS = "lengths.json"
+CALIBRATION = "calibration.json"
 SHARED_TOKENIZER = "tokenizer_settings.json"
 _SIDES = ("tokenizer", "source", "target")
 VOCABULARIES = (*(f"{side}{end}" for side in _SIDES for end in (".json", SETTINGS)), "labels.json")
 """Files of a model's vocabularies, those for other programs included; the task determines which ones."""
 
 Dtype = Literal["auto", "fp32", "bf16"]
-
-DECODING_FILES = "decoding/"
-"""Prefix of the names of copies of the files that [decoding] names."""
-_COMPRESSED = (".gz", ".zst")
 _ATTEMPTS = 3
 MAX_THREADS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """A loaded model that generates text. The two tokenizers are the same object if the vocabulary is shared.
+class Temperature(JsonValue):
+    """A temperature that calibrates a model's probabilities: p ** (1/value), renormalised.
+
+    value: above 1 for an overconfident model.  tokens: target tokens it was fitted to, EOS counted.
+    nll_before, nll: nats per token on these, at temperature 1 and at `value`.
+    """
+
+    value: float
+    tokens: int
+    nll_before: float
+    nll: float
+
+    def __str__(self) -> str:
+        """Return one line in the format of a score."""
+        return (
+            f"temperature|fitted by:nll|forced:yes|tokens:{self.tokens} = {self.value:.4f} "
+            f"(nll per token {self.nll:.4f}, {self.nll_before:.4f} before)"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    """What the checkpoints of all tasks have.
 
     temperature: the one fitted to these weights, if any.  digest: SHA-256 of the weights' file, empty for weights that
     come from no file.  lengths: those of the training data, if they are known.
     """
 
-    MODEL: ClassVar[str] = "translator"
-
     config: Config
-    model: Transformer
     source_tokenizer: Tokenizer
-    target_tokenizer: Tokenizer
+    model: Transformer | Classifier
     temperature: Temperature | None = None
     digest: str = ""
     lengths: Lengths | None = None
 
-    @classmethod
-    def assemble(cls, loaded: "Loaded") -> Self:
-        """Make a checkpoint of what a folder holds."""
-        return cls(
-            config=loaded.config,
-            model=loaded.network,
-            source_tokenizer=loaded.source,
-            target_tokenizer=cast(Tokenizer, loaded.target),
-            temperature=loaded.temperature,
-            digest=loaded.digest,
-            lengths=loaded.lengths,
-        )
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return next(self.model.parameters()).device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint(_Loaded):
+    """A loaded model that generates text. The two tokenizers are the same object if the vocabulary is shared."""
+
+    MODEL: ClassVar[str] = "translator"
+    TARGET: ClassVar[str] = "target_tokenizer"
+    """Name of the field with the target vocabulary."""
+
+    model: Transformer
+    target_tokenizer: Tokenizer
 
     @property
     def target(self) -> Tokenizer:
@@ -92,28 +115,14 @@ class LanguageModelCheckpoint(Checkpoint):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassifierCheckpoint:
-    """A loaded classifier.  digest: SHA-256 of the weights' file, empty for weights that come from no file."""
+class ClassifierCheckpoint(_Loaded):
+    """A loaded classifier."""
 
     MODEL: ClassVar[str] = "classifier"
-    lengths: ClassVar[None] = None
+    TARGET: ClassVar[str] = "labels"
 
-    config: Config
     model: Classifier
-    source_tokenizer: Tokenizer
     labels: Labels
-    digest: str = ""
-
-    @classmethod
-    def assemble(cls, loaded: "Loaded") -> Self:
-        """Make a checkpoint of what a folder holds."""
-        return cls(
-            config=loaded.config,
-            model=loaded.network,
-            source_tokenizer=loaded.source,
-            labels=cast(Labels, loaded.target),
-            digest=loaded.digest,
-        )
 
     @property
     def target(self) -> Labels:
@@ -123,19 +132,6 @@ class ClassifierCheckpoint:
 
 AnyCheckpoint = Checkpoint | ClassifierCheckpoint
 """A loaded model of any task."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """The content of a model folder, from which the task's checkpoint class is assembled."""
-
-    config: Config
-    network: Any
-    source: Tokenizer
-    target: Tokenizer | Labels
-    temperature: Temperature | None
-    digest: str
-    lengths: Lengths | None
 
 
 def load_any(folder: Path | str, *, device: str = "cpu", dtype: Dtype = "auto", expected: Any = None) -> Any:
@@ -175,7 +171,7 @@ def load_classifier_checkpoint(
 def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype, expected: Any) -> Any:
     config = read_config(folder, manifest)
     task = task_of(config)
-    checkpoint = task.part("checkpoint")
+    checkpoint = task.checkpoint_class()
     if expected is not None and checkpoint is not expected:
         raise ModelFolderError(
             f"{folder}: is a {task.model}, expected a {expected.MODEL}; "
@@ -187,48 +183,24 @@ def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype, expected:
     place = choose_device(device)
     with torch.random.fork_rng(devices=[]), without_values():
         network = build_network(config, len(source), len(target))
-    kind, weights = choose_dtype(dtype, place), whole(folder, manifest, WEIGHTS)
+    kind, weights = choose_dtype(dtype, place), verified(folder, manifest, WEIGHTS)
     require_memory(
         place,
         sum(parameter.numel() for parameter in network.parameters()) * kind.itemsize,
         what=f"{folder}",
         advice="stop the other process on the card, or use --device cpu",
     )
-    if (place.type, kind) != ("cpu", torch.float32) or not map_weights(network, weights):
-        allocate(network, place, kind)
-        fill(network, weights)
+    fill(network, weights, place, kind)
     digest = manifest.files[WEIGHTS].sha256
-    return checkpoint.assemble(
-        Loaded(
-            config=config,
-            network=network.eval(),
-            source=source,
-            target=target,
-            temperature=read_temperature(folder, manifest, digest),
-            digest=digest,
-            lengths=read_lengths(folder, manifest),
-        )
+    return checkpoint(
+        config=config,
+        model=network.eval(),
+        source_tokenizer=source,
+        temperature=_read_temperature(folder, manifest, digest),
+        digest=digest,
+        lengths=read_lengths(folder, manifest),
+        **{checkpoint.TARGET: target},
     )
-
-
-def read_config(folder: Path, manifest: Manifest | None = None) -> Config:
-    """Return the settings of a model folder in the newest format, with paths to its copies of [decoding]'s files."""
-    manifest = manifest or Manifest.read(folder)
-    return use_decoding_copies(stored_config(folder, manifest), folder, manifest)
-
-
-def stored_config(folder: Path, manifest: Manifest) -> Config:
-    """Return the settings in the newest format; [decoding] names files as the manifest does."""
-    content = read_committed(folder, manifest, CONFIG)
-    place = str(folder / manifest.files[CONFIG].file)
-    try:
-        tables = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ModelFolderError(f"{place}: not TOML: {error}") from None
-    try:
-        return Config.build(migrate(tables, place), place=place)
-    except SettingsError as error:
-        raise ModelFolderError(str(error)) from None
 
 
 def read_lengths(folder: Path, manifest: Manifest | None = None) -> Lengths | None:
@@ -263,7 +235,7 @@ def read_vocabularies(
     if own_file(manifest, target_name) not in manifest.files and source_name != SHARED_TOKENIZER:
         shared = _read_vocabulary(folder, manifest, SHARED_TOKENIZER, Tokenizer)
         return shared, shared
-    target_class = task.part("vocabulary")
+    target_class = task.vocabulary_class()
     source = _read_vocabulary(folder, manifest, source_name, Tokenizer)
     return source, _read_vocabulary(folder, manifest, target_name, target_class)
 
@@ -342,7 +314,7 @@ def save_model(
 def refuse_threads(threads: object) -> None:
     """Raise SettingsError for an invalid number of threads; None is valid."""
     if threads is not None and (type(threads) is not int or not 1 <= threads <= MAX_THREADS):
-        raise SettingsError(f"threads: found {threads!r}, expected a whole number from 1 to {MAX_THREADS}")
+        raise SettingsError(f"threads: found {threads!r}, expected an integer from 1 to {MAX_THREADS}")
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
@@ -358,53 +330,37 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
     return known[dtype]
 
 
-def copy_decoding_files(config: Config) -> tuple[Config, dict[str, bytes]]:
-    """Return the settings with the names that [decoding]'s files get in a model folder, and their content by name.
+def _read_temperature(folder: Path, manifest: Manifest, weights: str) -> Temperature | None:
+    """Return the temperature in a folder; None if none was fitted to the weights with the digest `weights`.
 
-    Raises DataError, naming the setting, if a file cannot be read.
+    Raises ModelFolderError if the file is damaged.
     """
-    files: dict[str, bytes] = {}
+    if CALIBRATION not in manifest.files:
+        return None
+    content = read_committed(folder, manifest, CALIBRATION)
+    place = folder / manifest.files[CALIBRATION].file
+    try:
+        values = json.loads(content)
+        fitted_to = values.pop("weights")
+        temperature = Temperature.from_dict(values)
+    except (ValueError, KeyError, TypeError, AttributeError, DataError):
+        raise ModelFolderError(f"{place}: damaged: not a temperature as Translume writes it") from None
+    if not 0.0 < temperature.value < math.inf:
+        raise ModelFolderError(f"{place}: value: found {temperature.value}, expected a number above 0")
+    return temperature if fitted_to == weights else None
 
-    def taken(path: str, setting: str, stem: str) -> str:
-        packed = PurePosixPath(path).suffix
-        name = DECODING_FILES + (PurePosixPath(stem).stem + packed if packed in _COMPRESSED else stem)
-        try:
-            files[name] = Path(path).read_bytes()
-        except OSError as error:
-            raise DataError(f"decoding.{setting}: {path}: cannot be read: {error.strerror or error}") from None
-        return name
 
-    return _renamed(config, taken), files
+def store_temperature(folder: Path | str, temperature: Temperature, weights: str) -> None:
+    """Commit the temperature fitted to the weights with the digest `weights` (`Checkpoint.digest`).
 
-
-def use_decoding_copies(config: Config, folder: Path, manifest: Manifest) -> Config:
-    """Return the settings with the paths of the folder's copies; other paths stay as they are.
-
-    Raises ModelFolderError if a copy is missing or damaged.
+    Raises ModelFolderError if the folder holds other weights by now or cannot be written, TrainingError if a process
+    trains in it.
     """
-
-    def found(path: str, setting: str, stem: str) -> str:
-        return str(committed(folder, manifest, path).absolute()) if path in manifest.files else path
-
-    return _renamed(config, found)
-
-
-def stale_decoding_files(manifest: Manifest, files: Collection[str]) -> set[str]:
-    """Return the names of copies that the settings no longer name."""
-    return {name for name in manifest.files if name.startswith(DECODING_FILES)} - set(files)
-
-
-def _renamed(config: Config, renamed: Callable[[str, str, str], str]) -> Config:
-    """Return the settings with new paths of [decoding]'s files: `renamed` maps (path, setting, file name) to a path."""
-    decoding = config.decoding
-    changes: dict[str, str | tuple[str, ...]] = {}
-    for setting, stem in (("terminology", "terminology.tsv"), ("vocabulary", "vocabulary.txt")):
-        path = getattr(decoding, setting)
-        if path:
-            changes[setting] = renamed(path, setting, stem)
-    if any(map(names_file, decoding.ban)):
-        changes["ban"] = tuple(
-            f"@{renamed(entry[1:], 'ban', f'ban-{number}.txt')}" if names_file(entry) else entry
-            for number, entry in enumerate(decoding.ban, start=1)
-        )
-    return config.model_copy(update={"decoding": decoding.model_copy(update=changes)}) if changes else config
+    folder = Path(folder)
+    Manifest.read(folder)  # before the lock would make a folder
+    with FolderLock(folder):
+        present = Manifest.read(folder).files.get(WEIGHTS)
+        if present is None or present.sha256 != weights:
+            raise ModelFolderError(f"{folder}: its weights changed while the temperature was fitted; nothing written")
+        text = json.dumps({**temperature.to_dict(), "weights": weights}, indent=1) + "\n"
+        commit(folder, {CALIBRATION: text.encode()})

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from translume.atomic import replace_file
 from translume.config import Config, CorpusSettings, DataSettings, Directions
@@ -19,11 +20,10 @@ _SCORES = "## Scores\n\n"
 _LICENCE = re.compile(r"^license:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardWords:
+class CardWords(NamedTuple):
     """The phrases of a model card that depend on the task.
 
-    kind: a sentence.  tag: the task's name on model hubs.  output: the file in the example command.
+    kind: what the model is.  tag: the task's name on model hubs.  output: the file in the example command.
     layers, vocabulary: phrases for the recipe.
     """
 
@@ -36,39 +36,25 @@ class CardWords:
 
 def describe_transformer(config: Config) -> CardWords:
     """Return the words for an encoder-decoder Transformer."""
-    directions = Directions.of(config.data, config.model)
-    direction = directions.describe() if directions.several else f"{config.data.source.medium} to text"
+    model, source = config.model, config.data.source
+    directions = Directions.of(config.data, model)
+    direction = directions.describe() if directions.several else f"{source.medium} to text"
     if directions.default.source and directions.default.target:
         direction = f"{directions.default.source} to {directions.default.target}"
-    return CardWords(
-        kind=f"An encoder-decoder Transformer, {direction}, made with Translume.",
-        tag=config.data.source.hub_task,
-        output="target",
-        layers=f"{config.model.encoder_layers} + {config.model.decoder_layers}",
-        vocabulary="one vocabulary for both sides" if config.tokenizer.shared else "a vocabulary for each side",
-    )
+    layers = f"{model.encoder_layers} + {model.decoder_layers}"
+    vocabulary = "one vocabulary for both sides" if config.tokenizer.shared else "a vocabulary for each side"
+    return CardWords(f"An encoder-decoder Transformer, {direction}", source.hub_task, "target", layers, vocabulary)
 
 
 def describe_classifier(config: Config) -> CardWords:
     """Return the words for a classifier of texts."""
-    return CardWords(
-        kind="A classifier of texts, made with Translume.",
-        tag="text-classification",
-        output="labels",
-        layers=str(config.model.encoder_layers),
-        vocabulary="of texts",
-    )
+    layers = str(config.model.encoder_layers)
+    return CardWords("A classifier of texts", "text-classification", "labels", layers, "of texts")
 
 
 def describe_language_model(config: Config) -> CardWords:
     """Return the words for a language model."""
-    return CardWords(
-        kind="A language model, made with Translume.",
-        tag="text-generation",
-        output="text",
-        layers=str(config.model.decoder_layers),
-        vocabulary="of documents",
-    )
+    return CardWords("A language model", "text-generation", "text", str(config.model.decoder_layers), "of documents")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +94,10 @@ def rewrite_scores(folder: Path, measured: Sequence[str]) -> None:
     try:
         text = path.read_text(encoding="utf-8")
         before, _, after = text.partition(_SCORES)
-        section, below, rest = after.partition("\n## ")
+        section, below, following = after.partition("\n## ")
         trained = [line for line in section.splitlines() if line.startswith(TRAINED)]
         body = _scores([*trained, *measured])
-        replace_file(path, f"{before.rstrip()}\n\n{_SCORES}{body}\n{below}{rest}".encode())
+        replace_file(path, f"{before.rstrip()}\n\n{_SCORES}{body}\n{below}{following}".encode())
     except FileNotFoundError:
         return
     except OSError as error:
@@ -127,31 +113,39 @@ def licence_of(folder: Path) -> str:
     except OSError:
         return UNKNOWN_LICENCE
     front = text.split("\n---", 1)[0] if text.startswith("---\n") else ""
-    found = _LICENCE.search(front)
-    return found.group(1) if found and found.group(1) else UNKNOWN_LICENCE
+    match = _LICENCE.search(front)
+    return match.group(1) if match and match.group(1) else UNKNOWN_LICENCE
 
 
 def render_card(name: str, config: Config, card: Card, licence: str) -> str:
     """Return the card as Markdown, with the front matter that model hubs read."""
     task = task_of(config)
-    words: CardWords = task.part("card")(config)
-    named: list[DataSettings | CorpusSettings] = [config.data, *config.data.corpus]
-    codes = [code for each in named for code in (each.source_language, each.target_language) if code]
-    languages = list(dict.fromkeys(codes))
+    words: CardWords = task.describe_model(config)
+    languages = dict.fromkeys(
+        code for data in _corpora(config) for code in (data.source_language, data.target_language) if code
+    )
     front = ["---", f"license: {licence}", *(["language:", *(f"- {code}" for code in languages)] if languages else [])]
     front += ["library_name: translume", "tags:", f"- {words.tag}", "---"]
+    counts = f"\n\n```\n{card.data.strip()}\n```" if card.data.strip() else ""
+    stated = f"{licence}, as stated in the first lines of this file."
+    if licence == UNKNOWN_LICENCE:
+        stated = "Not stated. Write it after `license:` in the first lines of this file; it is kept from then on."
     sections = [
         "\n".join(front),
         f"# {name}",
-        words.kind,
+        f"{words.kind}, made with Translume.",
         f"```\ntranslume {task.command} {shlex.quote(name)} < source > {words.output}\n```",
         *([f"## Base model\n\n{_base(config, card)}"] if card.base else []),
-        f"## Licence\n\n{_licence_text(licence)}",
-        f"## Data\n\n{_files(config)}" + (f"\n\n```\n{card.data.strip()}\n```" if card.data.strip() else ""),
-        f"## Recipe\n\n{_recipe(config, card.parameters, card.trained)}",
+        f"## Licence\n\n{stated}",
+        f"## Data\n\n{_files(config)}{counts}",
+        f"## Recipe\n\n{_recipe(config, words, card)}",
         _SCORES + _scores(card.scores),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _corpora(config: Config) -> list[DataSettings | CorpusSettings]:
+    return [config.data, *config.data.corpus]
 
 
 def _scores(lines: Sequence[str]) -> str:
@@ -177,47 +171,35 @@ def describe_adapters(config: Config, parameters: int) -> str:
     )
 
 
-def _licence_text(licence: str) -> str:
-    if licence == UNKNOWN_LICENCE:
-        return "Not stated. Write it after `license:` in the first lines of this file; it is kept from then on."
-    return f"{licence}, as stated in the first lines of this file."
-
-
 def _files(config: Config) -> str:
     rows = []
-    for data in config.data.corpus or (config.data,):
+    for data in _corpora(config):
         place = f"{data.source_language}→{data.target_language}, " if isinstance(data, CorpusSettings) else ""
-        for label, files in (
-            ("training, source", data.train_source),
-            ("training, target", data.train_target),
-            ("training, both", data.train),
-            ("validation, source", data.valid_source),
-            ("validation, target", data.valid_target),
-            ("validation, both", data.valid),
-        ):
-            if files:
-                rows.append(f"- {place}{label}: {', '.join(f'`{Path(file).name}`' for file in files)}")
-    return "\n".join(rows) if rows else "Not stated."
+        for part, name in (("train", "training"), ("valid", "validation")):
+            for end, side in (("_source", "source"), ("_target", "target"), ("", "both")):
+                if files := getattr(data, part + end):
+                    names = ", ".join(f"`{Path(file).name}`" for file in files)
+                    rows.append(f"- {place}{name}, {side}: {names}")
+    return "\n".join(rows) or "Not stated."
 
 
-def _recipe(config: Config, parameters: int, trained: bool) -> str:
+def _recipe(config: Config, words: CardWords, card: Card) -> str:
     model, training, tokenizer = config.model, config.training, config.tokenizer
-    own = f" ({tokenizer.target_kind} tokens in the target)" if tokenizer.target_kind else ""
-    words: CardWords = task_of(config).part("card")(config)
+    target = f" ({tokenizer.target_kind} tokens in the target)" if tokenizer.target_kind else ""
     rows = [
-        f"- {words.layers} layers, {model.width} wide, "
-        f"feed-forward {model.feed_forward}, {model.attention_heads} attention heads, "
-        f"{model.norm}-norm, {model.positions} positions",
+        f"- {words.layers} layers, {model.width} wide, feed-forward {model.feed_forward}, {model.attention_heads} "
+        f"attention heads, {model.norm}-norm, {model.positions} positions",
         f"- output head: {model.head.kind}",
-        f"- {tokenizer.kind} tokens{own}, size {tokenizer.size:,}, {words.vocabulary}",
+        f"- {tokenizer.kind} tokens{target}, size {tokenizer.size:,}, {words.vocabulary}",
     ]
-    if not trained:
-        return "\n".join([f"- {parameters:,} parameters", *rows]) + "\n\nAll settings are in `config-….toml`."
-    rows.append(
-        f"- {training.updates:,} updates of {training.batch_tokens * training.accumulate:,} tokens, "
-        f"{training.optimizer}, learning rate {training.learning_rate:g} ({training.schedule}), "
-        f"dropout {model.dropout:g}, label smoothing {training.label_smoothing:g}, seed {training.seed}"
-    )
-    if parameters:
-        rows.insert(0, f"- {parameters:,} parameters")
-    return "\n".join(rows) + "\n\nAll settings are in `config-….toml`, the log is in `history.jsonl`."
+    if card.parameters or not card.trained:
+        rows.insert(0, f"- {card.parameters:,} parameters")
+    log = ""
+    if card.trained:
+        log = ", the log is in `history.jsonl`"
+        rows.append(
+            f"- {training.updates:,} updates of {training.batch_tokens * training.accumulate:,} tokens, "
+            f"{training.optimizer}, learning rate {training.learning_rate:g} ({training.schedule}), "
+            f"dropout {model.dropout:g}, label smoothing {training.label_smoothing:g}, seed {training.seed}"
+        )
+    return "\n".join(rows) + f"\n\nAll settings are in `config-….toml`{log}."

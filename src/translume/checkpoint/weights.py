@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from translume.checkpoint import disk
+from translume import atomic
 from translume.checkpoint.folder import Content
 from translume.errors import ModelFolderError
 
@@ -31,6 +31,7 @@ ALIGNMENT = 64
 """Bytes to a multiple of which the first tensor of a file is aligned, as torch aligns its own memory."""
 MAPPED_BYTES = 1 << 26
 """Weights of a larger file are mapped into memory instead of copied."""
+CPU = torch.device("cpu")
 
 
 def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -53,7 +54,7 @@ def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | Non
     notes = dict(metadata or {})
 
     def write(path: Path) -> None:
-        disk.write(path, _pieces(ordered, notes))
+        atomic.write(path, _pieces(ordered, notes))
 
     return write
 
@@ -107,52 +108,46 @@ def _errors(path: Path) -> Iterator[None]:
         raise ModelFolderError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-@torch.no_grad()
-def fill(model: nn.Module, path: Path) -> None:
-    """Load the tensors of a file into `model`, which keeps its dtype and device.
+def fill(network: nn.Module, path: Path, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> None:
+    """Make the tensors of a file the weights of a network, on `device`; those of floating point get `dtype`.
 
+    The tensors of a large file in fp32 for the CPU are mapped into memory: their pages are read when they are used, and
+    shared with other processes; what is written to them stays in this process. Others are copied.
     Raises ModelFolderError naming the first tensor that is missing, unknown or of another shape.
     """
-    for place, tensor in _matched(model, path, read_tensors(path)):
-        place.copy_(tensor)
+    mapped = path.stat().st_size >= MAPPED_BYTES
+
+    def placed(tensor: Tensor) -> Tensor:
+        kind = dtype if tensor.is_floating_point() else tensor.dtype
+        moved = tensor.to(device, kind)
+        usable = mapped and tensor.data_ptr() % ALIGNMENT == 0
+        return moved if usable or moved is not tensor or device.type != "cpu" else tensor.clone()
+
+    assign(network, ((name, placed(tensor)) for name, tensor in read_tensors(path, device)), str(path))
+    network.to(device, dtype)  # buffers that are not in the file
 
 
 @torch.no_grad()
-def map_weights(model: nn.Module, path: Path) -> bool:
-    """Make the tensors of a file the parameters of a model that was built `without_values`, in fp32, on the CPU.
+def assign(network: nn.Module, tensors: Iterable[tuple[str, Tensor]], place: str) -> None:
+    """Make `tensors` the parameters and buffers of a network, without copying them; tied ones need one name only.
 
-    The file is mapped into memory: its pages are read when they are used, and shared with other processes. What is
-    written to them stays in this process. Returns False, and does nothing, if the file is small.
-    Raises ModelFolderError as `fill` does.
+    place: begins the message of a ModelFolderError, which names the first tensor that is missing, unknown or of
+    another shape.
     """
-    if path.stat().st_size < MAPPED_BYTES:
-        return False
-    with _errors(path), safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-    for place, tensor in _matched(model, path, tensors.items()):
-        if not place.is_meta:  # a buffer
-            place.copy_(tensor)
-            continue
-        usable = tensor.dtype == torch.float32 and tensor.data_ptr() % ALIGNMENT == 0
-        made = nn.Parameter(tensor if usable else tensor.to(torch.float32, copy=True), place.requires_grad)
-        torch.utils.swap_tensors(place, made)  # type: ignore[no-untyped-call]  # torch has no types for it
-    return True
-
-
-def _matched(model: nn.Module, path: Path, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each parameter or buffer of a model with the tensor of its name in a file."""
-    wanted = model.state_dict(keep_vars=True)
-    found: set[int] = set()
+    wanted = network.state_dict(keep_vars=True)
+    given: dict[int, Tensor] = {}
     for name, tensor in tensors:
-        place = wanted.get(name)
-        if place is None:
-            raise ModelFolderError(f"{path}: holds {name}, which a model of these settings does not have")
-        if place.shape != tensor.shape:
+        old = wanted.get(name)
+        if old is None:
+            raise ModelFolderError(f"{place}: holds {name}, which a model of these settings does not have")
+        if old.shape != tensor.shape:
             raise ModelFolderError(
-                f"{path}: {name} is {list(tensor.shape)}, expected {list(place.shape)} by the settings"
+                f"{place}: {name} is {list(tensor.shape)}, expected {list(old.shape)} by the settings"
             )
-        yield place, tensor
-        found.add(id(place))
-    for name, place in wanted.items():
-        if id(place) not in found:
-            raise ModelFolderError(f"{path}: lacks {name}, which a model of these settings has")
+        is_parameter = isinstance(old, nn.Parameter)
+        given[id(old)] = nn.Parameter(tensor.contiguous(), old.requires_grad) if is_parameter else tensor
+    for name, old in wanted.items():
+        if id(old) not in given:
+            raise ModelFolderError(f"{place}: lacks {name}, which a model of these settings has")
+    # One object for all names of a tied parameter, so that it stays tied.
+    network.load_state_dict({name: given[id(old)] for name, old in wanted.items()}, assign=True)

@@ -2,10 +2,11 @@
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.bulk import TRANSLATE, Bulk, FileOptions, file_options, print_warnings, process_files, text_works
+from translume.cli.bulk import FileOptions, FileWork, file_options, print_warnings, text_files
 from translume.cli.options import (
     MODEL,
     Compute,
@@ -13,9 +14,12 @@ from translume.cli.options import (
     decoding_options,
     engine_compute_options,
     set_option,
-    workers_option,
 )
 from translume.errors import SettingsError
+
+if TYPE_CHECKING:
+    from translume.translator import Translation
+    from translume.translator.planning import LineError
 
 
 @click.command(
@@ -28,13 +32,11 @@ from translume.errors import SettingsError
 @click.option("--tag", default="<BT>", help="First word of each synthetic source; empty for none.  [default: <BT>]")
 @decoding_options
 @set_option
-@workers_option
 @engine_compute_options
 def command(
     model: Path,
     files: FileOptions,
     tag: str,
-    workers: int | None,
     overrides: tuple[str, ...],
     compute: Compute,
 ) -> None:
@@ -45,9 +47,7 @@ def command(
     Lines without a translation are left out. `--strategy sampling` draws the translations from the model.
     """
     from translume.translator import Translator
-    from translume.translator.bulk import as_synthetic_pair
-    from translume.translator.jobs import TRANSLATE as JOB
-    from translume.translator.planning import numbered_lines
+    from translume.translator.workers import translate
 
     if not files.inputs or files.output is None:
         raise SettingsError("--input, --output: expected both")
@@ -57,17 +57,27 @@ def command(
     settings = changed(translator.config, overrides, "decoding").decoding
     if settings.nbest > 1:
         raise SettingsError("--nbest: expected one translation for each line")
-    bulk = Bulk(
+    work = FileWork(
         model=model,
         loaded=translator,
-        job=JOB,
-        verb=TRANSLATE,
+        work=translate,
         settings=settings,
-        count=workers,
-        cluster=files.address,
-        stops=files.on_error == "stop",
-        row=partial(as_synthetic_pair, tag=tag),
+        files=files,
+        row=partial(_synthetic_pair, tag=tag),
         report=print_warnings,
     )
-    if process_files(text_works(files, files.output, translator.config.data, numbered_lines, ".tsv"), bulk):
+    if work.process(text_files(files, translator.config.data, ending=".tsv")):
         click.get_current_context().exit(1)
+
+
+def _synthetic_pair(result: "Translation | LineError", tag: str) -> str:
+    """Return a row of back-translation: tag and translation, and the text; nothing without a translation."""
+    from translume.translator import Translation
+
+    if not isinstance(result, Translation) or not result.text or not result.source.strip():
+        return ""
+    return f"{tag} {_cell(result.text)}".strip() + f"\t{_cell(result.source)}\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("\t", " ").splitlines())

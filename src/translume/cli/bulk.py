@@ -1,12 +1,17 @@
-"""Translate, score, continue or inspect the lines of many files, for several commands."""
+"""Many input files, each with an output: which is complete or missing, so that the same command continues."""
 
+import gzip
+import io
+import json
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypedDict, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,37 +22,14 @@ from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from translume.config import Config, DataSettings, DecodingSettings
-    from translume.data.tables import Column
-    from translume.translator import Generator, Translation, Translator, Workers
-    from translume.translator.bulk import Shard
-    from translume.translator.jobs import Job
+    from translume.translator import Generator, Translation, Translator
     from translume.translator.planning import Line, LineError
-    from translume.translator.workers import EngineDtype, PlainDtype
-
-    class ComputeArguments(TypedDict):
-        """The arguments of workers that say how to compute."""
-
-        dtype: EngineDtype | None
-        plain: PlainDtype
-
+    from translume.translator.workers import Work, Workers
 
 R = TypeVar("R")
 Lines = Iterator[tuple["Line", int]]
 """Lines with their sizes, for `windows`."""
-
-
-class Verb(NamedTuple):
-    """How messages name the work on a line."""
-
-    doing: str
-    done: str
-    result: str
-
-
-TRANSLATE: Final = Verb("translating", "translated", "translation")
-SCORE: Final = Verb("scoring", "scored", "score")
-CONTINUE: Final = Verb("generating", "continued", "continuation")
-INSPECT: Final = Verb("inspecting", "inspected", "score")
+COMPRESSED = (".gz", ".zst")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,34 +42,44 @@ class FileOptions:
     columns: str | None = None
     on_error: str | None = None
     address: str | None = None
+    workers: int | None = None
 
-    def folder(self, others: Mapping[str, object]) -> Path | None:
+    def folder(self, others: Mapping[str, object], *, shares_lines: bool = False) -> Path | None:
         """Return the folder of the outputs; None if the command reads no such files.
 
-        others: options by name that do not go together with files. Raises SettingsError if one of them is given, or if
-        one of --input and --output is missing.
+        others: options by name that cannot be combined with files.  shares_lines: whether --workers can do without.
+        Raises SettingsError if one of the others is given, or if one of --input and --output is missing.
         """
         if self.inputs or self.output or self.targets or self.columns:
             if not self.inputs or self.output is None:
                 raise SettingsError("--input, --output: found one of them, expected both; --column is for them")
             for option in (option for option, value in others.items() if value):
-                raise SettingsError(f"{option}: found with --input, expected only --input and --output")
+                raise SettingsError(f"{option} cannot be combined with --input")
             return self.output
-        for option, value in (("--ray", self.address), ("--on-error", self.on_error)):
+        workers = None if shares_lines else self.workers
+        for option, value in (("--ray", self.address), ("--on-error", self.on_error), ("--workers", workers)):
             if value is not None:
-                raise SettingsError(f"{option}: found without --input, expected --input and --output")
+                raise SettingsError(f"{option}: expected --input and --output as well")
         return None
 
 
-_ON_ERROR = click.option(
-    "--on-error",
-    type=click.Choice(["skip", "stop"]),
-    help="Whether a line or a file of --input that fails ends the work.  [default: skip]",
-)
-_RAY = click.option(
-    "--ray", "address", metavar="ADDRESS", help="Process --input on a Ray cluster; local starts one here."
-)
 _OUTPUT = click.option("--output", type=FOLDER, help="Folder for the outputs of --input.")
+_OF_ALL = [
+    click.option(
+        "--on-error",
+        type=click.Choice(["skip", "stop"]),
+        help="Whether a line or a file of --input that fails ends the work.  [default: skip]",
+    ),
+    click.option(
+        "--ray", "address", metavar="ADDRESS", help="Process --input on a Ray cluster; local starts one here."
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Processes that share the lines, one CPU thread each.  [default: 1]",
+    ),
+]
 
 
 def _input(example: str) -> Callable[[Any], Any]:
@@ -100,149 +92,163 @@ def _input(example: str) -> Callable[[Any], Any]:
     )
 
 
-def _file_options(values: dict[str, Any], earlier: object) -> FileOptions:
-    return FileOptions(**values)
+def _group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return option_group("files", lambda values, earlier: FileOptions(**values), [*options, *_OF_ALL])
 
 
-bulk_options = option_group("files", _file_options, [_ON_ERROR, _RAY])
-"""--on-error and --ray, as `files`."""
+bulk_options = _group()
+"""--on-error, --ray and --workers, as `files`."""
 
-file_options = option_group(
-    "files",
-    _file_options,
-    [
-        _input("corpus/*.zst"),
-        _OUTPUT,
-        click.option(
-            "--column",
-            "columns",
-            help="Column of the texts in each --input: a name, or a number from 0; a key of JSONL or Parquet.",
-        ),
-        _ON_ERROR,
-        _RAY,
-    ],
+file_options = _group(
+    _input("corpus/*.zst"),
+    _OUTPUT,
+    click.option(
+        "--column",
+        "columns",
+        help="Column of the texts in each --input: a name, or a number from 0; a key of JSONL or Parquet.",
+    ),
 )
-"""--input, --output, --column, --on-error and --ray, for files of texts, as `files`."""
+"""--input, --output, --column, --on-error, --ray and --workers, for files of texts, as `files`."""
 
-pair_file_options = option_group(
-    "files",
-    _file_options,
-    [
-        _input("corpus/*.tsv.zst"),
-        click.option(
-            "--targets",
-            multiple=True,
-            metavar="PATTERN",
-            help="Files with the targets of the lines of --input, which else are tables of pairs. As often as --input.",
-        ),
-        click.option(
-            "--columns",
-            metavar="SOURCE,TARGET",
-            help="Columns of each table: names, or numbers from 0; keys of JSONL or Parquet.",
-        ),
-        _OUTPUT,
-        _ON_ERROR,
-        _RAY,
-    ],
+pair_file_options = _group(
+    _input("corpus/*.tsv.zst"),
+    click.option(
+        "--targets",
+        multiple=True,
+        metavar="PATTERN",
+        help="Files with the targets of the lines of --input, one for each --input. If omitted, --input are tables of "
+        "pairs.",
+    ),
+    click.option(
+        "--columns",
+        metavar="SOURCE,TARGET",
+        help="Columns of each table: names, or numbers from 0; keys of JSONL or Parquet.",
+    ),
+    _OUTPUT,
 )
-"""--input, --targets, --columns, --output, --on-error and --ray, for files of pairs, as `files`."""
+"""--input, --targets, --columns, --output, --on-error, --ray and --workers, for files of pairs, as `files`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """An input and its output.  count: returns the number of lines, or None if it is not known.  read: yields them."""
+class InputFile:
+    """An input and its output.  read: yields its lines.  count: returns their number, or None if it is not known."""
 
-    shard: "Shard"
-    count: Callable[[], int | None]
+    source: str
+    output: Path
     read: Callable[[], Lines]
+    count: Callable[[], int | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bulk(Generic[R]):
-    """How to process many files.
+def outputs_of(sources: Sequence[str], folder: Path, ending: str = "") -> list[Path]:
+    """Return the outputs of input files in a folder.
 
-    loaded: the model in the folder `model`.  count: of processes; None: one for each core.  cluster: the address of
-    one, instead of processes here.  stops: whether a line or a file that fails ends the work.
-    row: makes the output of a line.  report: is called with the place and the result of each line that has one.
+    ending: of the names of outputs, before that of a compression. Without one, an output has the name of its input, and
+    .txt after that of a table. Raises SettingsError for an output that is an input, DataError for two inputs of the
+    same name.
     """
+    from translume.data.tables import KINDS, suffix_of
 
-    model: Path
-    loaded: "Translator | Generator"
-    job: "Job[R]"
-    verb: Verb
-    settings: "DecodingSettings"
-    count: int | None
-    cluster: str | None
-    stops: bool
-    row: "Callable[[R | LineError], str]"
-    report: Callable[[str, R], None] = lambda place, result: None
+    outputs: dict[Path, str] = {}
+    for source in sources:
+        name = Path(source).name
+        compression = next((each for each in COMPRESSED if name.endswith(each)), "")
+        added = ending or (".txt" if suffix_of(name) in KINDS else "")
+        output = folder / f"{name.removesuffix(compression)}{added}{compression}"
+        if output.resolve() == Path(source).resolve():
+            raise SettingsError(f"--output: {output} would replace an input; expected another folder")
+        if output in outputs:
+            raise DataError(f"{source}: has the same name as {outputs[output]}; give each --input its own --output")
+        outputs[output] = source
+    return list(outputs)
 
 
-def text_works(
+def text_files(
     files: FileOptions,
-    folder: Path,
     data: "DataSettings",
-    lines: "Callable[[Iterator[str]], Lines]",
+    lines: "Callable[[Iterator[str]], Lines] | None" = None,
     ending: str = "",
     *,
     line_breaks: bool = False,
-) -> list[Work]:
+) -> list[InputFile]:
     """Return the files of texts with their outputs.  data: how to read tables without --column.
 
-    lines: makes lines of the texts of a file.  ending: of the names of outputs; see `shards_of`.
+    lines: makes lines of the texts of a file; None: `numbered_lines`.  ending: see `outputs_of`.
     line_breaks: whether texts in a column keep theirs, which otherwise become spaces.
     """
     from translume.data.evaluation_files import read_column, read_sources
-    from translume.translator.bulk import shards_of
+    from translume.data.pairs import expand_pattern
+    from translume.translator.planning import numbered_lines
 
+    numbered = lines or partial(numbered_lines, frames=bool(data.source.reader))
     column = files.columns
 
     def read(file: str) -> Lines:
-        if column is None:
-            return lines(read_sources(file, data))
-        return lines(read_column(file, column, line_breaks=line_breaks))
+        texts = read_sources(file, data) if column is None else read_column(file, column, line_breaks=line_breaks)
+        return numbered(texts)
 
-    shards = shards_of(files.inputs, folder, ending)
-    return [Work(each, partial(_count, each.source), partial(read, each.source)) for each in shards]
+    assert files.output is not None
+    sources = list(dict.fromkeys(file for pattern in files.inputs for file in expand_pattern(pattern, "--input")))
+    outputs = outputs_of(sources, files.output, ending)
+    return [
+        InputFile(source, output, partial(read, source), partial(_count, source))
+        for source, output in zip(sources, outputs, strict=True)
+    ]
 
 
-def pair_works(files: FileOptions, folder: Path, config: "Config", ending: str) -> list[Work]:
-    """Return the files of pairs with their outputs.  config: of the model, which says how to read tables."""
+def pair_files(files: FileOptions, config: "Config", ending: str) -> list[InputFile]:
+    """Return the files of pairs with their outputs.  config: of the model, which says how to read tables.
+
+    Raises SettingsError unless --input and --targets, and each pattern and that of its targets, stand for equally many
+    files.
+    """
     from translume.config import DataSettings
     from translume.data.evaluation_files import settings_for_files
-    from translume.data.pairs import origins
-    from translume.translator.bulk import parallel_shards_of, shards_of
+    from translume.data.pairs import expand_pattern, origins
     from translume.translator.planning import FRAMES_CHARACTERS, Line
 
     columns = _two_columns(files)
-    frames = bool(config.data.source.reader)
-    if files.targets:
-        shards = parallel_shards_of(files.inputs, files.targets, folder, ending)
-    else:
-        shards = shards_of(files.inputs, folder, ending)
+    if files.targets and len(files.inputs) != len(files.targets):
+        given = f"found {len(files.inputs)}, but --targets {len(files.targets)}"
+        raise SettingsError(f"--input: {given}; expected as many of each")
+    pairs: dict[str, str] = {}
+    for number, pattern in enumerate(files.inputs):
+        sources = targets = expand_pattern(pattern, "--input")
+        if files.targets:
+            targets = expand_pattern(files.targets[number], "--targets")
+            if len(sources) != len(targets):
+                raise SettingsError(
+                    f"--input: {pattern} stands for {len(sources)} files, but {files.targets[number]} for "
+                    f"{len(targets)}; expected as many of each"
+                )
+        pairs.update(zip(sources, targets, strict=True))
 
-    def origin_of(shard: "Shard") -> Any:
-        if shard.targets:
-            data = DataSettings(train_source=(shard.source,), train_target=(shard.targets,))
+    def origin_of(source: str) -> Any:
+        if files.targets:
+            data = DataSettings(train_source=(source,), train_target=(pairs[source],))
         else:
-            data = settings_for_files([shard.source], config.data)
+            data = settings_for_files([source], config.data)
             if columns:
                 data = data.model_copy(update={"columns": columns, "template": ""})
         (origin,) = origins(data, "train")
         return origin
 
-    def count(shard: "Shard") -> int | None:
-        if any(_count(file) is None for file in origin_of(shard).files):
+    def count(source: str) -> int | None:
+        if any(_count(file) is None for file in origin_of(source).files):
             return None
-        origin_of(shard).check_lengths()
-        return _count(shard.source)
+        origin_of(source).check_lengths()
+        return _count(source)
 
-    def read(shard: "Shard") -> Lines:
-        for pair in origin_of(shard).read():
-            size = FRAMES_CHARACTERS if frames else len(pair.source) + len(pair.target)
+    def read(source: str) -> Lines:
+        for pair in origin_of(source).read():
+            size = FRAMES_CHARACTERS if config.data.source.reader else len(pair.source) + len(pair.target)
             yield Line(number=pair.line, text=pair.source, target=pair.target), size
 
-    return [Work(each, partial(count, each), partial(read, each)) for each in shards]
+    assert files.output is not None
+    outputs = outputs_of(list(pairs), files.output, ending)
+    return [
+        InputFile(source, output, partial(read, source), partial(count, source))
+        for source, output in zip(pairs, outputs, strict=True)
+    ]
 
 
 def _count(file: str) -> int | None:
@@ -252,85 +258,179 @@ def _count(file: str) -> int | None:
     return None if is_address(file) else count_rows(file)  # it would be downloaded twice
 
 
-def _two_columns(files: FileOptions) -> "tuple[Column, ...]":
+def _two_columns(files: FileOptions) -> tuple[int | str, ...]:
     """Return the columns that --columns names. Raises SettingsError unless there are two, and with --targets."""
     if files.columns is None:
         return ()
     if files.targets:
-        raise SettingsError("--columns: found with --targets, expected tables, whose pairs have both sides")
+        raise SettingsError("--columns cannot be combined with --targets, whose files are not tables")
     names = [name.strip() for name in files.columns.split(",")]
     if len(names) != 2 or not all(names):
         raise SettingsError(f"--columns: found '{files.columns}', expected two such as en,de or 0,1")
     return tuple(int(name) if name.isdecimal() else name for name in names)
 
 
-def start_workers(model: Path, loaded: "Translator | Generator", count: int) -> "Callable[[], Workers]":
-    """Return what starts processes with the same model and engine as a loaded one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileWork:
+    """What to do with many files.
 
-    Raises SettingsError for several workers of an ensemble or of a model on a GPU.
+    loaded: the model in the folder `model`.  work: on consecutive lines.  row: makes the output of a line, line end
+    included.  report: is called with the place and the result of each line that has one.
     """
-    from translume.translator import Workers
 
-    if count > 1:
-        _refuse_sharing(loaded, f"workers: found {count}", "expected 1; several are for the CPU")
-    return partial(Workers, model, count, **_computing(loaded))
+    model: Path
+    loaded: "Translator | Generator"
+    work: "Work[Any]"
+    settings: "DecodingSettings"
+    files: FileOptions
+    row: "Callable[[Any], str]"
+    report: Callable[[str, Any], None] = lambda place, result: None
 
-
-def process_files(works: list[Work], bulk: Bulk[R]) -> int:
-    """Write the outputs that are missing. Return how many files or lines failed; all are reported."""
-    missing = [work for work in works if not work.shard.target.exists()]
-    if len(missing) < len(works):
-        folder = works[0].shard.target.parent
-        note(f"{folder}: {len(works) - len(missing)} of {len(works)} files are there already")
-    rest = f"; the other files are {bulk.verb.done}" if len(works) > 1 else ""
-    failed, ready, counts = 0, list[Work](), list[int | None]()
-    for work in missing:
-        try:
-            counts.append(work.count())
-            ready.append(work)
-        except DataError as error:
-            failed += _skip(error, rest, stops=bulk.stops)
-    if not ready:
+    def process(self, inputs: list[InputFile]) -> int:
+        """Write the outputs that are missing. Return how many files or lines failed; all are reported."""
+        missing = [file for file in inputs if not file.output.exists()]
+        if len(missing) < len(inputs):
+            folder = inputs[0].output.parent
+            note(f"{folder}: {len(inputs) - len(missing)} of {len(inputs)} files are there already")
+        others = "; the other files are processed" if len(inputs) > 1 else ""
+        failed, counts = 0, dict[str, int | None]()
+        for file in missing:
+            with self._skipping(others) as skipped:
+                counts[file.source] = file.count()
+            failed += len(skipped)
+        known = [count for count in counts.values() if count is not None]
+        total = sum(known) if len(known) == len(counts) else None
+        hint = "Interrupted; the same command continues with the files that are missing."
+        if not counts:
+            return failed
+        with ProgressBar("processing", unit="lines", total=total) as bar, interrupt_hint(hint), self._runner() as run:
+            for file in missing:
+                if file.source in counts:
+                    with self._skipping(others) as skipped:
+                        failed += self._write(file, run(self.work, file.read(), self.settings), bar)
+                    failed += len(skipped)
         return failed
-    hint = "Interrupted; the same command continues with the files that are missing."
-    known = [count for count in counts if count is not None]
-    total = sum(known) if len(known) == len(counts) else None
-    with ProgressBar(bulk.verb.doing, unit="lines", total=total) as bar, interrupt_hint(hint), _pool(bulk) as find:
-        for work in ready:
-            try:
-                failed += _process(work.shard, find(work.read()), bar, bulk)
-            except DataError as error:
-                failed += _skip(error, rest, stops=bulk.stops)
-    return failed
+
+    @contextmanager
+    def _skipping(self, others: str) -> Iterator[list[DataError]]:
+        """Report a DataError and add it to the yielded list, unless failures end the work."""
+        errors: list[DataError] = []
+        try:
+            yield errors
+        except DataError as error:
+            if self.files.on_error == "stop":
+                raise
+            warn(f"warning: {error}{others}")
+            errors.append(error)
+
+    def _write(self, file: InputFile, results: "Iterator[Any | LineError]", bar: ProgressBar) -> int:
+        """Write the output of a file. Return how many of its lines failed; with --on-error stop, raise DataError."""
+        from translume.translator.planning import LineError
+
+        begun, failed, number = time.monotonic(), 0, 0
+        with written(file.output) as output:
+            for number, result in enumerate(results, 1):
+                output.write(self.row(result))
+                bar.advance()
+                if not isinstance(result, LineError):
+                    self.report(f"{file.source}:{number}", result)
+                    continue
+                place = f"{file.source}:{result.line.number}"
+                if self.files.on_error == "stop":
+                    raise DataError(f"{place}: {result.reason}")
+                failed += 1
+                warn(f"warning: {place}: {result.reason}; it has no result")
+        seconds = time.monotonic() - begun
+        note(f"{file.output}: {number:,} lines, {number / max(seconds, 1e-9):,.0f} lines/s")
+        return failed
+
+    @contextmanager
+    def _runner(self) -> "Iterator[Callable[[Work[Any], Lines, DecodingSettings], Iterator[Any | LineError]]]":
+        """Yield what works on lines: the loaded model, processes of the same model, or actors of a cluster."""
+        from translume.translator.workers import RayPool, Workers, options_of, run_lines
+
+        if self.files.address is not None:
+            refuse_sharing(self.loaded, f"--ray {self.files.address}")
+            pool = RayPool(self.files.address, self.model, self.files.workers, options_of(self.loaded))
+            with Workers(pool) as workers:
+                yield workers.run
+        elif (shared := start_workers(self.model, self.loaded, self.files)) is not None:
+            with shared:
+                yield shared.run
+        else:
+            yield partial(run_lines, self.loaded)
 
 
-def _skip(error: DataError, rest: str, *, stops: bool) -> int:
-    """Report a file that fails, and return 1 for it.  rest: about the others.  stops: raise the error instead."""
-    if stops:
-        raise error
-    warn(f"warning: {error}{rest}")
-    return 1
+def start_workers(model: Path, loaded: "Translator | Generator", files: FileOptions) -> "Workers | None":
+    """Return processes with the same model and engine as a loaded one; None for a single one.
+
+    Raises SettingsError for an ensemble or a model on a GPU.
+    """
+    from translume.translator.workers import Workers, options_of
+
+    if files.workers is None or files.workers == 1:
+        return None
+    refuse_sharing(loaded, f"--workers {files.workers}")
+    return Workers.start(model, files.workers, options_of(loaded))
 
 
-def _process(shard: "Shard", found: "Iterator[R | LineError]", bar: ProgressBar, bulk: Bulk[R]) -> int:
-    """Write the output of a file. Return how many of its lines failed. Raises DataError for the first if it stops."""
-    from translume.translator.bulk import write_shard
+def refuse_sharing(loaded: "Translator | Generator", option: str) -> None:
+    """Raise SettingsError for a model whose lines processes on CPUs cannot share."""
+    if len(getattr(loaded, "models", ())) > 1:
+        raise SettingsError(f"{option} cannot be combined with --ensemble")
+    if loaded.checkpoint.device.type != "cpu":
+        raise SettingsError(f"{option}: found a model on {loaded.checkpoint.device}, expected one on the CPU")
+
+
+@contextmanager
+def written(path: Path) -> Iterator[IO[str]]:
+    """Yield a text file that replaces `path` at the end of the block, compressed as its name says.
+
+    Removes what a killed process left of the same file. Raises DataError for an output that cannot be written; after an
+    error there is no output.
+    """
+    import zstandard
+
+    from translume.atomic import beside, make_folder
+
+    make_folder(path.parent)
+    for abandoned in path.parent.glob(f".{escape(path.name)}.????????.part"):
+        abandoned.unlink(missing_ok=True)
+    part = beside(path)
+    try:
+        with part.open("wb") as raw:
+            with ExitStack() as stack:
+                packed: Any = raw
+                if path.suffix == ".gz":
+                    packed = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
+                elif path.suffix == ".zst":
+                    packed = stack.enter_context(zstandard.ZstdCompressor().stream_writer(raw, closefd=False))
+                text = io.TextIOWrapper(packed, encoding="utf-8", newline="\n")
+                stack.callback(text.detach)  # else its end closes the file
+                yield text
+            raw.flush()
+            os.fsync(raw.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def line_row(result: Any, value: Callable[[Any], str]) -> str:
+    """Return a result as a line; an empty one for a line without a result."""
     from translume.translator.planning import LineError
 
-    begun, failed, number = time.monotonic(), 0, 0
-    for number, each in enumerate(write_shard(shard, found, bulk.row), 1):
-        bar.advance()
-        if not isinstance(each, LineError):
-            bulk.report(f"{shard.source}:{number}", each)
-            continue
-        place = f"{shard.source}:{each.line.number}"
-        if bulk.stops:
-            raise DataError(f"{place}: {each.reason}")
-        failed += 1
-        warn(f"warning: {place}: {each.reason}; it has no {bulk.verb.result}")
-    seconds = time.monotonic() - begun
-    note(f"{shard.target}: {number:,} lines, {number / max(seconds, 1e-9):,.0f} lines/s")
-    return failed
+    return "\n" if isinstance(result, LineError) else f"{value(result)}\n"
+
+
+def json_row(result: Any, value: Callable[[Any], Mapping[str, object]] = lambda result: result.to_dict()) -> str:
+    """Return a result as a JSON object in a line; the reason, as `error`, for a line without one."""
+    from translume.translator.planning import LineError
+
+    found = {"error": result.reason} if isinstance(result, LineError) else value(result)
+    return json.dumps(found, ensure_ascii=False) + "\n"
 
 
 def print_warnings(place: str, translation: "Translation") -> None:
@@ -343,59 +443,3 @@ def warnings_of(translation: "Translation") -> list[str]:
     """Return the warnings to print at once: all but signs that the target may be wrong, and targets far too short."""
     short = [each for each in translation.quality_warnings if each.startswith("low_source_use:")]
     return [*translation.warnings, *short]
-
-
-@contextmanager
-def _pool(bulk: Bulk[R]) -> "Iterator[Callable[[Lines], Iterator[R | LineError]]]":
-    """Yield what processes lines: the loaded model, processes of the same model, or actors of a cluster."""
-    import torch
-
-    from translume.translator.cluster import RayWorkers
-    from translume.translator.planning import windows
-    from translume.translator.workers import outcomes
-
-    model, loaded, count, settings = bulk.model, bulk.loaded, bulk.count, bulk.settings
-    if bulk.cluster is not None:
-        _refuse_sharing(loaded, f"--ray {bulk.cluster}", "expected a CPU")
-        with RayWorkers(bulk.cluster, model, count, **_computing(loaded)) as actors:
-            yield lambda lines: actors.outcomes(bulk.job, lines, settings)
-        return
-    device = next(loaded.checkpoint.model.parameters()).device
-    if count is None and device.type == "cpu" and _members(loaded) == 1:
-        count = torch.get_num_threads()
-    start = start_workers(model, loaded, count or 1)
-    if count is not None and count > 1:
-        with start() as workers:
-            yield lambda lines: workers.outcomes(bulk.job, lines, settings)
-        return
-
-    def alone(lines: Lines) -> "Iterator[R | LineError]":
-        for window in windows(lines):
-            yield from outcomes(lambda rest: bulk.job.run(loaded, rest, settings), window)
-
-    yield alone
-
-
-def _members(loaded: "Translator | Generator") -> int:
-    """Return the number of models in an ensemble; 1 for any other model."""
-    from translume.translator import Translator
-
-    return len(loaded.models) if isinstance(loaded, Translator) else 1
-
-
-def _refuse_sharing(loaded: "Translator | Generator", found: str, expected: str) -> None:
-    """Raise SettingsError for a model whose lines processes on CPUs cannot share."""
-    device = next(loaded.checkpoint.model.parameters()).device
-    if _members(loaded) > 1:
-        raise SettingsError(f"{found} with --ensemble, expected 1")
-    if device.type != "cpu":
-        raise SettingsError(f"{found} on {device}, {expected}")
-
-
-def _computing(loaded: "Translator | Generator") -> "ComputeArguments":
-    """Return how a model computes, as workers take it."""
-    weight = next(loaded.checkpoint.model.parameters())
-    return {
-        "dtype": loaded.engine.dtype if loaded.engine else None,
-        "plain": "bf16" if weight.element_size() < 4 else "fp32",
-    }

@@ -56,9 +56,9 @@ def command(model: Path, file: str, nbest: int, as_json: bool, overrides: tuple[
 
 def load_classifier_with(model: Path, overrides: tuple[str, ...], compute: Compute) -> "Classifier":
     """Return the classifier in a folder, with overrides of [decoding] and [data]."""
-    from translume.translator import Classifier, load_classifier
+    from translume.translator import Classifier
 
-    loaded = load_classifier(model, device=compute.device, dtype=compute.plain_dtype, threads=compute.threads)
+    loaded = Classifier.load(model, compute.to_load())
     config = changed(loaded.config, overrides, "decoding", "data")
     return Classifier(replace(loaded.checkpoint, config=config))
 

@@ -1,16 +1,15 @@
 """translume data"""
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from translume.cli.group import CommandGroup
 from translume.cli.options import FILE, FOLDER, json_option, set_option
-from translume.cli.terminal import ProgressBar, note, warn
+from translume.cli.terminal import ProgressBar, note, print_json, warn
 
 if TYPE_CHECKING:
     from translume.config import Config
@@ -49,7 +48,7 @@ def check(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
         found = finder.findings() if split == "train" else None
         if as_json:
             more = {} if found is None else {"findings": found.to_dict()}
-            click.echo(json.dumps({"split": split, **corpus.account.to_dict(), **more}, ensure_ascii=False))
+            print_json({"split": split, **corpus.account.to_dict(), **more})
         else:
             click.echo(f"{split}: {corpus.account.summary(examples=True)}")
             for line in [] if found is None else found.lines(dropped):
@@ -69,7 +68,7 @@ def stats(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
     for split, corpus in _prepared(_read(config, overrides)):
         unit, numbers = corpus.account.unit, _numbers(corpus)
         if as_json:
-            click.echo(json.dumps({"split": split, **numbers}))
+            print_json({"split": split, **numbers})
             continue
         click.echo(f"{split}: {numbers[unit]:,} {unit}")
         sides, text = _SIDES[unit]
@@ -115,13 +114,9 @@ def _numbers(corpus: "TokenizedCorpus") -> dict[str, int | float]:
     import numpy as np
 
     numbers: dict[str, int | float] = {corpus.account.unit: corpus.pairs}
-    found = {
-        "source": (corpus.source_lengths, corpus.source_tokenizer),
-        "target": (corpus.target_lengths, corpus.target_tokenizer),
-    }
     for side in _SIDES[corpus.account.unit][0]:
-        lengths, tokenizer = found[side]
-        numbers[f"{side}_vocabulary"] = len(tokenizer)
+        lengths = getattr(corpus, f"{side}_lengths")
+        numbers[f"{side}_vocabulary"] = len(getattr(corpus, f"{side}_tokenizer"))
         numbers[f"{side}_tokens"] = int(lengths.sum(dtype=np.int64))
         numbers[f"{side}_mean"] = round(float(lengths.mean()), 2)
         numbers[f"{side}_median"] = int(np.median(lengths))
@@ -144,46 +139,20 @@ def _prepared(
     With `data.streaming`, the training pairs are the first ones of the files.
     """
     from translume.data import prepare
+    from translume.data.pairs import origins
     from translume.data.streaming import open_stream
     from translume.training.vocabularies import vocabularies_of
 
     source, target = vocabularies_of(config, lambda sides: note(f"learning the vocabulary of {' and '.join(sides)}"))
-    splits: tuple[Literal["train", "valid"], ...] = ("train", "valid") if _has_validation(config) else ("train",)
+    parts, model = (config.data, source, target), config.model
+    limits: dict[str, Any] = {"max_positions": model.max_positions, "language_tags": model.language_tags}
+    splits: tuple[Literal["train", "valid"], ...] = ("train", "valid") if origins(config.data, "valid") else ("train",)
     with tempfile.TemporaryDirectory(prefix="translume-") as folder:
         for split in splits:
             if split == "train" and config.data.streaming:
                 note("data.streaming: these are the first pairs of the files")
-                yield (
-                    split,
-                    open_stream(
-                        config.data,
-                        source,
-                        target,
-                        seed=config.training.seed,
-                        max_positions=config.model.max_positions,
-                        language_tags=config.model.language_tags,
-                        look=look,
-                    ).sample,
-                )
+                yield split, open_stream(*parts, seed=config.training.seed, **limits, look=look).sample
                 continue
             with ProgressBar("reading and tokenizing", unit="pairs") as bar:
-                yield (
-                    split,
-                    prepare(
-                        config.data,
-                        source,
-                        target,
-                        Path(folder),
-                        split=split,
-                        max_positions=config.model.max_positions,
-                        language_tags=config.model.language_tags,
-                        progress=bar.update,
-                        look=look if split == "train" else None,
-                    ),
-                )
-
-
-def _has_validation(config: "Config") -> bool:
-    from translume.data.pairs import origins
-
-    return bool(origins(config.data, "valid"))
+                own_look = look if split == "train" else None
+                yield split, prepare(*parts, Path(folder), split=split, **limits, progress=bar.update, look=own_look)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.group import INTERRUPTED, interrupt_hint
-from translume.cli.options import FOLDER, Compute, compute_options
-from translume.cli.terminal import note, warn
+from translume.cli.options import FOLDER, Compute, compute_options, typed_command
+from translume.cli.terminal import note, progress_over, warn
 from translume.errors import SettingsError, TranslumeError
 
 if TYPE_CHECKING:
-    from translume.demo import DemoCorpus, TokenBelief
+    from translume.experiments.demo import DemoCorpus, TokenBelief
     from translume.translator import Translator
 
 SHOWN = 5
@@ -35,9 +35,9 @@ def command(languages: str, out: Path | None, pairs: int, updates: int | None, c
     """Generate a small real corpus offline, train a model on it in minutes, evaluate it, translate and inspect."""
     if importlib.util.find_spec("babel") is None:
         raise TranslumeError("the demo needs the package babel: pip install 'translume[demo]'")
-    from translume.demo import UPDATES, demo_config, make_corpus, write_recipe
+    from translume.experiments.demo import UPDATES, demo_config, make_corpus, write_recipe
 
-    resume = _resume_command(languages, out, pairs, updates)
+    resume = typed_command()
     source, dash, target = languages.partition("-")
     if not dash or source == target:
         raise SettingsError(f"--languages: found '{languages}', expected two languages such as en-zh")
@@ -58,19 +58,6 @@ def command(languages: str, out: Path | None, pairs: int, updates: int | None, c
     with interrupt_hint(f"Interrupted; continue with: {resume}"):
         _train(recipe, folder, resume, compute)
         _show_results(folder, corpus, data, compute)
-
-
-def _resume_command(languages: str, out: Path | None, pairs: int, updates: int | None) -> str:
-    words = ["translume", "demo"]
-    for name, value, default in (
-        ("--languages", languages, "en-zh"),
-        ("--out", out, None),
-        ("--pairs", pairs, 40_000),
-        ("--updates", updates, None),
-    ):
-        if value != default:
-            words += [name, str(value)]
-    return shlex.join(words)
 
 
 def _train(recipe: Path, folder: Path, resume: str, compute: Compute) -> None:
@@ -98,7 +85,7 @@ def _show_results(folder: Path, corpus: "DemoCorpus", data: Path, compute: Compu
         click.echo(
             f"  {source}\n    {translation.text}" + ("" if translation.text == target else f"\n    reference: {target}")
         )
-    from translume.demo import beliefs
+    from translume.experiments.demo import beliefs
 
     predictions = [beliefs(translator, each.source, each.hypotheses[0]) for each in translations if each.hypotheses]
     if predictions:
@@ -113,17 +100,13 @@ def _show_results(folder: Path, corpus: "DemoCorpus", data: Path, compute: Compu
 
 
 def _measure(translator: "Translator", corpus: "DemoCorpus") -> None:
-    from translume.cli.terminal import ProgressBar
     from translume.evaluation import measure
 
     sources, references = zip(*corpus.test, strict=True)
-    found = []
-    with ProgressBar("translating the test", unit="lines", total=len(sources)) as bar:
-        for translation in translator.translate_all(sources):
-            found.append(translation.text)
-            bar.advance()
-    scores = measure(found, references, translator.config.scoring)
-    click.echo(f"\nOn {len(found):,} test pairs that were not in training:")
+    translations = translator.translate_all(sources)
+    translations = progress_over(translations, "translating the test", unit="lines", total=len(sources))
+    scores = measure([each.text for each in translations], references, translator.config.scoring)
+    click.echo(f"\nOn {len(sources):,} test pairs that were not in training:")
     click.echo(f"exact match {scores['exact_match'].value:.1f} %")
     for score in scores:
         click.echo(f"  {score}")

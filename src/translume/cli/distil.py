@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.bulk import TRANSLATE, Bulk, FileOptions, Lines, Work, bulk_options, print_warnings, process_files
-from translume.cli.options import FILE, FOLDER, MODEL, Compute, compute_options, json_option, set_option, workers_option
+from translume.cli.bulk import FileOptions, FileWork, InputFile, Lines, bulk_options, line_row, print_warnings
+from translume.cli.options import FILE, FOLDER, MODEL, Compute, compute_options, json_option, set_option
 from translume.cli.train import train_model
 from translume.errors import SettingsError
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 @click.argument("config", type=FILE)
 @click.option("--out", type=FOLDER, required=True, help="Model folder of the small model.")
 @bulk_options
-@workers_option
 @json_option
 @set_option
 @compute_options
@@ -36,7 +35,6 @@ def command(
     config: Path,
     out: Path,
     files: FileOptions,
-    workers: int | None,
     as_json: bool,
     overrides: tuple[str, ...],
     compute: Compute,
@@ -48,17 +46,29 @@ def command(
     """
     from translume.config import Config
     from translume.data.pairs import origins
+    from translume.translator import Translator
+    from translume.translator.workers import translate
 
     settings = Config.read(config, overrides)
     decoding = _decoding(settings, teacher)
-    works = _works(settings, teacher, decoding, out.parent / f"{out.absolute().name}.targets")
-    if any(not work.shard.target.exists() for work in works):
-        _translate(teacher, decoding, works, compute, workers, files)
-        if any(not work.shard.target.exists() for work in works):
+    inputs = _inputs(settings, teacher, decoding, out.parent / f"{out.absolute().name}.targets")
+    if any(not each.output.exists() for each in inputs):
+        translator = Translator.load(teacher, compute.to_load())
+        translator.check(decoding)
+        FileWork(
+            model=teacher,
+            loaded=translator,
+            work=translate,
+            settings=decoding,
+            files=files,
+            row=partial(line_row, value=str),
+            report=print_warnings,
+        ).process(inputs)
+        if any(not each.output.exists() for each in inputs):
             click.get_current_context().exit(1)
     own: dict[str, object] = {
-        "train_source": tuple(work.shard.source for work in works),
-        "train_target": tuple(str(work.shard.target) for work in works),
+        "train_source": tuple(each.source for each in inputs),
+        "train_target": tuple(str(each.output) for each in inputs),
         "train": (),
         "weights": tuple(place.weight for place in origins(settings.data, "train")),
     }
@@ -79,7 +89,7 @@ def _decoding(config: "Config", teacher: Path) -> "DecodingSettings":
     return found.decoding.model_copy(update=languages)
 
 
-def _works(config: "Config", teacher: Path, decoding: "DecodingSettings", folder: Path) -> list[Work]:
+def _inputs(config: "Config", teacher: Path, decoding: "DecodingSettings", folder: Path) -> list[InputFile]:
     """Return the training sources, those of tables written to text files, and the files of their translations.
 
     Raises SettingsError if the folder of translations is that of another teacher, of other training files or of other
@@ -89,7 +99,6 @@ def _works(config: "Config", teacher: Path, decoding: "DecodingSettings", folder
     from translume.data import count_lines, read_lines
     from translume.data.pairs import origins
     from translume.tasks import task_of
-    from translume.translator.bulk import Shard
     from translume.translator.planning import numbered_lines
 
     data, task = config.data, task_of(config)
@@ -104,7 +113,7 @@ def _works(config: "Config", teacher: Path, decoding: "DecodingSettings", folder
     def read(file: str) -> Lines:
         return numbered_lines(read_lines(file))
 
-    works = []
+    inputs = []
     for number, place in enumerate(places):
         file = place.file
         if not place.target_file:
@@ -113,8 +122,8 @@ def _works(config: "Config", teacher: Path, decoding: "DecodingSettings", folder
                 lines = (" ".join(pair.source.splitlines()) for pair in place.read())
                 write_file(Path(file), "".join(f"{line}\n" for line in lines).encode())
         target = folder / f"{number:04}.target.txt"
-        works.append(Work(Shard(file, target), partial(count_lines, file), partial(read, file)))
-    return works
+        inputs.append(InputFile(file, target, partial(read, file), partial(count_lines, file)))
+    return inputs
 
 
 def _refuse_other(folder: Path, teacher: Path, decoding: "DecodingSettings", places: "Iterable[Origin]") -> None:
@@ -136,33 +145,3 @@ def _refuse_other(folder: Path, teacher: Path, decoding: "DecodingSettings", pla
             f"{folder}: found translations by another teacher, of other training files or with other settings of "
             "[decoding]; delete it or change --out"
         )
-
-
-def _translate(
-    teacher: Path,
-    decoding: "DecodingSettings",
-    works: list[Work],
-    compute: Compute,
-    workers: int | None,
-    files: FileOptions,
-) -> None:
-    """Write the translations that are missing."""
-    from translume.translator import Translator
-    from translume.translator.bulk import as_line
-    from translume.translator.jobs import TRANSLATE as JOB
-
-    translator = Translator.load(teacher, compute.to_load())
-    translator.check(decoding)
-    bulk = Bulk(
-        model=teacher,
-        loaded=translator,
-        job=JOB,
-        verb=TRANSLATE,
-        settings=decoding,
-        count=workers,
-        cluster=files.address,
-        stops=files.on_error == "stop",
-        row=as_line,
-        report=print_warnings,
-    )
-    process_files(works, bulk)

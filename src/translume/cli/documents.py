@@ -11,8 +11,9 @@ from translume.documents import SUFFIXES, ZIPPED
 from translume.errors import DataError, DocumentError, SettingsError
 
 if TYPE_CHECKING:
+    from translume.config import DecodingSettings
     from translume.documents.files import Document
-    from translume.translator import Translation
+    from translume.translator import Translation, Translator
 
 
 def is_document(file: str) -> bool:
@@ -33,25 +34,29 @@ def check_output(file: str, out: Path | None) -> None:
 def translate_document(
     file: str,
     out: Path | None,
-    language: str | None,
-    translate: Callable[[Iterable[str], bool], Iterable["Translation"]],
+    translator: "Translator",
+    settings: "DecodingSettings",
+    translate: Callable[[Iterable[str], "DecodingSettings"], Iterable["Translation"]],
 ) -> None:
     """Translate a document to a file, or to standard output. Raises DataError and DocumentError that name the file.
 
-    language: code whose rules split texts into sentences; None if texts are not split.
-    translate: translates lines in order; with alignment if its second argument is True.
+    translate: translates lines in order.
     """
     try:
-        from translume.documents.translation import translated_runs
-        from translume.translator.planning import LineError
+        from translume.documents.sentences import translated_runs
+        from translume.translator.planning import LineError, splits_sentences
     except ModuleNotFoundError as error:
         raise SettingsError(f"{file}: {error.name} is not installed; pip install 'translume[documents]'") from None
 
+    splits = splits_sentences(translator.checkpoint, settings.split)
+    language = translator.config.data.source_language if splits else None
     document = _read(file)
     with ProgressBar("translating", unit="sentences") as bar:
 
         def counted(lines: Iterable[str], alignment: bool) -> Iterable["Translation"]:
-            for translation in translate(lines, alignment):
+            aligned = alignment and not translator.config.without_tokens  # for markup
+            chosen = settings.model_copy(update={"alignment": aligned, "split": "never"})
+            for translation in translate(lines, chosen):
                 bar.advance()
                 for warning in translation.warnings:
                     warn(f"{file}: sentence {bar.done}: {warning}")

@@ -1,61 +1,87 @@
-"""translume evaluate"""
+"""translume evaluate, and what it does for translators"""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from translume.atomic import check_writable, write_file
 from translume.cli.classify import note_truncated
 from translume.cli.group import interrupt_hint
-from translume.cli.length_limit import LimitCount
 from translume.cli.options import (
     FILE,
     MODEL,
-    CalibrationOptions,
     Compute,
-    calibration_options,
     changed,
+    collected,
     decoding_options,
     engine_compute_options,
     ensemble_options,
     evaluation_options,
+    excludes,
     json_option,
     load_ensemble,
+    refuse_options,
+    requires,
     set_option,
 )
-from translume.cli.terminal import ProgressBar, note
+from translume.cli.terminal import LimitCount, ProgressBar, note, print_json, progress_over
 from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from translume.checkpoint import Temperature
-    from translume.config import DecodingSettings, Direction
+    from translume.config import DecodingSettings, Direction, EvaluationSettings
+    from translume.data.evaluation_files import EvaluationSet
     from translume.decoding import Average
-    from translume.evaluation import Calibration
+    from translume.evaluation import Calibration, Scores
     from translume.tasks import Task
     from translume.translator import Translator
 
 
+_TABLES = ("evaluation", "decoding")
+"""The tables of settings that a trained model can be measured with other values of."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateOptions:
-    """The options of `translume evaluate`, for the task of the model."""
+    """The options of `translume evaluate`, for the task of the model.
 
-    model: Path
-    files: tuple[Path, ...]
+    paths: the model and then the files; with `hypotheses`, perhaps the files alone.
+    calibration: the picture to draw; "-" measures without a picture, None does not measure.
+    """
+
+    paths: tuple[Path, ...]
+    hypotheses: Path | None
+    source: Path | None
+    directions: tuple[tuple[str, Path, Path], ...]
     others: tuple[Path, ...]
     average: "Average | None"
     compared: Path | None
     write: Path | None
     record: bool
+    calibration: Path | None
+    fit_temperature: bool
     as_json: bool
     overrides: tuple[str, ...]
-    calibrate: CalibrationOptions
     compute: Compute
-    directions: tuple[tuple[str, Path, Path], ...] = ()
+
+    @property
+    def model(self) -> Path:
+        """The folder of the model."""
+        return self.paths[0]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files to translate and to compare with."""
+        return self.paths[1:]
+
+    @property
+    def picture(self) -> Path | None:
+        """The picture to draw, or None."""
+        return None if self.calibration is None or str(self.calibration) == "-" else self.calibration
 
 
 @click.command(
@@ -82,28 +108,33 @@ class EvaluateOptions:
 @click.option("--compare", "compared", type=MODEL, help="Another model: is the difference significant?")
 @click.option("--write", type=FILE, help="Also write the translations to this file; '-' is standard output.")
 @click.option("--record", is_flag=True, help="Add the scores to the model's history and its README.md.")
+@click.option(
+    "--calibration",
+    type=FILE,
+    metavar="PICTURE",
+    help="Measure calibration and draw it (.png, .svg, .pdf); '-' draws nothing.",
+)
+@click.option(
+    "--fit-temperature",
+    is_flag=True,
+    help="Fit a temperature to these pairs and store it with the model, for --calibrated.",
+)
 @ensemble_options
-@calibration_options
 @evaluation_options
 @decoding_options
 @json_option
 @set_option
 @engine_compute_options
-def command(
-    paths: tuple[Path, ...],
-    hypotheses: Path | None,
-    directions: tuple[tuple[str, Path, Path], ...],
-    source: Path | None,
-    others: tuple[Path, ...],
-    average: "Average | None",
-    compared: Path | None,
-    write: Path | None,
-    record: bool,
-    as_json: bool,
-    overrides: tuple[str, ...],
-    calibrate: CalibrationOptions,
-    compute: Compute,
-) -> None:
+@excludes(
+    "--hypotheses",
+    *("--ensemble", "--average", "--direction", "--compare", "--write", "--record", "--fit-temperature"),
+    "--calibration",
+)
+@excludes("--direction", "--compare", "--write", "--fit-temperature", "--calibration")
+@excludes("--ensemble", "--record", "--fit-temperature")
+@requires("--source", "--hypotheses")
+@collected(EvaluateOptions)
+def command(options: EvaluateOptions) -> None:
     """Translate SOURCE, compare with REFERENCE, and print each score with its signature.
 
     FILE... are SOURCE and REFERENCE, line by line; several files are several references, and so are the columns of a
@@ -115,48 +146,30 @@ def command(
     from translume.checkpoint import read_config
     from translume.tasks import task_of
 
-    if hypotheses is not None:
-        if others or average or directions or compared or write or record or calibrate.fit or calibrate.picture:
-            raise SettingsError(f"evaluate: {_MODEL_OPTIONS} need a translation, found --hypotheses")
-        evaluate_hypotheses(hypotheses, paths, source, overrides, as_json=as_json)
+    if options.hypotheses is not None:
+        evaluate_hypotheses(options, options.hypotheses)
         return
-    if source is not None:
-        raise SettingsError("evaluate: --source is for --hypotheses; expected MODEL SOURCE REFERENCE")
-    if directions and (len(paths) != 1 or compared or write or calibrate.fit or calibrate.picture):
-        raise click.UsageError("--direction: expected only MODEL besides, without --compare, --write and calibration")
-    if len(paths) < 2 and not directions:
+    if options.directions and len(options.paths) != 1:
+        raise click.UsageError("--direction: expected only MODEL besides")
+    if len(options.paths) < 2 and not options.directions:
         raise click.UsageError("expected MODEL SOURCE REFERENCE, or MODEL and one file of pairs")
-    model, *files = paths
     with interrupt_hint("Interrupted; nothing was measured"):
-        if write is not None:
-            check_writable(write)
-        if calibrate.picture_path is not None:
-            _check_picture(calibrate.picture_path)
-        task = task_of(read_config(model))
-        if directions:
-            _refuse_others(task, "--direction")
-        task.part("evaluate")(
-            EvaluateOptions(
-                model=model,
-                files=tuple(files),
-                others=others,
-                average=average,
-                compared=compared,
-                write=write,
-                record=record,
-                as_json=as_json,
-                overrides=overrides,
-                calibrate=calibrate,
-                compute=compute,
-                directions=directions,
-            )
-        )
+        if options.write is not None:
+            check_writable(options.write)
+        if options.picture is not None:
+            from translume.inspection.figures import check_image_format
+
+            check_image_format(options.picture)
+            check_writable(options.picture)
+        task = task_of(read_config(options.model))
+        _must_translate(task, "--direction")
+        task.evaluate(options)
 
 
-def _refuse_others(task: "Task", option: str) -> None:
-    """Raise SettingsError for a task other than that of translators."""
+def _must_translate(task: "Task", *options: str) -> None:
+    """Raise SettingsError if one of the options was given for a model that is not a translator."""
     if not task.sequence_to_sequence:
-        raise SettingsError(f"evaluate: {option} is for translators, found a {task.model}")
+        refuse_options(f"a {task.model}", *options)
 
 
 def _refuse_stride(overrides: Sequence[str]) -> None:
@@ -165,12 +178,7 @@ def _refuse_stride(overrides: Sequence[str]) -> None:
         raise SettingsError("evaluate: evaluation.stride is for language models, found translations")
 
 
-_MODEL_OPTIONS = "--ensemble, --average, --direction, --compare, --write, --record, --fit-temperature and --calibration"
-
-
-def evaluate_hypotheses(
-    hypotheses: Path, paths: Sequence[Path], source: Path | None, overrides: Sequence[str], *, as_json: bool
-) -> None:
+def evaluate_hypotheses(options: EvaluateOptions, hypotheses: Path) -> None:
     """Print the scores of existing translations, with the settings of a model if its folder is the first path."""
     from translume.checkpoint import read_config
     from translume.config import Config
@@ -187,92 +195,91 @@ def evaluate_hypotheses(
     from translume.evaluation import measure
     from translume.tasks import task_of
 
-    named = bool(paths) and paths[0].is_dir()
-    references = paths[1:] if named else paths
+    source = options.source
+    has_model = bool(options.paths) and options.model.is_dir()
+    references = options.files if has_model else options.paths
     if not references:
         raise click.UsageError("expected a file of references after --hypotheses FILE")
-    config = read_config(paths[0]) if named else Config()
-    _refuse_others(task_of(config), "--hypotheses")
-    settings = changed(config, overrides, "evaluation").scoring
-    _refuse_stride(overrides)
+    config = read_config(options.model) if has_model else Config()
+    _must_translate(task_of(config), "--hypotheses")
+    settings = changed(config, options.overrides, "evaluation").scoring
+    _refuse_stride(options.overrides)
     refuse_table(hypotheses)
     texts = list(read_lines(hypotheses))
-    if named and len(references) == 1 and holds_pairs(references[0], config.data):
-        if source is not None:
-            raise SettingsError(f"evaluate: --source: found {references[0]}, a table of sources and references")
+    sources: list[str] = []
+    if has_model and len(references) == 1 and holds_pairs(references[0], config.data):
+        refuse_options(f"{references[0]}, a table of sources and references", "--source")
         note(f"{references[0]}: read as sources and references, in the columns of the training data")
         pairs = read_evaluation_set(references, config.data)
-        first, rest, sources = pairs.references[0], [], pairs.sources
+        first, others, sources = pairs.references[0], [], pairs.sources
         if len(first) != len(texts):
             raise DataError(unequal_lengths(hypotheses, references[0], (len(texts), len(first))))
     else:
-        first, *rest = read_references(references, (hypotheses, len(texts)))
-        sources = []
-    if rest:
-        tabs = "; tabs separate those of a .tsv file" if 1 + len(rest) > len(references) else ""
-        note(f"{', '.join(map(str, references))}: {1 + len(rest)} references a text{tabs}")
+        first, *others = read_references(references, (hypotheses, len(texts)))
+    if others:
+        tabs = "; tabs separate those of a .tsv file" if 1 + len(others) > len(references) else ""
+        note(f"{', '.join(map(str, references))}: {1 + len(others)} references a text{tabs}")
     if source is not None:
         if not reads_tables(config.data):
             refuse_table(source)
         sources = list(read_sources(str(source), config.data))
         if len(sources) != len(texts):
             raise DataError(unequal_lengths(hypotheses, source, (len(texts), len(sources))))
-    scores = measure(texts, first, settings, other_references=rest, sources=sources)
-    for line in [json.dumps(scores.to_dict())] if as_json else map(str, scores):
-        click.echo(line)
+    _print(measure(texts, first, settings, other_references=others, sources=sources), as_json=options.as_json)
+
+
+def _print(scores: "Scores", *, as_json: bool, **counts: int) -> None:
+    """Print scores, one a line; with --json, one object with the counts, too."""
+    if as_json:
+        print_json({**scores.to_dict(), **counts})
+        return
+    for score in scores:
+        click.echo(str(score))
 
 
 def evaluate_translator(options: EvaluateOptions) -> None:
     """Print the scores of a translator, or the differences between two."""
-    from translume.checkpoint import read_config
+    from translume.checkpoint import append_history, read_config, record_evaluation
     from translume.data.evaluation_files import read_evaluation_set
-    from translume.evaluation import compare, measure
+    from translume.evaluation import compare
     from translume.evaluation.metrics import check_metrics
     from translume.translator import Translator
 
     model, overrides = options.model, options.overrides
     _refuse_stride(overrides)
-    if options.others and (options.record or options.calibrate.fit):
-        raise SettingsError("evaluate: --record and --fit-temperature are for one model, found --ensemble")
     if options.directions:
         _evaluate_directions(options)
         return
     files = read_evaluation_set(options.files, read_config(model).data)
-    first, *rest = files.references
     translator = load_ensemble(model, options.others, options.average, options.compute)
-    theirs = None if options.compared is None else Translator.load(options.compared, options.compute.to_load())
-    changed_config = changed(translator.config, overrides, "evaluation", "decoding")
-    decoding = changed_config.decoding
-    translator, direction = _in_direction(translator, decoding)
-    settings = changed_config.scoring.of_language(direction.target)
+    compared = None if options.compared is None else Translator.load(options.compared, options.compute.to_load())
+    config = changed(translator.config, overrides, *_TABLES)
+    translator, direction = _in_direction(translator, config.decoding)
+    settings = config.scoring.of_language(direction.target)
     check_metrics(settings)
-    translator, measured = _calibrated(translator, options, files.sources, files.targets)
-    found, count = _translations(translator, decoding, files.sources)
+    translator, calibrations = _calibrated(translator, options, files.sources, files.targets)
+    texts, scores, count = _measured(translator, config.decoding, settings, files)
     if options.write is not None:
         # A line each: translations of cells with line breaks have some too.
-        write_file(options.write, "".join(" ".join(text.splitlines()) + "\n" for text in found).encode())
-    scores = measure(found, first, settings, other_references=rest, sources=files.sources)
+        write_file(options.write, "".join(" ".join(text.splitlines()) + "\n" for text in texts).encode())
     if options.record:
-        from translume.checkpoint import append_history, record_evaluation
-
         source, *references = map(str, options.files)
-        named = {"source": source, "reference": " ".join(references) or source}
-        record_evaluation(model, {**named, **scores.to_dict()})
-        for each in measured:
-            append_history(model, {"event": "calibrated", **named, **each.to_dict()})
-    if theirs is None:
-        values = {**scores.to_dict(), **_counted(count)}
-        lines = [json.dumps(values)] if options.as_json else [str(score) for score in scores]
+        paths = {"source": source, "reference": " ".join(references) or source}
+        record_evaluation(model, {**paths, **scores.to_dict()})
+        for name, value in calibrations:
+            append_history(model, {"event": "calibrated", **paths, name: value.to_dict()})
+    if compared is None:
+        _print(scores, as_json=options.as_json, **_counted(count))
     else:
-        other_decoding = changed(theirs.config, overrides, "evaluation", "decoding").decoding
-        others, _ = _translations(theirs, other_decoding, files.sources)
-        comparisons = compare(others, found, first, settings, other_references=rest, sources=files.sources)
-        lines = [json.dumps(each.to_dict()) if options.as_json else str(each) for each in comparisons]
+        decoding = changed(compared.config, overrides, *_TABLES).decoding
+        other_texts, _ = _translations(compared, decoding, files.sources)
+        first, *others = files.references
+        for each in compare(other_texts, texts, first, settings, other_references=others, sources=files.sources):
+            print_json(each.to_dict()) if options.as_json else click.echo(str(each))
         if not options.as_json:
             note(f"first {options.compared}, second {model}; the difference is second minus first")
-    lines += [json.dumps(each.to_dict()) if options.as_json else str(each) for each in measured]
-    for line in lines:
-        click.echo(line)
+    for name, value in calibrations:
+        print_json({name: value}) if options.as_json else click.echo(str(value))
     _report(count)
 
 
@@ -280,11 +287,10 @@ def _evaluate_directions(options: EvaluateOptions) -> None:
     """Print the scores of a translator in several directions, and their means."""
     from translume.checkpoint import record_evaluation
     from translume.data.evaluation_files import read_evaluation_set
-    from translume.evaluation import measure
     from translume.evaluation.metrics import check_metrics
 
     translator = load_ensemble(options.model, options.others, options.average, options.compute)
-    config = changed(translator.config, options.overrides, "evaluation", "decoding")
+    config = changed(translator.config, options.overrides, *_TABLES)
     parts = []
     for name, source, reference in options.directions:
         direction = translator.directions.parse(name)
@@ -292,29 +298,26 @@ def _evaluate_directions(options: EvaluateOptions) -> None:
         check_metrics(settings)
         decoding = config.decoding.model_copy(update={"from_": direction.source, "to": direction.target})
         translator.check(decoding)
-        parts.append((direction, settings, decoding, read_evaluation_set((source, reference), config.data)))
+        files = read_evaluation_set((source, reference), config.data)
+        parts.append((direction, settings, decoding, files, {"source": str(source), "reference": str(reference)}))
     values: dict[str, list[float]] = {}
-    for (direction, settings, decoding, files), (_, *paths) in zip(parts, options.directions, strict=True):
+    for direction, settings, decoding, files, paths in parts:
         if translator.directions.untrained(direction):
             note(f"{direction}: no training data had this direction (zero-shot)")
-        found, count = _translations(translator, decoding, files.sources)
-        first, *rest = files.references
-        scores = measure(found, first, settings, other_references=rest, sources=files.sources)
+        _, scores, count = _measured(translator, decoding, settings, files)
+        languages = {"from": direction.source, "to": direction.target}
+        if options.record:
+            record_evaluation(options.model, {**paths, **languages, **scores.to_dict()})
+        if options.as_json:
+            print_json({**languages, **scores.to_dict(), **_counted(count)})
         for score in scores:
             values.setdefault(score.name, []).append(score.value)
-        named = {"from": direction.source, "to": direction.target}
-        if options.record:
-            measured = dict(zip(("source", "reference"), map(str, paths), strict=True))
-            record_evaluation(options.model, {**measured, **named, **scores.to_dict()})
-        if options.as_json:
-            click.echo(json.dumps({**named, **scores.to_dict(), **_counted(count)}))
-        else:
-            for score in scores:
+            if not options.as_json:
                 click.echo(f"{direction}: {score}")
         _report(count)
     means = {name: fmean(each) for name, each in values.items()}
     if options.as_json:
-        click.echo(json.dumps({"mean": means}))
+        print_json({"mean": means})
     else:
         listed = ", ".join(f"{name} {value:.2f}" for name, value in means.items())
         click.echo(f"mean of {len(parts)} direction{'s' * (len(parts) > 1)}: {listed}")
@@ -335,17 +338,27 @@ def _in_direction(translator: "Translator", decoding: "DecodingSettings") -> "tu
     return Translator(checkpoint, models=models, fusion=translator.fusion), direction
 
 
+def _measured(
+    translator: "Translator", decoding: "DecodingSettings", settings: "EvaluationSettings", files: "EvaluationSet"
+) -> "tuple[list[str], Scores, LimitCount]":
+    """Return the translations of a test set, their scores, and what `_translations` counts."""
+    from translume.evaluation import measure
+
+    texts, count = _translations(translator, decoding, files.sources)
+    first, *others = files.references
+    return texts, measure(texts, first, settings, other_references=others, sources=files.sources), count
+
+
 def _translations(
     translator: "Translator", decoding: "DecodingSettings", sources: Sequence[str]
 ) -> tuple[list[str], LimitCount]:
     """Return the translations, and how many reached their length limit or have a source that was cut."""
-    with ProgressBar("translating", unit="lines", total=len(sources)) as bar:
-        found, count = [], LimitCount()
-        for translation in translator.translate_all(sources, settings=decoding):
-            found.append(translation.text)
-            count.add(translation)
-            bar.advance()
-    return found, count
+    texts, count = [], LimitCount()
+    translations = translator.translate_all(sources, settings=decoding)
+    for translation in progress_over(translations, "translating", unit="lines", total=len(sources)):
+        texts.append(translation.text)
+        count.add(translation)
+    return texts, count
 
 
 def _counted(count: LimitCount) -> dict[str, int]:
@@ -359,32 +372,10 @@ def _report(count: LimitCount) -> None:
     count.report()
 
 
-@dataclass(frozen=True, slots=True)
-class _CalibrationResult:
-    """A result under its JSON name."""
-
-    name: str
-    value: "Temperature | Calibration"
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {self.name: self.value.to_dict()}
-
-
-def _check_picture(picture: Path) -> None:
-    """Raise DataError if the picture could not be drawn, before anything is computed."""
-    from translume.drawing.charts import new_figure
-
-    new_figure(picture, width=1, height=1)
-    check_writable(picture)
-
-
 def _calibrated(
     translator: "Translator", options: EvaluateOptions, sources: Sequence[str], references: Sequence[str]
-) -> "tuple[Translator, list[_CalibrationResult]]":
-    """Return the translator, with the temperature that --fit-temperature fitted, and the results of --calibration.
+) -> "tuple[Translator, list[tuple[str, Temperature | Calibration]]]":
+    """Return the translator, with the temperature that --fit-temperature fitted, and the results under their names.
 
     Calibration is measured at temperature 1, and also at the temperature that was fitted now or is in use.
     """
@@ -392,28 +383,28 @@ def _calibrated(
     from translume.evaluation import fit_temperature, measure_calibration
     from translume.translator import Translator
 
-    model, calibrate = options.model, options.calibrate
-    results = []
-    if calibrate.fit:
+    model = options.model
+    results: list[tuple[str, Temperature | Calibration]] = []
+    if options.fit_temperature:
         with ProgressBar("fitting a temperature", unit="tokens") as bar:
             temperature = fit_temperature(translator, sources, references, progress=bar.advance)
         store_temperature(model, temperature, translator.checkpoint.digest)
         translator = Translator(replace(translator.checkpoint, temperature=temperature))
-        results.append(_CalibrationResult("fitted", temperature))
+        results.append(("fitted", temperature))
         note(f"{model}: temperature stored; --calibrated or decoding.calibrated = true uses it")
-    if calibrate.picture is None:
+    if options.calibration is None:
         return translator, results
-    stored = translator.checkpoint.temperature
-    used = calibrate.fit or changed(translator.config, options.overrides, "evaluation", "decoding").decoding.calibrated
+    stored, config = translator.checkpoint.temperature, changed(translator.config, options.overrides, *_TABLES)
+    used = options.fit_temperature or config.decoding.calibrated
     measured = []
     for value in [1.0, stored.value] if used and stored is not None else [1.0]:
         with ProgressBar("measuring calibration", unit="tokens") as bar:
-            found = measure_calibration(translator, sources, references, temperature=value, progress=bar.advance)
-        measured.append(found)
-        results.append(_CalibrationResult("calibration", found))
-    if calibrate.picture_path is not None:
-        from translume.drawing.charts import draw_reliability
+            measured.append(
+                measure_calibration(translator, sources, references, temperature=value, progress=bar.advance)
+            )
+    if options.picture is not None:
+        from translume.inspection.figures import draw_reliability
 
-        draw_reliability(measured, calibrate.picture_path, title=str(model))
-        note(f"{calibrate.picture_path}: written")
-    return translator, results
+        draw_reliability(measured, options.picture, title=str(model))
+        note(f"{options.picture}: written")
+    return translator, [*results, *(("calibration", each) for each in measured)]

@@ -38,9 +38,6 @@ def command(model: Path, target: str, out: Path, dtype: str, as_json: bool, comp
     if as_json:
         click.echo(json.dumps(certificate.to_dict()))
         return
-    click.echo(
-        f"{out}: {target}, {dtype}; {certificate.tokens} tokens of {certificate.sentences} random sentences differ by "
-        f"at most {certificate.difference:.2g} nats, {certificate.mean_difference:.2g} on average"
-    )
+    click.echo(f"{out}: {target}, {dtype}; {certificate}")
     if certificate.same_translations is not None:
         click.echo(f"{certificate.same_translations} of {certificate.sentences} greedy translations are the same ids")

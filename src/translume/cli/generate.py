@@ -3,13 +3,14 @@
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.bulk import CONTINUE, Bulk, FileOptions, Lines, Work, file_options, process_files, text_works
+from translume.cli.bulk import FileOptions, FileWork, InputFile, Lines, file_options, json_row, text_files
 from translume.cli.group import interrupt_hint
 from translume.cli.options import (
     MODEL,
@@ -18,7 +19,6 @@ from translume.cli.options import (
     generation_options,
     json_option,
     set_option,
-    workers_option,
 )
 from translume.cli.terminal import ProgressBar, warn
 from translume.errors import DataError, SettingsError
@@ -47,7 +47,6 @@ SEPARATOR = "-----"
 @file_options
 @json_option
 @set_option
-@workers_option
 @engine_compute_options
 def command(
     model: Path,
@@ -56,7 +55,6 @@ def command(
     files: FileOptions,
     as_json: bool,
     overrides: tuple[str, ...],
-    workers: int | None,
     compute: Compute,
 ) -> None:
     """Continue PROMPT, or each line of standard input, and print the prompt with its continuation.
@@ -64,38 +62,32 @@ def command(
     An empty prompt begins a document. On a terminal the text appears as it is generated. If there are several texts, a
     line of five hyphens comes between two. --json prints one object for each prompt.
 
-    With --input and --output, the prompts in many files are continued with one process on each core. Each output,
+    With --input and --output, the prompts in many files are continued, with --workers N by N processes. Each output,
     NAME.jsonl, has an object with `prompt` and `text` for each prompt, or with --json all of the generation. It appears
     when it is complete, so the same command continues after an interruption.
     """
-    from translume.cli.evaluate_language_model import load_generator_with
+    from translume.cli.language_models import load_generator_with
 
     if prompt is not None and named is not None:
-        raise click.UsageError("PROMPT and --prompt: expected one of them")
+        raise click.UsageError("PROMPT cannot be combined with --prompt")
     folder = files.folder({"PROMPT": prompt is not None, "--prompt": named is not None})
-    if folder is None and workers is not None:
-        raise SettingsError("--workers: found without --input, expected --input and --output")
     generator = load_generator_with(model, overrides, compute, ("decoding",))
     settings = generator.choose(None)
     if folder is not None:
-        from translume.translator.bulk import as_object, as_text_object
-        from translume.translator.jobs import GENERATE
+        from translume.translator.workers import generate
 
         if settings.nbest > 1 and not as_json:
-            raise SettingsError("--nbest: found with --input, expected --json as well, which has all texts of a prompt")
-        bulk = Bulk(
+            raise SettingsError("--nbest: expected --json as well with --input, which has all texts of a prompt")
+        work = FileWork(
             model=model,
             loaded=generator,
-            job=GENERATE,
-            verb=CONTINUE,
+            work=generate,
             settings=settings,
-            count=workers,
-            cluster=files.address,
-            stops=files.on_error == "stop",
-            row=as_object if as_json else as_text_object,
-            report=lambda place, found: _print_warnings(found, f"{place}: "),
+            files=files,
+            row=json_row if as_json else partial(json_row, value=_prompt_and_text),
+            report=lambda place, each: _print_warnings(each, f"{place}: "),
         )
-        if process_files(_works(files, folder, generator.config.data), bulk):
+        if work.process(_prompt_files(files, generator.config.data)):
             click.get_current_context().exit(1)
         return
     given = prompt if named is None else named
@@ -135,7 +127,7 @@ def _generations(generator: "Generator", settings: "DecodingSettings") -> "Itera
         raise failed[0]
 
 
-def _works(files: FileOptions, folder: Path, data: "DataSettings") -> list[Work]:
+def _prompt_files(files: FileOptions, data: "DataSettings") -> list[InputFile]:
     """Return the files of prompts with their outputs. Raises SettingsError for a table without --column."""
     from translume.data.tables import KINDS, suffix_of
     from translume.translator.planning import Line
@@ -143,11 +135,15 @@ def _works(files: FileOptions, folder: Path, data: "DataSettings") -> list[Work]
     def lines(prompts: Iterator[str]) -> Lines:
         return ((Line(number=number, text=text), len(text)) for number, text in enumerate(prompts, 1))
 
-    works = text_works(files, folder, data, lines, ".jsonl", line_breaks=True)
-    for work in works:
-        if files.columns is None and suffix_of(work.shard.source) in KINDS:
-            raise SettingsError(f"{work.shard.source}: a table, expected --column, that of the prompts")
-    return works
+    inputs = text_files(files, data, lines, ".jsonl", line_breaks=True)
+    for each in inputs:
+        if files.columns is None and suffix_of(each.source) in KINDS:
+            raise SettingsError(f"{each.source}: a table, expected --column, that of the prompts")
+    return inputs
+
+
+def _prompt_and_text(generation: "Generation") -> dict[str, object]:
+    return {"prompt": generation.prompt, "text": generation.text}
 
 
 def _print_stream(generator: "Generator", prompt: str, settings: "DecodingSettings") -> None:

@@ -10,38 +10,36 @@ from io import TextIOWrapper
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
-from translume.cli.streams import OutputError, abandon_output, flushed_output, open_standard_streams
-from translume.cli.terminal import QUIET
+from translume.cli.terminal import QUIET, OutputError, abandon_output, flushed_output, open_standard_streams
 from translume.errors import TranslumeError
 
-COMMANDS = (
-    "demo",
-    "init",
-    "train",
-    "translate",
-    "backtranslate",
-    "distil",
-    "classify",
-    "generate",
-    "score",
-    "evaluate",
-    "inspect",
-    "heads",
-    "export",
-    "import",
-    "push",
-    "serve",
-    "keys",
-    "show",
-    "config",
-    "data",
-    "tokenizer",
-    "completion",
-)
-"""In the order of --help."""
-MODULES = {"import": "import_model"}
-"""Modules that cannot have the name of their command."""
+COMMANDS = {
+    "demo": "demo.command",
+    "init": "init.command",
+    "train": "train.command",
+    "translate": "translate.command",
+    "backtranslate": "backtranslate.command",
+    "distil": "distil.command",
+    "classify": "classify.command",
+    "generate": "generate.command",
+    "score": "score.command",
+    "evaluate": "evaluate.command",
+    "inspect": "inspect.command",
+    "heads": "heads.command",
+    "export": "export.command",
+    "import": "import_model.command",
+    "push": "push.command",
+    "serve": "serve.command",
+    "keys": "keys.command",
+    "show": "show.command",
+    "config": "show.config",
+    "data": "data.command",
+    "tokenizer": "tokenizer.command",
+    "completion": "group.completion",
+}
+"""Module and name of each command, in the order of --help."""
 
 INTERRUPTED, PIPE_CLOSED, TERMINATED = 130, 141, 143
 """Exit codes: 128 and the number of the signal."""
@@ -103,7 +101,7 @@ def add_quiet(command: click.Command) -> None:
 
 
 class LazyCommands(CommandGroup):
-    """The commands of `translume`, imported when used: each is `command` in the module of its name."""
+    """The commands of `translume`, imported when used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -111,7 +109,8 @@ class LazyCommands(CommandGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"translume.cli.{MODULES.get(cmd_name, cmd_name)}").command
+        module, _, name = COMMANDS[cmd_name].partition(".")
+        command: click.Command = getattr(importlib.import_module(f"translume.cli.{module}"), name)
         add_quiet(command)
         return command
 
@@ -196,3 +195,23 @@ def version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=version, help="Show the version.")
 def main() -> None:
     """Train, evaluate, inspect and serve encoder-decoder Transformers."""
+
+
+@click.command(
+    "completion",
+    short_help="Print a script that completes commands in a shell.",
+    epilog="Example: translume completion bash > translume.bash",
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script for SHELL that completes the commands, options and file names of translume.
+
+    \b
+    bash, in ~/.bashrc:                 eval "$(translume completion bash)"
+    zsh, in ~/.zshrc, after compinit:   eval "$(translume completion zsh)"
+    fish:  translume completion fish > ~/.config/fish/completions/translume.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(main, {}, "translume", "_TRANSLUME_COMPLETE")
+    click.echo(script.source_template % script.source_vars())

@@ -1,7 +1,6 @@
 """translume heads"""
 
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,14 +9,13 @@ import click
 
 from translume.atomic import write_file
 from translume.cli.group import INTERRUPTED, TERMINATED, interrupt_hint
-from translume.cli.options import FILE, FOLDER, Compute, compute_options, json_option, set_option
-from translume.cli.terminal import note, warn
+from translume.cli.options import FILE, FOLDER, Compute, compute_options, json_option, set_option, typed_command
+from translume.cli.terminal import note, print_json, warn
 from translume.errors import TrainingError
 
 if TYPE_CHECKING:
-    from translume.comparison.heads import Row
-    from translume.comparison.table import Comparison
     from translume.config import Config
+    from translume.experiments.heads import Comparison, Row
     from translume.training.events import Interrupted
 
 
@@ -56,12 +54,11 @@ def command(
     Trains one model after another, each in its own folder under --out. The same command resumes an interrupted
     comparison. The table is also written there, as table.md, table.json and table.png. --json prints one object.
     """
-    from translume.comparison.heads import chosen_kinds
-    from translume.comparison.table import Comparison
     from translume.config import Config
+    from translume.experiments.heads import Comparison, chosen_kinds
 
     folder = out or Path("heads") / config.stem
-    resume = _resume_command(config, kinds, updates, sentences, out, overrides, compute)
+    resume = typed_command()
     chosen = chosen_kinds(kinds)
     changes = [] if updates is None else [f"training.updates={updates}"]
     changes += [] if compute.dtype == "auto" else [f"training.precision={compute.dtype}"]
@@ -77,7 +74,7 @@ def command(
     if rows:
         comparison = Comparison(config=settings, name=config.name, command=resume, rows=tuple(rows))
         _save(comparison, folder, complete=interrupted is None)
-        click.echo(json.dumps(comparison.to_dict(), ensure_ascii=False) if as_json else comparison.to_markdown())
+        print_json(comparison.to_dict()) if as_json else click.echo(comparison.to_markdown())
     if interrupted is not None:
         click.echo(f"Interrupted, all saved; continue with: {resume}", err=True)
         click.get_current_context().exit(TERMINATED if interrupted.signal == "SIGTERM" else INTERRUPTED)
@@ -90,7 +87,7 @@ def _compare(
 ) -> "tuple[list[Row], Interrupted | None]":
     """Train each kind and show its progress. Returns the rows, and the event if training was interrupted."""
     from translume.cli.training_display import TrainingDisplay
-    from translume.comparison.heads import ComparingHead, Row, compare_heads
+    from translume.experiments.heads import ComparingHead, Row, compare_heads
     from translume.training.events import Finished, Interrupted
 
     rows: list[Row] = []
@@ -123,29 +120,7 @@ def _save(comparison: "Comparison", folder: Path, *, complete: bool) -> None:
     write_file(folder / "table.json", f"{json.dumps(comparison.to_dict(), indent=1, ensure_ascii=False)}\n".encode())
     note(f"{folder}/table.md, table.json: written")
     if complete and any(row.measures for row in comparison.rows):
-        from translume.drawing.charts import draw_heads
+        from translume.experiments.heads import draw_heads
 
         draw_heads(comparison, folder, folder / "table.png")
         note(f"{folder}/table.png: written")
-
-
-def _resume_command(
-    config: Path,
-    kinds: str,
-    updates: int | None,
-    sentences: int,
-    out: Path | None,
-    overrides: tuple[str, ...],
-    compute: Compute,
-) -> str:
-    words = ["translume", "heads", str(config)]
-    for name, value, default in (
-        ("--kinds", kinds, "all"),
-        ("--updates", updates, None),
-        ("--sentences", sentences, 500),
-        ("--out", out, None),
-    ):
-        if value != default:
-            words += [name, str(value)]
-    words += [word for assignment in overrides for word in ("--set", assignment)]
-    return shlex.join([*words, *compute.words()])

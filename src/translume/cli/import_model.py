@@ -28,7 +28,7 @@ from translume.cli.terminal import warn
     "--vocabs",
     type=FILE,
     nargs=2,
-    help="Vocabularies of source and target of a model of Marian: .spm or .yml; by default those beside it.",
+    help="Vocabularies of source and target of a Marian model: .spm or .yml; by default those beside it.",
 )
 @json_option
 @threads_option
@@ -52,17 +52,10 @@ def command(
     from translume.interchange.importing import import_model
 
     limit_threads(compute)
-    found = import_model(source, out, positions=positions, vocabularies=vocabs or ())
+    imported = import_model(source, out, positions=positions, vocabularies=vocabs or ())
     if as_json:
-        click.echo(json.dumps(found.to_dict()))
+        click.echo(json.dumps(imported.to_dict()))
         return
-    for line in found.notes:
+    for line in imported.notes:
         warn(f"Note: {line}")
-    certificate = found.certificate
-    if certificate is None:
-        click.echo(f"{out}: written")
-        return
-    click.echo(
-        f"{out}: {certificate.tokens} tokens of {certificate.sentences} random sentences differ by at most "
-        f"{certificate.difference:.2g} nats, {certificate.mean_difference:.2g} on average"
-    )
+    click.echo(f"{out}: {imported.certificate or 'written'}")

@@ -2,39 +2,39 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.options import FILE, FOLDER
+from translume.cli.options import FILE, FOLDER, excludes, late_help, refuse_options, requires
 from translume.cli.terminal import ProgressBar, note
+from translume.errors import DataError, SettingsError, nearest
 
 if TYPE_CHECKING:
     from translume.config import DataSettings
     from translume.data.pairs import Split
-    from translume.recommend import Choice, Value
-    from translume.recommend.columns import Columns
-    from translume.recommend.manifests import Manifest
+    from translume.experiments import Choice, Value
+    from translume.experiments.manifests import Manifest
+    from translume.experiments.survey import Columns
     from translume.tasks import Task
 
 SETTINGS_SUFFIXES = (".toml", ".yaml", ".yml")
 VALIDATION_NAMES = ("valid", "val", "dev")
+_PAIRS_ONLY = ("TRAIN_TARGET", "--columns", "--template", "--valid-source")
+_ONE_DIRECTION = ("--valid-source", "--valid", "--task", "--from", "--columns", "--template")
+"""Options that a model of several languages has no use for."""
 
 
-class _TaskOption(click.Option):
-    """Lists the tasks in --help; only there, since this imports them."""
+def _tasks() -> str:
+    from translume.tasks import find_task, task_names
 
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from translume.tasks import find_task, task_names
-
-        record = super().get_help_record(ctx)
-        tasks = "; ".join(f"{name}: {find_task(name).summary}" for name in task_names())
-        return record and (record[0], f"{tasks}.  [default: language_model for one file without tabs, else sequence]")
+    tasks = "; ".join(f"{name}: {find_task(name).summary}" for name in task_names())
+    return f"{tasks}.  [default: language_model for one file without tabs, else sequence]"
 
 
 def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> "Task | None":
-    from translume.errors import nearest
     from translume.tasks import find_task, task_names
 
     if value is None:
@@ -54,7 +54,7 @@ def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
 @click.option("--valid-source", type=FILE, help="Validation sources.  [default: next to the training file]")
 @click.option("--valid-target", type=FILE, help="Validation targets.")
 @click.option("--valid", type=FILE, help="Validation data in one TSV, CSV, JSONL or text file.")
-@click.option("--task", cls=_TaskOption, metavar="NAME", callback=_task, help="")
+@click.option("--task", cls=late_help(_tasks), metavar="NAME", callback=_task)
 @click.option(
     "--from",
     "base",
@@ -82,6 +82,14 @@ def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
     help="Another language pair in the same model; may be repeated. Languages are those of the file names.",
 )
 @click.option("--both", is_flag=True, help="Train every pair of files in both directions, in one model.")
+@excludes("--corpus", *_ONE_DIRECTION)
+@excludes("--both", *_ONE_DIRECTION)
+@excludes("TRAIN_TARGET", "--columns", "--template", "--valid")
+@excludes("--valid", "--valid-source")
+@requires("--corpus", "TRAIN_TARGET")
+@requires("--both", "TRAIN_TARGET")
+@requires("--valid-source", "--valid-target")
+@requires("--valid-target", "--valid-source")
 def command(
     train_source: Path,
     train_target: Path | None,
@@ -102,72 +110,45 @@ def command(
     labels of the texts in the first. With --corpus or --both, one model translates in all directions; file names must
     end with the language, as train.en does. Sources may be paths of recordings, images or arrays, relative to the file.
     """
+    from translume.checkpoint import read_config
     from translume.data.lines import STANDARD_INPUT
-    from translume.errors import DataError, SettingsError
-    from translume.recommend.columns import find_columns, is_text, parse_columns, unknown_names
-    from translume.tasks import find_task
+    from translume.experiments.survey import is_text, parse_columns
+    from translume.tasks import find_task, task_of
 
-    if (valid_source is None) != (valid_target is None):
-        raise click.UsageError("--valid-source and --valid-target go together")
     if STANDARD_INPUT in map(str, (train_source, train_target, valid_source, valid_target, valid)):
         raise DataError("init: found standard input, expected files, since settings name them")
-    for file in (train_source, train_target, *(file for each in corpora for file in each)):
+    for file in (train_source, train_target, *chain.from_iterable(corpora)):
         if file is not None and file.suffix in SETTINGS_SUFFIXES:
             hint = "" if file.suffix == ".toml" else "; docs/from_marian.md lists the settings of Marian"
             raise DataError(f"init: found {file}, a file of settings, expected training data{hint}")
-    if corpora or both:
-        if train_target is None:
-            raise SettingsError("--corpus, --both: found one training file, expected TRAIN_SOURCE and TRAIN_TARGET")
-        for option, given in (("--valid-source", valid_source), ("--valid", valid), ("--task", task), ("--from", base),
-                              ("--columns", columns), ("--template", template)):  # fmt: skip
-            if given is not None:
-                raise SettingsError(f"{option}: expected none with --corpus or --both")
+    if train_target is not None and (corpora or both):
         _print_corpora([(train_source, train_target), *corpora], both=both)
         return
-    for option, value in (("--columns", columns), ("--template", template)):
-        if train_target is not None and value is not None:
-            raise SettingsError(f"{option}: found two training files, expected one TSV, CSV, JSONL or Parquet file")
-    if valid is not None and (train_target is not None or valid_source is not None):
-        raise SettingsError("--valid: expected one TSV, CSV, JSONL or Parquet training file, and no --valid-source")
-    if base is not None:
-        task = _task_of_base(base, task)
     named = parse_columns(columns, template=template is not None) if columns else ()
-    if base is not None and train_target is None and columns is None and template is None:
-        template, named = _template_of_base(base)
+    if base is not None:
+        config = read_config(base)
+        task = _same_task(task, task_of(config), base)
+        if train_target is None and columns is None and template is None and config.data.template:
+            template, named = config.data.template, config.data.columns
     manifest = _manifest(train_source, train_target, named, base) if template is None else None
     if task is None:
         text = train_target is None and columns is None and template is None and is_text(train_source)
         task = find_task("language_model" if text and manifest is None else "sequence")
-    if task.reads == "documents" and train_target is not None:
-        raise SettingsError("init: found two files, expected one text file for a language model")
+    if task.reads == "documents":
+        refuse_options("a language model, which reads one file of texts", *_PAIRS_ONLY)
     files: dict[str, Value] = {}
     if train_target is not None:
         files |= {"train_source": (str(train_source),), "train_target": (str(train_target),)}
         if valid_source is None:
             valid_source, valid_target = _validation_files(train_source, train_target) or (None, None)
     else:
-        if task.reads == "documents":
-            if columns is not None or template is not None or valid_source is not None:
-                raise SettingsError(
-                    "--columns, --template and --valid-source: expected none for a language model, "
-                    "which reads the column named 'text' of a table"
-                )
-            found: tuple[int | str, ...] = ()
-        elif manifest is not None:
-            found = manifest.columns
-        elif named:
-            found = named
-        elif template is not None:
-            found = ()
-        else:
-            labelled = task.predicts == "classes"
-            found = find_columns(train_source, task.keys, labelled=labelled)
-            if not found and (fields := unknown_names(train_source, labelled=labelled)):
-                first = " | ".join(map(repr, fields))
-                note(f"{train_source}:1: no known names of columns; the first pair is {first}; --columns takes names")
+        if manifest is not None:
+            named = manifest.columns
+        elif not named and template is None and task.reads == "pairs":
+            named = _columns_of(train_source, task)
         if valid_source is None:
             valid = valid or next(iter(_validation_files(train_source)), None)
-        files |= {"columns": found} if found else {}
+        files |= {"columns": named} if named else {}
         files |= {"template": template} if template is not None else {}
         files |= {"train": (str(train_source),)}
         files |= {"valid": (str(valid),)} if valid else {}
@@ -176,24 +157,23 @@ def command(
     _print_proposal(files, task, base, "text" if manifest is None else manifest.kind)
 
 
-def _task_of_base(base: Path, task: "Task | None") -> "Task":
+def _same_task(task: "Task | None", of_base: "Task", base: Path) -> "Task":
     """Return the task of the model to fine-tune. Raises SettingsError if --task names another one."""
-    from translume.checkpoint import read_config
-    from translume.errors import SettingsError
-    from translume.tasks import task_of
-
-    found = task_of(read_config(base))
-    if task is not None and task.name != found.name:
-        raise SettingsError(f"--task: found '{task.name}', but {base} has '{found.name}'")
-    return found
+    if task is not None and task.name != of_base.name:
+        raise SettingsError(f"--task: found '{task.name}', but {base} has '{of_base.name}'")
+    return of_base
 
 
-def _template_of_base(base: Path) -> "tuple[str | None, Columns]":
-    """Return the template of the model to fine-tune, and its target's column; None and no column without one."""
-    from translume.checkpoint import read_config
+def _columns_of(file: Path, task: "Task") -> "Columns":
+    """Return the columns of a table by their names, or () for those that a run takes without settings."""
+    from translume.experiments.survey import find_columns, unknown_names
 
-    data = read_config(base).data
-    return (data.template, data.columns) if data.template else (None, ())
+    labelled = task.predicts == "classes"
+    columns = find_columns(file, task.keys, labelled=labelled)
+    if not columns and (fields := unknown_names(file, labelled=labelled)):
+        first = " | ".join(map(repr, fields))
+        note(f"{file}:1: no known names of columns; the first pair is {first}; --columns takes names")
+    return columns
 
 
 def _manifest(source: Path, target: Path | None, columns: "Columns", base: Path | None) -> "Manifest | None":
@@ -202,16 +182,15 @@ def _manifest(source: Path, target: Path | None, columns: "Columns", base: Path 
     Raises DataError if the model to fine-tune reads other sources.
     """
     from translume.checkpoint import read_config
-    from translume.errors import DataError
-    from translume.recommend.manifests import find_manifest
+    from translume.experiments.manifests import find_manifest
 
     reads = "text" if base is None else read_config(base).data.source.kind
     if base is not None and reads == "text":
         return None
     manifest = find_manifest(source, target, columns)
     if base is not None and (manifest is None or manifest.kind != reads.replace("whisper", "audio")):
-        found = "text" if manifest is None else f"paths of {manifest.kind}"
-        raise DataError(f"{source}: found {found}, but {base} reads {reads}")
+        kind = "text" if manifest is None else f"paths of {manifest.kind}"
+        raise DataError(f"{source}: found {kind}, but {base} reads {reads}")
     return manifest
 
 
@@ -219,7 +198,7 @@ def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None, 
     """Survey the data and print the proposed settings.  kind: of the sources."""
     from translume.checkpoint import read_config
     from translume.config import DataSettings
-    from translume.recommend import Choice
+    from translume.experiments import Choice
 
     source = kind if base is None else read_config(base).data.source.model_dump()
     data = DataSettings.model_validate({"task": task.name, "source": source, **files})
@@ -228,9 +207,9 @@ def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None, 
     if valid:
         _count(data, "valid")
     if base is None:
-        proposal = task.part("recommend")(data, count)
+        proposal = task.recommend(data, count)
     else:
-        from translume.recommend.fine_tuning import propose_fine_tuning
+        from translume.experiments.fine_tuning import propose_fine_tuning
 
         proposal = propose_fine_tuning(data, count, base)
     for each in proposal.notes:
@@ -249,7 +228,7 @@ def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None, 
 def _print_corpora(files: Sequence[tuple[Path, Path]], *, both: bool) -> None:
     """Survey corpora of several directions and print the proposed settings of one model."""
     from translume.config import DataSettings
-    from translume.recommend.corpora import propose_for_corpora
+    from translume.experiments.pairs import propose_for_corpora
 
     pairs = [pair for one, other in files for pair in ([(one, other), (other, one)] if both else [(one, other)])]
     tables = [_corpus(source, target) for source, target in pairs]
@@ -266,8 +245,7 @@ def _print_corpora(files: Sequence[tuple[Path, Path]], *, both: bool) -> None:
 
 def _corpus(source: Path, target: Path) -> dict[str, str]:
     """Return a [[data.corpus]] table. Raises SettingsError if a file does not name its language."""
-    from translume.errors import SettingsError
-    from translume.recommend.survey import language_of
+    from translume.experiments.survey import language_of
 
     table = {}
     for side, file in (("source", source), ("target", target)):

@@ -1,41 +1,44 @@
-"""translume inspect"""
+"""translume inspect, and what its commands do for translators"""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import starmap
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from translume.atomic import check_writable, write_file
-from translume.cli.bulk import FileOptions, pair_file_options
+from translume.cli.bulk import FileOptions, FileWork, json_row, pair_file_options, pair_files
+from translume.cli.group import CommandGroup
 from translume.cli.options import (
     FILE,
     MODEL,
+    Command,
     Compute,
     changed,
+    collected,
     compute_options,
     decoding_options,
     json_option,
+    moved_option,
     set_option,
-    workers_option,
 )
-from translume.cli.terminal import ProgressBar, note, warn
+from translume.cli.terminal import ProgressBar, note, print_json, print_lines, progress_over, warn
 from translume.errors import SettingsError, nearest
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from translume.config import DecodingSettings
-    from translume.inspection import Edited, Forced, Trace, WhyNot
+    from translume.config import DataSettings, DecodingSettings
+    from translume.inspection import Forced, Trace
     from translume.translator import Translator
 
+A = TypeVar("A")
 Method = TypeVar("Method", bound=str)
 
-WHAT_IF_OPTIONS = "--why-not, --force and --edit"
 TOP, ALTERNATIVES = 5, 2
 """Tokens listed at each step of a text, and alternatives that the page can force, by default."""
 CORPUS_ENTRIES, CORPUS_PAGE_ENTRIES = 10, 50
@@ -43,73 +46,90 @@ CORPUS_ENTRIES, CORPUS_PAGE_ENTRIES = 10, 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InspectOptions:
-    """The options of `translume inspect`, for the task of the model. None or empty: not given."""
+class TextOptions:
+    """The options of `translume inspect text`, for the task of the model. None or empty: not given."""
 
     model: Path
-    text: str | None
-    corpus: tuple[Path, ...]
-    other: Path | None
+    text: str
     target: str | None
     reference: str | None
     top: int | None
     alternatives: int | None
     attribution: str | None
-    why_not: tuple[str, ...]
-    force: tuple[tuple[int, str], ...]
-    edit: tuple[str, ...]
     html: Path | None
     as_json: bool
     overrides: tuple[str, ...]
     compute: Compute
-    files: FileOptions
-    workers: int | None
-
-    @property
-    def what_if(self) -> bool:
-        """Whether one of --why-not, --force and --edit is given."""
-        return bool(self.why_not or self.force or self.edit)
 
 
-def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
-    """Parse STEP=TEXT."""
-    pairs = []
-    for each in value:
-        step, equals, text = each.partition("=")
-        if not (equals and text and step.isascii() and step.isdigit() and len(step) <= 9):
-            raise SettingsError(f"--force: found '{each}', expected STEP=TEXT such as 3=house; steps count from 0")
-        pairs.append((int(step), text))
-    return tuple(pairs)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusOptions:
+    """The options of `translume inspect corpus`, for the task of the model. None or empty: not given."""
+
+    model: Path
+    files: tuple[Path, ...]
+    other: Path | None
+    top: int | None
+    html: Path | None
+    as_json: bool
+    overrides: tuple[str, ...]
+    compute: Compute
 
 
-@click.command(
-    "inspect",
-    short_help="Show what the model predicted, token by token.",
-    epilog='Example: translume inspect models/en-de "A man is riding a bicycle." --html out.html',
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionOptions:
+    """The options of a command that answers what-if questions about a text."""
+
+    model: Path
+    text: str
+    questions: tuple[str, ...]
+    as_json: bool
+    overrides: tuple[str, ...]
+    compute: Compute
+
+
+class _InspectGroup(CommandGroup):
+    """Runs `inspect text` if the first word is none of its commands, nor like one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
+            misspelt = get_close_matches(args[0], self.commands, cutoff=0.8) and not Path(args[0]).exists()
+            args = args if misspelt else ["text", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("inspect", cls=_InspectGroup, short_help="Show what the model predicted, token by token.")
+def command() -> None:
+    """Show what the model predicted, and why.
+
+    `translume inspect MODEL TEXT` is `translume inspect text MODEL TEXT`.
+    """
+
+
+def _top_option(help: str) -> Callable[[Command], Command]:
+    return click.option("--top", type=click.IntRange(min=1), metavar="N", help=help)
+
+
+_MODEL = click.argument("model", type=MODEL)
+_TEXT = click.argument("text")
+_HTML = click.option("--html", type=FILE, help="Write a self-contained page to this file; '-' is standard output.")
+
+
+def _shared_options(command: Command) -> Command:
+    """Add the options of commands that search."""
+    return decoding_options(json_option(set_option(compute_options(command))))
+
+
+@command.command(
+    "text",
+    short_help="Show the distribution and the attention at each token; `text` may be omitted.",
+    epilog='Example: translume inspect text models/en-de "A man is riding a bicycle." --html out.html',
 )
-@click.argument("model", type=MODEL)
-@click.argument("texts", nargs=-1, metavar="TEXT | SOURCE TARGET | FILE")
-@click.option(
-    "--corpus",
-    is_flag=True,
-    help="Inspect parallel files, or a table of pairs such as TSV, instead of a text: --corpus SOURCE TARGET.",
-)
-@click.option(
-    "--compare",
-    "other",
-    type=MODEL,
-    metavar="OTHER_MODEL",
-    help="With --corpus: compare with another model, and list where the two differ.",
-)
+@_MODEL
+@_TEXT
 @click.option("--target", metavar="TEXT", help="Inspect this target instead of the model's own translation.")
 @click.option("--reference", metavar="TEXT", help="Report whether the search or the model missed this target.")
-@click.option(
-    "--top",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Tokens listed at each step; with --corpus, entries of each list.  "
-    "[default: 5; with --corpus 10, on a page 50]",
-)
+@_top_option("Tokens listed at each step.  [default: 5]")
 @click.option(
     "--alternatives",
     type=click.IntRange(min=0),
@@ -121,172 +141,221 @@ def _forced(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ..
     metavar="METHOD",
     help="One more attribution method, such as input-gradient or integrated-gradients.",
 )
-@click.option("--html", type=FILE, help="Write a self-contained page to this file; '-' is standard output.")
-@click.option(
-    "--why-not",
-    multiple=True,
-    metavar="TEXT",
-    help="Show why this is not the translation: where the two differ, and both scores. Instead of a trace.",
-)
-@click.option(
-    "--force",
-    multiple=True,
-    metavar="STEP=TEXT",
-    callback=_forced,
-    help="Force this text at a step (from 0) and continue the translation from there. Instead of a trace.",
-)
-@click.option(
-    "--edit",
-    multiple=True,
-    metavar="TEXT",
-    help="Show how this source changes the translation and its probabilities. Instead of a trace.",
-)
-@pair_file_options
-@decoding_options
-@json_option
-@set_option
-@workers_option
-@compute_options
-def command(
-    model: Path,
-    texts: tuple[str, ...],
-    corpus: bool,
-    other: Path | None,
-    target: str | None,
-    reference: str | None,
-    top: int | None,
-    alternatives: int | None,
-    attribution: str | None,
-    html: Path | None,
-    why_not: tuple[str, ...],
-    force: tuple[tuple[int, str], ...],
-    edit: tuple[str, ...],
-    files: FileOptions,
-    as_json: bool,
-    overrides: tuple[str, ...],
-    workers: int | None,
-    compute: Compute,
-) -> None:
+@_HTML
+@_shared_options
+@moved_option("--corpus", "inspect corpus")
+@moved_option("--compare", "inspect corpus --compare")
+@moved_option("--input", "inspect pairs --input")
+@moved_option("--why-not", "inspect why-not")
+@moved_option("--force", "inspect force")
+@moved_option("--edit", "inspect edit")
+@collected(TextOptions)
+def text(options: TextOptions) -> None:
     """Show, for every token of the translation of TEXT, the predicted distribution, the alternatives, how decoding
     ranked them, and which source tokens were attended to.
 
     For a model of audio, images or features, TEXT is the path of a file, and attention is drawn over its spectrogram or
-    image. For a classifier: the classes, and which tokens of TEXT are evidence for and against each. With --corpus,
-    texts and labels: how reliable its probabilities are.
-
-    With --corpus, --input and --output, the pairs of many files are scored with one process on each core. Each output,
-    NAME.jsonl, has an object for each pair with `gain`, which is low for a target that does not fit its source.
+    image. For a classifier: the classes, and which tokens of TEXT are evidence for and against each. For a language
+    model: the distribution before each token of TEXT.
     """
     from translume.checkpoint import read_config
     from translume.tasks import task_of
 
-    folder = files.folder({"SOURCE": texts, "--compare": other, "--top": top, "--html": html, "--json": as_json})
-    if folder is not None and not corpus:
-        raise SettingsError("--input: found without --corpus, expected both; a TEXT is inspected alone")
-    if folder is None and workers is not None:
-        raise SettingsError("--workers: found without --input, expected --input and --output")
-    if folder is None and not 1 <= len(texts) <= 1 + corpus:
-        raise SettingsError("inspect: expected one TEXT, or --corpus with SOURCE TARGET or one file of pairs")
-    options = InspectOptions(
-        model=model,
-        text=None if corpus else texts[0],
-        corpus=tuple(map(Path, texts)) if corpus else (),
-        other=other,
-        target=target,
-        reference=reference,
-        top=top,
-        alternatives=alternatives,
-        attribution=attribution,
-        why_not=why_not,
-        force=force,
-        edit=edit,
-        html=html,
-        as_json=as_json,
-        overrides=overrides,
-        compute=compute,
-        files=files,
-        workers=workers,
-    )
-    _refuse_unused(options)
-    if html is not None:
-        check_writable(html)
-    task_of(read_config(model)).part("inspect")(options)
+    if options.html is not None:
+        check_writable(options.html)
+    task_of(read_config(options.model)).inspect_text(options)
 
 
-def _refuse_unused(options: InspectOptions) -> None:
-    """Raise SettingsError for an option that would have no effect."""
-    given = options.target is not None or options.reference is not None
-    traced = options.alternatives is not None or options.attribution is not None
-    if not options.corpus and options.files.output is None:
-        if options.other is not None:
-            raise SettingsError("inspect: --compare is for --corpus, found a TEXT")
-        if options.what_if and (given or traced or options.top is not None or options.html is not None):
-            raise SettingsError(
-                "inspect: --target, --reference, --top, --alternatives, --attribution and --html are for a trace, "
-                f"found one of {WHAT_IF_OPTIONS}"
-            )
-        return
-    if given or traced:
-        raise SettingsError(
-            "inspect: --target, --reference, --alternatives and --attribution are for a TEXT, found --corpus"
-        )
-    if options.what_if:
-        raise SettingsError(f"inspect: {WHAT_IF_OPTIONS} are for a TEXT, found --corpus")
+@command.command(
+    "corpus",
+    short_help="Show what the model predicts for a corpus, or compare two models.",
+    epilog="Example: translume inspect corpus models/en-de test.en test.de --compare models/other",
+)
+@_MODEL
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="SOURCE [TARGET]")
+@click.option("--compare", "other", type=MODEL, metavar="OTHER_MODEL", help="Another model: list where the two differ.")
+@_top_option("Entries of each list.  [default: 10, on a page 50]")
+@_HTML
+@_shared_options
+@collected(CorpusOptions)
+def corpus(options: CorpusOptions) -> None:
+    """Show how the model predicts the targets of parallel files, or of SOURCE alone, a table of pairs such as TSV:
+    calibration, rare tokens, hard pairs, and pairs that may be misaligned.
+
+    For a classifier TARGET has labels: how reliable its probabilities are, and its most confident mistakes.
+    """
+    from translume.checkpoint import read_config
+    from translume.tasks import task_of
+
+    if len(options.files) > 2:
+        raise click.UsageError("expected MODEL SOURCE TARGET, or MODEL and one file of pairs")
     if options.overrides and options.other is None:
-        raise SettingsError("inspect: decoding options are for a TEXT or --compare, found --corpus alone")
+        raise SettingsError("inspect corpus: decoding options: expected --compare as well")
+    if options.html is not None:
+        check_writable(options.html)
+    task_of(read_config(options.model)).inspect_corpus(options)
 
 
-def inspect_translator(options: InspectOptions) -> None:
-    """Print, or write as a page, the trace of a text, the answers to what-if questions, or the lists of a corpus."""
-    from translume.inspection.tracing import ATTRIBUTION_METHODS
+@command.command(
+    "pairs",
+    short_help="Write how much each target of many files is worth to its source.",
+    epilog="Example: translume inspect pairs models/en-de --input 'pairs.*.tsv' --columns 0,1 --output judged",
+)
+@_MODEL
+@pair_file_options
+@compute_options
+def pairs(model: Path, files: FileOptions, compute: Compute) -> None:
+    """Write, for each pair of many files, how probable its target is with and without its source.
 
-    if options.files.output is not None:
-        from translume.cli.inspect_corpus import judge_files
+    Each output, NAME.jsonl, has an object for each pair with `gain`, which is low for a target that does not fit its
+    source. An output is written when it is complete, so the same command continues after an interruption.
+    """
+    from translume.inspection.corpus import judge_lines
 
-        judge_files(options, options.files.output)
+    if files.folder({}) is None:
+        raise SettingsError("inspect pairs: expected --input and --output")
+    translator = compute.load_plain(model)
+    if translator.config.data.source.reader:
+        kind = translator.config.data.source.kind
+        raise SettingsError(f"--input: found data.source = '{kind}', expected texts to compare with an empty one")
+    work = FileWork(
+        model=model,
+        loaded=translator,
+        work=judge_lines,
+        settings=translator.config.decoding,
+        files=files,
+        row=json_row,
+    )
+    if work.process(pair_files(files, translator.config, ".jsonl")):
+        click.get_current_context().exit(1)
+
+
+@command.command(
+    "why-not",
+    short_help="Show why other targets are not the translation.",
+    epilog='Example: translume inspect why-not models/en-de "A man is riding a bicycle." "Ein Mann fährt Rad."',
+)
+@_MODEL
+@_TEXT
+@click.argument("questions", nargs=-1, required=True, metavar="TARGET...")
+@_shared_options
+@collected(QuestionOptions)
+def why_not_(options: QuestionOptions) -> None:
+    """Show where each TARGET and the translation of TEXT differ first, and the scores of both."""
+    from translume.inspection import why_not
+    from translume.inspection.terminal import why_not_lines
+
+    _show_answers(options, options.questions, why_not, lambda answer, target: why_not_lines(answer))
+
+
+@command.command(
+    "force",
+    short_help="Force other tokens, and continue the translation.",
+    epilog='Example: translume inspect force models/en-de "A man is riding a bicycle." 1=Mensch',
+)
+@_MODEL
+@_TEXT
+@click.argument("questions", nargs=-1, required=True, metavar="STEP=TEXT...")
+@_shared_options
+@collected(QuestionOptions)
+def force(options: QuestionOptions) -> None:
+    """Show the translation of TEXT that each STEP=TEXT gives, forced alone. Steps count from 0."""
+    from translume.inspection import force_token
+    from translume.inspection.terminal import forced_lines
+
+    _show_answers(
+        options,
+        [_step_and_text(each) for each in options.questions],
+        lambda translator, text, token, settings: force_token(translator, text, *token, settings=settings),
+        lambda answer, token: forced_lines(answer, token[1]),
+    )
+
+
+def _step_and_text(token: str) -> tuple[int, str]:
+    """Parse STEP=TEXT."""
+    step, equals, text = token.partition("=")
+    if not (equals and text and step.isascii() and step.isdigit() and len(step) <= 9):
+        raise SettingsError(f"inspect force: found '{token}', expected STEP=TEXT such as 3=house; steps count from 0")
+    return int(step), text
+
+
+@command.command(
+    "edit",
+    short_help="Show how other sources change the translation.",
+    epilog='Example: translume inspect edit models/en-de "A man is riding a bicycle." "A woman is riding a bicycle."',
+)
+@_MODEL
+@_TEXT
+@click.argument("questions", nargs=-1, required=True, metavar="SOURCE...")
+@_shared_options
+@collected(QuestionOptions)
+def edit(options: QuestionOptions) -> None:
+    """Show how each SOURCE, in place of TEXT, changes the translation and its probabilities."""
+    from translume.inspection import edit_source
+    from translume.inspection.terminal import edited_lines
+
+    sources = options.questions
+    _show_answers(options, sources, edit_source, lambda answer, source: edited_lines(answer), edits=sources)
+
+
+def _show_answers(
+    options: QuestionOptions,
+    questions: Sequence[A],
+    ask: Callable[..., Any],
+    lines: "Callable[[Any, A], Iterator[Text]]",
+    *,
+    edits: Sequence[str] = (),
+) -> None:
+    """Print the answers to what-if questions, with an empty line between two.
+
+    ask: is called with the translator, the text, a question and `settings`.  lines: of an answer and its question.
+    edits: further sources.
+    """
+    from rich.text import Text
+
+    from translume.inspection.inputs import encoded_source
+
+    translator, text = options.compute.load_plain(options.model), options.text
+    settings = changed(translator.config, options.overrides, "decoding").decoding
+    _note_split(translator, text, settings)
+    answers = [ask(translator, text, each, settings=settings) for each in questions]
+    for place, source in (("source", text), *(("edit", each) for each in edits)):
+        for warning in encoded_source(translator.checkpoint, source, settings).warnings:
+            warn(f"{place}: {warning}")
+    if options.as_json:
+        for answer in answers:
+            print_json(answer)
         return
-    if options.corpus:
-        from translume.cli.inspect_corpus import inspect_files
-
-        inspect_files(options)
-        return
-    chosen_methods(options.attribution, ATTRIBUTION_METHODS)  # refuses unknown methods before the model is loaded
-    translator = options.compute.load_plain(options.model)
-    if options.what_if:
-        _answer(translator, options)
-    else:
-        _show_trace(translator, options)
+    parts = [lines(answer, question) for answer, question in zip(answers, questions, strict=True)]
+    print_lines(chain(parts[0], *(chain([Text("")], each) for each in parts[1:])))
 
 
-def _show_trace(translator: "Translator", options: InspectOptions) -> None:
+def inspect_translation(options: TextOptions) -> None:
     """Show the trace of a translation or of a given target, and the record of the search."""
     from translume.inspection import record_beam, trace
     from translume.inspection.tracing import ATTRIBUTION_METHODS, default_parts
 
-    assert options.text is not None
-    text, target, html = options.text, options.target, options.html
+    text, target = options.text, options.target
+    methods = chosen_methods(options.attribution, ATTRIBUTION_METHODS)  # refuses others before the model is loaded
+    translator = options.compute.load_plain(options.model)
     settings = changed(translator.config, options.overrides, "decoding").decoding
-    methods = (*default_parts(translator.config), *chosen_methods(options.attribution, ATTRIBUTION_METHODS))
+    show = (*default_parts(translator.config), *methods)
     with attribution_errors():
-        found = trace(translator, text, target, k=options.top or TOP, settings=settings, show=methods)
+        traced = trace(translator, text, target, k=options.top or TOP, settings=settings, show=show)
     if target is None:
         _note_split(translator, text, settings)
     searched = settings.strategy in ("beam", "greedy")
     beam = record_beam(translator, text, reference=options.reference, settings=settings) if searched else None
-    if html is not None:
-        from translume.drawing import trace_page
-
+    if options.html is not None:
         count = ALTERNATIVES if options.alternatives is None else options.alternatives
-        others = _alternatives(translator, found, settings, count if target is None and searched else 0)
-        write_file(html, trace_page(found, beam=beam, alternatives=others).encode())
-        note(f"{html}: written")
+        others = _alternatives(translator, traced, settings, count if target is None and searched else 0)
+        write_page(options.html, traced.to_page(beam=beam, alternatives=others))
     if options.as_json:
-        content = {"trace": found.to_dict(), "beam": None if beam is None else beam.to_dict()}
-        click.echo(json.dumps(content, ensure_ascii=False))
-    elif html is None:
-        from translume.drawing import trace_lines
+        print_json({"trace": traced, "beam": beam})
+    elif options.html is None:
+        from translume.inspection.terminal import trace_lines
 
-        print_lines(trace_lines(found, beam=beam))
+        print_lines(trace_lines(traced, beam=beam))
 
 
 def _note_split(translator: "Translator", text: str, settings: "DecodingSettings") -> None:
@@ -300,13 +369,10 @@ def _note_split(translator: "Translator", text: str, settings: "DecodingSettings
         note(f"inspected as one text, but translate splits it into {len(pieces)} sentences: inspect each by itself")
 
 
-def print_lines(lines: "Iterator[Text]") -> None:
-    """Print formatted lines on standard output."""
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=True)
-    for line in lines:
-        console.print(line)
+def write_page(file: Path, page: str) -> None:
+    """Write a page and say so."""
+    write_file(file, page.encode())
+    note(f"{file}: written")
 
 
 def chosen_methods(name: str | None, known: Sequence[Method]) -> list[Method]:
@@ -327,63 +393,89 @@ def attribution_errors() -> Iterator[None]:
 
 
 def _alternatives(
-    translator: "Translator", found: "Trace", settings: "DecodingSettings", count: int
+    translator: "Translator", traced: "Trace", settings: "DecodingSettings", count: int
 ) -> dict[int, dict[int, "Forced"]]:
     """Return, for every step, the translations in which one of the `count` likeliest other tokens is forced."""
     from translume.inspection import force_tokens
 
     choices = [
         (place, candidate.id)
-        for place, (token, step) in enumerate(zip(found.target_tokens, found.steps, strict=True))
+        for place, (token, step) in enumerate(zip(traced.target_tokens, traced.steps, strict=True))
         for candidate in [each for each in step.top_used.candidates if each.id != token.id][:count]
     ]
     others: dict[int, dict[int, Forced]] = {}
-    if not choices:
-        return others
-    with ProgressBar("forcing other tokens", unit="tokens", total=len(choices)) as bar:
-        results = force_tokens(translator, found.given, choices, settings=settings)
+    if choices:
+        results = force_tokens(translator, traced.given, choices, settings=settings)
+        results = progress_over(results, "forcing other tokens", unit="tokens", total=len(choices))
         for (place, id_), forced in zip(choices, results, strict=True):
             if forced is not None:  # otherwise no continuation is allowed; the page says that there is no result
                 others.setdefault(place, {})[id_] = forced
-            bar.advance()
     return others
 
 
-def _answer(translator: "Translator", options: InspectOptions) -> None:
-    """Print the answers to --why-not, --force and --edit, in this order."""
-    from translume.inspection import edit_source, force_token, why_not
-    from translume.inspection.inputs import encoded_source
+def inspect_translations(options: CorpusOptions) -> None:
+    """Print, or write as a page, what a model predicts for files of pairs."""
+    from translume.checkpoint import read_config
+    from translume.data import read_pairs
+    from translume.data.corpus import cached_target_counts
+    from translume.data.evaluation_files import refuse_tables, settings_for_files
+    from translume.inspection.comparison import compare_on_corpus
+    from translume.inspection.corpus import inspect_corpus
 
-    assert options.text is not None
-    text = options.text
-    settings = changed(translator.config, options.overrides, "decoding").decoding
-    _note_split(translator, text, settings)
-    why = [why_not(translator, text, each, settings=settings) for each in options.why_not]
-    forced = [force_token(translator, text, step, token, settings=settings) for step, token in options.force]
-    edited = [edit_source(translator, text, each, settings=settings) for each in options.edit]
-    for place, given in (("source", text), *(("edit", each) for each in options.edit)):
-        for warning in encoded_source(translator.checkpoint, given, settings).warnings:
-            warn(f"{place}: {warning}")
+    model, html = options.model, options.html
+    count = options.top or (CORPUS_ENTRIES if html is None else CORPUS_PAGE_ENTRIES)
+    data = read_config(model).data
+    if len(options.files) == 2:
+        refuse_tables(*options.files, data)
+    files = settings_for_files(options.files, data)
+    total = _length(files)
+    translator = options.compute.load_plain(model)
+    compared = None if options.other is None else options.compute.load_plain(options.other)
+    searches = []
+    for each in (translator, compared) if compared is not None else ():
+        searches.append(changed(each.config, options.overrides, "decoding").decoding)
+        each.check(searches[-1])
+    checkpoint = translator.checkpoint
+    tokenizers = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    frequencies = cached_target_counts(model / "cache", translator.config.data, tokenizers)
+    read: Iterable[tuple[str, str]] = ((pair.source, pair.target) for pair in read_pairs(files, "train"))
+    kept = [] if compared is None else list(read)  # read by both models
+    with ProgressBar("inspecting", unit="pairs", total=total) as bar:
+        lens = inspect_corpus(
+            translator,
+            kept or read,
+            show=count,
+            frequencies=None if frequencies is None else frequencies.tolist(),
+            progress=bar.advance,
+        )
+    if compared is not None:
+        with ProgressBar("translating with both", unit="pairs", total=total) as bar:
+            first, second = searches
+            comparison = compare_on_corpus(
+                translator, compared, kept, settings=(first, second), show=count, progress=bar.advance
+            )
+        lens = replace(lens, comparison=comparison)
+    if html is not None:
+        against = "" if options.other is None else f", compared with {options.other.name}"
+        names = " and ".join(file.name for file in options.files)
+        write_page(html, lens.to_page(title=f"{model.name} on {names}{against}"))
     if options.as_json:
-        content = {
-            "why_not": [each.to_dict() for each in why],
-            "forced": [each.to_dict() for each in forced],
-            "edited": [each.to_dict() for each in edited],
-        }
-        click.echo(json.dumps(content, ensure_ascii=False))
-        return
-    named = [(each, token) for each, (_, token) in zip(forced, options.force, strict=True)]
-    print_lines(_answer_lines(why, named, edited))
+        print_json(lens)
+    elif html is None:
+        from translume.inspection.terminal import corpus_lines
+
+        print_lines(corpus_lines(lens))
 
 
-def _answer_lines(why: "list[WhyNot]", forced: "list[tuple[Forced, str]]", edited: "list[Edited]") -> "Iterator[Text]":
-    """Yield the lines of all answers, with an empty line between two."""
-    from rich.text import Text
+def _length(files: "DataSettings") -> int | None:
+    """Return the number of pairs, or None if standard input is read. Raises DataError for files of unequal length."""
+    from translume.data.lines import STANDARD_INPUT, count_lines, refuse_one_input
+    from translume.data.pairs import origins
 
-    from translume.drawing import edited_lines, forced_lines, why_not_lines
-
-    answers = [*map(why_not_lines, why), *starmap(forced_lines, forced), *map(edited_lines, edited)]
-    for number, each in enumerate(answers):
-        if number:
-            yield Text("")
-        yield from each
+    (origin,) = origins(files, "train")
+    if origin.target_file:
+        refuse_one_input(origin.file, origin.target_file)
+    if STANDARD_INPUT in origin.files:
+        return None
+    origin.check_lengths()
+    return count_lines(origin.file)

@@ -1,7 +1,6 @@
 """translume keys"""
 
 import json
-import math
 from pathlib import Path
 
 import click
@@ -9,7 +8,6 @@ import click
 from translume.cli.group import CommandGroup
 from translume.cli.options import FILE, json_option
 from translume.cli.terminal import note
-from translume.errors import SettingsError
 
 EXAMPLE = "Example: translume keys add keys.json alice --requests-per-minute 60"
 
@@ -25,50 +23,41 @@ def command() -> None:
 @command.command("add", short_help="Add a key.", epilog=EXAMPLE)
 @click.argument("file", type=FILE)
 @click.argument("name")
-@click.option("--requests-per-minute", type=click.FloatRange(min=0, min_open=True, max=1e12), metavar="X")
-@click.option("--burst", type=click.IntRange(min=1, max=10**12), metavar="N", help="Requests allowed at once.")
+@click.option("--requests-per-minute", type=click.IntRange(min=1, max=10**12), metavar="N")
 @click.option("--characters-per-day", type=click.IntRange(min=0, max=10**12), metavar="N", help="0: no limit.")
-def add(
-    file: Path, name: str, requests_per_minute: float | None, burst: int | None, characters_per_day: int | None
-) -> None:
+def add(file: Path, name: str, requests_per_minute: int | None, characters_per_day: int | None) -> None:
     """Create a key for NAME and print it. It is printed only once: FILE stores only its digest.
 
     Limits that are not given are those in [keys] of the server's settings.
     """
     from translume.serving.access.keys import add_key
 
-    if requests_per_minute is not None and math.isnan(requests_per_minute):
-        raise SettingsError("--requests-per-minute: found nan, expected a number above 0")
-    given = {
-        "requests_per_minute": requests_per_minute,
-        "burst": burst,
-        "characters_per_day": characters_per_day,
-    }
-    secret = add_key(file, name, {name: value for name, value in given.items() if value is not None})
-    click.echo(secret)
+    limits = {"requests_per_minute": requests_per_minute, "characters_per_day": characters_per_day}
+    click.echo(add_key(file, name, {limit: value for limit, value in limits.items() if value is not None}))
     note(f"added {name} to {file}; the key is not shown again")
 
 
 @command.command("list", short_help="List the keys.", epilog="Example: translume keys list keys.json")
 @click.argument("file", type=FILE)
-@click.option("--usage", type=FILE, metavar="FILE", help="The usage file of the server.  [default: FILE.usage]")
+@click.option("--usage", metavar="PLACE", help="Where the server counts, as keys.usage.  [default: FILE.usage]")
 @json_option
-def list_(file: Path, usage: Path | None, as_json: bool) -> None:
-    """Print the name, id, date and limits of each key, and its total usage."""
+def list_(file: Path, usage: str | None, as_json: bool) -> None:
+    """Print the name, id, date and limits of each key, and its requests of this minute and characters of this day."""
     from translume.serving.access.keys import Keys
-    from translume.serving.access.usage import totals_in
+    from translume.serving.access.quotas import open_counts, used_of
 
-    keys = Keys.read(file)
-    used = totals_in(usage or file.with_name(f"{file.name}.usage"))
-    for key in keys.all:
-        requests, characters = used.get(key.id, (0, 0))
+    place = usage or f"{file}.usage"
+    keys = Keys.read(file).all
+    counts = open_counts(place) if "://" in place or Path(place).exists() else None
+    for key in keys:
+        requests, characters = used_of(counts, key) if counts is not None else (0, 0)
         shown = {name: value for name, value in key.to_dict().items() if name not in ("salt", "digest")}
         if as_json:
             click.echo(json.dumps({**shown, "requests": requests, "characters": characters}, ensure_ascii=False))
             continue
-        limits = [f"{name} {shown[name]:,}" for name in shown if name not in ("name", "id", "made")]
-        own = f"; {', '.join(limits)}" if limits else ""
-        click.echo(f"{key.name}  {key.id}  {key.made}  {requests:,} requests, {characters:,} characters{own}")
+        limits = [f"{name} {shown[name]:,}" for name in ("requests_per_minute", "characters_per_day") if shown[name]]
+        described = f"; {', '.join(limits)}" if limits else ""
+        click.echo(f"{key.name}  {key.id}  {key.made}  {requests:,} requests, {characters:,} characters{described}")
 
 
 @command.command("remove", short_help="Remove a key.", epilog="Example: translume keys remove keys.json alice")

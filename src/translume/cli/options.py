@@ -1,12 +1,17 @@
-"""Options that several commands share. A group of options reaches its command as one argument, such as `compute`."""
+"""Options that several commands share, and rules for options that exclude or need others.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+A group of options reaches its command as one argument, such as `compute`.
+"""
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from translume.cli.terminal import is_quiet
 from translume.errors import SettingsError
@@ -14,8 +19,7 @@ from translume.errors import SettingsError
 if TYPE_CHECKING:
     from translume.config import Config
     from translume.decoding import Average
-    from translume.translator import Translator
-    from translume.translator.engines import ComputeOptions
+    from translume.translator import ComputeOptions, Translator
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Values = dict[str, Any]
@@ -33,7 +37,7 @@ class _ModelPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and value.startswith("hf:"):
-            from translume.checkpoint.source import model_folder
+            from translume.checkpoint import model_folder
 
             return model_folder(value, progress=not is_quiet())
         return super().convert(value, param, ctx)
@@ -70,6 +74,95 @@ def option_group(
     return decorate
 
 
+def _typed() -> Iterator[tuple[str, click.Parameter, Any]]:
+    """Yield the options and arguments on the command line: name as in --help, parameter and value."""
+    context = click.get_current_context()
+    for each in context.command.params:
+        value = context.params.get(each.name or "")
+        if value not in (None, ()) and context.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE:
+            yield each.opts[0] if isinstance(each, click.Option) else each.human_readable_name.strip("[]."), each, value
+
+
+def refuse_options(other: str, *options: str) -> None:
+    """Raise SettingsError for the first of these options, named as in --help, that the command line has."""
+    typed = {name for name, _, _ in _typed()}
+    for option in options:
+        if option in typed:
+            raise SettingsError(f"{option} cannot be combined with {other}")
+
+
+def excludes(option: str, *others: str) -> Callable[[Command], Command]:
+    """Return a decorator of a command whose `option` cannot be combined with the others; names as in --help."""
+
+    def check() -> None:
+        if any(name == option for name, _, _ in _typed()):
+            refuse_options(option, *others)
+
+    return _checked(check)
+
+
+def requires(option: str, needed: str) -> Callable[[Command], Command]:
+    """Return a decorator of a command whose `option` has no effect without another."""
+
+    def check() -> None:
+        typed = {name for name, _, _ in _typed()}
+        if option in typed and needed not in typed:
+            raise SettingsError(f"{option}: expected {needed} as well")
+
+    return _checked(check)
+
+
+def _checked(check: Callable[[], None]) -> Callable[[Command], Command]:
+    """Return a decorator that calls `check` before a command."""
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def _call(**values: Any) -> Any:
+            check()
+            return command(**values)
+
+        return _call  # type: ignore[return-value]
+
+    return decorate
+
+
+def collected(kind: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+    """Return a decorator, the last above a command, that passes all its options as one dataclass."""
+
+    def decorate(command: Callable[[Any], None]) -> Callable[..., None]:
+        @wraps(command)
+        def _call(**values: Any) -> None:
+            command(kind(**values))
+
+        return _call
+
+    return decorate
+
+
+def moved_option(name: str, command: str) -> Callable[[Command], Command]:
+    """Return a hidden option that names the command which it has become."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise SettingsError(f"{name} is now `translume {command}`")
+
+    return click.option(
+        name, is_flag=False, flag_value="", hidden=True, is_eager=True, expose_value=False, callback=refuse
+    )
+
+
+def typed_command() -> str:
+    """Return the command line of this command, without flags: they only change what is printed."""
+    words = ["translume", str(click.get_current_context().info_name)]
+    for name, parameter, value in _typed():
+        if isinstance(parameter, click.Option):
+            if not parameter.is_flag:
+                words += [word for each in (value if parameter.multiple else [value]) for word in (name, str(each))]
+        else:
+            words.append(str(value))
+    return shlex.join(words)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
     """Where and how a command computes. threads None: all cores."""
@@ -81,25 +174,16 @@ class Compute:
 
     def to_load(self) -> "ComputeOptions":
         """Return the same choice as loading a model takes it."""
-        from translume.translator.engines import ComputeOptions
+        from translume.translator import ComputeOptions
 
         return ComputeOptions(engine=self.engine, device=self.device, dtype=self.dtype, threads=self.threads)
 
-    @property
-    def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:
-        """The dtype for a command without the fast engine. Raises SettingsError for int8, which needs the engine."""
-        return self.to_load().plain_dtype
-
     def load_plain(self, model: Path) -> "Translator":
         """Load a translator for a command that never uses the fast engine."""
-        from translume.translator import load_translator
+        from translume.translator import Translator
 
-        return load_translator(model, device=self.device, dtype=self.plain_dtype, threads=self.threads, engine="plain")
-
-    def words(self) -> list[str]:
-        """Return the options that differ from their defaults, as typed on the command line."""
-        given = (("--device", self.device, "auto"), ("--dtype", self.dtype, "auto"), ("--threads", self.threads, None))
-        return [word for name, value, default in given if value != default for word in (name, str(value))]
+        options = self.to_load()
+        return Translator.load(model, replace(options, engine="plain", dtype=options.plain_dtype))
 
 
 def _compute(values: Values, earlier: Compute | None) -> Compute:
@@ -179,14 +263,21 @@ set_option = option_group(
 """--set, as `overrides`: assignments "path=value", weakest first. Goes below the other groups of settings."""
 
 
-class _StrategyOption(click.Option):
-    """Lists the strategies in --help; only there, since this imports the settings."""
+def late_help(text: Callable[[], str]) -> type[click.Option]:
+    """Return a class of options whose help text is made when --help is shown, since that imports the settings."""
 
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from translume.config.decoding import STRATEGIES
+    class LateHelpOption(click.Option):
+        def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+            self.help = text()
+            return super().get_help_record(ctx)
 
-        record = super().get_help_record(ctx)
-        return record and (record[0], f"{', '.join(sorted(STRATEGIES))}: {record[1]}")
+    return LateHelpOption
+
+
+def _strategies() -> str:
+    from translume.config.decoding import STRATEGIES
+
+    return f"{', '.join(sorted(STRATEGIES))}: decoding.strategy."
 
 
 def _number(name: str, kind: type, help: str) -> Callable[[Any], Any]:
@@ -234,7 +325,7 @@ _SOURCE_OPTIONS = [
 _SEARCH_OPTIONS = [
     _number("--beam", int, "Hypotheses kept per text: decoding.beam."),
     _number("--nbest", int, "Texts returned per input: decoding.nbest."),
-    click.option("--strategy", metavar="NAME", cls=_StrategyOption, help="decoding.strategy."),
+    click.option("--strategy", metavar="NAME", cls=late_help(_strategies)),
     _number("--length-penalty", float, "decoding.length_penalty."),
     _text("--stop", "When a beam ends, optimal or first: decoding.stop."),
     _number("--patience", float, "For stop = first: decoding.patience."),
@@ -309,49 +400,7 @@ def refuse_settings(command: str, overrides: Sequence[str], model: str, *, allow
             raise SettingsError(f"{command}: {name} has no effect on a {model} here")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationOptions:
-    """The calibration options of `evaluate`.
-
-    picture: the file to draw; "-" measures without a picture, None does not measure.
-    """
-
-    picture: Path | None = None
-    fit: bool = False
-
-    @property
-    def picture_path(self) -> Path | None:
-        """The path of the picture to draw, or None."""
-        return None if self.picture is None or str(self.picture) == "-" else self.picture
-
-
-calibration_options = option_group(
-    "calibrate",
-    lambda values, earlier: CalibrationOptions(picture=values["calibration"], fit=values["fit_temperature"]),
-    [
-        click.option(
-            "--calibration",
-            type=FILE,
-            metavar="PICTURE",
-            help="Measure calibration and draw it (.png, .svg, .pdf); '-' draws nothing.",
-        ),
-        click.option(
-            "--fit-temperature",
-            is_flag=True,
-            help="Fit a temperature to these pairs and store it with the model, for --calibrated.",
-        ),
-    ],
-)
-"""--calibration and --fit-temperature, as `calibrate`."""
-
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-
-workers_option = click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Processes that share the lines, one CPU thread each.  [default: 1; all cores once the work is long]",
-)
 
 
 def ensemble_options(command: Command) -> Command:

@@ -42,14 +42,16 @@ def command(model: Path, repository: str, format: "Format", private: bool, dry_r
     except ModuleNotFoundError as error:
         raise SettingsError(f"push: {error.name} is not installed; pip install 'translume[export]'") from None
 
-    found = push(model, repository, format=format, private=private, dry_run=dry_run, progress=not is_quiet())
-    for line in found.notes:
+    pushed = push(model, repository, format=format, private=private, dry_run=dry_run, progress=not is_quiet())
+    for line in pushed.notes:
         warn(f"Note: {line}")
     if as_json:
-        click.echo(json.dumps(found.to_dict(), ensure_ascii=False))
+        click.echo(json.dumps(pushed.to_dict(), ensure_ascii=False))
     elif dry_run:
-        for name, size in found.files.items():
+        for name, size in pushed.files.items():
             click.echo(f"{size:>15,}  {name}")
-        click.echo(f"{sum(found.files.values()):>15,}  bytes to {found.address}\n\n{found.card.rstrip()}")
+        click.echo(f"{sum(pushed.files.values()):>15,}  bytes to {pushed.address}\n\n{pushed.card.rstrip()}")
     else:
-        click.echo(f"{found.address}: {len(found.files)} files, {sum(found.files.values()):,} bytes, {found.commit}")
+        click.echo(
+            f"{pushed.address}: {len(pushed.files)} files, {sum(pushed.files.values()):,} bytes, {pushed.commit}"
+        )

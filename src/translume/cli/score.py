@@ -2,13 +2,14 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.bulk import SCORE, Bulk, FileOptions, pair_file_options, pair_works, process_files
-from translume.cli.options import FILE, MODEL, Compute, compute_options, json_option, workers_option
+from translume.cli.bulk import FileOptions, FileWork, json_row, line_row, pair_file_options, pair_files
+from translume.cli.options import FILE, MODEL, Compute, compute_options, json_option
 from translume.cli.terminal import ProgressBar, warn
 from translume.errors import SettingsError
 
@@ -42,7 +43,6 @@ class _Impossible:
 @click.option("--from", "from_", metavar="CODE", help="Language of the sources.")
 @pair_file_options
 @json_option
-@workers_option
 @compute_options
 def command(
     model: Path,
@@ -52,12 +52,11 @@ def command(
     from_: str | None,
     files: FileOptions,
     as_json: bool,
-    workers: int | None,
     compute: Compute,
 ) -> None:
-    """Print the log-probability of each target given its source, end mark included, in nats, one a line.
+    """Print the log-probability of each target given its source, EOS included, in nats, one a line.
 
-    With --input and --output, the pairs of many files are scored with one process on each core. Each output,
+    With --input and --output, the pairs of many files are scored, with --workers N by N processes. Each output,
     NAME.log_probs, appears when it is complete, so the same command continues after an interruption. A pair that cannot
     be scored is reported and becomes an empty line.
     """
@@ -68,36 +67,29 @@ def command(
     folder = files.folder({"SOURCE": source})
     if folder is None and (source is None or target is None):
         raise SettingsError("score: expected MODEL SOURCE TARGET, or --input and --output")
-    if folder is None and workers is not None:
-        raise SettingsError("--workers: found without --input, expected --input and --output")
     translator = compute.load_plain(model)
     impossible = _Impossible()
 
-    def report(place: str, score: "TargetScore") -> None:
-        impossible.add(score)
-        for warning in score.warnings:
+    def report(place: str, found: "TargetScore") -> None:
+        impossible.add(found)
+        for warning in found.warnings:
             warn(f"{place}: {warning}")
 
     if folder is not None:
-        from translume.translator.bulk import as_number, as_object
-        from translume.translator.jobs import SCORE as JOB
+        from translume.translator.workers import score
 
         direction = translator.direction(to=to, from_=from_)
         languages = {"from_": direction.source, "to": direction.target}
-        bulk = Bulk(
+        work = FileWork(
             model=model,
             loaded=translator,
-            job=JOB,
-            verb=SCORE,
+            work=score,
             settings=translator.config.decoding.model_copy(update=languages),
-            count=workers,
-            cluster=files.address,
-            stops=files.on_error == "stop",
-            row=as_object if as_json else as_number,
+            files=files,
+            row=json_row if as_json else partial(line_row, value=lambda found: f"{found.log_prob:.6f}"),
             report=report,
         )
-        works = pair_works(files, folder, translator.config, ".jsonl" if as_json else ".log_probs")
-        failed = process_files(works, bulk)
+        failed = work.process(pair_files(files, translator.config, ".jsonl" if as_json else ".log_probs"))
         impossible.report()
         if failed:
             click.get_current_context().exit(1)
@@ -108,10 +100,8 @@ def command(
     data = DataSettings(train_source=(str(source),), train_target=(str(target),))
     pairs = ((pair.source, pair.target) for pair in read_pairs(data, "train"))
     with ProgressBar("scoring", unit="pairs", prints=True) as bar:
-        for score in translator.score_all(pairs, to=to, from_=from_):
+        for each in translator.score_all(pairs, to=to, from_=from_):
             bar.advance()
-            for warning in score.warnings:
-                warn(f"line {bar.done}: {warning}")
-            click.echo(json.dumps(score.to_dict(), ensure_ascii=False) if as_json else f"{score.log_prob:.6f}")
-            impossible.add(score)
+            report(f"line {bar.done}", each)
+            click.echo(json.dumps(each.to_dict(), ensure_ascii=False) if as_json else f"{each.log_prob:.6f}")
     impossible.report()

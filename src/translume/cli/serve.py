@@ -64,15 +64,15 @@ def command(
     progress and exits.
     """
     try:
-        from translume.serving.access.guard import log_to_stderr
+        from translume.serving.access.quotas import open_access
         from translume.serving.api.app import build_app
         from translume.serving.api.languages import installed_detector
-        from translume.serving.run import listen, serve
+        from translume.serving.run import listen, log_to_stderr, serve
         from translume.serving.server import Server
         from translume.serving.settings import place_of
         from translume.serving.workers.loading import Loader, with_manifest
         from translume.serving.workers.pool import PLACES, WorkerPool, lanes_of
-        from translume.serving.workers.reloading import Reloader, open_access, reload_on_hangup
+        from translume.serving.workers.reloading import Reloader, reload_on_hangup
     except ModuleNotFoundError as error:
         raise SettingsError(f"serve: {error.name} is not installed; pip install 'translume[serve]'") from None
 
@@ -132,7 +132,7 @@ def _settings_reader(
     overrides: tuple[str, ...],
 ) -> "Callable[[], ServeSettings]":
     """Return a function that reads the settings file again and applies the options of the command line."""
-    from translume.checkpoint.source import model_folder
+    from translume.checkpoint import model_folder
     from translume.config.base import literal
     from translume.serving.settings import ServeSettings
 

@@ -1,14 +1,14 @@
-"""translume show"""
+"""translume show, translume config"""
 
-import json
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from translume.cli.options import FILE, MODEL, json_option
-from translume.cli.terminal import note
+from translume.cli.options import FILE, MODEL, decoding_options, excludes, json_option, set_option
+from translume.cli.terminal import note, print_json
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 )
 @click.argument("model", type=MODEL)
 @click.option("--plot", type=FILE, help="Draw loss, nll, metric and learning rate (.png, .svg, .pdf).")
-@click.option("--settings", "part", flag_value="settings", help="Print all settings instead, as TOML.")
-@click.option("--data", "part", flag_value="data", help="Print the training files instead: digests, counts, drops.")
+@click.option("--settings", is_flag=True, help="Print all settings instead, as TOML.")
+@click.option("--data", is_flag=True, help="Print the training files instead: digests, counts, drops.")
 @click.option(
     "--engine", is_flag=True, help="Probe the fast engine on this machine instead: its packings, times and accuracy."
 )
 @json_option
-def command(model: Path, plot: Path | None, part: str | None, engine: bool, as_json: bool) -> None:
+@excludes("--settings", "--data", "--engine")
+@excludes("--engine", "--data", "--plot")
+def command(model: Path, plot: Path | None, settings: bool, data: bool, engine: bool, as_json: bool) -> None:
     """Print what a model is: kind, size, vocabulary, training data, scores.
 
-    --settings and --data print these parts in full; the last one given counts. --json prints everything.
+    --settings and --data print these parts in full. --json prints everything.
     """
     if engine:
         report = _engine_report(model)
-        click.echo(json.dumps(report, ensure_ascii=False)) if as_json else _print_engine_report(report)
+        print_json(report) if as_json else _print_engine_report(report)
         return
     from translume.checkpoint import data_of_history, read_config, read_history, read_vocabularies
 
@@ -52,15 +54,15 @@ def command(model: Path, plot: Path | None, part: str | None, engine: bool, as_j
         "settings": config.model_dump(mode="json"),
     }
     if plot is not None:
-        from translume.drawing.charts import draw_curves
+        from translume.inspection.figures import draw_curves
 
         draw_curves(history, plot, title=str(model))
         note(f"{plot}: written")
     if as_json:
-        click.echo(json.dumps(facts, ensure_ascii=False))
-    elif part == "settings":
+        print_json(facts)
+    elif settings:
         click.echo(config.to_toml(), nl=False)
-    elif part == "data":
+    elif data:
         _print_data(facts["data"], config.data)
     else:
         _print(facts, config)
@@ -112,16 +114,16 @@ def _print(facts: dict[str, Any], config: "Config") -> None:
     from translume.tasks import task_of
 
     size, vocabulary, training, task = facts["size"], facts["vocabulary"], facts["training"], task_of(config)
-    words: CardWords = task.part("card")(config)
+    words: CardWords = task.describe_model(config)
     settings = config.model
-    click.echo(f"{facts['model']}: {words.kind.partition(', made with')[0].rstrip('.')}")
+    click.echo(f"{facts['model']}: {words.kind}")
     resume = f", and {size['bytes_to_resume'] / 1e6:.1f} MB for resuming" if size["bytes_to_resume"] else ""
     click.echo(f"size: {size['parameters']:,} parameters, {size['bytes'] / 1e6:.1f} MB{resume}")
     click.echo(
         f"model: {words.layers} layers, width {settings.width}, feed-forward {settings.feed_forward}, "
         f"{settings.attention_heads} attention heads, {settings.head.kind} head"
     )
-    sizes = task.describe_vocabulary(vocabulary["source"], vocabulary["target"], vocabulary["shared"])
+    sizes = task.describe_vocabulary(vocabulary["source"], vocabulary["target"], shared=vocabulary["shared"])
     click.echo(f"vocabulary: {sizes}")
     click.echo(f"decoding: strategy {config.decoding.strategy}")
     _print_accounts(facts["data"])
@@ -218,7 +220,7 @@ def _engine_report(model: Path) -> dict[str, Any]:
         report["dtypes"][dtype] = {
             "packed": {shape: chosen[shape] for shape in probed.kinds if shape in chosen},
             "microseconds": probed.microseconds,
-            **self_test(engine, network).to_dict(),
+            **asdict(self_test(engine, network)),
         }
     return report
 
@@ -242,3 +244,29 @@ def _print_engine_report(report: dict[str, Any]) -> None:
             times = facts["microseconds"].get(shape, {})
             each = "; ".join(f"{name} {', '.join(f'{time:.0f}' for time in took)}" for name, took in times.items())
             click.echo(f"  {shape:>12}  {kind:12} {each}".rstrip())
+
+
+@click.command(
+    "config",
+    short_help="Print every setting that a run would use.",
+    epilog="Example: translume config en-de.toml --set model.width=128",
+)
+@click.argument("file", type=FILE)
+@click.option("--comments/--no-comments", default=True, help="Explain each setting.  [default: comments]")
+@decoding_options
+@json_option
+@set_option
+def config(file: Path, comments: bool, as_json: bool, overrides: tuple[str, ...]) -> None:
+    """Print every setting that a run with FILE (a TOML file or a model folder) would use."""
+    from translume.config import Config
+
+    if file.is_dir():
+        from translume.checkpoint import read_config
+
+        settings = read_config(file).change(*overrides)
+    else:
+        settings = Config.read(file, overrides)
+    if as_json:
+        print_json(settings)
+    else:
+        click.echo(settings.to_toml(comments=comments), nl=False)

@@ -1,19 +1,28 @@
-"""Standard error: notes, progress bars that appear after two seconds, colours only on a terminal."""
+"""Standard streams: notes, JSON, progress bars that appear after two seconds, and streams that are closed or full."""
 
+import errno
+import io
+import os
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
+    from rich.text import Text
+
+    from translume.translator import Translation
+
+T = TypeVar("T")
 
 DELAY_SECONDS = 2.0
 """Seconds before a progress bar appears."""
-
 
 QUIET = "translume.quiet"
 """The name of --quiet in the context of a command."""
@@ -34,6 +43,22 @@ def note(text: str) -> None:
 def warn(text: str) -> None:
     """Print a line on standard error, also with --quiet."""
     click.echo(text, err=True)
+
+
+def print_json(value: object) -> None:
+    """Print a value on standard output as one line of JSON, with null for −inf."""
+    from translume.json_values import to_json
+
+    click.echo(to_json(value))
+
+
+def print_lines(lines: "Iterable[Text]") -> None:
+    """Print formatted lines on standard output."""
+    from rich.console import Console
+
+    output = Console(highlight=False, soft_wrap=True)
+    for line in lines:
+        output.print(line)
 
 
 def console() -> "Console":
@@ -106,3 +131,125 @@ class ProgressBar:
         )
         self._task = self._progress.add_task(self._what, total=self._total, rate="")
         self._progress.start()
+
+
+def progress_over(items: Iterable[T], what: str, *, unit: str, total: int | None = None) -> Iterator[T]:
+    """Yield the items, with a `ProgressBar` of those that are done."""
+    with ProgressBar(what, unit=unit, total=total) as bar:
+        for item in items:
+            yield item
+            bar.advance()
+
+
+class LimitCount:
+    """The number of translations, of those that reached their limit, and the limits of these in tokens.
+
+    Hypotheses that were joined from several sentences have no limit of their own.  truncated: sources that were cut.
+    """
+
+    def __init__(self) -> None:
+        self.translations = 0
+        self.reached = 0
+        self.truncated = 0
+        self._limits: set[int] = set()
+
+    def add(self, translation: "Translation") -> None:
+        """Count a translation."""
+        self.translations += 1
+        self.truncated += any(each.startswith("truncated:") for each in translation.warnings)
+        if translation.reached_limit:
+            self.reached += 1
+            best = translation.hypotheses[0]
+            if best.terms is not None:
+                self._limits.add(len(best.ids))
+
+    def report(self) -> None:
+        """Print the counts in one line if a translation reached its limit."""
+        if self.reached:
+            warn(str(self))
+
+    def __str__(self) -> str:
+        which = "their length limit"
+        if self._limits:
+            low, high = min(self._limits), max(self._limits)
+            which = f"the length limit of {low:,}" + ("" if low == high else f" to {high:,}") + " tokens"
+        many = "translation" if self.translations == 1 else "translations"
+        return f"{self.reached:,} of {self.translations:,} {many} reached {which}; --max-length N sets another"
+
+
+class OutputError(Exception):
+    """Standard output cannot be written.  pipe_closed: its reader is gone.
+
+    Not an OSError: click and rich end the process on those of a closed pipe.
+    """
+
+    def __init__(self, reason: str, *, pipe_closed: bool = False) -> None:
+        super().__init__(f"standard output: {reason}")
+        self.pipe_closed = pipe_closed
+
+
+def open_standard_streams() -> None:
+    """Replace sys.stdin, sys.stdout and sys.stderr where they are closed or could fail without a clear error.
+
+    A closed stream gets a descriptor that cannot be read or written, so that no file that is opened later becomes
+    standard output. Afterwards writing standard output raises OutputError where it fails, and writing standard error
+    never fails: what cannot be written is lost.
+    """
+    # The wrong direction makes reading standard input and writing standard output fail like closed descriptors.
+    for number, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)  # the lowest free descriptor, which is `number`
+            os.set_inheritable(number, True)
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
+    if sys.stdout in (None, sys.__stdout__):
+        sys.stdout = _text(_Output(1, "w", closefd=False), sys.stdout)
+    if sys.stderr in (None, sys.__stderr__):
+        sys.stderr = _text(_Errors(2, "w", closefd=False), sys.stderr)
+
+
+@contextmanager
+def flushed_output() -> Iterator[None]:
+    """Flush standard output at the end of the block, also if the block raises SystemExit."""
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+
+
+def abandon_output() -> None:
+    """Discard what was printed and will be: standard output cannot be written. Otherwise Python fails at its exit."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+class _Output(io.FileIO):
+    """Standard output whose failures are OutputErrors."""
+
+    def write(self, content: Any) -> int:
+        try:
+            return super().write(content)
+        except OSError as error:
+            reason = "is closed" if error.errno == errno.EBADF else error.strerror or str(error)
+            raise OutputError(reason, pipe_closed=error.errno == errno.EPIPE) from None
+
+
+class _Errors(io.FileIO):
+    """Standard error, whose writes never fail."""
+
+    def write(self, content: Any) -> int:
+        try:
+            return super().write(content)
+        except OSError:
+            return len(content)
+
+
+def _text(file: io.FileIO, before: Any) -> io.TextIOWrapper:
+    """Return a text stream with the encoding of the stream that it replaces."""
+    encoding, errors = getattr(before, "encoding", "utf-8"), getattr(before, "errors", "backslashreplace")
+    lines = isinstance(file, _Errors) or file.isatty()
+    return io.TextIOWrapper(io.BufferedWriter(file), encoding=encoding, errors=errors, line_buffering=lines)

@@ -1,6 +1,5 @@
 """translume tokenizer"""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ import click
 from translume.atomic import check_writable
 from translume.cli.group import CommandGroup
 from translume.cli.options import FILE, json_option, set_option
-from translume.cli.terminal import ProgressBar, note
+from translume.cli.terminal import ProgressBar, note, print_json
 
 if TYPE_CHECKING:
     from translume.text import Tokenizer
@@ -82,7 +81,7 @@ def encode(tokenizer: Path, target: bool, ids: bool, as_json: bool) -> None:
     for line in read_lines("-"):
         numbers = loaded.encode(line)
         if as_json:
-            click.echo(json.dumps({"ids": numbers, "tokens": loaded.tokens(numbers)}, ensure_ascii=False))
+            print_json({"ids": numbers, "tokens": loaded.tokens(numbers)})
         else:
             click.echo(" ".join(map(str, numbers) if ids else loaded.tokens(numbers)))
 

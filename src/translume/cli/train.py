@@ -1,10 +1,7 @@
 """translume train"""
 
-import json
 import os
-import shlex
 from contextlib import suppress
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.group import INTERRUPTED, TERMINATED, interrupt_hint
-from translume.cli.options import FILE, FOLDER, MODEL, Compute, compute_options, json_option, set_option
-from translume.cli.terminal import warn
+from translume.cli.options import FILE, FOLDER, MODEL, Compute, compute_options, json_option, set_option, typed_command
+from translume.cli.terminal import print_json, warn
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -63,7 +60,8 @@ def command(
 
     folder = out or Path("models") / config.stem
     precision = () if compute.dtype == "auto" else (f"training.precision={compute.dtype}",)
-    resume = _resume_command(config, out, source, track, overrides, compute)
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    resume = (f"torchrun --nproc-per-node {processes} -m " if processes != "1" else "") + typed_command()
     try:
         with joined() as group:
             with group.together():
@@ -182,7 +180,7 @@ def _rehearse(config: "Config", folder: Path, source: Path | None, compute: Comp
             if not isinstance(event, DryRun):
                 display.show(event)
             elif as_json:
-                click.echo(json.dumps(asdict(event)))
+                print_json(event)
             else:
                 device = "" if event.device_bytes is None else f", {event.device_bytes / 1e9:.2f} GB on {event.device}"
                 click.echo(f"memory: {event.peak_bytes / 1e9:.2f} GB{device}")
@@ -202,23 +200,3 @@ def _rehearse(config: "Config", folder: Path, source: Path | None, compute: Comp
                         f"and commits of {event.saving_seconds:.2g} s{texts}"
                     )
                 click.echo(f"training: {span(event.training_seconds)} for {event.updates:,} updates{rest}")
-
-
-def _resume_command(
-    config: Path,
-    out: Path | None,
-    source: Path | None,
-    track: tuple[str, ...],
-    overrides: tuple[str, ...],
-    compute: Compute,
-) -> str:
-    words = ["translume", "train", str(config)]
-    if (count := os.environ.get("LOCAL_WORLD_SIZE", "1")) != "1":
-        words = ["torchrun", "--nproc-per-node", count, "-m", *words]
-    if out is not None:
-        words += ["--out", str(out)]
-    if source is not None:
-        words += ["--from", str(source)]
-    words += [word for name in track for word in ("--track", name)]
-    words += [word for assignment in overrides for word in ("--set", assignment)]
-    return shlex.join([*words, *compute.words()])

@@ -1,18 +1,23 @@
 """The display of a training run: a bar on a terminal, lines in a log, JSON objects with --json."""
 
-import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from threading import Timer
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import click
-
-from translume.cli.streams import OutputError, abandon_output
-from translume.cli.terminal import DELAY_SECONDS, console, is_quiet, note, on_terminal, warn
+from translume.cli.terminal import (
+    DELAY_SECONDS,
+    OutputError,
+    abandon_output,
+    console,
+    is_quiet,
+    note,
+    on_terminal,
+    print_json,
+    warn,
+)
 from translume.training.events import (
     Event,
     Finished,
@@ -128,28 +133,17 @@ class TrainingDisplay:
         self._bar = Bar(
             TextColumn("update {task.completed:,.0f}/{task.total:,.0f}"),
             BarColumn(),
-            TextColumn("{task.fields[speed]}"),
-            TextColumn("{task.fields[loss]}"),
-            TextColumn("{task.fields[used]}"),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[state]}"),
             console=console(),
             transient=True,
         )
-        self._task = self._bar.add_task(
-            "", total=event.updates, completed=event.update, speed="", loss="", used="", left=""
-        )
+        self._task = self._bar.add_task("", total=event.updates, completed=event.update, state="")
         self._bar.start()
 
     def _progress(self, event: Progress) -> None:
         if self._bar is not None and self._task is not None:
-            self._bar.update(
-                self._task,
-                completed=event.update,
-                speed=speed(event),
-                loss=losses(event),
-                used=usage(event),
-                left=f"{span(event.seconds_left)} left",
-            )
+            state = (speed(event), losses(event), usage(event), f"{span(event.seconds_left)} left")
+            self._bar.update(self._task, completed=event.update, state=" ".join(filter(None, state)))
             return
         pause = LOG_SECONDS[min(self._lines, len(LOG_SECONDS) - 1)]
         now = time.monotonic()
@@ -186,11 +180,12 @@ class TrainingDisplay:
             self._notice = None
 
     def _print_json(self, event: Event) -> None:
+        from translume.json_values import to_values
+
         if self.output_error is not None:
             return
-        values = asdict(event)
         try:
-            click.echo(json.dumps({"event": type(event).__name__.lower(), **values}, ensure_ascii=False, default=str))
+            print_json({"event": type(event).__name__.lower(), **to_values(event)})
         except OutputError as error:
             abandon_output()
             self.output_error = error

@@ -2,8 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.bulk import (
-    TRANSLATE,
-    Bulk,
     FileOptions,
+    FileWork,
     file_options,
+    line_row,
     print_warnings,
-    process_files,
     start_workers,
-    text_works,
+    text_files,
     warnings_of,
 )
 from translume.cli.documents import check_output, is_document, translate_document, write_result
 from translume.cli.group import interrupt_hint
-from translume.cli.length_limit import LimitCount
 from translume.cli.options import (
     FILE,
     MODEL,
@@ -36,9 +34,8 @@ from translume.cli.options import (
     json_option,
     load_ensemble,
     set_option,
-    workers_option,
 )
-from translume.cli.terminal import ProgressBar, warn
+from translume.cli.terminal import LimitCount, ProgressBar, warn
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -78,7 +75,6 @@ Constraints = Iterable[Iterable[str]] | None
 @json_option
 @set_option
 @ensemble_options
-@workers_option
 @engine_compute_options
 def command(
     model: Path,
@@ -86,7 +82,6 @@ def command(
     constraints: Path | None,
     others: tuple[Path, ...],
     average: "Average | None",
-    workers: int | None,
     out: Path | None,
     files: FileOptions,
     form: str | None,
@@ -108,88 +103,89 @@ def command(
     With --nbest, every output line has three fields separated by tabs: the number of the input line, the score, the
     translation.
 
-    With --input and --output, many files are translated with one process on each core. An output is written when it is
-    complete, so the same command continues after an interruption. A line that cannot be translated is reported and
+    With --input and --output, many files are translated, with --workers N by N processes. An output is written when it
+    is complete, so the same command continues after an interruption. A line that cannot be translated is reported and
     becomes an empty line.
     """
     from translume.data import read_lines
     from translume.data.evaluation_files import read_sources
-    from translume.translator.bulk import as_line
-    from translume.translator.jobs import TRANSLATE as JOB
-    from translume.translator.planning import numbered_lines, splits_sentences
+    from translume.translator.workers import translate
 
-    others_given = {"FILE": file != "-", "--out": out, "--format": form, "--json": as_json}
-    folder = files.folder({**others_given, "--constraints-per-line": constraints})
+    single = {"FILE": file != "-", "--out": out, "--format": form, "--json": as_json}
+    folder = files.folder({**single, "--constraints-per-line": constraints}, shares_lines=True)
     check_output(file, out)
     translator = load_ensemble(model, others, average, compute)
     settings = changed(translator.config, overrides, "decoding").decoding
-    frames = bool(translator.config.data.source.reader)
+    lines_only = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}
     if folder is not None:
         if settings.nbest > 1:
-            raise SettingsError("--nbest: found with --input, expected one translation for each line")
+            raise SettingsError("--nbest cannot be combined with --input")
         translator.check(settings)
-        bulk = Bulk(
+        work = FileWork(
             model=model,
             loaded=translator,
-            job=JOB,
-            verb=TRANSLATE,
+            work=translate,
             settings=settings,
-            count=workers,
-            cluster=files.address,
-            stops=files.on_error == "stop",
-            row=as_line,
+            files=files,
+            row=partial(line_row, value=str),
             report=print_warnings,
         )
-        if process_files(
-            text_works(files, folder, translator.config.data, partial(numbered_lines, frames=frames)), bulk
-        ):
+        if work.process(text_files(files, translator.config.data)):
             click.get_current_context().exit(1)
         return
-    if form is not None or (frames and _is_source(file)):
-        others_given = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}
-        _check_recording(file, form, translator, [option for option, given in others_given.items() if given])
+    if form is not None or (translator.reads_frames and _is_source(file)):
+        _check_recording(file, form, translator)
+        _refuse(lines_only, f"{file}, which is one source")
         _transcribe(file, form or "txt", out, translator, settings)
         return
     if is_document(file):
-        lines_only = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}
-        for option in (option for option, given in lines_only.items() if given):
-            raise SettingsError(f"{option}: {file} is a document; expected lines of text")
-        translator.check(settings)
-        with interrupt_hint(NOTHING_WRITTEN), _translating(model, translator, workers) as translate:
-            splits = splits_sentences(translator.checkpoint, settings.split)
-            translate_document(
-                file,
-                out,
-                translator.config.data.source_language if splits else None,
-                lambda lines, marked: translate(lines, _for_sentences(translator, settings, marked=marked), None),
-            )
-        return
+        _refuse(lines_only, f"{file}, which is a document")
     translator.check(settings)
-    printed: list[str] = []
-    with (
-        ProgressBar("translating", unit="lines", prints=out is None) as bar,
-        interrupt_hint(bar.hint if out is None else NOTHING_WRITTEN),
-        _translating(model, translator, workers) as translate,
-    ):
-        lines = read_sources(file, translator.config.data)
-        phrases = None if constraints is None else _fields(read_lines(constraints))
-        # A typed line is translated at once; files and pipes are read ahead, for batches of similar lengths.
-        typed = (([line], phrases and islice(phrases, 1)) for line in lines)
-        parts = typed if file == "-" and sys.stdin.isatty() else [(lines, phrases)]
-        count = LimitCount()
-        for translation in (each for part, required in parts for each in translate(part, settings, required)):
-            bar.advance()
-            count.add(translation)
-            for warning in warnings_of(translation):
-                warn(f"line {bar.done}: {warning}")
-            for line in _output_lines(translation, bar.done, as_json=as_json, nbest=settings.nbest > 1):
-                if out is None:
-                    click.echo(line)
-                else:
-                    printed.append(f"{line}\n")
-        count.report()
+    shared = start_workers(model, translator, files)
+    with shared or nullcontext():
+
+        def translations(
+            texts: Iterable[str], settings: "DecodingSettings", phrases: Constraints = None
+        ) -> "Iterator[Translation]":
+            if shared is None:
+                return translator.translate_all(texts, settings=settings, constraints=phrases)
+            return shared.translate_all(texts, settings, phrases, frames=translator.reads_frames)
+
+        if is_document(file):
+            with interrupt_hint(NOTHING_WRITTEN):
+                translate_document(file, out, translator, settings, translations)
+            return
+        printed: list[str] = []
+        with (
+            ProgressBar("translating", unit="lines", prints=out is None) as bar,
+            interrupt_hint(bar.hint if out is None else NOTHING_WRITTEN),
+        ):
+            lines = read_sources(file, translator.config.data)
+            required = None if constraints is None else _fields(read_lines(constraints))
+            # A typed line is translated at once; files and pipes are read ahead, for batches of similar lengths.
+            typed = (([line], required and islice(required, 1)) for line in lines)
+            parts = typed if file == "-" and sys.stdin.isatty() else [(lines, required)]
+            count = LimitCount()
+            for part, phrases in parts:
+                for translation in translations(part, settings, phrases):
+                    bar.advance()
+                    count.add(translation)
+                    for warning in warnings_of(translation):
+                        warn(f"line {bar.done}: {warning}")
+                    for line in _output_lines(translation, bar.done, as_json=as_json, nbest=settings.nbest > 1):
+                        if out is None:
+                            click.echo(line)
+                        else:
+                            printed.append(f"{line}\n")
+            count.report()
     if out is not None:
         write_result("".join(printed).encode(), out)
+
+
+def _refuse(options: Mapping[str, object], other: str) -> None:
+    """Raise SettingsError for the first option that was given."""
+    for option in (option for option, value in options.items() if value):
+        raise SettingsError(f"{option} cannot be combined with {other}")
 
 
 def _is_source(file: str) -> bool:
@@ -199,8 +195,8 @@ def _is_source(file: str) -> bool:
     return file != "-" and kind_of(Path(file)) is not None
 
 
-def _check_recording(file: str, form: str | None, translator: "Translator", others: list[str]) -> None:
-    """Raise SettingsError for options that do not go together with a recording."""
+def _check_recording(file: str, form: str | None, translator: "Translator") -> None:
+    """Raise SettingsError for --format without a recording."""
     source = translator.config.data.source
     if form is not None and not source.window:
         raise SettingsError(
@@ -208,8 +204,6 @@ def _check_recording(file: str, form: str | None, translator: "Translator", othe
         )
     if file == "-":
         raise SettingsError("--format: found no FILE, expected that of a recording")
-    for option in others:
-        raise SettingsError(f"{option}: {file} is one source; expected lines with paths of sources")
 
 
 def _transcribe(file: str, form: str, out: Path | None, translator: "Translator", settings: "DecodingSettings") -> None:
@@ -242,35 +236,6 @@ def _write_segments(segments: "Generator[Segment, None, Translation]", form: str
             return found
         click.echo(begin + written(segment, number, form), nl=False)
         begin, number = "", number + 1
-
-
-def _for_sentences(translator: "Translator", settings: "DecodingSettings", *, marked: bool) -> "DecodingSettings":
-    """Return settings for texts that are split already, with alignment for markup if the model can align."""
-    aligned = marked and not translator.config.without_tokens
-    return settings.model_copy(update={"alignment": aligned, "split": "never"})
-
-
-@contextmanager
-def _translating(
-    model: Path, translator: "Translator", count: int | None
-) -> Iterator[Callable[[Iterable[str], "DecodingSettings", Constraints], Iterator["Translation"]]]:
-    """Yield a function that translates texts with the translator, or with `count` processes of the same model.
-
-    None: with the translator, and with as many processes as it has threads once the work is long.
-    """
-    import torch
-
-    from translume.translator import translate_with_workers
-
-    on_cpu = next(translator.checkpoint.model.parameters()).device.type == "cpu"
-    if count is not None and count > 1:
-        with start_workers(model, translator, count)() as workers:
-            yield partial(workers.translate_all, frames=bool(translator.config.data.source.reader))
-    elif count == 1 or not on_cpu or torch.get_num_threads() == 1 or len(translator.models) > 1:
-        yield lambda texts, settings, required: translator.translate_all(texts, settings=settings, constraints=required)
-    else:
-        start = start_workers(model, translator, torch.get_num_threads())
-        yield lambda texts, settings, required: translate_with_workers(translator, start, texts, settings, required)
 
 
 def _fields(lines: Iterable[str]) -> Iterator[list[str]]:

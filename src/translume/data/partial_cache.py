@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 from translume.atomic import replace_file
 from translume.data.corpus import FORMAT
 from translume.errors import DataError, TranslumeError
-from translume.processes import ProcessLostError
+from translume.parallel import ProcessLostError
 
 LOCK = "lock"
 PROGRESS = "progress.json"

@@ -1,6 +1,6 @@
 """The batches of an epoch, in an order that depends only on the corpus, the seed and the epoch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 
@@ -57,10 +57,9 @@ class BatchPlan:
             source = source if self.corpus.frames is not None else self._dropped(source, numbers, 0, longest[0])
             target = self._dropped(target, numbers, 1, longest[1])
         source_tokenizer, vocabulary = self.corpus.source_tokenizer, self.corpus.target_tokenizer
-        make_batch: Callable[..., Batch] = self.corpus.task.part("make_batch")
-        tags = self.corpus.tags_of(numbers)
-        given = {} if tags is None else {"tags": tags}
-        return make_batch(source, target, source_tokenizer, vocabulary, self.corpus.numbers(numbers), **given)
+        lines, tags = self.corpus.numbers(numbers), self.corpus.tags_of(numbers)
+        batch: Batch = self.corpus.task.make_batch(source, target, source_tokenizer, vocabulary, lines, tags)
+        return batch
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
         """Yield the batches from a position to the end of the epoch."""

@@ -7,11 +7,9 @@ resumed.
 """
 
 import json
-import signal
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, Final, Self
@@ -20,19 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.config.data import CleaningSettings, DataSettings
-from translume.config.languages import Direction
 from translume.config.model import LanguageTags
 from translume.data.addresses import size_of
 from translume.data.batch import Ragged, starts_of
 from translume.data.cleaning import KEPT, Account, Ledger, Rules
 from translume.data.corpus import STRIDE, TokenizedCorpus, interleaved
-from translume.data.encoding import START_SECONDS, Encoder
+from translume.data.encoding import Encoder, processes_for
 from translume.data.held_out import chunks
 from translume.data.lines import unreadable
 from translume.data.pairs import Origin, Pair, origins
 from translume.data.token_cache import DataFile, checked, ingredients, limits_of, tags_of, values_digest
 from translume.errors import DataError
-from translume.processes import Call, ChildProcess, ProcessLostError, Request, serve_requests
+from translume.parallel import ProcessLostError, WorkerPool
 from translume.tasks import find_task
 from translume.text import Labels, Tokenizer
 
@@ -43,7 +40,6 @@ CHUNK: Final = 1024
 SAMPLE_PAIRS: Final = 100_000
 SAMPLE_FILES: Final = 64
 """The sample of a stream: so many pairs in all, the first ones of at most so many files."""
-_PART_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,29 +221,6 @@ class ShareReader:
         arrays = [np.concatenate([nothing, *arrays]) for arrays in zip(*parts, strict=True)] or [nothing] * 5
         return Share(after, read, ledger.close(), *arrays)
 
-    def to_values(self) -> dict[str, Any]:
-        """Return the reader as JSON values."""
-        return {
-            "origins": [asdict(origin) for origin in self.origins],
-            "cleaning": self.cleaning.model_dump(mode="json"),
-            "encoder": self.encoder.to_values(),
-            **{name: getattr(self, name) for name in ("size", "seed", "rank", "ranks")},
-        }
-
-    @classmethod
-    def from_values(cls, values: dict[str, Any]) -> Self:
-        """Read what `to_values` returned, also after JSON."""
-        places = [
-            {**each, "columns": tuple(each["columns"]), "direction": Direction(**each["direction"])}
-            for each in values["origins"]
-        ]
-        return cls(
-            origins=tuple(Origin(**each) for each in places),
-            cleaning=CleaningSettings.model_validate(values["cleaning"]),
-            encoder=Encoder.from_values(values["encoder"]),
-            **{name: int(values[name]) for name in ("size", "seed", "rank", "ranks")},
-        )
-
 
 def head_pairs(settings: DataSettings, count: int) -> Iterator[Pair]:
     """Yield the first training pairs of each of at most `SAMPLE_FILES` files, `count` in all."""
@@ -263,40 +236,34 @@ def _heads(origins: Sequence[Origin], count: int) -> Iterator[tuple[int, Iterato
 
 
 class Shares:
-    """The shares of a process, as bytes. Once the work has taken long, a child process reads one ahead."""
+    """The shares of a process, as bytes. If the files are long, a worker process reads one ahead."""
 
     def __init__(self, reader: ShareReader, place: Place) -> None:
-        self._reader, self._shares = reader, reader.shares(place)
-        self._seconds = 0.0
-        self._child: ChildProcess | None = None
-        self._call: Call | None = None
+        files = [file for origin in reader.origins for file in origin.files]
+        self._shares, self._pool = reader.shares(place), None
+        if processes_for(files) > 1:
+            self._pool = WorkerPool(1, partial(reader.shares, place))
+            self._ahead = self._pool.submit(_next_share, None)
 
     def next(self) -> bytes:
         """Return the next share. Raises DataError if a file cannot be read."""
-        if self._child is None:
-            begun = time.monotonic()
-            share = next(self._shares)
-            self._seconds += time.monotonic() - begun
-            if self._seconds >= START_SECONDS:
-                self._child = ChildProcess(__name__)
-                self._child.request("load", {"reader": self._reader.to_values(), "place": asdict(share.after)})
-                self._shares = iter(())  # closes its files
-            data = share.to_bytes()
-        else:
-            assert self._call is not None
-            try:
-                data = b"".join(message.body for message in self._call.responses())
-            except ProcessLostError as lost:
-                raise DataError(f"tokenizing: {lost}, perhaps because memory ran out") from None
-        if self._child is not None:
-            self._call = self._child.request("next")
+        if self._pool is None:
+            return next(self._shares).to_bytes()
+        try:
+            data = self._ahead()
+            self._ahead = self._pool.submit(_next_share, None)
+        except ProcessLostError as lost:
+            raise DataError(f"tokenizing: {lost}, perhaps because memory ran out") from None
         return data
 
     def close(self) -> None:
-        """End the child process."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.close()
+        """End the worker process."""
+        if self._pool is not None:
+            self._pool.close()
+
+
+def _next_share(shares: Iterator[Share], _: None) -> bytes:
+    return next(shares).to_bytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,24 +400,3 @@ def _gathered(tokens: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[
         found[filled : filled + len(positions)] = tokens[positions]
         filled += len(positions)
     return found
-
-
-@cache
-def _loaded() -> list[Iterator[Share]]:
-    return []
-
-
-def _handle(request: Request) -> None:
-    """Handle a request in a child process."""
-    if request.method == "load":
-        reader = ShareReader.from_values(dict(request.values["reader"]))
-        _loaded().append(reader.shares(Place.of(request.values["place"])))
-        return
-    data = next(_loaded()[0]).to_bytes()
-    for begin in range(0, len(data), _PART_BYTES):
-        request.respond(body=data[begin : begin + _PART_BYTES])
-
-
-def main() -> None:
-    """Run a child process."""
-    serve_requests(_handle, shield=(signal.SIGINT,))

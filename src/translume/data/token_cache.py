@@ -24,7 +24,7 @@ from translume.data.addresses import opened, size_of, state_of
 from translume.data.batch import BatchTags, Ragged, starts_of
 from translume.data.cleaning import KEPT, Account, Ledger, Rules
 from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus, separate
-from translume.data.encoding import CheckedPairs, CheckerPool, Cut, Encoder, TextChecker
+from translume.data.encoding import CheckedPairs, Cut, Encoder, TextChecker, checking, processes_for
 from translume.data.held_out import Sample, chunks, source_hashes
 from translume.data.lines import unreadable
 from translume.data.pairs import Origin, Pair, Split, origins
@@ -33,7 +33,7 @@ from translume.errors import DataError, nearest
 from translume.sources import FrameReader, frame_reader
 from translume.tasks import Task, find_task
 from translume.text import Labels, Tokenizer
-from translume.text.speech import UNKNOWN_LANGUAGE, SpeechTokens
+from translume.text.specials import UNKNOWN_LANGUAGE
 
 _BLOCK = 1 << 22
 DIGESTS = "files.json"
@@ -203,12 +203,13 @@ class Builder:
             self._sample = Sample.from_values(done.sample)
         self._ledgers = {name: Ledger.of(Account.from_dict(each)) for name, each in done.accounts.items()}
         try:
-            with CheckerPool(self._checker, self._processes) as pool:
+            processes = self._processes or processes_for(file for place in self._places for file in place.files)
+            with checking(self._checker, processes) as (check, ahead):
                 waiting: deque[_Chunk] = deque()
                 saved = time.monotonic()
-                for chunk in self._chunks(done, pool):
+                for chunk in self._chunks(done, check):
                     waiting.append(chunk)
-                    while len(waiting) > pool.ahead:
+                    while len(waiting) > ahead:
                         last = waiting.popleft()
                         self._append(last, writer)
                         if time.monotonic() - saved >= SAVE_SECONDS:
@@ -244,8 +245,8 @@ class Builder:
                 ledger = self._ledgers[str(place.direction)]
                 ledger.used, ledger.held_out = ledger.used - (end - begin), ledger.held_out + (end - begin)
 
-    def _chunks(self, done: Progress, pool: CheckerPool) -> Iterator[_Chunk]:
-        """Yield all chunks after those that are done, once their encoding has begun."""
+    def _chunks(self, done: Progress, check: Callable[[list[Pair]], Callable[[], CheckedPairs]]) -> Iterator[_Chunk]:
+        """Yield all chunks after those that are done, once their encoding has begun.  check: see `checking`."""
         size = _FRAMES_CHUNK if self._reader else _CHUNK
         for number, place in enumerate(self._places):
             pairs, read = place.read(), 0
@@ -262,7 +263,7 @@ class Builder:
                 read += len(chunk)
                 if self._look:
                     self._look(chunk)
-                yield _Chunk(number, read, chunk, pool.submit(chunk) if self._reader is None else None)
+                yield _Chunk(number, read, chunk, check(chunk) if self._reader is None else None)
 
     def _look_again(self, pairs: list[Pair]) -> None:
         """Repeat what must be remembered of pairs that an interrupted call wrote."""
@@ -360,8 +361,8 @@ def prepare(
     instead of a target tokenizer the corpus is for classification; `cleaning.too_long` then applies to validation texts
     too. Documents have any length, and an end mark as their last token; the batches of an epoch cut them into blocks of
     `data.block_length`. `progress` is called with the number of pairs read so far while a corpus is built, and `look`
-    with the pairs, before any rule drops them. `processes`: how many tokenize once the work is long, None
-    for one on each core. The cache's name is a digest of the files' bytes, the tokenizers and the
+    with the pairs, before any rule drops them. `processes`: how many tokenize; None: one, or
+    if the files are long, one on each core. The cache's name is a digest of the files' bytes, the tokenizers and the
     rules, so paths and weights may change. One process builds it, and others wait for it. If that process is killed,
     the next call continues its work. Raises DataError if a file cannot be used.
     """
@@ -454,7 +455,7 @@ def tags_of(
         return np.array([[tokenizer.languages[code]] for code in codes], np.int64)
 
     if where in ("speech", "english_speech"):
-        tokens = SpeechTokens.of(target)
+        tokens = target.vocabulary.speech_tokens()
         prompts = [tokens.prompt(place.direction.source, place.direction.target) for place in places]
         for place, prompt in zip(places, prompts, strict=True):
             found, written = place.direction.source, place.direction.target

@@ -8,8 +8,8 @@ from typing import Final
 
 from translume.documents.encoding import EncodedText
 from translume.documents.html import HtmlText
+from translume.documents.office import pack, unpack
 from translume.documents.segments import Segment, check_markup, check_segments
-from translume.documents.zipped_xml import pack, unpack
 from translume.errors import DocumentError
 
 _NAME: Final = "a book (EPUB)"
@@ -25,7 +25,7 @@ class Book:
     pages: dict[str, tuple[EncodedText, HtmlText]]
 
     @classmethod
-    def of(cls, data: bytes) -> "Book":
+    def from_bytes(cls, data: bytes) -> "Book":
         """Read a book; DocumentError if it is invalid or too large when unpacked."""
         pages: dict[str, tuple[EncodedText, HtmlText]] = {}
         container = False
@@ -35,12 +35,12 @@ class Book:
                 container = True
                 continue
             try:
-                encoded = EncodedText.of(content)
+                encoded = EncodedText.from_bytes(content)
             except DocumentError as error:
                 raise DocumentError(f"{name}: {error}; the book may be encrypted") from None
             markup += encoded.text.count("<") + encoded.text.count("=")
             check_markup(markup)
-            pages[name] = encoded, HtmlText.of(encoded.text, xml=True)
+            pages[name] = encoded, HtmlText.from_string(encoded.text, xml=True)
             segments += len(pages[name][1].segments)
             check_segments(segments)
         if not container:

@@ -39,16 +39,16 @@ class EncodedText:
     mark: bytes = b""
 
     @classmethod
-    def of(cls, data: bytes) -> "EncodedText":
+    def from_bytes(cls, data: bytes) -> "EncodedText":
         """Decode text by its byte order mark, or as UTF-8; DocumentError if that fails."""
         mark, encoding = next(((mark, name) for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), (b"", ""))
         return cls(_decoded(data, encoding or "utf-8", len(mark)), encoding or "utf-8", mark)
 
     @classmethod
-    def of_html(cls, data: bytes) -> "EncodedText":
+    def from_html(cls, data: bytes) -> "EncodedText":
         """Decode HTML as browsers do: by a byte order mark, by <meta charset>, as UTF-8, and else as Windows-1252."""
         if any(data.startswith(mark) for mark, _ in _BYTE_ORDER_MARKS):
-            return cls.of(data)
+            return cls.from_bytes(data)
         found = _META.search(data, 0, PRESCANNED)
         encoding = _known(found[1].decode("ascii")) if found else ""
         try:

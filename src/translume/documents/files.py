@@ -8,11 +8,11 @@ from typing import Final, Protocol
 from translume.documents.book import Book
 from translume.documents.encoding import EncodedText
 from translume.documents.html import HtmlText
+from translume.documents.office import read_presentation, read_word
 from translume.documents.open_document import read_open_document
 from translume.documents.pdf import PdfText
 from translume.documents.segments import Segment, check_segments
 from translume.documents.subtitles import Subtitles
-from translume.documents.word import read_presentation, read_word
 
 _BREAKS: Final = re.compile(r"([\r\n]+)")
 
@@ -37,9 +37,9 @@ class PlainText:
     segments: tuple[Segment, ...]
 
     @classmethod
-    def of(cls, data: bytes) -> "PlainText":
+    def from_bytes(cls, data: bytes) -> "PlainText":
         """Read the lines of a file; DocumentError if it is not Unicode text or has too many lines."""
-        encoded = EncodedText.of(data)
+        encoded = EncodedText.from_bytes(data)
         check_segments(sum(1 for _ in _BREAKS.finditer(encoded.text)))
         parts = [(part, Segment(runs=(part,))) for part in _BREAKS.split(encoded.text)]
         return cls(
@@ -62,10 +62,10 @@ class HtmlFile:
     page: HtmlText
 
     @classmethod
-    def of(cls, data: bytes) -> "HtmlFile":
+    def from_bytes(cls, data: bytes) -> "HtmlFile":
         """Read the page in a file."""
-        encoded = EncodedText.of_html(data)
-        return cls(encoded=encoded, page=HtmlText.of(encoded.text))
+        encoded = EncodedText.from_html(data)
+        return cls(encoded=encoded, page=HtmlText.from_string(encoded.text))
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -91,15 +91,15 @@ class Format:
 
 
 FORMATS: Final = {
-    ".txt": Format(PlainText.of, "text/plain"),
-    ".html": Format(HtmlFile.of, "text/html"),
-    ".htm": Format(HtmlFile.of, "text/html"),
-    ".srt": Format(Subtitles.of, "application/x-subrip"),
-    ".vtt": Format(Subtitles.of, "text/vtt"),
+    ".txt": Format(PlainText.from_bytes, "text/plain"),
+    ".html": Format(HtmlFile.from_bytes, "text/html"),
+    ".htm": Format(HtmlFile.from_bytes, "text/html"),
+    ".srt": Format(Subtitles.from_bytes, "application/x-subrip"),
+    ".vtt": Format(Subtitles.from_bytes, "text/vtt"),
     ".docx": Format(read_word, "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
     ".pptx": Format(read_presentation, "application/vnd.openxmlformats-officedocument.presentationml.presentation"),
     ".odt": Format(read_open_document, "application/vnd.oasis.opendocument.text"),
-    ".epub": Format(Book.of, "application/epub+zip"),
-    ".pdf": Format(PdfText.of, "text/plain", written=".txt"),
+    ".epub": Format(Book.from_bytes, "application/epub+zip"),
+    ".pdf": Format(PdfText.from_bytes, "text/plain", written=".txt"),
 }
 """File formats by suffix, in lower case."""

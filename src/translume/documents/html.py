@@ -150,7 +150,7 @@ class HtmlText:
     xml: bool = False
 
     @classmethod
-    def of(cls, html: str, *, xml: bool = False) -> "HtmlText":
+    def from_string(cls, html: str, *, xml: bool = False) -> "HtmlText":
         """Split a document, or a part of one, into segments; DocumentError if it has too many tags or segments."""
         check_markup(html.count("<") + html.count("="))
         reader = _Reader()

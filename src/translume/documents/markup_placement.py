@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from translume.documents.segments import Mark, Segment
+from translume.translator.alignment import WITHOUT_SPACES, word_spans
 from translume.translator.assembly import separator_between
-from translume.translator.words import WITHOUT_SPACES, word_spans
 
 LARGEST_TABLE = 4_000_000
 """Largest product of words and runs of a sentence for which the best placement is searched."""

@@ -10,8 +10,8 @@ from typing import Final
 
 from lxml import etree
 
+from translume.documents.office import Layout, Place, Segments, ZippedXml
 from translume.documents.segments import Mark, Segment, with_style_marks
-from translume.documents.zipped_xml import Layout, Place, Segments, ZippedXml
 
 _TEXT: Final = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 _STYLED: Final = frozenset({f"{_TEXT}{name}" for name in ("span", "a", "meta", "ruby", "ruby-base")})
@@ -23,7 +23,7 @@ _DELETED: Final = f"{_TEXT}tracked-changes"
 
 def read_open_document(data: bytes) -> ZippedXml:
     """Read a text; DocumentError if it is invalid or too large when unpacked."""
-    return ZippedXml.of(data, _LAYOUT)
+    return ZippedXml.from_bytes(data, _LAYOUT)
 
 
 def _segments(tree: "etree._ElementTree") -> Segments:

@@ -34,7 +34,7 @@ class PdfText:
     pages: tuple[int, ...]
 
     @classmethod
-    def of(cls, data: bytes) -> "PdfText":
+    def from_bytes(cls, data: bytes) -> "PdfText":
         """Read the text of a file; DocumentError if it is invalid, has a password, or has no text."""
         found: list[tuple[int, Segment]] = []
         try:

@@ -1,6 +1,6 @@
 """Splitting lines and segments into sentences, and joining their translations."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from translume.documents.markup_placement import Sentence, place_markup
@@ -28,7 +28,7 @@ class SplitSegments:
     places: tuple[tuple[_Place, ...], ...]
 
     @classmethod
-    def of(cls, segments: Sequence[Segment], language: str | None) -> "SplitSegments":
+    def from_segments(cls, segments: Sequence[Segment], language: str | None) -> "SplitSegments":
         """Split segments by the rules of a language, a code or empty; with None, each segment is one sentence."""
         lines: list[str] = []
         places: list[tuple[_Place, ...]] = []
@@ -73,3 +73,31 @@ def _sentence(segment: Segment, place: _Place, done: Sequence[Translation]) -> S
     return Sentence(
         begin=place.begin, end=place.end, spacing=place.spacing, target=target, links=links, word_links=word_links
     )
+
+
+Translate = Callable[[Sequence[str], bool], Iterable[Translation]]
+"""Translates lines in order; with word alignment if the second argument is True."""
+
+
+def translated_runs(
+    segments: Sequence[Segment],
+    language: str | None,
+    translate: Translate,
+    on_begin: Callable[[int], None] = lambda lines: None,
+) -> list[tuple[str, ...]]:
+    """Return the runs of each segment in the target language.
+
+    language: of the segments, a code; None if segments are not split into sentences.
+    on_begin: called with the number of sentences before they are translated.
+    Only segments with markup are translated with alignment, which takes longer.
+    """
+    marked = [len(segment.runs) > 1 for segment in segments]
+    groups = {
+        kind: SplitSegments.from_segments(
+            [each for each, own in zip(segments, marked, strict=True) if own is kind], language
+        )
+        for kind in (False, True)
+    }
+    on_begin(sum(len(split.lines) for split in groups.values()))
+    runs = {kind: iter([*split.join([*translate(split.lines, kind)])]) for kind, split in groups.items()}
+    return [next(runs[kind]) for kind in marked]

@@ -30,9 +30,9 @@ class Subtitles:
     segments: tuple[Segment, ...]
 
     @classmethod
-    def of(cls, data: bytes) -> "Subtitles":
+    def from_bytes(cls, data: bytes) -> "Subtitles":
         """Read the subtitles of a file; DocumentError if it is not empty but has none, or too many."""
-        encoded = EncodedText.of(data)
+        encoded = EncodedText.from_bytes(data)
         check_markup(encoded.text.count("<") + encoded.text.count("{"))
         lines = encoded.text.splitlines(keepends=True)
         check_segments(len(lines))
@@ -111,3 +111,7 @@ class _Reader:
         self.pieces.append(last)
         if segment.has_letters:
             self.segments.append(segment)
+
+
+FORMS = ("txt", "srt", "vtt", "json")
+"""Plain text with a line for each segment; SubRip; WebVTT; the translation with its segments as JSON."""

@@ -1,10 +1,8 @@
 """Evaluation: metrics with signatures, significance tests and calibration."""
 
-from translume.evaluation.calibration import Calibration, fit_temperature, measure_calibration
-from translume.evaluation.metrics import METRICS, evaluate, forced_scores, measure, metric_from
+from translume.evaluation.calibration import Bin, Calibration, Reliability, fit_temperature, measure_calibration
+from translume.evaluation.metrics import METRICS, compare, evaluate, forced_scores, measure, metric_from
 from translume.evaluation.scores import Comparison, Interval, Metric, Score, Scores
-from translume.evaluation.significance import compare
-from translume.reliability import Bin, Reliability
 
 __all__ = [
     "METRICS",

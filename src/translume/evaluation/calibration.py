@@ -1,16 +1,17 @@
 """Calibration under forced decoding: reliability of a model's probabilities, and temperature scaling.
 
 The confidence of a step is its largest probability; the step is right if the likeliest token is the reference's.
-The end mark is also measured separately, because translation models misjudge it most (Kumar and Sarawagi 2019): there
-the confidence of a step is p(end), and the step is right if the reference ends there.
+EOS is also measured separately, because translation models misjudge it most (Kumar and Sarawagi 2019): there the
+confidence of a step is p(EOS), and the step is right if the reference ends there.
 
-`translume.reliability` defines the expected calibration error (ECE).
+Predictions made with confidence c should be correct with frequency c. Steps are counted in 15 bins of equal width by
+confidence, bin b covering (b/15, (b+1)/15]. The expected calibration error (ECE) is Σ_b n_b/n · |accuracy − mean
+confidence| (Guo et al. 2017, sec. 2).
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,15 +21,16 @@ from translume.checkpoint import Temperature
 from translume.decoding import Tempered
 from translume.errors import DataError, SettingsError
 from translume.evaluation.metrics import check_lengths
-from translume.reliability import Bins, Reliability
+from translume.json_values import JsonValue
 from translume.translator import Translator
 
+BINS = 15
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 """Bounds of the search for a temperature."""
 _STEP_TOLERANCE = 1e-5
 """Relative step below which Newton's method has converged."""
 _SLOPE_TOLERANCE = 1e-9
-"""Slope, in nats per token, below which it has converged too."""
+"""Slope, in nats per token, below which it has also converged."""
 
 JudgedSteps = Iterable[tuple[NextToken, Tensor]]
 """Predicted distributions of m steps, and the reference tokens [m] of these steps."""
@@ -37,10 +39,81 @@ ProgressCallback = Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Bin:
+    """Steps whose confidence is above `low` and at most `high`.
+
+    confidence: their mean.  accuracy: the fraction of correct ones.  Both are None if there are no steps.
+    """
+
+    low: float
+    high: float
+    count: int
+    confidence: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reliability(JsonValue):
+    """Calibration figures of a set of steps.
+
+    ece: expected calibration error, 0 to 1.  count: number of steps.  confidence: their mean.
+    accuracy: the fraction of correct ones.
+    """
+
+    ece: float
+    count: int
+    confidence: float
+    accuracy: float
+    bins: tuple[Bin, ...]
+
+
+class Bins:
+    """Accumulates steps in bins by confidence, optionally in groups."""
+
+    def __init__(self, count: int = BINS, groups: int = 1) -> None:
+        self._sums = torch.zeros(3, groups, count, dtype=torch.float64)
+
+    def add(self, confidence: Tensor, right: Tensor, group: Tensor | int = 0) -> None:
+        """Add m steps.  confidence: [m], 0 to 1.  right: [m], whether each is correct.  group: [m], or one for all."""
+        size = self._sums.size(2)
+        confidence = confidence.double().cpu()
+        place = ((confidence * size).ceil().long() - 1).clamp_(0, size - 1)
+        rows = torch.stack([torch.ones_like(confidence), confidence, right.double().cpu()])
+        where = torch.as_tensor(group, device="cpu") * size + place
+        self._sums.flatten(1).index_add_(1, where, rows)
+
+    def reliability(self, groups: Tensor | None = None) -> Reliability:
+        """Return the figures of all groups, or of `groups`; raise DataError if there are no steps."""
+        sums = self._sums if groups is None else self._sums[:, groups]
+        counts, confidence, right = sums.sum(1).tolist()
+        total = sum(counts)
+        if not total:
+            raise DataError("calibration: found no tokens, expected at least one")
+        bins = tuple(
+            Bin(
+                low=place / len(counts),
+                high=(place + 1) / len(counts),
+                count=int(n),
+                confidence=confidence[place] / n if n else None,
+                accuracy=right[place] / n if n else None,
+            )
+            for place, n in enumerate(counts)
+        )
+        gaps = (abs(expected - actual) for expected, actual in zip(confidence, right, strict=True))
+        return Reliability(
+            ece=math.fsum(gaps) / total,
+            count=int(total),
+            confidence=sum(confidence) / total,
+            accuracy=sum(right) / total,
+            bins=bins,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration(JsonValue):
     """Reliability of forced decoding.
 
-    tokens: of the likeliest token of each step.  end: of the end mark, at every step.
+    tokens: of the likeliest token of each step.  end: of EOS, at every step.
     nll: nats per token; None if the head gives no distribution or a reference token has probability 0.
     impossible: reference tokens of probability 0.  normalised: whether the probabilities sum to one.
     temperature: the temperature applied before measuring.
@@ -54,7 +127,7 @@ class Calibration:
     temperature: float = 1.0
 
     def __str__(self) -> str:
-        """Return two lines, for tokens and for the end mark, each with its definition."""
+        """Return two lines, for tokens and for EOS, each with its definition."""
         kind = "" if self.normalised else "|distribution:no"
         lines = []
         for of, confidence, found in (("tokens", "max p", self.tokens), ("end marks", "p(end)", self.end)):
@@ -63,17 +136,6 @@ class Calibration:
                 f" = {found.ece:.4f} (confidence {found.confidence:.4f}, right {found.accuracy:.4f} of {found.count})"
             )
         return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values as a JSON object."""
-        return {
-            "temperature": self.temperature,
-            "normalised": self.normalised,
-            "nll": self.nll,
-            "impossible": self.impossible,
-            "tokens": self.tokens.to_dict(),
-            "end": self.end.to_dict(),
-        }
 
 
 def measure_calibration(
@@ -91,33 +153,56 @@ def measure_calibration(
     reads.
     """
     check_lengths({"sources": sources}, [references])
-    end = translator.checkpoint.target_tokenizer.specials.eos
-    beliefs = translator.beliefs(zip(sources, references, strict=True))
-    return reliability_of(_with_progress(beliefs, progress), end, temperature=temperature)
+    judged = _with_progress(translator.beliefs(zip(sources, references, strict=True)), progress)
+    return reliability_of(judged, translator.checkpoint.target_tokenizer.specials.eos, temperature=temperature)
+
+
+class CalibrationSums:
+    """Sums over the steps of forced decoding, from which their calibration follows.
+
+    tokens, ends: bins by the largest probability, and by p(EOS).
+    count: reference tokens.  impossible: those of probability 0.  nll: the sum of −log p of the others, in nats.
+    """
+
+    def __init__(self, eos: int, groups: int = 1) -> None:
+        """groups: of the bins in `tokens`: the size of the vocabulary for a group for each likeliest token, or 1."""
+        self.tokens, self.ends = Bins(groups=groups), Bins()
+        self._grouped = groups > 1
+        self.count = self.impossible = 0
+        self.nll, self.normalised, self.eos = 0.0, True, eos
+
+    def add(self, belief: NextToken, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Add m steps; return log p [m, V], the likeliest tokens [m], and log p [m] of the labels in fp64."""
+        log_probs = belief.log_probs()
+        confidence, best = log_probs.max(-1)
+        self.tokens.add(confidence.exp(), best == labels, best.cpu() if self._grouped else 0)
+        self.ends.add(log_probs[:, self.eos].exp(), labels == self.eos)
+        picked = _picked(log_probs, labels).double()
+        possible = picked.isfinite()
+        self.nll -= float(picked[possible].sum())
+        self.impossible += int((~possible).sum())
+        self.count += labels.numel()
+        self.normalised = self.normalised and belief.normalised
+        return log_probs, best, picked
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of −log p over the possible tokens; None if there are none."""
+        return self.nll / (self.count - self.impossible) if self.count > self.impossible else None
 
 
 @torch.no_grad()
-def reliability_of(judged: JudgedSteps, end: int, *, temperature: float = 1.0) -> Calibration:
-    """Return the calibration of predicted distributions; `end` is the id of the end mark."""
-    tokens, ends = Bins(), Bins()
-    total, count, impossible, normalised = 0.0, 0, 0, True
-    for own, labels in judged:
-        belief = own if temperature == 1.0 else Tempered(own, temperature)
-        normalised = normalised and belief.normalised
-        log_probs = belief.log_probs()
-        confidence, best = log_probs.max(-1)
-        tokens.add(confidence.exp(), best == labels)
-        ends.add(log_probs[:, end].exp(), labels == end)
-        costs = -_picked(log_probs, labels).double()
-        impossible += int(costs.isinf().sum())
-        total += float(costs.sum())
-        count += labels.numel()
+def reliability_of(judged: JudgedSteps, eos: int, *, temperature: float = 1.0) -> Calibration:
+    """Return the calibration of predicted distributions; eos: the id of EOS."""
+    sums = CalibrationSums(eos)
+    for belief, labels in judged:
+        sums.add(belief if temperature == 1.0 else Tempered(belief, temperature), labels)
     return Calibration(
-        tokens=tokens.reliability(),
-        end=ends.reliability(),
-        nll=total / count if normalised and not impossible else None,
-        impossible=impossible,
-        normalised=normalised,
+        tokens=sums.tokens.reliability(),
+        end=sums.ends.reliability(),
+        nll=sums.mean if sums.normalised and not sums.impossible else None,
+        impossible=sums.impossible,
+        normalised=sums.normalised,
         temperature=temperature,
     )
 

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from translume.errors import DataError
+from translume.evaluation.calibration import BINS, Bins, Reliability
 from translume.evaluation.scores import Score
-from translume.reliability import BINS, Bins, Reliability
+from translume.json_values import to_values
 from translume.translator import Classification, Classifier
 from translume.translator.classifier import LABEL_THRESHOLD
 
@@ -50,16 +51,6 @@ class ClassCount:
     def count(self) -> int:
         """Texts of this class."""
         return self.right + self.missed
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the class as a JSON object."""
-        return {
-            "label": self.label,
-            "count": self.count,
-            "precision": self.precision,
-            "recall": self.recall,
-            "f1": self.f1,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +92,18 @@ class ClassScores:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores as a JSON object."""
-        return {
-            "sentences": self.texts,
-            "scores": [score.to_dict() for score in self.scores],
-            "labels": list(self.names),
-            "classes": [each.to_dict() for each in self.classes],
-            "confusion": None if self.confusion is None else [list(row) for row in self.confusion],
-            "calibration": self.reliability.to_dict(),
-        }
+        names = ("label", "count", "precision", "recall", "f1")
+        values: dict[str, Any] = to_values(
+            {
+                "sentences": self.texts,
+                "scores": self.scores,
+                "labels": self.names,
+                "classes": [{name: getattr(each, name) for name in names} for each in self.classes],
+                "confusion": self.confusion,
+                "calibration": self.reliability,
+            }
+        )
+        return values
 
 
 def evaluate_classification(classifier: Classifier, texts: Sequence[str], references: Sequence[str]) -> ClassScores:

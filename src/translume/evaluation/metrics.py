@@ -1,34 +1,46 @@
-"""The registry of metrics, and the evaluation of translations against references."""
+"""The registry of metrics, the evaluation of translations against references, and the comparison of two systems."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from translume.config import DecodingSettings, Direction, EvaluationSettings
 from translume.config.languages import NO_DIRECTION
 from translume.errors import DataError, SettingsError, nearest, suggest_keywords
-from translume.evaluation.error_rates import character_error_rate, exact_match, phone_error_rate, word_error_rate
-from translume.evaluation.overlap import rouge1, rouge2, rouge_l, squad_exact, squad_f1
-from translume.evaluation.sacrebleu_metrics import bleu, chrf, ter
-from translume.evaluation.sari import sari
-from translume.evaluation.scores import Metric, References, Score, Scores, known
-from translume.translator import Translator
+from translume.evaluation.sacrebleu_metrics import bleu, chrf, sari, ter
+from translume.evaluation.scores import Comparison, Counts, Interval, Metric, References, Score, Scores, known
+from translume.evaluation.string_metrics import error_rate, exact_match, rouge, squad_exact, squad_f1
+from translume.translator import Perplexity, Translator
 
 METRICS: Mapping[str, Callable[[EvaluationSettings], Metric]] = {
     "bleu": bleu,
     "chrf": chrf,
     "ter": ter,
     "exact_match": exact_match,
-    "wer": word_error_rate,
-    "per": phone_error_rate,
-    "cer": character_error_rate,
-    "rouge1": rouge1,
-    "rouge2": rouge2,
-    "rougeL": rouge_l,
+    "wer": partial(error_rate, "wer", "blank"),
+    "per": partial(error_rate, "per", "blank"),
+    "cer": partial(error_rate, "cer", "char"),
+    **{kind: partial(rouge, kind) for kind in ("rouge1", "rouge2", "rougeL")},
     "squad_f1": squad_f1,
     "squad_exact": squad_exact,
     "sari": sari,
 }
 """Metrics by the name used in settings. A new metric is one module and one line here."""
+SAMPLES = 1000
+SEED = 12345
+"""sacreBLEU's default seed, so that both give the same figures."""
+PERPLEXITY_SCORES = (
+    ("perplexity", "perplexity", "token", 2),
+    ("word_perplexity", "perplexity", "word", 2),
+    ("bits_per_byte", "bits", "byte", 4),
+    ("nats_per_character", "nats", "character", 4),
+)
+"""Attribute of `Perplexity`, title, unit and decimal places of each score."""
+
+Values = NDArray[np.float64]
 
 
 def metric_from(name: str, settings: EvaluationSettings) -> Metric:
@@ -57,8 +69,8 @@ def evaluate(
     Raises DataError if the lists are empty or differ in length.
     """
     if not hasattr(translator, "translate_all"):  # such as a path or a classifier
-        found = type(translator).__name__
-        raise TypeError(f"translator: found {found}, expected a Translator; call load_translator(folder)")
+        kind = type(translator).__name__
+        raise TypeError(f"translator: found {kind}, expected a Translator; call translume.load(folder)")
     chosen = decoding or translator.config.decoding
     direction = translator.direction(to=chosen.to, from_=chosen.from_)
     settings = (settings or translator.config.scoring).of_language(direction.target)
@@ -93,7 +105,7 @@ def measure(
 def forced_scores(
     translator: Translator, sources: Sequence[str], references: Sequence[str], direction: Direction = NO_DIRECTION
 ) -> tuple[Score, Score]:
-    """Return −log p per reference token in nats, end marks included, and the perplexity.
+    """Return −log p per reference token in nats, EOS included, and the perplexity.
 
     direction: of a translator with several; by default that of its [decoding].
     """
@@ -123,15 +135,111 @@ def check_lengths(texts: dict[str, Sequence[str]], references: Sequence[Sequence
     """Raise DataError unless all lists have the same length, which is at least one."""
     lists: dict[str, Sequence[str | None]] = {**texts, "references": references[0]}
     lists |= {f"references {number}": more for number, more in enumerate(references[1:], start=2)}
-    for name, found in lists.items():
-        if isinstance(found, str):
+    for name, each in lists.items():
+        if isinstance(each, str):
             raise SettingsError(f"evaluate: {name} is one text, expected a list of texts")
-    (first, texts_found), *others = lists.items()
-    for name, found in others:
-        if len(found) != len(texts_found):
-            raise DataError(f"evaluate: {len(texts_found):,} {first} but {len(found):,} {name}, expected equally many")
-    if not texts_found:
+    (first, sentences), *others = lists.items()
+    for name, each in others:
+        if len(each) != len(sentences):
+            raise DataError(f"evaluate: {len(sentences):,} {first} but {len(each):,} {name}, expected equally many")
+    if not sentences:
         raise DataError("evaluate: found no sentences, expected at least one")
-    for number, each in enumerate(zip(*references, strict=True), start=1):
-        if not known(each):
+    for number, choices in enumerate(zip(*references, strict=True), start=1):
+        if not known(choices):
             raise DataError(f"evaluate: sentence {number:,} has no reference, expected at least one")
+
+
+def perplexity_scores(perplexity: Perplexity) -> tuple[Score, ...]:
+    """Return the figures as scores with signatures.
+
+    unit: the divisor: tokens and EOS; words of the raw text, separated by white space; bytes in UTF-8 or
+    characters of the raw text.  end:yes: EOS is also predicted.
+    """
+    counts = {
+        "token": perplexity.tokens,
+        "word": perplexity.words,
+        "byte": perplexity.bytes,
+        "character": perplexity.characters,
+    }
+    return tuple(
+        Score(
+            name=name,
+            title=title,
+            value=getattr(perplexity, name),
+            signature=f"unit:{unit}|units:{counts[unit]}|documents:{perplexity.documents}|end:yes"
+            f"|context:{perplexity.context}|stride:{perplexity.stride}",
+            digits=digits,
+        )
+        for name, title, unit, digits in PERPLEXITY_SCORES
+    )
+
+
+@suggest_keywords
+def compare(
+    first: Sequence[str],
+    second: Sequence[str],
+    references: Sequence[str | None],
+    settings: EvaluationSettings,
+    *,
+    other_references: References = (),
+    sources: Sequence[str] = (),
+    samples: int = SAMPLES,
+    seed: int = SEED,
+) -> tuple[Comparison, ...]:
+    """Compare two systems' translations of the same sentences by each metric of `settings`.
+
+    The p-value is that of sacreBLEU's paired bootstrap test: the fraction of resamples whose absolute difference, minus
+    the mean of these differences, is at least the observed difference. It is 1 for identical translations.
+    Raises DataError if the lists differ in length.
+    """
+    if samples < 1:
+        raise SettingsError(f"compare: found {samples} samples, expected at least 1")
+    for texts in (first, second):
+        check_lengths(
+            {"translations": texts, **({"sources": sources} if sources else {})}, [references, *other_references]
+        )
+    comparisons = []
+    for name in settings.names:
+        metric = metric_from(name, settings)
+        counts = [metric.count(texts, [references, *other_references], sources) for texts in (first, second)]
+        one, other = resample(metric, counts, samples, seed)
+        scores = [metric.score(each.sum(0)) for each in counts]
+        observed = abs(scores[1].value - scores[0].value)
+        differences = np.abs(other - one)
+        # sacreBLEU uses > here, which gives p = 0.001 when a system is compared with itself.
+        above = int((differences - differences.mean() >= observed).sum())
+        comparisons.append(
+            Comparison(
+                first=scores[0],
+                second=scores[1],
+                first_interval=interval(one),
+                second_interval=interval(other),
+                difference=interval(other - one),
+                p_value=(above + 1) / (samples + 1),
+                samples=samples,
+                seed=seed,
+            )
+        )
+    return tuple(comparisons)
+
+
+def resample(metric: Metric, counts: Sequence[Counts], samples: int, seed: int) -> list[Values]:
+    """Return each system's values [samples] on n sentences drawn with replacement (the same for all systems).
+
+    counts: [n, m] for each system.
+    """
+    generator = np.random.default_rng(seed)
+    sentences = len(counts[0])
+    values = np.empty((len(counts), samples))
+    for sample in range(samples):
+        drawn = generator.choice(sentences, size=sentences, replace=True)
+        for system, rows in enumerate(counts):
+            values[system, sample] = metric.score(rows[drawn].sum(0)).value
+    return list(values)
+
+
+def interval(values: Values) -> Interval:
+    """Return the mean and the interval that leaves one fortieth of the values out at each end."""
+    ordered = np.sort(values)
+    outside = len(ordered) // 40
+    return Interval(mean=float(ordered.mean()), low=float(ordered[outside]), high=float(ordered[-1 - outside]))

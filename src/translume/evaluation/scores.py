@@ -1,6 +1,5 @@
 """The metric interface, and scores that carry the definition they were computed by."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.errors import SettingsError, nearest
+from translume.json_values import JsonValue, to_values
 
 Counts = NDArray[np.float64]
 
@@ -28,11 +28,12 @@ def count_references(references: References) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class Score(JsonValue):
     """One number and its definition.
 
-    name: as in `[evaluation] metrics`.  title: as printed.  signature: the definition, in sacreBLEU's notation.
-    detail: the parts of the number, such as BLEU's precisions; may be empty.  digits: decimal places printed.
+    name: as in `[evaluation] metrics`.  title: as printed.  value: may be infinite, which is null in JSON.
+    signature: the definition, in sacreBLEU's notation.  detail: the parts of
+    the number, such as BLEU's precisions; may be empty.  digits: decimal places printed.
     """
 
     name: str
@@ -46,17 +47,6 @@ class Score:
         """Return the full line, as sacreBLEU prints it."""
         line = f"{self.title}|{self.signature} = {self.value:.{self.digits}f}"
         return f"{line} {self.detail}" if self.detail else line
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the score as a JSON object; JSON has no infinite numbers, and null stands for one."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "value": self.value if math.isfinite(self.value) else None,
-            "signature": self.signature,
-            "detail": self.detail,
-            **({} if self.digits == 2 else {"digits": self.digits}),
-        }
 
 
 class Metric(Protocol):
@@ -92,7 +82,7 @@ class Scores:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores as a JSON object, without the translations."""
-        return {"sentences": len(self.translations), "scores": [score.to_dict() for score in self.scores]}
+        return {"sentences": len(self.translations), "scores": to_values(self.scores)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +95,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(JsonValue):
     """Two systems compared by one metric on the same sentences.
 
     difference: `second` minus `first` over the resamples.  p_value: the probability that resampling alone gives a
@@ -132,22 +122,3 @@ class Comparison:
             f"difference {self.second.value - self.first.value:+.2f} "
             f"[{self.difference.low:+.2f}, {self.difference.high:+.2f}], p = {self.p_value:.4f}"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the comparison as a JSON object."""
-        intervals = {
-            name: {"mean": interval.mean, "low": interval.low, "high": interval.high}
-            for name, interval in (
-                ("first_interval", self.first_interval),
-                ("second_interval", self.second_interval),
-                ("difference", self.difference),
-            )
-        }
-        return {
-            "first": self.first.to_dict(),
-            "second": self.second.to_dict(),
-            **intervals,
-            "p_value": self.p_value,
-            "samples": self.samples,
-            "seed": self.seed,
-        }

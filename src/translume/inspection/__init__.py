@@ -1,12 +1,15 @@
-"""Inspection: predicted distributions, search records, attributions and what-if questions, as dataclasses."""
+"""Inspection: predicted distributions, search records, attributions and what-if questions, as values and as pictures.
+
+`pages` draws them as HTML, `terminal` as text, `figures` by matplotlib, which only that module imports.
+"""
 
 from translume.inspection.classification import trace_classification
 from translume.inspection.comparison import compare_on_corpus
-from translume.inspection.corpus import CorpusLens, inspect_corpus
-from translume.inspection.search_record import BeamRecord, record_beam
+from translume.inspection.corpus import inspect_corpus
+from translume.inspection.search_record import record_beam
 from translume.inspection.tracing import trace
-from translume.inspection.values import ClassTrace, Trace
-from translume.inspection.what_if import Edited, Forced, WhyNot, edit_source, force_token, force_tokens, why_not
+from translume.inspection.values import BeamRecord, ClassTrace, CorpusLens, Edited, Forced, Trace, WhyNot
+from translume.inspection.what_if import edit_source, force_token, force_tokens, why_not
 
 __all__ = [
     "BeamRecord",

@@ -1,7 +1,7 @@
 """Attribution of target tokens to source tokens: occlusion, input times gradient, integrated gradients."""
 
+import math
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,14 +9,14 @@ from torch.nn import functional
 
 from translume.errors import SettingsError
 from translume.inspection.passes import Pass, Sentence, context_of, decode, encode, front, positions_in, separators_in
-from translume.inspection.values import Attribution
+from translume.inspection.values import Attribution, Contributions, Matrix, Method
 from translume.model.embedding import SegmentEmbedding
 from translume.model.layout import Layout
 from translume.model.transformer import Encoder, Transformer
 
-MOST_TOKENS = 8192
+MAX_TOKENS = 8192
 """Maximum number of tokens in one forward pass."""
-MOST_STATES = 65_536
+MAX_STATES = 65_536
 """Maximum number of encoder states that one forward pass of the decoder reads."""
 DECIMALS = 6
 """Decimals of attributions, attention weights and a head's own terms."""
@@ -25,7 +25,8 @@ STEPS = 32
 ROWS = 256
 """Sources in one forward pass of integrated gradients."""
 
-Method = Literal["occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients"]
+Scores = Callable[[Tensor, Tensor], Tensor]
+"""Returns log p [R] for embedded sources [R, S, D] and the numbers [R] of outputs."""
 REMOVED = "the source without the token"
 MASKED = "the memory without the token's place"
 UNKNOWN = "the unknown token in the token's place"
@@ -39,7 +40,7 @@ def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor, mas
     """
     if mask is None:
         mask = torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device)
-    rows, tags = max(1, MOST_TOKENS // len(sentence.labels)), len(sentence.tags.target)
+    rows, tags = max(1, MAX_TOKENS // len(sentence.labels)), len(sentence.tags.target)
     padded = functional.pad(sentence.labels, (tags, 0))  # labels of tags are not predicted
     found = []
     for start in range(0, len(sources), rows):
@@ -58,61 +59,45 @@ def occluded(model: Transformer, sentence: Sentence, found: Pass, method: Method
     """
     if method == "occlusion-mask":
         without, baseline = _masked(model, sentence, found), MASKED
-    elif method == "occlusion":
-        shorter, mask = removed(sentence.source, positions_in(model.encoder, sentence.source))
-        without, baseline = log_probs_after(model, sentence, shorter, mask), REMOVED
     else:
-        kept = separators_in(model.encoder, sentence.source)  # else two segments would become one
-        unclear = replaced(sentence.source, positions_in(model.encoder, sentence.source), unknown, kept)
-        without, baseline = log_probs_after(model, sentence, unclear), UNKNOWN
+        sources, mask, baseline = occluded_sources(model.encoder, sentence.source, method, unknown)
+        without = log_probs_after(model, sentence, sources, mask)
     whole = model.head.score(found.hidden, sentence.labels, found.context).float()
     if isinstance(model.encoder.embedding, SegmentEmbedding):
         baseline = baseline.replace("the token", "the segment")
     return Attribution(method=method, values=differences(whole, without), baseline=baseline, error=None)
 
 
-def removed(source: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Return [P, S'] and its mask: in each row the ids [S] without those of one position; see `positions_in`."""
-    left = _elsewhere(positions)
-    order = (~left).sort(stable=True).indices[:, : max(1, int(left.sum(1).max()))]
-    return source[order], left.gather(1, order)
+def occluded_sources(
+    encoder: Encoder, source: Tensor, method: Method, unknown: int | None
+) -> tuple[Tensor, Tensor, str]:
+    """Return the ids [S] in P rows, each without those of one position, or with unknown tokens in their place.
 
-
-def replaced(source: Tensor, positions: Tensor, unknown: int | None, kept: Tensor) -> Tensor:
-    """Return [P, S]: in each row the ids [S] with those of one position replaced, except where `kept` [S] is True.
-
-    Raises SettingsError if `unknown` is None.
+    Also return the rows' mask and the name of the baseline. Raises SettingsError if `unknown` is None but needed.
     """
+    positions = positions_in(encoder, source)
+    elsewhere = positions != torch.arange(int(positions[-1]) + 1, device=positions.device)[:, None]  # [P, S]
+    if method == "occlusion":
+        order = (~elsewhere).sort(stable=True).indices[:, : max(1, int(elsewhere.sum(1).max()))]
+        return source[order], elsewhere.gather(1, order), REMOVED
     if unknown is None:
         raise SettingsError(
             "show: found 'occlusion-unknown', expected 'occlusion' or 'occlusion-mask' "
             "with a tokenizer that has no unknown token"
         )
-    return torch.where(_elsewhere(positions) | kept, source, unknown)
+    kept = separators_in(encoder, source)  # else two segments would become one
+    return torch.where(elsewhere | kept, source, unknown), torch.ones_like(elsewhere), UNKNOWN
 
 
-def _elsewhere(positions: Tensor) -> Tensor:
-    """Return [P, S]: in each row False for the ids of one position, else True."""
-    return positions != torch.arange(int(positions[-1]) + 1, device=positions.device)[:, None]
-
-
-def differences(whole: Tensor, without: Tensor) -> tuple[tuple[float | None, ...], ...]:
+def differences(whole: Tensor, without: Tensor) -> Contributions:
     """Return whole [t] minus without [S, t], as [t, S]; None if either is −inf."""
-    difference = (whole.double() - without.double()).T
-    rows = difference.round(decimals=DECIMALS).tolist()
-    if bool(difference.isfinite().all()):
-        return tuple(map(tuple, rows))
-    known = (whole.isfinite() & without.isfinite()).T.tolist()
-    return tuple(
-        tuple(value if finite else None for value, finite in zip(*row, strict=True))
-        for row in zip(rows, known, strict=True)
-    )
+    return rounded((whole.double() - without.double()).T)
 
 
 def _masked(model: Transformer, sentence: Sentence, found: Pass) -> Tensor:
     """Return log-probabilities [S, t] of the labels, in each row with one memory position masked."""
     size, length = found.memory.size(1), len(sentence.labels)
-    rows = max(1, min(MOST_TOKENS // length, MOST_STATES // size))
+    rows = max(1, min(MAX_TOKENS // length, MAX_STATES // size))
     scores = []
     for start in range(0, size, rows):
         mask = ~torch.eye(size, dtype=torch.bool, device=sentence.source.device)[start : start + rows]
@@ -122,15 +107,11 @@ def _masked(model: Transformer, sentence: Sentence, found: Pass) -> Tensor:
         hidden = decode(model.decoder, given, layout, memory, memory_layout)
         hidden = hidden[layout.places >= model.target_tags]
         owners = torch.arange(len(mask), device=mask.device).repeat_interleave(length)
-        sources = _repeated(sentence.source, len(mask)), mask, memory_layout.unpack(memory)
+        sources = sentence.source.expand(len(mask), *sentence.source.shape), mask, memory_layout.unpack(memory)
         labels = sentence.labels.repeat(len(mask))
         score = model.head.score(hidden, labels, context_of(model, sources, owners))
         scores.append(score.view(len(mask), length))
     return torch.cat(scores)
-
-
-def _repeated(source: Tensor, rows: int) -> Tensor:
-    return source.expand(rows, *source.shape)
 
 
 def embedded(encoder: Encoder, source: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,7 +135,7 @@ def encode_embedded(encoder: Encoder, vectors: Tensor, layout: Layout) -> Tensor
     return encode(encoder, vectors, layout) if len(encoder.layers) else vectors
 
 
-def scores_of(model: Transformer, sentence: Sentence) -> Callable[[Tensor, Tensor], Tensor]:
+def scores_of(model: Transformer, sentence: Sentence) -> Scores:
     """Return a differentiable function of embedded sources [R, S, D] and target positions [R].
 
     It returns [R]: log p of the target token at each row's position.
@@ -170,7 +151,7 @@ def scores_of(model: Transformer, sentence: Sentence) -> Callable[[Tensor, Tenso
         layout = Layout.of(torch.arange(given.size(1), device=places.device) <= ends[:, None])
         hidden = decode(model.decoder, given, layout, memory, source_layout)
         last = hidden.index_select(0, (ends + 1).cumsum(0) - 1)
-        whole = _repeated(sentence.source, rows), mask, source_layout.unpack(memory)
+        whole = sentence.source.expand(rows, *sentence.source.shape), mask, source_layout.unpack(memory)
         context = context_of(model, whole, torch.arange(rows, device=places.device))
         return model.head.next_token(last, context).log_prob_of(sentence.labels[places, None])[:, 0]
 
@@ -181,32 +162,37 @@ def input_gradient(model: Transformer, sentence: Sentence) -> Attribution:
     """Return input times gradient (Simonyan et al. 2014; Shrikumar et al. 2016), with one row per target token."""
     source, baseline = embedded(model.encoder, sentence.source)
     places = torch.arange(len(sentence.labels), device=source.device)
+    return input_times_gradient(scores_of(model, sentence), source, baseline, places)
+
+
+def input_times_gradient(scores: Scores, source: Tensor, baseline: Tensor, outputs: Tensor) -> Attribution:
+    """Return input times gradient of R outputs over S tokens; see `integrate`."""
     with torch.enable_grad():
-        rows = source.detach().expand(len(places), -1, -1).clone().requires_grad_()
-        scores = scores_of(model, sentence)(rows, places)
-        (slopes,) = torch.autograd.grad(scores.sum(), rows)
-    values = (slopes * (source - baseline)).sum(-1)
-    return Attribution(method="input-gradient", values=rounded(values), baseline=NO_VECTOR, error=None)
+        rows = source.detach().expand(len(outputs), -1, -1).clone().requires_grad_()
+        (slopes,) = torch.autograd.grad(scores(rows, outputs).sum(), rows)
+    values = rounded((slopes * (source - baseline)).sum(-1))
+    return Attribution(method="input-gradient", values=values, baseline=NO_VECTOR, error=None)
 
 
-def rounded(values: Tensor) -> tuple[tuple[float | None, ...], ...]:
+def rounded(values: Tensor) -> Contributions:
     """Return a matrix as nested tuples; None for non-finite values, such as gradients of an impossible token."""
-    rows = values.double().round(decimals=DECIMALS).tolist()
-    return tuple(tuple(value if value - value == 0.0 else None for value in row) for row in rows)
+    return tuple(tuple(value if math.isfinite(value) else None for value in row) for row in matrix(values))
+
+
+def matrix(values: Tensor) -> Matrix:
+    """Return a matrix as nested tuples of rounded numbers."""
+    return tuple(map(tuple, values.double().round(decimals=DECIMALS).tolist()))
 
 
 def integrated_gradients(model: Transformer, sentence: Sentence) -> Attribution:
     """Return integrated gradients of every target token over the source embeddings (Sundararajan et al. 2017)."""
     places = torch.arange(len(sentence.labels), device=sentence.source.device)
     source, baseline = embedded(model.encoder, sentence.source)
-    values, error = integrate(scores_of(model, sentence), source, baseline, places)
-    return Attribution(method="integrated-gradients", values=rounded(values), baseline=NO_VECTOR, error=error)
+    return integrate(scores_of(model, sentence), source, baseline, places)
 
 
-def integrate(
-    scores: Callable[[Tensor, Tensor], Tensor], source: Tensor, baseline: Tensor, outputs: Tensor
-) -> tuple[Tensor, float]:
-    """Return integrated gradients [R, S] of R outputs over S tokens, and their largest approximation error.
+def integrate(scores: Scores, source: Tensor, baseline: Tensor, outputs: Tensor) -> Attribution:
+    """Return integrated gradients of R outputs over S tokens.
 
     scores: [R] of embedded sources [R, S, D] and output numbers [R].  source, baseline: [S, D].
     Raises SettingsError if captum is not installed.
@@ -227,4 +213,7 @@ def integrate(
             internal_batch_size=max(size, ROWS),
             return_convergence_delta=True,
         )
-    return values.sum(-1), float(errors.abs().max())
+    largest_error = float(errors.abs().max())
+    return Attribution(
+        method="integrated-gradients", values=rounded(values.sum(-1)), baseline=NO_VECTOR, error=largest_error
+    )

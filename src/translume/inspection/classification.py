@@ -12,34 +12,29 @@ from translume.errors import TranslationError, suggest_keywords
 from translume.inspection.attribution import (
     DECIMALS,
     MASKED,
-    MOST_TOKENS,
-    NO_VECTOR,
-    REMOVED,
-    UNKNOWN,
+    MAX_TOKENS,
     differences,
     embedded,
     encode_embedded,
+    input_times_gradient,
     integrate,
-    removed,
-    replaced,
-    rounded,
+    occluded_sources,
 )
 from translume.inspection.inputs import check_parts, special_tokens, tokens_of, words_of
-from translume.inspection.passes import positions_in, separators_in
-from translume.inspection.values import ClassBelief, ClassFacts, ClassTrace, Evidence
+from translume.inspection.values import Attribution, ClassFacts, ClassProbability, ClassTrace, Method
 from translume.model.classifier import Classifier as Network
 from translume.model.layout import Layout
 from translume.translator import Classifier
 from translume.translator.classifier import LABEL_THRESHOLD
 
-ClassPart = Literal[
-    "pooling", "occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients"
-]
+ClassPart = Literal["pooling"] | Method
 DEFAULT_PARTS: tuple[ClassPart, ...] = ("pooling", "occlusion", "input-gradient")
 """Parts of a trace by default."""
-PARTS: tuple[ClassPart, ...] = (*DEFAULT_PARTS, "occlusion-mask", "occlusion-unknown", "integrated-gradients")
-ATTRIBUTION_METHODS = PARTS[1:]
+ATTRIBUTION_METHODS: tuple[Method, ...] = (
+    "occlusion", "input-gradient", "occlusion-mask", "occlusion-unknown", "integrated-gradients",
+)  # fmt: skip
 """Parts that attribute the prediction of classes to tokens."""
+PARTS: tuple[ClassPart, ...] = ("pooling", *ATTRIBUTION_METHODS)
 
 
 @suggest_keywords
@@ -72,7 +67,7 @@ def trace_classification(
     spans = tokenizer.spans_in(text)
     tokens = tokens_of(tokenizer, source.tolist(), [spans[place] for place in places])
     normalised = tokenizer.normalise(text)
-    beliefs = classified.beliefs(checkpoint.labels.names)
+    probabilities = classified.probabilities(checkpoint.labels.names)
     return ClassTrace(
         schema="class/1",
         facts=_facts(checkpoint),
@@ -81,8 +76,8 @@ def trace_classification(
         warnings=warnings,
         source_tokens=tokens,
         source_words=words_of(normalised, tokens, special_tokens(tokenizer)),
-        classes=beliefs,
-        margin=_margin([each.p for each in beliefs], several=checkpoint.labels.several),
+        classes=probabilities,
+        margin=_margin([each.p for each in probabilities], several=checkpoint.labels.several),
         entropy=classified.entropy(),
         pooling=weights,
         evidence=evidence,
@@ -107,7 +102,7 @@ def _facts(checkpoint: ClassifierCheckpoint) -> ClassFacts:
 
 @dataclass(frozen=True, slots=True)
 class _ClassifiedText:
-    """A text's ids [S] with the end mark and log p [C] of all classes, fp64; first: the c classes to explain."""
+    """A text's ids [S] with EOS and log p [C] of all classes, fp64; first: the c classes to explain."""
 
     model: Network
     source: Tensor
@@ -121,11 +116,11 @@ class _ClassifiedText:
         order = log_probs.sort(descending=True, stable=True).indices
         return cls(model, source, log_probs, order[:count], several)
 
-    def beliefs(self, names: tuple[str, ...]) -> tuple[ClassBelief, ...]:
+    def probabilities(self, names: tuple[str, ...]) -> tuple[ClassProbability, ...]:
         chances = self.log_probs.exp().tolist()
         order = self.log_probs.sort(descending=True, stable=True).indices.tolist()
         return tuple(
-            ClassBelief(
+            ClassProbability(
                 label=names[each],
                 p=chances[each],
                 log_p=float(self.log_probs[each]),
@@ -145,33 +140,28 @@ class _ClassifiedText:
         weights = self.model.pooling.weights(self.model.encoder(self.source[None], mask), mask)
         return tuple(weights[0].double().round(decimals=DECIMALS).tolist())
 
-    def evidence(self, method: ClassPart, unknown: int | None) -> Evidence:
+    def evidence(self, method: Method, unknown: int | None) -> Attribution:
         """Return the evidence for the first classes by one method."""
-        assert method != "pooling"
-        if method == "input-gradient":
-            return Evidence(method=method, values=rounded(self._slopes()), baseline=NO_VECTOR, error=None)
-        if method == "integrated-gradients":
-            values, error = integrate(self._scores(), *embedded(self.model.encoder, self.source), self.first)
-            return Evidence(method=method, values=rounded(values), baseline=NO_VECTOR, error=error)
-        without, baseline = self._without(method, unknown)
-        gains = differences(self.log_probs[self.first], without.index_select(1, self.first))
-        return Evidence(method=method, values=gains, baseline=baseline, error=None)
-
-    def _without(self, method: ClassPart, unknown: int | None) -> tuple[Tensor, str]:
-        """Return log p [S, C] without each token in turn, and the name of the baseline."""
-        positions = positions_in(self.model.encoder, self.source)
-        if method == "occlusion":
-            return _log_probs(self.model, removed(self.source, positions)[0]), REMOVED
+        if method in ("input-gradient", "integrated-gradients"):
+            attribute = input_times_gradient if method == "input-gradient" else integrate
+            return attribute(self._scores(), *embedded(self.model.encoder, self.source), self.first)
         if method == "occlusion-mask":
-            size = len(self.source)
-            memory = self.model.encoder(self.source[None], torch.ones_like(self.source[None], dtype=torch.bool))
-            others, rows = ~torch.eye(size, dtype=torch.bool, device=self.source.device), max(1, MOST_TOKENS // size)
-            parts = [others[start : start + rows] for start in range(0, size, rows)]
-            pooled = torch.cat([self.model.pooling(memory.expand(len(part), -1, -1), part) for part in parts])
-            return self.model.head.next_token(pooled, None).log_probs().double(), MASKED
-        return _log_probs(
-            self.model, replaced(self.source, positions, unknown, separators_in(self.model.encoder, self.source))
-        ), UNKNOWN
+            without, baseline = self._masked(), MASKED
+        else:
+            sources, _, baseline = occluded_sources(self.model.encoder, self.source, method, unknown)
+            without = _log_probs(self.model, sources)
+        gains = differences(self.log_probs[self.first], without.index_select(1, self.first))
+        return Attribution(method=method, values=gains, baseline=baseline, error=None)
+
+    def _masked(self) -> Tensor:
+        """Return log p [S, C] without the state of each token in turn."""
+        size = len(self.source)
+        memory = self.model.encoder(self.source[None], torch.ones_like(self.source[None], dtype=torch.bool))
+        others, rows = ~torch.eye(size, dtype=torch.bool, device=self.source.device), max(1, MAX_TOKENS // size)
+        pooled = torch.cat(
+            [self.model.pooling(memory.expand(len(part), -1, -1), part) for part in torch.split(others, rows)]
+        )
+        return self.model.head.next_token(pooled, None).log_probs().double()
 
     def _scores(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return a function of embedded texts [R, S, D] and classes [R], which returns log p [R] of these classes."""
@@ -184,19 +174,9 @@ class _ClassifiedText:
 
         return scores
 
-    def _slopes(self) -> Tensor:
-        """Return [c, S]: Σ_d e_d ∂ log p / ∂e_d of each class over each token's embedding e."""
-        source, baseline = embedded(self.model.encoder, self.source)
-        with torch.enable_grad():
-            rows = source.detach().expand(len(self.first), -1, -1).clone().requires_grad_()
-            (slopes,) = torch.autograd.grad(self._scores()(rows, self.first).sum(), rows)
-        values: Tensor = (slopes * (source - baseline)).sum(-1)
-        return values
-
 
 def _log_probs(model: Network, sources: Tensor) -> Tensor:
     """Return log-probabilities [R, C], fp64, of all classes for texts [R, S'] without padding."""
-    rows = max(1, MOST_TOKENS // max(1, sources.size(1)))
-    parts = [sources[start : start + rows] for start in range(0, len(sources), rows)]
-    found = [model.belief(part, torch.ones_like(part, dtype=torch.bool)).log_probs().double() for part in parts]
-    return torch.cat(found)
+    parts = torch.split(sources, max(1, MAX_TOKENS // max(1, sources.size(1))))
+    beliefs = [model.belief(part, torch.ones_like(part, dtype=torch.bool)) for part in parts]
+    return torch.cat([belief.log_probs().double() for belief in beliefs])

@@ -9,18 +9,8 @@ from numpy.typing import NDArray
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.errors import suggest_keywords
-from translume.inspection.corpus import (
-    WINDOW_LINES,
-    Continuation,
-    CorpusComparison,
-    Divergence,
-    Gap,
-    LengthFilter,
-    ProgressCallback,
-    Smallest,
-    can_read,
-    numbered,
-)
+from translume.inspection.corpus import WINDOW_LINES, LengthFilter, ProgressCallback, Smallest, can_read, numbered
+from translume.inspection.values import Continuation, CorpusComparison, Divergence, Gap
 from translume.translator import Translator
 from translume.translator.planning import windows
 from translume.translator.scoring import ScoredPair, score_pairs
@@ -81,7 +71,7 @@ def compare_on_corpus(
 class _Segmentation:
     """A text as one model tokenizes it: the ends of its tokens [t] in characters, and their log p [t].
 
-    The end mark ends one character beyond the text.
+    EOS ends one character beyond the text.
     """
 
     ends: NDArray[np.int64]

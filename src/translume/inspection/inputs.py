@@ -19,12 +19,11 @@ from translume.inspection.values import Token, Word
 from translume.sources import describe
 from translume.text import Tokenizer
 from translume.text.segmentation import character_class
-from translume.text.speech import UNKNOWN_LANGUAGE, SpeechTokens
+from translume.text.specials import UNKNOWN_LANGUAGE
 from translume.translator import TextHypothesis, Translator
 from translume.translator.constraints import build_rules
-from translume.translator.engines import DeferredEngine
 from translume.translator.planning import Piece, Reading, Tags, frames_piece, padded_sources
-from translume.translator.search import PreparedSearch, encode_pieces, prepare_search, target_limit
+from translume.translator.search import PreparedSearch, prepare_search, target_limit
 from translume.translator.speech import detected_languages
 from translume.translator.translator import Source
 
@@ -47,7 +46,7 @@ def special_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
 def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[Token, ...]:
     """Return the tokens of `ids` with their characters.
 
-    spans: of the first ids; the ids after them, such as an added end mark, have no characters.
+    spans: of the first ids; the ids after them, such as an added EOS, have no characters.
     """
     last = max((end for _, end in spans), default=0)
     places = [*spans, *[(last, last)] * (len(ids) - len(spans))]
@@ -101,117 +100,9 @@ def _splits(text: str, before: Token, token: Token) -> bool:
     return "unspaced" in (character_class(own[0]), character_class(other[-1]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceInputs:
-    """The sentence and the target to trace.
-
-    given: the original source text, or the name of a source of frames.  piece: what the encoder reads.  target: its
-    ids, which end with the end mark if `finished_by` is "eos".  settings: of the search that found the target, or that
-    a given target is compared with.
-    """
-
-    checkpoint: Checkpoint
-    settings: DecodingSettings
-    given: str
-    piece: Piece
-    target: tuple[int, ...]
-    origin: Literal["search", "given"]
-    finished_by: Literal["eos", "length"]
-
-    @property
-    def tags(self) -> Tags:
-        """The ids of the languages' tags."""
-        return tags_of(self.piece)
-
-    @property
-    def source(self) -> tuple[int, ...]:
-        """The ids of a text, with tags and the end mark."""
-        return (*self.piece.read_ids, self.checkpoint.source_tokenizer.specials.eos)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return next(self.checkpoint.model.parameters()).device
-
-    def source_spans(self) -> list[tuple[int, int]]:
-        """Return the characters [begin, end) of the normalised text for each of `source` but the end mark."""
-        reading = Reading.of(self.checkpoint, self.settings)
-        spans, _ = reading.cut_line(self.checkpoint.source_tokenizer.spans_in(self.given))
-        return [(0, 0)] * len(self.tags.source) + list(spans)
-
-    def sentence(self) -> Sentence:
-        """Return source and target as tensors."""
-        return sentence_of(self.checkpoint, self.piece, self.target)
-
-    def rules(self) -> list[Rule]:
-        """Return the decoding rules of the settings."""
-        return build_rules(self.checkpoint.target_tokenizer, [bool(self._prefix())], self.settings)
-
-    def limit(self) -> int:
-        """Return the length limit of the search, or the length of the target if that is larger."""
-        found = target_limit(self.checkpoint, len(self.piece.ids), len(self._prefix()), self.settings)
-        return max(found, len(self.target))
-
-    def _prefix(self) -> list[int]:
-        return self.checkpoint.target_tokenizer.encode(self.settings.prefix)
-
-
-def trace_inputs(
-    translator: Translator, source: Source, target: str | TextHypothesis | None, settings: DecodingSettings | None
-) -> TraceInputs:
-    """Encode a source and its target: a text, a hypothesis, or (None) the model's own translation.
-
-    Raises TranslationError for a blank source, for a target without tokens, and if a side is longer than the model
-    reads: a line is always inspected as a whole. Raises DataError for a file that cannot be read.
-    """
-    translator = single_model(translator)
-    checkpoint = translator.checkpoint
-    chosen = settings or translator.config.decoding
-    translator.check(chosen)
-    piece = encoded_source(checkpoint, source, chosen)
-    origin: Literal["search", "given"] = "given"
-    if target is None:
-        origin = "search"
-        found = translator.translate(source, settings=chosen.model_copy(update={"split": "never"})).hypotheses
-        if not found:
-            raise TranslationError("source: found digital silence, expected speech")
-        target = found[0]
-    eos = checkpoint.target_tokenizer.specials.eos
-    if not isinstance(target, str | TextHypothesis):
-        raise TypeError(f"target: found {type(target).__name__}, expected a text, a hypothesis or None")
-    labels = (*checkpoint.target_tokenizer.encode(target), eos) if isinstance(target, str) else target.ids
-    if not labels or eos in labels[:-1]:
-        raise TranslationError(
-            "target: the hypothesis was joined from several parts; expected one of a single sentence"
-        )
-    check_length(checkpoint, "target", labels)
-    return TraceInputs(
-        checkpoint=checkpoint,
-        settings=chosen,
-        given=name_of(source),
-        piece=piece,
-        target=labels,
-        origin=origin,
-        finished_by="eos" if labels[-1] == eos else "length",
-    )
-
-
 def name_of(source: Source) -> str:
     """Return a text or a path as it is, and a description of another source."""
     return str(source) if isinstance(source, str | Path) else describe(source)
-
-
-def tags_of(piece: Piece) -> Tags:
-    """Return the tags of a piece."""
-    return Tags(source=piece.source_tags, target=piece.target_tags)
-
-
-def sentence_of(checkpoint: Checkpoint, piece: Piece, target: Sequence[int]) -> Sentence:
-    """Return a source and the ids of a target as tensors."""
-    device = next(checkpoint.model.parameters()).device
-    source, _ = padded_sources([piece], checkpoint.source_tokenizer.specials, device)
-    labels = torch.tensor(list(target), device=device)
-    return Sentence(source[0], labels, checkpoint.target_tokenizer.specials.bos, tags_of(piece))
 
 
 def without_default_engine(translator: Translator) -> Translator:
@@ -220,16 +111,14 @@ def without_default_engine(translator: Translator) -> Translator:
     The command line and the server inspect the plain model too, so all give the same numbers. An engine from `compile`
     or `load(engine="fast")` stays.
     """
-    members = translator.models.members
-    by_default = len(members) == 1 and isinstance(members[0].engine, DeferredEngine)
-    return Translator(translator.checkpoint, fusion=translator.fusion) if by_default else translator
+    return Translator(translator.checkpoint, fusion=translator.fusion) if translator.has_default_engine else translator
 
 
 def single_model(translator: Translator) -> Translator:
     """Return `without_default_engine(translator)`; raise SettingsError for an ensemble or with a language model."""
     if not isinstance(translator, Translator):
         found = type(translator).__name__
-        raise TypeError(f"translator: found {found}, expected a Translator; call load_translator(folder)")
+        raise TypeError(f"translator: found {found}, expected a Translator; call translume.load(folder)")
     if len(translator.models) > 1:
         raise SettingsError(
             f"inspection: found an ensemble of {len(translator.models)} models, expected one model; "
@@ -245,20 +134,19 @@ def encoded_source(checkpoint: Checkpoint, source: Source, settings: DecodingSet
 
     Raises TranslationError if it is blank or too long, DataError for a file that cannot be read.
     """
-    reading = Reading.of(checkpoint, settings)
+    reading = Reading.from_settings(checkpoint, settings)
     if reading.reader is not None:
         return _encoded_frames(checkpoint, source, settings, reading)
     ids = checkpoint.source_tokenizer.encode("" if isinstance(source, str) and source.isspace() else source)
     if not ids:
         raise TranslationError("source: found a blank text, expected a sentence")
-    tags = reading.tags
-    read, warnings = reading.cut_line(ids)
+    tags, (read, warnings) = reading.tags, reading.cut_line(ids)
     check_length(checkpoint, "source", (*tags.source, *read, checkpoint.source_tokenizer.specials.eos))
     return Piece(ids=tuple(read), source_tags=tags.source, target_tags=tags.target, warnings=warnings)
 
 
 def _encoded_frames(checkpoint: Checkpoint, source: Source, settings: DecodingSettings, reading: Reading) -> Piece:
-    """Return a source that is no text; for a model that reads windows, at most one."""
+    """Return a non-text source; for a model that reads windows, at most one."""
     assert reading.reader is not None
     if settings.timestamps:
         raise SettingsError("inspection: found decoding.timestamps = true, expected false")
@@ -273,9 +161,10 @@ def _encoded_frames(checkpoint: Checkpoint, source: Source, settings: DecodingSe
     piece = replace(piece, target_tags=reading.tags.target)
     if UNKNOWN_LANGUAGE in piece.target_tags:
         with torch.inference_mode():
-            encoded = encode_pieces(checkpoint, [piece], checkpoint.model, needs_attention=False)
+            device = next(checkpoint.model.parameters()).device
+            encoded = checkpoint.model.start(*padded_sources([piece], checkpoint.source_tokenizer.specials, device))
         (language,) = detected_languages(checkpoint, checkpoint.model, encoded, 1)
-        tokens = SpeechTokens.of(checkpoint.target_tokenizer)
+        tokens = checkpoint.target_tokenizer.vocabulary.speech_tokens()
         piece = replace(piece, target_tags=tokens.with_language(piece.target_tags, language))
     return piece
 
@@ -285,8 +174,7 @@ def check_length(checkpoint: Checkpoint, side: str, ids: tuple[int, ...]) -> Non
     longest = checkpoint.config.model.max_positions - (checkpoint.config.model.target_tags if side == "target" else 0)
     if len(ids) > longest:
         raise TranslationError(
-            f"{side}: found {len(ids):,} tokens with the end mark, expected at most {longest:,}; "
-            "inspect one sentence at a time"
+            f"{side}: found {len(ids):,} tokens with EOS, expected at most {longest:,}; inspect one sentence at a time"
         )
 
 
@@ -300,7 +188,7 @@ class SentenceSearch:
     settings: DecodingSettings
 
     @classmethod
-    def of(cls, translator: Translator, source: Source, settings: DecodingSettings | None) -> "SentenceSearch":
+    def from_source(cls, translator: Translator, source: Source, settings: DecodingSettings | None) -> "SentenceSearch":
         """Encode the source; see `encoded_source`."""
         translator = without_default_engine(translator)
         chosen = settings or translator.config.decoding
@@ -308,9 +196,18 @@ class SentenceSearch:
         piece = encoded_source(translator.checkpoint, source, chosen)
         return cls(translator=translator, text=name_of(source), piece=piece, settings=chosen)
 
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The model and its tokenizers."""
+        return self.translator.checkpoint
+
     def sentence(self, target: Sequence[int]) -> Sentence:
-        """Return the source with the ids of a target."""
-        return sentence_of(self.translator.checkpoint, self.piece, target)
+        """Return the source and the ids of a target as tensors."""
+        specials, device = self.checkpoint.source_tokenizer.specials, next(self.checkpoint.model.parameters()).device
+        source, _ = padded_sources([self.piece], specials, device)
+        tags = Tags(source=self.piece.source_tags, target=self.piece.target_tags)
+        labels = torch.tensor(list(target), device=device)
+        return Sentence(source[0], labels, self.checkpoint.target_tokenizer.specials.bos, tags)
 
     @torch.inference_mode()
     def prepare(self, prefixes: Sequence[Sequence[int]] = ((),), *, greedy: bool = False) -> PreparedSearch:
@@ -320,7 +217,7 @@ class SentenceSearch:
             settings = settings.model_copy(update={"strategy": "beam", "beam": 1, "nbest": 1})
         stepper = self.translator.models.stepper(attentive=strategy_from(settings).coverage is not None)
         pieces = [self.piece] * len(prefixes)
-        ready = prepare_search(self.translator.checkpoint, pieces, settings, stepper, self.translator.fusion)
+        ready = prepare_search(self.checkpoint, pieces, settings, stepper, self.translator.fusion)
         if not any(prefixes):
             return ready
         # Keep the limit of the inspected search, but allow scoring a whole target that is longer.
@@ -337,25 +234,97 @@ class SentenceSearch:
 
     def best_of_each(self, prefixes: Sequence[Sequence[int]], *, greedy: bool = False) -> list[Hypothesis | None]:
         """Return the same as `best` for each prefix, None if rules forbid all targets. The searches run together."""
-        found: list[Hypothesis | None] = [None] * len(prefixes)
-        left = list(range(len(prefixes)))
-        while left:
+        possible = list(range(len(prefixes)))
+        best: dict[int, Hypothesis] = {}
+        while possible and not best:
             try:
-                ready = self.prepare([prefixes[number] for number in left], greedy=greedy)
-                best = best_of(ready.beams(), ready.strategy, len(left))
+                ready = self.prepare([prefixes[number] for number in possible], greedy=greedy)
+                hypotheses = best_of(ready.beams(), ready.strategy, len(possible))
             except SearchError as error:
-                del left[error.sentence]
-                continue
-            for number, hypotheses in zip(left, best, strict=True):
-                found[number] = hypotheses[0]
-            break
-        return found
+                del possible[error.sentence]
+            else:
+                best = {number: each[0] for number, each in zip(possible, hypotheses, strict=True)}
+        return [best.get(number) for number in range(len(prefixes))]
 
     def best_or_none(self, prefix: Sequence[int], *, greedy: bool = False) -> Hypothesis | None:
         """Return the same as `best`, or None if rules forbid all targets."""
         return self.best_of_each([prefix], greedy=greedy)[0]
 
     def forced(self, ids: Sequence[int]) -> Hypothesis | None:
-        """Score a whole target, end mark included, as the search would; None if rules forbid it."""
-        found = self.best_or_none(ids, greedy=True)
-        return found if found is not None and found.tokens == tuple(ids) else None
+        """Score a whole target, EOS included, as the search would; None if rules forbid it."""
+        hypothesis = self.best_or_none(ids, greedy=True)
+        return hypothesis if hypothesis is not None and hypothesis.tokens == tuple(ids) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceInputs:
+    """The target to trace, and the search of its source with the settings that it is compared with.
+
+    target: its ids, which end with EOS if `finished_by` is "eos".
+    """
+
+    search: SentenceSearch
+    target: tuple[int, ...]
+    origin: Literal["search", "given"]
+    finished_by: Literal["eos", "length"]
+
+    @property
+    def source(self) -> tuple[int, ...]:
+        """The ids of a text, with tags and EOS."""
+        return (*self.search.piece.read_ids, self.search.checkpoint.source_tokenizer.specials.eos)
+
+    def source_spans(self) -> list[tuple[int, int]]:
+        """Return the characters [begin, end) of the normalised text for each of `source` but EOS."""
+        checkpoint, piece = self.search.checkpoint, self.search.piece
+        reading = Reading.from_settings(checkpoint, self.search.settings)
+        spans, _ = reading.cut_line(checkpoint.source_tokenizer.spans_in(self.search.text))
+        return [(0, 0)] * len(piece.source_tags) + list(spans)
+
+    def sentence(self) -> Sentence:
+        """Return source and target as tensors."""
+        return self.search.sentence(self.target)
+
+    def rules(self) -> list[Rule]:
+        """Return the decoding rules of the settings."""
+        return build_rules(self.search.checkpoint.target_tokenizer, [bool(self._prefix())], self.search.settings)
+
+    def limit(self) -> int:
+        """Return the length limit of the search, or the length of the target if that is larger."""
+        search = self.search
+        limit = target_limit(search.checkpoint, len(search.piece.ids), len(self._prefix()), search.settings)
+        return max(limit, len(self.target))
+
+    def _prefix(self) -> list[int]:
+        return self.search.checkpoint.target_tokenizer.encode(self.search.settings.prefix)
+
+
+def trace_inputs(
+    translator: Translator, source: Source, target: str | TextHypothesis | None, settings: DecodingSettings | None
+) -> TraceInputs:
+    """Encode a source and its target: a text, a hypothesis, or (None) the model's own translation.
+
+    Raises TranslationError for a blank source, for a target without tokens, and if a side is longer than the model
+    reads: a line is always inspected as a whole. Raises DataError for a file that cannot be read.
+    """
+    search = SentenceSearch.from_source(single_model(translator), source, settings)
+    checkpoint = search.checkpoint
+    origin: Literal["search", "given"] = "given"
+    if target is None:
+        origin = "search"
+        unsplit = search.settings.model_copy(update={"split": "never"})
+        hypotheses = search.translator.translate(source, settings=unsplit).hypotheses
+        if not hypotheses:
+            raise TranslationError("source: found digital silence, expected speech")
+        target = hypotheses[0]
+    eos = checkpoint.target_tokenizer.specials.eos
+    if not isinstance(target, str | TextHypothesis):
+        raise TypeError(f"target: found {type(target).__name__}, expected a string, a hypothesis or None")
+    labels = (*checkpoint.target_tokenizer.encode(target), eos) if isinstance(target, str) else target.ids
+    if not labels or eos in labels[:-1]:
+        raise TranslationError(
+            "target: the hypothesis was joined from several parts; expected one of a single sentence"
+        )
+    check_length(checkpoint, "target", labels)
+    return TraceInputs(
+        search=search, target=labels, origin=origin, finished_by="eos" if labels[-1] == eos else "length"
+    )

@@ -1,22 +1,28 @@
-"""A parallel forward pass over a finished target that records attention weights and layer states.
+"""A parallel forward pass over a finished target: attention weights, layer states and the steps' distributions.
 
 Layers receive their attention as a function (`DecoderLayer.forward`), so a recording pass passes in other functions.
 It registers no hooks on modules: other threads can translate with the same model at the same time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from translume.belief import Bias, NextToken, exact_topk
+from translume.config import DecodingSettings
+from translume.decoding import Rule, RuleContext, Truncation
+from translume.decoding.used_distribution import own_belief, used_log_probs
+from translume.inspection.values import Candidate, LensLayer, RuleEffect, Top
 from translume.model.attention import CrossAttention, SelfAttention
 from translume.model.embedding import Embedding, SegmentEmbedding
 from translume.model.frames import FrameEmbedding
 from translume.model.layout import Layout
 from translume.model.state import Selectable
 from translume.model.transformer import Decoder, Encoder, Transformer
+from translume.text import Tokenizer
 from translume.translator.planning import NO_TAGS, Tags
 
 SubLayer = Callable[[Tensor], Tensor]
@@ -24,10 +30,10 @@ SubLayer = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """What the encoder reads and target labels [t], on the device; bos: the target's start mark.
+    """What the encoder reads and target labels [t], on the device; bos: the id of BOS.
 
-    source: ids [S] with the end mark, or frames [L, F].
-    tags: of the languages; a text begins with its own, and the decoder reads the target's after the start mark.
+    source: ids [S] with EOS, or frames [L, F].
+    tags: of the languages; a text begins with its own, and the decoder reads the target's after BOS.
     """
 
     source: Tensor
@@ -37,11 +43,11 @@ class Sentence:
 
     @property
     def given(self) -> Tensor:
-        """The decoder's input [tags + t], the start mark first."""
+        """The decoder's input [tags + t], BOS first."""
         return torch.cat([self.labels.new_tensor([self.bos, *self.tags.target]), self.labels[:-1]])
 
     def blank(self, encoder: Encoder) -> Tensor:
-        """Return an empty source: the ids of tags and end mark, or as many frames that say nothing."""
+        """Return an empty source: the ids of tags and EOS, or as many frames that say nothing."""
         if isinstance(encoder.embedding, FrameEmbedding):
             return encoder.embedding.neutral(self.source)
         return torch.cat([self.source[: len(self.tags.source)], self.source[-1:]])
@@ -53,7 +59,7 @@ class LayerRecord:
 
     encoder: [B, H, S, S].  decoder: [B, H, t, t], None for a layer without self-attention.  cross: [B, H, t, S].
     states: [n, D] after each decoder layer, before the decoder's last norm.
-    Positions t are those of the labels; the start mark's column of `decoder` includes the tags after it.
+    Positions t are those of the labels; the column of BOS in `decoder` includes the tags after it.
     """
 
     encoder: list[Tensor] = field(default_factory=list)
@@ -62,13 +68,12 @@ class LayerRecord:
     states: list[Tensor] = field(default_factory=list)
 
     def without_tags(self, count: int) -> "LayerRecord":
-        """Return the records of one sentence without the positions of `count` tags after the start mark."""
+        """Return the records of one sentence without the positions of `count` tags after BOS."""
         if not count:
             return self
-        begin = [None if each is None else each[:, :, count:] for each in self.decoder]
         return LayerRecord(
             encoder=self.encoder,
-            decoder=[None if each is None else _folded(each, count) for each in begin],
+            decoder=[None if each is None else _folded(each[:, :, count:], count) for each in self.decoder],
             cross=[each[:, :, count:] for each in self.cross],
             states=[each[count:] for each in self.states],
         )
@@ -118,7 +123,7 @@ def separators_in(encoder: Encoder, source: Tensor) -> Tensor:
 
 
 def _folded(weights: Tensor, count: int) -> Tensor:
-    """Return weights [..., t + count] with the columns of `count` tags added to the start mark's."""
+    """Return weights [..., t + count] with the columns of `count` tags added to that of BOS."""
     return torch.cat([weights[..., : 1 + count].sum(-1, keepdim=True), weights[..., 1 + count :]], -1)
 
 
@@ -201,3 +206,160 @@ def _recorded(sublayer: SubLayer, weights: SubLayer, record: list[Tensor] | list
         return sublayer(x)
 
     return recorded
+
+
+@dataclass(frozen=True, slots=True)
+class UsedDistributions:
+    """log p_used [t, V] of one sentence, and the rules that changed each step."""
+
+    log_probs: Tensor
+    effects: tuple[tuple[RuleEffect, ...], ...]
+
+
+def used_distributions(
+    belief: NextToken, sentence: Sentence, rules: Sequence[Rule], *, limit: int, eos: int, settings: DecodingSettings
+) -> UsedDistributions:
+    """Apply rules, temperature and truncation to the predicted distributions [t, V] of a finished target.
+
+    belief: reshaped as in the search.  limit: the length limit of the search.
+    The rules are evaluated on each prefix of the target, as the search evaluates them.
+    """
+    prefix = torch.cat([sentence.labels.new_tensor([sentence.bos]), sentence.labels])[None]
+    none = sentence.labels.new_zeros(1)
+    own = own_belief(belief).log_probs().double()
+    biases: list[Bias] = []
+    effects: list[list[RuleEffect]] = [[] for _ in sentence.labels]
+    for step in range(len(sentence.labels)):
+        context = RuleContext(eos=eos, size=belief.size, step=step, sentences=none, limits=none + limit)
+        for rule in rules:
+            bias = rule(prefix[:, : 1 + step], context)
+            if bias is not None:
+                effects[step].append(RuleEffect(name=type(rule).__name__, moved=_moved(own[step, None], bias)))
+                biases.append(_at(bias, step, len(sentence.labels), belief.size))
+    drawing = settings.strategy in ("sampling", "stochastic")
+    used = used_log_probs(belief, Bias.join(biases), settings.temperature if drawing else 1.0).double()
+    if settings.strategy == "sampling":
+        used = _truncated(used, Truncation.of(settings), effects)
+    return UsedDistributions(used, tuple(map(tuple, effects)))
+
+
+def _at(bias: Bias, step: int, steps: int, size: int) -> Bias:
+    """Move the bias of a single row to row `step` of `steps` rows."""
+    allowed = None
+    if bias.allowed is not None:
+        allowed = torch.ones(steps, size, dtype=torch.bool, device=bias.allowed.device)
+        allowed[step] = bias.allowed
+    return Bias(bias.rows + step, bias.ids, bias.values, allowed)
+
+
+def _moved(log_probs: Tensor, bias: Bias) -> float:
+    """Return the total variation between a distribution [1, V] and the same with the bias, renormalised.
+
+    1 if the bias forbids all tokens.
+    """
+    own = log_probs.softmax(-1)
+    biased = bias.add_to(log_probs)
+    if bool(biased.isneginf().all()):
+        return 1.0
+    return min(1.0, float((biased.softmax(-1) - own).abs().sum()) / 2)
+
+
+def _truncated(used: Tensor, truncation: Truncation, effects: list[list[RuleEffect]]) -> Tensor:
+    """Restrict log p_used to the tokens that sampling draws from; record each cut as one more effect."""
+    if truncation.nothing:
+        return used
+    possible = ~used.isneginf().all(-1, keepdim=True)
+    kept = truncation.kept(used) | ~possible
+    cut = used.exp().masked_fill(kept, 0.0).sum(-1).tolist()
+    for step, mass in enumerate(cut):
+        if mass > 0.0:
+            effects[step].append(RuleEffect(name="Truncation", moved=mass))
+    return torch.where(possible, used.masked_fill(~kept, -torch.inf).log_softmax(-1), used)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelStatistics:
+    """What is known of each label y in its step's distribution p: log p(y), the rank of y, margin and entropy."""
+
+    log_p: float
+    rank: int
+    margin: float
+    entropy: float
+
+
+def statistics_of(log_probs: Tensor, labels: Tensor) -> list[LabelStatistics]:
+    """Return the statistics of labels [t] in distributions with log-probabilities [t, V]."""
+    own = log_probs.gather(1, labels[:, None])[:, 0]
+    columns = own, ranks(log_probs, labels), margins(log_probs, labels), entropies(log_probs)
+    return [LabelStatistics(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def entropies(log_probs: Tensor) -> Tensor:
+    """Return the entropies [t], −Σ p log p, of log-probabilities [t, V], in nats."""
+    entropy: Tensor = torch.special.entr(log_probs.exp()).sum(-1)
+    return entropy
+
+
+def ranks(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Return the rank [t] of each label by log-probabilities [t, V], from 1; ties by smaller id."""
+    own = log_probs.gather(1, labels[:, None])
+    ids = torch.arange(log_probs.size(1), device=labels.device)
+    before = (log_probs > own) | ((log_probs == own) & (ids < labels[:, None]))
+    return before.sum(-1) + 1
+
+
+def margins(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Return [t]: the probability of each label minus the largest probability of any other token."""
+    own = log_probs.gather(1, labels[:, None])[:, 0].exp()
+    others = log_probs.scatter(1, labels[:, None], -torch.inf).amax(-1).exp()
+    return own - others
+
+
+def top_candidates(
+    log_probs: Tensor, k: int, tokenizer: Tokenizer, model: Tensor, used: Tensor | None = None
+) -> list[Top]:
+    """Return the k likeliest possible tokens of each row of log-probabilities [t, V], and the mass of all others.
+
+    model, used: log p_model and log p_used [t, V], which every candidate reports; used is None in a logit lens.
+    """
+    values, ids = exact_topk(log_probs, min(k, log_probs.size(1)))
+    tails = log_probs.exp().scatter_(1, ids, 0.0).sum(-1).tolist()
+    possible = (~values.isneginf()).sum(-1).clamp_(min=1).tolist()
+    before = model.gather(1, ids).exp().tolist()
+    after = None if used is None else used.gather(1, ids).exp().tolist()
+    texts = tokenizer.tokens(ids.flatten().tolist())
+    found = []
+    for row, numbers in enumerate(ids.tolist()):
+        candidates = tuple(
+            Candidate(
+                id=numbers[place],
+                text=texts[row * len(numbers) + place],
+                p_model=before[row][place],
+                p_used=None if after is None else after[row][place],
+            )
+            for place in range(possible[row])
+        )
+        found.append(Top(candidates=candidates, tail=tails[row]))
+    return found
+
+
+def logit_lens(
+    model: Transformer, found: Pass, labels: Tensor, k: int, tokenizer: Tokenizer
+) -> list[tuple[LensLayer, ...]]:
+    """Return the head's prediction of each label [t] after each layer: the logit lens (nostalgebraist 2020).
+
+    In a pre-norm model, states must pass the decoder's last norm before the head; in a post-norm model they are already
+    normalised and `decoder.norm` is the identity.
+    """
+    layers = []
+    for number, state in enumerate(found.layers.states, start=1):
+        hidden = model.decoder.norm(state)
+        log_probs = model.head.next_token(hidden, found.context).log_probs().double()
+        tops = top_candidates(log_probs, k, tokenizer, log_probs)
+        layers.append(
+            [
+                LensLayer(layer=number, log_p=each.log_p, rank=each.rank, entropy=each.entropy, top=top)
+                for each, top in zip(statistics_of(log_probs, labels), tops, strict=True)
+            ]
+        )
+    return list(zip(*layers, strict=True))

@@ -4,7 +4,6 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,89 +14,10 @@ from translume.decoding import Beam, BeamStatus, Candidates, Ending, Hypothesis,
 from translume.decoding.scoring import Coverage
 from translume.errors import suggest_keywords
 from translume.inspection.inputs import SentenceSearch, check_length
-from translume.inspection.json_values import Document
+from translume.inspection.values import BeamRecord, Fate, Node, Target, Verdict
 from translume.text import Tokenizer
 from translume.translator import Translator
 from translume.translator.translator import Source
-
-Fate = Literal["continued", "best", "finished", "length", "outscored", "stopped", "forbidden"]
-Verdict = Literal["", "same", "search error", "model error", "forbidden"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A hypothesis at some length: its parent's tokens and one more.
-
-    id: its index in `nodes`.  parent: the id of the hypothesis it continues, None for a first token.  length: tokens.
-    token, text: the last token.  log_p: log p_model of that token.  log_prob: of all tokens.  total: log_prob plus the
-    terms of rules, reshaping, a language model or the strategy.  divisor, coverage, score: score = total / divisor +
-    coverage, the final score if the hypothesis ended here; coverage and score are None for a hypothesis that never
-    entered the beam of a search with a coverage penalty. Hypotheses of equal length are ranked by total.
-    place: its position in the beam, from 0, best first; None if it never entered the beam.
-    fate: "continued": it has a child that entered the beam or finished. "best": finished, and the result. "finished":
-    with its end mark or at the limit, but another hypothesis is the result. "length": the result, cut at the limit.
-    "outscored": it, or all its continuations, had a lower total than others. "stopped": it was in the beam when the
-    search ended because others had finished. "forbidden": rules left it no possible continuation.
-    """
-
-    id: int
-    parent: int | None
-    length: int
-    token: int
-    text: str
-    log_p: float
-    log_prob: float
-    total: float
-    divisor: float
-    coverage: float | None
-    score: float | None
-    place: int | None
-    fate: Fate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A whole target and its score; the terms are those of a `Node`.
-
-    score: None, and total −inf, if rules forbid the target.  node: its node in the record; None if the search never
-    reached its end.
-    """
-
-    text: str
-    tokens: tuple[str, ...]
-    ids: tuple[int, ...]
-    log_prob: float
-    total: float
-    score: float | None
-    finished_by: Literal["eos", "length"]
-    node: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeamRecord(Document):
-    """The search of one sentence.
-
-    strategy, width: of the search.  length_penalty, length_penalty_form: the penalty's exponent and form.
-    finished: the finished hypotheses, best first; the first is the result.  greedy: the result of greedy search.
-    beat_greedy: whether the result scores above it.
-    reference: a given target scored with the same model, rules and penalties; None if none was given.
-    verdict: "" without a reference; "same" if the result is the reference; "search error" if the reference scores above
-    the result, so that the search missed it; "model error" if the model prefers its own result; "forbidden" if rules
-    forbid the reference.
-    """
-
-    schema: Literal["beam/1"]
-    source: str
-    strategy: str
-    width: int
-    length_penalty: float
-    length_penalty_form: str
-    nodes: tuple[Node, ...]
-    finished: tuple[Target, ...]
-    greedy: Target
-    beat_greedy: bool
-    reference: Target | None
-    verdict: Verdict
 
 
 @suggest_keywords
@@ -109,7 +29,7 @@ def record_beam(
     The result is the best hypothesis by score, even if the settings rank translations by a utility. Raises
     TranslationError for a blank source, for a side that is longer than the model reads, or if rules forbid all targets.
     """
-    search = SentenceSearch.of(translator, source, settings)
+    search = SentenceSearch.from_source(translator, source, settings)
     tokenizer = translator.checkpoint.target_tokenizer
     tree = _record(search, tokenizer)
     finished = tree.finished()

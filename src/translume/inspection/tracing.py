@@ -1,19 +1,21 @@
-"""Trace a translation: recompute every step's distribution with parallel passes over the finished target."""
+"""Trace a translation, or a text of a language model: recompute every step's distribution in parallel passes."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
-from translume.config import Config, DecodingSettings
+from translume.config import Config, DecodingSettings, FrameSettings
+from translume.config.sources import ImageSettings
 from translume.decoding import reshaped
-from translume.errors import SettingsError, suggest_keywords
-from translume.inspection.attribution import DECIMALS, input_gradient, integrated_gradients, log_probs_after, occluded
-from translume.inspection.frames import traced_frames
+from translume.errors import SettingsError, TranslationError, suggest_keywords
+from translume.inspection.attribution import input_gradient, integrated_gradients, log_probs_after, matrix, occluded
 from translume.inspection.inputs import (
     TraceInputs,
     check_parts,
@@ -23,13 +25,14 @@ from translume.inspection.inputs import (
     trace_inputs,
     words_of,
 )
-from translume.inspection.passes import Pass, Sentence, forward, positions_in
-from translume.inspection.step_distributions import (
+from translume.inspection.passes import (
+    Pass,
+    Sentence,
     UsedDistributions,
-    entropies,
+    forward,
     logit_lens,
-    margins,
-    ranks,
+    positions_in,
+    statistics_of,
     top_candidates,
     used_distributions,
 )
@@ -37,42 +40,40 @@ from translume.inspection.values import (
     Attention,
     Attribution,
     Facts,
+    Frames,
     Heads,
-    LensLayer,
-    Matrix,
+    Method,
     Prior,
     Step,
     Term,
+    TextStep,
+    TextTrace,
+    Token,
     Trace,
 )
 from translume.model.transformer import Transformer
 from translume.text import SpecialIds
-from translume.translator import TextHypothesis, Translator
+from translume.translator import Generator, TextHypothesis, Translator
 from translume.translator.search import temperature_of
 from translume.translator.translator import Source
 
-Part = Literal[
-    "attention",
-    "lens",
-    "prior",
-    "terms",
-    "occlusion",
-    "occlusion-mask",
-    "occlusion-unknown",
-    "input-gradient",
-    "integrated-gradients",
-]
+Part = Literal["attention", "lens", "prior", "terms"] | Method
 DEFAULT_PARTS: tuple[Part, ...] = ("attention", "lens", "prior", "terms", "occlusion")
 """Parts of a trace by default: all but further attribution methods, each as expensive as everything else."""
 FRAME_PARTS: tuple[Part, ...] = ("attention", "lens", "prior", "terms", "occlusion-mask")
 """The same for sources of frames, from which a position cannot be removed or replaced by an unknown one."""
-ATTRIBUTION_METHODS: tuple[Part, ...] = (
+ATTRIBUTION_METHODS: tuple[Method, ...] = (
     "occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients",
 )  # fmt: skip
 """Parts that attribute target tokens to source tokens."""
-MOST_WEIGHTS = 1 << 22
+MAX_WEIGHTS = 1 << 22
 """Maximum number of attention weights of all encoder layers, and of all cross-attention, in a trace of frames."""
 PARTS: tuple[Part, ...] = (*DEFAULT_PARTS, *ATTRIBUTION_METHODS[1:])
+TextPart = Literal["attention", "lens"]
+TEXT_PARTS: tuple[TextPart, ...] = ("attention", "lens")
+FRAMES_PER_SECOND = 100.0
+"""Of recordings."""
+_LEVELS = 255
 
 
 @suggest_keywords
@@ -99,7 +100,8 @@ def trace(
     """
     check_parts(k, show or (), PARTS)
     inputs = trace_inputs(translator, source, target, settings)
-    reads = inputs.checkpoint.config.data.source
+    config = inputs.search.checkpoint.config
+    reads = config.data.source
     if reads.reader:
         for part in ("occlusion", "occlusion-unknown"):
             if part in (show or ()):
@@ -108,7 +110,7 @@ def trace(
                     f"with data.source = '{reads.kind}'"
                 )
     with torch.no_grad():
-        return _traced(inputs, k, frozenset(default_parts(inputs.checkpoint.config) if show is None else show))
+        return _traced(inputs, k, frozenset(default_parts(config) if show is None else show))
 
 
 def default_parts(config: Config) -> tuple[Part, ...]:
@@ -117,29 +119,29 @@ def default_parts(config: Config) -> tuple[Part, ...]:
 
 
 def _traced(inputs: TraceInputs, k: int, show: frozenset[Part]) -> Trace:
-    checkpoint, sentence = inputs.checkpoint, inputs.sentence()
+    search, sentence = inputs.search, inputs.sentence()
+    checkpoint, piece = search.checkpoint, search.piece
     model, tokenizer = checkpoint.model, checkpoint.target_tokenizer
     found = forward(model, sentence, attention="attention" in show)
     belief = model.head.next_token(found.hidden, found.context)
-    log_probs = belief.log_probs().double()  # [t, V]
-    steps = _steps(inputs, sentence, found, belief, log_probs, k, show)
+    steps = _steps(inputs, sentence, found, belief, k, show)
     own = [step.log_p_model for step in steps]
     spelt = inputs.target[:-1] if inputs.finished_by == "eos" else inputs.target
     target = tokenizer.decode(spelt)
-    if inputs.piece.frames is None:
-        source = checkpoint.source_tokenizer.normalise(inputs.given)
+    if piece.frames is None:
+        source = checkpoint.source_tokenizer.normalise(search.text)
         tokens = tokens_of(checkpoint.source_tokenizer, inputs.source, inputs.source_spans())
         source_tokens = joined(tokens, positions_in(model.encoder, sentence.source).tolist())
         source_words = words_of(source, source_tokens, special_tokens(checkpoint.source_tokenizer))
         frames = None
     else:
-        source, source_words = inputs.given, ()
-        source_tokens, frames = traced_frames(inputs, found)
+        source, source_words = search.text, ()
+        source_tokens, frames = _frames(inputs, piece.frames, found)
     target_tokens = tokens_of(tokenizer, inputs.target, tokenizer.spans(spelt))
     return Trace(
         schema="trace/1",
         facts=_facts(inputs, belief),
-        given=inputs.given,
+        given=search.text,
         source=source,
         target=target,
         origin=inputs.origin,
@@ -154,81 +156,73 @@ def _traced(inputs: TraceInputs, k: int, show: frozenset[Part]) -> Trace:
         terms=_terms(model, found) if "terms" in show else (),
         attributions=_attributions(inputs, sentence, found, show),
         frames=frames,
-        warnings=inputs.piece.warnings,
+        warnings=piece.warnings,
     )
 
 
 def _steps(
-    inputs: TraceInputs,
-    sentence: Sentence,
-    found: Pass,
-    belief: NextToken,
-    log_probs: Tensor,
-    k: int,
-    show: frozenset[Part],
+    inputs: TraceInputs, sentence: Sentence, found: Pass, belief: NextToken, k: int, show: frozenset[Part]
 ) -> tuple[Step, ...]:
-    """Return one step per target token; log_probs: [t, V], of `belief`."""
-    model, tokenizer = inputs.checkpoint.model, inputs.checkpoint.target_tokenizer
-    labels = sentence.labels
+    """Return one step per target token."""
+    model, tokenizer = inputs.search.checkpoint.model, inputs.search.checkpoint.target_tokenizer
+    labels, log_probs = sentence.labels, belief.log_probs().double()  # [t, V]
     used = _used(inputs, sentence, belief)
-    lenses: list[tuple[LensLayer, ...]] = [()] * len(labels)
-    if "lens" in show:
-        lenses = logit_lens(model, found, labels, k, tokenizer)
-    own = log_probs.gather(1, labels[:, None])[:, 0]
-    priors = _priors(inputs, sentence, own) if "prior" in show else [None] * len(labels)
-    own_used = used.log_probs.gather(1, labels[:, None])[:, 0]
+    statistics = statistics_of(log_probs, labels)
+    log_p_used: list[float] = used.log_probs.gather(1, labels[:, None])[:, 0].tolist()
     tops_model, tops_used = (
         top_candidates(each, k, tokenizer, log_probs, used.log_probs) for each in (log_probs, used.log_probs)
     )
-    columns = (own, own_used, entropies(log_probs), ranks(log_probs, labels), margins(log_probs, labels))
+    lenses = logit_lens(model, found, labels, k, tokenizer) if "lens" in show else [()] * len(labels)
+    priors: list[Prior | None] = [None] * len(labels)
+    if "prior" in show:
+        priors = _priors(model, sentence, [each.log_p for each in statistics])
     return tuple(
         Step(
-            p_model=math.exp(log_p_model),
-            log_p_model=log_p_model,
-            p_used=math.exp(log_p_used),
-            log_p_used=log_p_used,
-            rules=used.effects[place],
-            top_model=tops_model[place],
-            top_used=tops_used[place],
-            entropy=entropy,
-            rank=rank,
-            margin=margin,
-            lens=lenses[place],
-            prior=priors[place],
+            p_model=math.exp(of_model.log_p),
+            log_p_model=of_model.log_p,
+            p_used=math.exp(log_p_used[index]),
+            log_p_used=log_p_used[index],
+            rules=used.effects[index],
+            top_model=tops_model[index],
+            top_used=tops_used[index],
+            entropy=of_model.entropy,
+            rank=of_model.rank,
+            margin=of_model.margin,
+            lens=lenses[index],
+            prior=priors[index],
         )
-        for place, (log_p_model, log_p_used, entropy, rank, margin) in enumerate(
-            zip(*(column.tolist() for column in columns), strict=True)
-        )
+        for index, of_model in enumerate(statistics)
     )
 
 
 def _used(inputs: TraceInputs, sentence: Sentence, belief: NextToken) -> UsedDistributions:
     """Return the distributions after reshaping, rules, temperature and truncation."""
-    settings = inputs.settings
+    checkpoint, settings = inputs.search.checkpoint, inputs.search.settings
 
     def step(prefix: Tensor, state: Any) -> tuple[NextToken, Any]:
         return belief, state
 
-    temperature = temperature_of(inputs.checkpoint, settings)
+    temperature = temperature_of(checkpoint, settings)
     shaped, _ = reshaped(step, temperature=temperature, unsmooth=settings.unsmooth)(sentence.given[None], None)
-    eos = inputs.checkpoint.target_tokenizer.specials.eos
+    eos = checkpoint.target_tokenizer.specials.eos
     return used_distributions(shaped, sentence, inputs.rules(), limit=inputs.limit(), eos=eos, settings=settings)
 
 
-def _priors(inputs: TraceInputs, sentence: Sentence, own: Tensor) -> list[Prior | None]:
-    """Return the predictions for an empty source; see `Sentence.blank`.  own: [t], log p of the labels."""
-    model = inputs.checkpoint.model
-    blank = log_probs_after(model, sentence, sentence.blank(model.encoder)[None])[0].double()
-    gains = own - blank
-    rows = zip(blank.tolist(), gains.tolist(), gains.isfinite().tolist(), strict=True)
-    return [Prior(log_p=log_p, gain=gain if finite else None) for log_p, gain, finite in rows]
+def _priors(model: Transformer, sentence: Sentence, log_probs: Sequence[float]) -> list[Prior | None]:
+    """Return the predictions for an empty source; see `Sentence.blank`.  log_probs: [t], of the labels."""
+    blank: list[float] = log_probs_after(model, sentence, sentence.blank(model.encoder)[None])[0].double().tolist()
+    gains = [log_p - without for log_p, without in zip(log_probs, blank, strict=True)]
+    return [
+        Prior(log_p=without, gain=gain if math.isfinite(gain) else None)
+        for without, gain in zip(blank, gains, strict=True)
+    ]
 
 
 def _attention(found: Pass) -> Attention:
     layers = found.layers
-    encoder = layers.encoder if sum(layer.numel() for layer in layers.encoder) <= MOST_WEIGHTS else []
+    encoder = layers.encoder if sum(layer.numel() for layer in layers.encoder) <= MAX_WEIGHTS else []
     cross = layers.cross
-    if sum(layer.numel() for layer in cross) > MOST_WEIGHTS:
+    if sum(layer.numel() for layer in cross) > MAX_WEIGHTS:
         cross = [layer.mean(1, keepdim=True) for layer in cross]
     return Attention(
         encoder=tuple(_heads(layer) for layer in encoder),
@@ -239,36 +233,30 @@ def _attention(found: Pass) -> Attention:
 
 def _heads(weights: Tensor) -> Heads:
     """Convert weights [1, H, t, S] to nested tuples."""
-    return tuple(_matrix(head) for head in weights[0])
-
-
-def _matrix(values: Tensor) -> Matrix:
-    return tuple(map(tuple, values.double().round(decimals=DECIMALS).tolist()))
+    return tuple(map(matrix, weights[0]))
 
 
 def _terms(model: Transformer, found: Pass) -> tuple[Term, ...]:
     terms = model.head.terms(found.hidden, found.context)
-    return tuple(Term(name=name, values=_matrix(values)) for name, values in terms.items())
+    return tuple(Term(name=name, values=matrix(values)) for name, values in terms.items())
 
 
 def _attributions(
     inputs: TraceInputs, sentence: Sentence, found: Pass, show: frozenset[Part]
 ) -> tuple[Attribution, ...]:
-    model = inputs.checkpoint.model
-    unknown = inputs.checkpoint.source_tokenizer.specials.unk
-    shown = []
-    for method in ("occlusion", "occlusion-mask", "occlusion-unknown"):
-        if method in show:
-            shown.append(occluded(model, sentence, found, method, unknown))
-    if "input-gradient" in show:
-        shown.append(input_gradient(model, sentence))
-    if "integrated-gradients" in show:
-        shown.append(integrated_gradients(model, sentence))
-    return tuple(shown)
+    model, unknown = inputs.search.checkpoint.model, inputs.search.checkpoint.source_tokenizer.specials.unk
+    compute: dict[Method, Callable[[], Attribution]] = {
+        "occlusion": lambda: occluded(model, sentence, found, "occlusion", unknown),
+        "occlusion-mask": lambda: occluded(model, sentence, found, "occlusion-mask", unknown),
+        "occlusion-unknown": lambda: occluded(model, sentence, found, "occlusion-unknown", unknown),
+        "input-gradient": lambda: input_gradient(model, sentence),
+        "integrated-gradients": lambda: integrated_gradients(model, sentence),
+    }
+    return tuple(attribute() for method, attribute in compute.items() if method in show)
 
 
 def _facts(inputs: TraceInputs, belief: NextToken) -> Facts:
-    checkpoint, settings = inputs.checkpoint, inputs.settings
+    checkpoint, settings = inputs.search.checkpoint, inputs.search.settings
     temperature = temperature_of(checkpoint, settings)
     if settings.strategy in ("sampling", "stochastic"):
         temperature *= settings.temperature
@@ -315,3 +303,143 @@ def _floor(checkpoint: Checkpoint, specials: SpecialIds, size: int) -> float | N
     elif training.label_smoothing_over == "others":
         size -= 1
     return training.label_smoothing / size
+
+
+def _frames(inputs: TraceInputs, frames: NDArray[np.float32], found: Pass) -> tuple[tuple[Token, ...], Frames]:
+    """Return the positions of a source of frames as tokens, and the source itself."""
+    settings = inputs.search.checkpoint.config.data.source
+    assert isinstance(settings, FrameSettings)
+    if settings.window:
+        frames = frames[: _end_of_sound(frames)]
+    stride = 1 << settings.convolutions
+    timed = settings.kind in ("audio", "whisper")
+    tokens = []
+    for place in range(found.memory.size(1)):
+        begin, end = (min(each * stride, len(frames)) for each in (place, place + 1))
+        text = f"{place * stride / FRAMES_PER_SECOND:.2f}" if timed else str(place * stride)
+        tokens.append(Token(id=0, text=text, begin=begin, end=end))
+    spans, aligned_by = _spans(inputs, found)
+    low, high = (0.0, 1.0) if settings.kind == "image" else (float(frames.min()), float(frames.max()))
+    levels = np.rint((frames - low) * (_LEVELS / ((high - low) or 1.0))).astype(int)
+    return tuple(tokens), Frames(
+        kind=settings.kind,
+        per_second=FRAMES_PER_SECOND if timed else 0.0,
+        colors=settings.size // settings.height if isinstance(settings, ImageSettings) else 1,
+        low=low,
+        high=high,
+        levels=tuple(map(tuple, levels.tolist())),
+        spans=tuple((tokens[first].begin, tokens[last - 1].end) if last > first else (0, 0) for first, last in spans),
+        aligned_by=aligned_by,
+    )
+
+
+def _end_of_sound(frames: NDArray[np.float32]) -> int:
+    """Return the number of frames before the silence with which a window is filled up; at least 1."""
+    sounding = np.flatnonzero(frames.max(1) > frames.min())
+    return int(sounding[-1]) + 1 if len(sounding) else 1
+
+
+def _spans(inputs: TraceInputs, found: Pass) -> tuple[list[tuple[int, int]], Literal["", "ctc", "attention"]]:
+    """Return the positions [first, last) of each target token, and how they were found."""
+    model, specials = inputs.search.checkpoint.model, inputs.search.checkpoint.target_tokenizer.specials
+    count = len(inputs.target) - (inputs.finished_by == "eos")
+    end = [(0, 0)] * (len(inputs.target) - count)
+    if model.ctc is not None:
+        log_probs = model.ctc.log_probs(found.memory)[0].double().cpu().numpy()
+        spans = ctc_alignment(log_probs, inputs.target[:count], specials.bos)
+        if spans is not None:
+            return spans + end, "ctc"
+    if not found.layers.cross:
+        return [(0, 0)] * len(inputs.target), ""
+    weights = found.layers.cross[max(0, len(found.layers.cross) - 2)][0].mean(0)  # [t, S]
+    places = torch.argmax(weights[:count], 1).tolist()
+    return [(place, place + 1) for place in places] + end, "attention"
+
+
+def ctc_alignment(log_probs: NDArray[np.float64], target: Sequence[int], blank: int) -> list[tuple[int, int]] | None:
+    """Return the positions [first, last) of each token in the most likely alignment of a target with its source.
+
+    log_probs: [S, V], of tokens and the blank.  None if the target needs more positions than the source has.
+    """
+    states = [blank]
+    for id_ in target:
+        states += [id_, blank]
+    scores = log_probs[:, states]  # [S, 2t + 1]
+    count = len(states)
+    skips = np.array([place % 2 == 1 and place > 1 and states[place] != states[place - 2] for place in range(count)])
+    best = np.full(count, -np.inf)
+    best[:2] = scores[0, :2]
+    moves = np.zeros(scores.shape, np.int8)
+    for place in range(1, len(scores)):
+        options = np.full((3, count), -np.inf)
+        options[0] = best
+        options[1, 1:] = best[:-1]
+        options[2, 2:] = np.where(skips[2:], best[:-2], -np.inf)
+        moves[place] = options.argmax(0)
+        best = options.max(0) + scores[place]
+    state = count - 1 if count == 1 or best[-1] >= best[-2] else count - 2
+    if best[state] == -np.inf:
+        return None
+    spans = [(0, 0)] * len(target)
+    for place in range(len(scores) - 1, -1, -1):
+        if state % 2:
+            last = spans[state // 2][1] or place + 1
+            spans[state // 2] = (place, last)
+        state -= int(moves[place][state])
+    return spans
+
+
+@suggest_keywords
+def trace_text(generator: Generator, text: str, *, k: int = 5, show: Collection[TextPart] = TEXT_PARTS) -> TextTrace:
+    """Return the predicted distribution before every token of a text and before its EOS.
+
+    k: how many of the likeliest tokens are listed; no other number depends on it.  show: further parts to compute.
+    The numbers come from the PyTorch model in its own dtype, whatever engine generates. Raises TranslationError for a
+    text without tokens or longer than the model reads, SettingsError for unknown parts.
+    """
+    check_parts(k, show, TEXT_PARTS)
+    checkpoint, tokenizer = generator.checkpoint, generator.tokenizer
+    ids = tokenizer.encode(text)
+    if not ids:
+        raise TranslationError("text: found a blank text, expected a text to inspect")
+    if len(ids) >= generator.context:
+        raise TranslationError(f"text: found {len(ids) + 1:,} tokens with EOS, expected at most {generator.context:,}")
+    specials, model = tokenizer.specials, checkpoint.model
+    device = next(model.parameters()).device
+    labels = torch.tensor([*ids, specials.eos], device=device)
+    with torch.no_grad():
+        sentence = Sentence(labels[-1:], labels, specials.bos)
+        found = forward(model, sentence, attention="attention" in show)
+        belief = model.head.next_token(found.hidden, found.context)
+        log_probs = belief.log_probs().double()
+        lenses = logit_lens(model, found, labels, k, tokenizer) if "lens" in show else [()] * len(labels)
+        tops, statistics = top_candidates(log_probs, k, tokenizer, log_probs), statistics_of(log_probs, labels)
+    log_p = [each.log_p for each in statistics]
+    tokens = tokens_of(tokenizer, labels.tolist(), tokenizer.spans_in(text))
+    normalised = tokenizer.normalise(text)
+    attention = None
+    if "attention" in show:
+        attention = tuple(None if each is None else _heads(each) for each in found.layers.decoder)
+    return TextTrace(
+        schema="text/1",
+        digest=checkpoint.digest,
+        given=text,
+        text=normalised,
+        log_p=sum(log_p),
+        tokens=tokens,
+        words=words_of(normalised, tokens, special_tokens(tokenizer), log_p),
+        steps=tuple(
+            TextStep(
+                p=math.exp(each.log_p),
+                log_p=each.log_p,
+                top=top,
+                entropy=each.entropy,
+                rank=each.rank,
+                margin=each.margin,
+                lens=lens,
+            )
+            for each, top, lens in zip(statistics, tops, lenses, strict=True)
+        ),
+        attention=attention,
+        facts=model_facts(checkpoint, specials, belief),
+    )

@@ -1,9 +1,7 @@
 """What-if questions: force another token, explain why a text was not the translation, edit the source."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
 
 import torch
 
@@ -11,103 +9,17 @@ from translume.config import DecodingSettings
 from translume.decoding import Hypothesis
 from translume.errors import TranslationError, suggest_keywords
 from translume.inspection.inputs import SentenceSearch, check_length, single_model
-from translume.inspection.json_values import Document
-from translume.inspection.passes import forward
-from translume.inspection.step_distributions import ranks
+from translume.inspection.passes import forward, ranks
+from translume.inspection.values import Choice, Edited, Forced, Fork, Outcome, WhyNot
 from translume.text import Tokenizer
-from translume.text.tokenizer import MARK
+from translume.text.imported import SPACE
 from translume.translator import TextHypothesis, Translator
 from translume.translator.translator import Source
 
 FORCED_TOGETHER = 16
-"""The most forced tokens whose searches run together."""
+"""Maximum number of forced tokens whose searches run together."""
 POSITIONS_TOGETHER = 2048
-"""The most encoder positions of such searches, each of which has a copy of the source; a recording has 1,500."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """A whole target.  log_prob: the sum of token_log_probs, in nats.  score: the score by which a search ranks it."""
-
-    text: str
-    tokens: tuple[str, ...]
-    ids: tuple[int, ...]
-    token_log_probs: tuple[float, ...]
-    log_prob: float
-    score: float
-    finished_by: Literal["eos", "length"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A token at a fork: its probability by p_model, log-probability in nats and rank from 1."""
-
-    id: int
-    text: str
-    p_model: float
-    log_p_model: float
-    rank: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fork:
-    """Where two targets diverge: after `step` common tokens, one continues with `chosen`, the other with `wanted`."""
-
-    step: int
-    chosen: Choice
-    wanted: Choice
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forced(Document):
-    """The effect of forcing another token at one step of a target.
-
-    before: the original target.  after: the best target that begins with the tokens before the fork and the forced
-    tokens; the first forced token is `fork.wanted`.
-    """
-
-    schema: Literal["forced/1"]
-    source: str
-    before: Outcome
-    fork: Fork
-    after: Outcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhyNot(Document):
-    """Why a text was not the translation.
-
-    found: the search's result.  fork: the first difference between it and the given text; None if there is none.
-    continued: the best target with the given text's token at the fork; None without a fork, or if rules forbid it.
-    wanted: the given text with the scores that the search would give it; None if rules forbid it.
-    """
-
-    schema: Literal["why-not/1"]
-    source: str
-    text: str
-    found: Outcome
-    fork: Fork | None
-    continued: Outcome | None
-    wanted: Outcome | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edited(Document):
-    """The effect of editing the source.
-
-    before, after: the translations of the original and the edited source.  step: the number of tokens that both share
-    at the beginning; None if they are equal.
-    moves: for each token of `before`, its log-probability given the edited source minus that given the original, in
-    nats; None if either is −inf.
-    """
-
-    schema: Literal["edited/1"]
-    source: str
-    edited: str
-    before: Outcome
-    after: Outcome
-    step: int | None
-    moves: tuple[float | None, ...]
+"""Maximum number of encoder positions of such searches. Each has a copy of the source; a recording has 1,500."""
 
 
 @suggest_keywords
@@ -170,7 +82,7 @@ def force_tokens(
 def why_not(translator: Translator, source: Source, text: str, *, settings: DecodingSettings | None = None) -> WhyNot:
     """Compare `text` with the translation: the first difference, both probabilities there, and both continuations."""
     translator = single_model(translator)
-    search = SentenceSearch.of(translator, source, settings)
+    search = SentenceSearch.from_source(translator, source, settings)
     tokenizer = translator.checkpoint.target_tokenizer
     ids = (*tokenizer.encode(text), tokenizer.specials.eos)
     check_length(translator.checkpoint, "text", ids)
@@ -201,7 +113,7 @@ def edit_source(
     """Translate an edited source, and measure how the log-probabilities of the original translation change."""
     translator = single_model(translator)
     tokenizer = translator.checkpoint.target_tokenizer
-    one, other = (SentenceSearch.of(translator, text, settings) for text in (source, edited))
+    one, other = (SentenceSearch.from_source(translator, text, settings) for text in (source, edited))
     before, after = one.best(), other.best()
     own, moved = (_log_probs(search, before.tokens) for search in (one, other))
     gains = (moved - own).tolist()
@@ -229,7 +141,7 @@ def _before(
     translator: Translator, source: Source, target: TextHypothesis | None, settings: DecodingSettings | None
 ) -> tuple[SentenceSearch, Outcome]:
     """Return the search for a source, and the target in which tokens are forced."""
-    search = SentenceSearch.of(single_model(translator), source, settings)
+    search = SentenceSearch.from_source(single_model(translator), source, settings)
     tokenizer = search.translator.checkpoint.target_tokenizer
     return search, _outcome(search.best(), tokenizer) if target is None else _of_text(target)
 
@@ -287,20 +199,20 @@ def _ids(tokenizer: Tokenizer, token: str | int, replaced: int) -> tuple[int, ..
     if not token.strip():
         raise TranslationError("token: found a blank text, expected a piece of the target's vocabulary")
     pieces = {piece: id_ for id_, piece in enumerate(tokenizer.pieces())}
-    begins = replaced == tokenizer.specials.eos or tokenizer.tokens([replaced])[0].startswith(MARK)
-    for piece in (MARK + token, token) if begins else (token, MARK + token):
+    begins = replaced == tokenizer.specials.eos or tokenizer.tokens([replaced])[0].startswith(SPACE)
+    for piece in (SPACE + token, token) if begins else (token, SPACE + token):
         if piece in pieces:
             return (pieces[piece],)
     spelt = tuple(tokenizer.encode(token))
     if spelt and tokenizer.specials.unk not in spelt:
         return spelt
-    close = get_close_matches(token, [piece.removeprefix(MARK) for piece in pieces], n=1)
+    close = get_close_matches(token, [piece.removeprefix(SPACE) for piece in pieces], n=1)
     hint = f"; did you mean '{close[0]}'?" if close else ""
     raise TranslationError(f"token: found '{token}', expected a piece of the target's vocabulary{hint}")
 
 
 def _outcome(found: Hypothesis, tokenizer: Tokenizer) -> Outcome:
-    return _of_text(TextHypothesis.of(found, tokenizer))
+    return _of_text(TextHypothesis.from_hypothesis(found, tokenizer))
 
 
 def _of_text(found: TextHypothesis) -> Outcome:

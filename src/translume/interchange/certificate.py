@@ -1,23 +1,42 @@
-"""Compare an exported or imported model with its original: teacher-forced log-probabilities of random sentences."""
+"""What a model must have in common with its export or original: settings, log-probabilities of random sentences."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from translume.checkpoint import Checkpoint
-from translume.errors import TranslumeError
-from translume.model import Transformer
+from translume.config import ModelSettings
+from translume.errors import SettingsError, TranslumeError
+from translume.json_values import JsonValue
 
-SENTENCES, LONGEST = 50, 31
+SENTENCES, MAX_TOKENS = 50, 31
+TOLERANCE = 1e-3
+"""Largest accepted |Δ log p| of a token in float32, in nats. For other formats it is reported but not limited."""
+
+
+def require_settings(settings: ModelSettings, possible: Mapping[str, Sequence[object]], target: str) -> None:
+    """Raise SettingsError naming the first [model] setting that has another value than those that a target has."""
+    for name, values in possible.items():
+        value = getattr(settings, name)
+        if value not in values:
+            wanted = " or ".join(map(repr, values))
+            raise SettingsError(f"model.{name}: found {value!r}, expected {wanted} for {target}")
+
+
+def require_linear_head(checkpoint: Checkpoint, target: str) -> None:
+    """Raise SettingsError for a head that is not one linear map and a softmax."""
+    if not checkpoint.model.head.plain():
+        kind = checkpoint.config.model.head.kind
+        raise SettingsError(f"model.head.kind: found {kind!r}, expected a linear map and a softmax for {target}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
+class Certificate(JsonValue):
     """The result of comparing two models.
 
     sentences, tokens: how many were compared.  difference: largest |Δ log p| of a token, in nats.
@@ -32,9 +51,12 @@ class Certificate:
     dtype: str
     same_translations: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the certificate as a JSON object."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+    def __str__(self) -> str:
+        """Return the differences as one phrase."""
+        return (
+            f"{self.tokens} tokens of {self.sentences} random sentences differ by at most {self.difference:.2g} nats, "
+            f"{self.mean_difference:.2g} on average"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +74,21 @@ class ForcedTargets:
     log_probs: list[list[float]]
     frames: tuple[Tensor, ...] = ()
 
-    def certificate(self, found: Sequence[Sequence[float]], dtype: str) -> Certificate:
-        """Compare the log-probabilities `found` with ours.
+    def examples(self, checkpoint: Checkpoint) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield the source [1, S] or [1, L, F], what the decoder reads [1, T], and the labels [T], of each pair."""
+        specials, eos = checkpoint.target_tokenizer.specials, checkpoint.source_tokenizer.specials.eos
+        sources = self.frames or [torch.tensor([[*source, eos]]) for source in self.sources]
+        for source, target in zip(sources, self.targets, strict=True):
+            yield source, torch.tensor([[specials.bos, *target]]), torch.tensor([*target, specials.eos])
+
+    def certificate(self, log_probs: Sequence[Sequence[float]], dtype: str) -> Certificate:
+        """Compare the log-probabilities of the other toolkit with ours.
 
         Raises TranslumeError if one is NaN, or infinite in one model only; ValueError if their number differs.
         """
         pairs = [
             pair
-            for ours, theirs in zip(self.log_probs, found, strict=True)
+            for ours, theirs in zip(self.log_probs, log_probs, strict=True)
             for pair in list(zip(ours, theirs, strict=True))[self.given :]
         ]
         differences = [0.0 if ours == theirs else abs(ours - theirs) for ours, theirs in pairs]
@@ -70,23 +99,40 @@ class ForcedTargets:
                     "for one token, expected finite numbers in both"
                 )
         return Certificate(
-            sentences=len(found),
+            sentences=len(log_probs),
             tokens=len(pairs),
             difference=max(differences),
             mean_difference=sum(differences) / len(differences),
             dtype=dtype,
         )
 
+    def compare(
+        self, log_probs: Sequence[Sequence[float]], toolkit: str, place: Path, dtype: str = "float32"
+    ) -> Certificate:
+        """As `certificate`; raises TranslumeError also if weights in float32 differ by more than TOLERANCE."""
+        certificate = self.certificate(log_probs, dtype)
+        if dtype == "float32" and certificate.difference > TOLERANCE:
+            raise TranslumeError(
+                f"{place}: {toolkit} differs by {certificate.difference:.2g} nats a token, expected at most {TOLERANCE}"
+            )
+        return certificate
+
+
+def label_log_probs(logits: Tensor, labels: Tensor) -> list[float]:
+    """Return the log-probabilities of labels [T] for logits [1, T, V]."""
+    log_probs: list[float] = logits[0].float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
+    return log_probs
+
 
 @torch.no_grad()
 def forced_targets(checkpoint: Checkpoint, count: int = SENTENCES) -> ForcedTargets:
-    """Score random sentences of 1 to LONGEST tokens, drawn from the vocabulary without special tokens.
+    """Score random sentences of 1 to MAX_TOKENS tokens, drawn from the vocabulary without special tokens.
 
     For a model that reads no text, sources are random frames.
     """
     generator = torch.Generator().manual_seed(1)
     settings = checkpoint.config.model
-    longest = min(LONGEST, settings.max_positions - 1 - max(settings.source_tags, settings.target_tags))
+    longest = min(MAX_TOKENS, settings.max_positions - 1 - max(settings.source_tags, settings.target_tags))
     sides = []
     for tokenizer, tags in (
         (checkpoint.source_tokenizer, settings.source_tags),
@@ -99,38 +145,33 @@ def forced_targets(checkpoint: Checkpoint, count: int = SENTENCES) -> ForcedTarg
         codes = [*tokenizer.languages.values()] or ids.tolist()
         sides.append([[codes[place % len(codes)]] * tags + row for place, row in enumerate(rows)])
     sources, targets = sides
-    eos, frames, together = checkpoint.source_tokenizer.specials.eos, tuple[Tensor, ...](), count
-    read = [torch.tensor([*source, eos]) for source in sources]
+    frames, together = tuple[Tensor, ...](), count
     if checkpoint.config.data.source.reader:
-        one = torch.ones(1, 1, dtype=torch.bool)
-        frames = tuple(checkpoint.model.encoder.embedding.example(one, generator)[0] for _ in targets)
-        sources, read, together = [], [each[0] for each in frames], 1  # a window of sound has 1,500 positions
+        mask = torch.ones(1, 1, dtype=torch.bool)
+        frames = tuple(checkpoint.model.encoder.embedding.example(mask, generator)[0] for _ in targets)
+        sources, together = [], 1  # a window of sound has 1,500 positions
+    unscored = ForcedTargets(given=settings.target_tags, sources=sources, targets=targets, log_probs=[], frames=frames)
+    examples = list(unscored.examples(checkpoint))
+    log_probs = [
+        row for start in range(0, count, together) for row in _score(checkpoint, examples[start : start + together])
+    ]
     return ForcedTargets(
-        given=settings.target_tags,
-        sources=sources,
-        targets=targets,
-        log_probs=[
-            row
-            for start in range(0, count, together)
-            for row in _log_probs(checkpoint, read[start : start + together], targets[start : start + together])
-        ],
-        frames=frames,
+        given=settings.target_tags, sources=sources, targets=targets, log_probs=log_probs, frames=frames
     )
 
 
-def _log_probs(checkpoint: Checkpoint, sources: list[Tensor], targets: list[list[int]]) -> list[list[float]]:
-    """Return the log-probabilities of each target and its EOS, given sources [S] or [L, F]."""
-    model: Transformer = checkpoint.model
-    device = next(model.parameters()).device
-    specials = checkpoint.target_tokenizer.specials
-    read, mask = _padded(sources)
-    given, target_mask = _padded([torch.tensor([specials.bos, *target]) for target in targets])
-    labels, _ = _padded([torch.tensor([*target, specials.eos]) for target in targets])
-    scores = model.score(*(each.to(device) for each in (read, mask, given, labels, target_mask)))
-    return [row[: len(target) + 1] for row, target in zip(scores.tolist(), targets, strict=True)]
+def _score(checkpoint: Checkpoint, examples: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[list[float]]:
+    """Return the log-probabilities of the labels of some examples, in one batch."""
+    sources, read, labels = zip(*examples, strict=True)
+    source, mask = _padded([each[0] for each in sources])
+    target, target_mask = _padded([each[0] for each in read])
+    device = next(checkpoint.model.parameters()).device
+    batch = (source, mask, target, _padded(labels)[0], target_mask)
+    scores = checkpoint.model.score(*(each.to(device) for each in batch))
+    return [row[: len(each)] for row, each in zip(scores.tolist(), labels, strict=True)]
 
 
-def _padded(rows: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return rows of different lengths as one tensor [B, N, …], and the mask [B, N] of what they contain."""
     lengths = torch.tensor([len(row) for row in rows])
-    return pad_sequence(rows, batch_first=True), torch.arange(int(lengths.max())) < lengths[:, None]
+    return pad_sequence(list(rows), batch_first=True), torch.arange(int(lengths.max())) < lengths[:, None]

@@ -1,17 +1,13 @@
 """Export a model folder to another toolkit, and compare the export with the original."""
 
-import shutil
-import tempfile
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from safetensors import SafetensorError
-
-from translume.atomic import make_folder
 from translume.checkpoint import Checkpoint, load_checkpoint, model_folder
 from translume.errors import SettingsError, TranslumeError, nearest, suggest_keywords
 from translume.interchange.certificate import Certificate
+from translume.interchange.importing import new_folder, require_new
 
 TARGETS = {
     "ctranslate2": ("translume.interchange.ctranslate2", "write_ctranslate2"),
@@ -32,41 +28,28 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
 
     dtype: the format of the weights: "float32", "float16", "bfloat16", "int16" or "int8".
     Raises SettingsError for an unknown target, a target that is not installed, or a setting that it cannot express;
-    TranslumeError if the folder is not empty, a weight is no finite number, or the export differs too much. Then
+    TranslumeError if the folder is not empty, a weight is not a finite number, or the export differs too much. Then
     nothing is written.
     """
     folder = Path(folder)
     write = _writer(target)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise TranslumeError(f"{folder}: already exists, expected a new or empty folder")
+    require_new(folder)
     checkpoint = load_checkpoint(model_folder(model), device="cpu", dtype="fp32")
     if setting := checkpoint.config.without_tokens:
         raise SettingsError(
             f"export: {model}: found {setting}, which only Translume reads; expected a model that reads tokens of text"
         )
     _refuse_damaged_weights(checkpoint, model)
-    try:
-        make_folder(folder.parent)
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise TranslumeError(f"{folder}: cannot be written: {error.strerror}") from None
-    try:
-        certificate = write(checkpoint, made, dtype)
-        made.chmod(0o755)
-        made.replace(folder)
-    except TranslumeError as error:
-        raise type(error)(str(error).replace(str(made), str(folder))) from None
-    except OSError as error:
-        raise TranslumeError(f"{folder}: cannot be written: {error.strerror}") from None
-    except SafetensorError as error:  # a full disk, found by the library that writes the weights
-        raise TranslumeError(f"{folder}: cannot be written: {error}") from None
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-    return certificate
+    with new_folder(folder) as unfinished:
+        unfinished.mkdir()
+        try:
+            return write(checkpoint, unfinished, dtype)
+        except TranslumeError as error:
+            raise type(error)(str(error).replace(str(unfinished), str(folder))) from None
 
 
 def _refuse_damaged_weights(checkpoint: Checkpoint, model: Path | str) -> None:
-    """Raise TranslumeError for a weight that is no finite number, which the comparison would find after the export."""
+    """Raise TranslumeError for a weight that is not a finite number, before the comparison would find it."""
     for name, weights in checkpoint.model.named_parameters():
         damaged = weights[~weights.isfinite()]
         if len(damaged):

@@ -3,37 +3,36 @@
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
-from huggingface_hub.errors import HfHubHTTPError
 
-from translume.checkpoint import Card, Entry, Manifest, model_folder, read_vocabularies
-from translume.checkpoint.folder import COMMITTED, MANIFEST, whole
-from translume.checkpoint.loading import CONFIG, DECODING_FILES, WEIGHTS, stored_config
+from translume.checkpoint import Card, Manifest, model_folder, read_vocabularies
+from translume.checkpoint.folder import COMMITTED, MANIFEST, Entry, verified
+from translume.checkpoint.loading import WEIGHTS
 from translume.checkpoint.model_card import NAME as CARD
 from translume.checkpoint.model_card import UNKNOWN_LICENCE, licence_of, render_card
+from translume.checkpoint.settings import CONFIG, DECODING_FILES, stored_config
 from translume.errors import ModelFolderError, SettingsError, nearest, suggest_keywords
 from translume.interchange.certificate import Certificate
 from translume.interchange.export import export
 from translume.interchange.hub import LOGIN, TRANSPORT, Repository, hub_errors, progress_bars
+from translume.json_values import JsonValue
 
 Format = Literal["translume", "huggingface", "onnx", "ctranslate2"]
 LIBRARIES = {"huggingface": "transformers", "onnx": "onnx", "ctranslate2": "ctranslate2"}
 """The library that loads each export, as the Hub names it."""
-LONGEST = 96
+MAX_NAME = 96
 """The Hub's limit on the characters of owner/name."""
 _NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9_]([\w.-]*[A-Za-z0-9_])?/[A-Za-z0-9_]([\w.-]*[A-Za-z0-9_])?", re.ASCII)
 _EXAMPLE = re.compile(r"^```\ntranslume (\w+) .*? < (.*)\n```\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pushed:
+class Pushed(JsonValue):
     """What was, or would be, uploaded.
 
     repository: "owner/name".  address: its page.  files: sizes in bytes by name.  card: the model card.
@@ -46,10 +45,6 @@ class Pushed:
     card: str
     notes: tuple[str, ...]
     commit: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as a JSON object."""
-        return asdict(self)
 
 
 @suggest_keywords
@@ -79,11 +74,11 @@ def push(
         files, notes = _committed_files(folder)
         card = _card(folder, target)
         if format != "translume":
-            made = Path(temporary) / "export"
-            card = _card_of_export(card, format, export(folder, format, made))
-            files = {path.relative_to(made).as_posix(): path for path in made.rglob("*") if path.is_file()}
+            exported = Path(temporary) / "export"
+            card = _card_of_export(card, format, export(folder, format, exported))
+            files = {path.relative_to(exported).as_posix(): path for path in exported.rglob("*") if path.is_file()}
         files[CARD] = card.encode()
-        found = Pushed(
+        pushed = Pushed(
             repository=target.name,
             address=f"{constants.ENDPOINT}/{target.name}",
             files={name: _size(content) for name, content in sorted(files.items())},
@@ -92,16 +87,16 @@ def push(
             commit=None,
         )
         if dry_run:
-            return found
-        with progress_bars(progress), hub_errors(target), _upload_errors(target):
-            commit = _upload(target, files, private)
-    return replace(found, commit=commit)
+            return pushed
+        with progress_bars(progress), hub_errors(target), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # on the metadata of the card
+            return replace(pushed, commit=_upload(target, files, private))
 
 
 def _repository(name: str) -> Repository:
     """Read "owner/name" or hf://owner/name. Raises ModelFolderError for another form."""
     plain = name.removeprefix("hf://")
-    if _NAME.fullmatch(plain) is None or len(plain) > LONGEST:
+    if _NAME.fullmatch(plain) is None or len(plain) > MAX_NAME:
         raise ModelFolderError(
             f"{name}: expected owner/name: letters, digits, '_', and inside a name single '-' and '.'"
         )
@@ -109,7 +104,7 @@ def _repository(name: str) -> Repository:
 
 
 def _committed_files(folder: Path) -> tuple[dict[str, Path | bytes], tuple[str, ...]]:
-    """Return the content of the files of a model by name, and notes. Raises ModelFolderError for no whole model."""
+    """Return the content of a model's files by name, and notes. Raises ModelFolderError for an incomplete model."""
     manifest = Manifest.read(folder).without_resume()
     if WEIGHTS not in manifest.files:
         raise ModelFolderError(f"{folder}: holds no weights yet: its training has not saved any")
@@ -118,12 +113,12 @@ def _committed_files(folder: Path) -> tuple[dict[str, Path | bytes], tuple[str, 
     digest = sha256(config).hexdigest()
     settings = Entry(file=f"config-{digest[:16]}.toml", size=len(config), sha256=digest)
     files: dict[str, Path | bytes] = {
-        entry.file: whole(folder, manifest, name) for name, entry in manifest.files.items() if name != CONFIG
+        entry.file: verified(folder, manifest, name) for name, entry in manifest.files.items() if name != CONFIG
     }
     stored = Manifest(files={**manifest.files, CONFIG: settings})
     files |= {settings.file: config, MANIFEST: stored.to_json().encode()}
     copies = [name for name in manifest.files if name.startswith(DECODING_FILES)]
-    notes = [f"{name}: a file of [decoding], uploaded too" for name in copies]
+    notes = [f"{name}: a file of [decoding], also uploaded" for name in copies]
     if licence_of(folder) == UNKNOWN_LICENCE:
         notes.append(f"{folder / CARD}: states no licence; write it after `license:` and push again")
     local = [str(each) for each in (Path.home(), folder.resolve().parent) if each != Path("/")]
@@ -149,10 +144,7 @@ def _card_of_export(card: str, format: str, certificate: Certificate) -> str:
     """Return the model card of an export."""
     library = LIBRARIES[format]
     card = card.replace("library_name: translume", f"library_name: {library}", 1)
-    origin = (
-        f"Exported for {library}. {certificate.tokens} tokens of {certificate.sentences} random sentences differ from "
-        f"the original by at most {certificate.difference:.2g} nats.\n"
-    )
+    origin = f"Exported for {library}. Compared with the original, {certificate}.\n"
     example = _EXAMPLE.search(card)
     if example is None:
         return f"{card}\n{origin}"
@@ -176,27 +168,10 @@ def _upload(target: Repository, files: dict[str, Path | bytes], private: bool) -
     old = [name for name in api.list_repo_files(target.name) if name not in files and COMMITTED.fullmatch(name)]
     added = [CommitOperationAdd(name, content) for name, content in sorted(files.items())]
     removed = [CommitOperationDelete(name) for name in old]
-    made = api.create_commit(target.name, [*added, *removed], commit_message="Upload a model by Translume")
-    return str(made.oid)
-
-
-@contextmanager
-def _upload_errors(target: Repository) -> Iterator[None]:
-    """Replace errors that only uploads have by a ModelFolderError of one line."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # on the metadata of the card
-            yield
-    except HfHubHTTPError as error:
-        if error.response.status_code == 401:
-            raise ModelFolderError(f"{target}: {constants.ENDPOINT} does not accept the token: {LOGIN}") from None
-        if error.response.status_code == 403:
-            raise ModelFolderError(
-                f"{target}: the token may not write there: expected one with write access for "
-                f"{target.name.partition('/')[0]} from {constants.ENDPOINT}/settings/tokens"
-            ) from None
-        raise
-    except (RuntimeError, ValueError) as error:  # of huggingface_hub's transfers of large files, and of bad metadata
+        commit = api.create_commit(target.name, [*added, *removed], commit_message="Upload a model by Translume")
+    except (RuntimeError, ValueError) as error:  # of the library's transfers of large files, and of bad metadata
         if isinstance(error.__cause__, TRANSPORT):
             raise error.__cause__ from None
         raise ModelFolderError(f"{target}: not uploaded: {' '.join(str(error.__cause__ or error).split())}") from None
+    return str(commit.oid)

@@ -93,7 +93,8 @@ def _attend_with_dropout(
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
     weights = scores.softmax(-1).nan_to_num(0.0)  # NaN where no key is allowed
     threshold, factor = rounded(dropout)
-    return (weights * keep_mask(weights.shape, threshold, weights.device)) @ values * factor
+    kept: Tensor = weights * keep_mask(weights.shape, threshold, weights.device)
+    return kept @ values * factor
 
 
 class Linear(nn.Linear):

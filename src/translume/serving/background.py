@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from translume.serving.access.clients import check_share, client_of
+from translume.serving.access.quotas import check_share, client_of
 from translume.serving.api.errors import RequestError
 from translume.serving.workers.scheduler import public_error
 from translume.translator.search import CancelCheck

@@ -9,8 +9,8 @@ from typing import Final
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from translume.serving.api.openapi import ALWAYS, responses
-from translume.serving.api.responses import Live, Ready, json_response
+from translume.serving.api.errors import json_response
+from translume.serving.api.responses import ALWAYS, Live, Ready, errors
 from translume.serving.server import Server
 from translume.serving.workers.work import (
     GENERATE_PROBE,
@@ -58,12 +58,12 @@ def routes(server: Server) -> APIRouter:
             work = Generating(one.generator, GENERATE_PROBE)
             await server.results(None, work, [Prompt(text="")], PROBE_SECONDS)
 
-    @router.get("/health/live", responses=responses(Live, "The server responds.", *ALWAYS))
+    @router.get("/health/live", response_model=Live, responses=errors(*ALWAYS))
     async def live() -> Response:
         """Check that the server responds."""
         return json_response({"status": "live"})
 
-    @router.get("/health/ready", responses=responses(Ready, "Every model responds.", 504, *ALWAYS))
+    @router.get("/health/ready", response_model=Ready, responses=errors(504, *ALWAYS))
     async def ready() -> Response:
         """Check that every model processes a short text within 5 s (else 503 or 504), and report the last reload."""
         # Requests at the same time share a probe: no key is required here.

@@ -1,20 +1,21 @@
-"""The HTTP server process: listening, reading with time limits, and shutting down."""
+"""The HTTP server process: listening, limiting connections, shutting down, and its log."""
 
-import asyncio
 import errno
+import json
+import logging
 import socket
 import sys
+import time
+import traceback
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from translume.errors import TranslumeError
-from translume.serving.access.clients import Networks
-from translume.serving.access.limits import Limits
-from translume.serving.connections import Connections, LimitedProtocol, most_connections
-from translume.serving.settings import LOOPBACK_ADDRESSES
+from translume.serving.connections import MAX_HEAD_BYTES, Connections
+from translume.serving.settings import LOOPBACK_ADDRESSES, Limits
 from translume.serving.workers.main import freeze_startup_objects
 
 SWITCH_SECONDS: Final = 0.0005
@@ -62,13 +63,11 @@ def listen(host: str, port: int, *, stalled_seconds: float = STALLED_SECONDS) ->
 
 
 class _Server(uvicorn.Server):
-    """A server that limits its connections, and calls `started_callback` once it accepts them and handles signals."""
+    """A server that calls `started_callback` once it accepts connections and handles signals."""
 
-    register: Connections
     started_callback: Callable[[], None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        asyncio.get_running_loop().set_exception_handler(self.register.handle_loop_error)
         await super().startup(sockets)
         if self.started_callback is not None:
             self.started_callback()
@@ -77,26 +76,24 @@ class _Server(uvicorn.Server):
 def uvicorn_server(app: ASGIApp, limits: Limits, proxies: Sequence[str] = LOOPBACK_ADDRESSES) -> _Server:
     """Return a uvicorn server: without its own log and a Server header, and with limited connections.
 
-    proxies: addresses and networks whose X-Forwarded-For header names the client.
+    proxies: addresses and networks whose X-Forwarded-For header names the client; ("*",) for a Unix socket.
     """
-    register = Connections(most_connections(limits), limits.connections_per_address, Networks(proxies))
-    server = _Server(
+    connections = Connections(app, limits, proxies)
+    return _Server(
         uvicorn.Config(
-            app,
-            http=LimitedProtocol.with_limits(limits, register),
+            connections,
+            http=cast(Any, connections.protocol),
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=True,
-            forwarded_allow_ips=list(proxies),
+            proxy_headers=False,  # `Connections` reads them
             ws="none",
             lifespan="on",
             timeout_keep_alive=5,
             timeout_graceful_shutdown=int(limits.drain_seconds) + 1,
         )
     )
-    server.register = register
-    return server
 
 
 def serve(
@@ -115,3 +112,33 @@ def serve(
     server = uvicorn_server(app, limits, proxies)
     server.started_callback = started
     server.run(sockets=[bound])
+
+
+class JsonLines(logging.Formatter):
+    """Formats log records as one JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's message and fields; for an exception its type and traceback, but not its message."""
+        fields = dict(getattr(record, "fields", {}))
+        if record.exc_info and (error := record.exc_info[1]) is not None:
+            places = "".join(traceback.format_tb(error.__traceback__))
+            fields |= {"error": type(error).__name__, "traceback": places}
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "message": record.getMessage().strip(),
+            **fields,
+        }
+        return json.dumps(line, ensure_ascii=False)
+
+
+def log_to_stderr() -> None:
+    """Write the server's log to stderr, one JSON object per line."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    # uvicorn would warn of every malformed request, which clients could fill a disk with.
+    for name, level in (("translume.serving", logging.INFO), ("uvicorn.error", logging.ERROR)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)

@@ -5,17 +5,17 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from starlette.requests import Request
 
-from translume.serving.access.admission import ACCESS, ADMITTED, Access
-from translume.serving.access.clients import client_of
-from translume.serving.access.limits import Limits
+from translume.serving.access.quotas import ACCESS, ADMITTED, Access, client_of
 from translume.serving.api.errors import RequestError
 from translume.serving.api.texts import SplitTexts
 from translume.serving.background import BackgroundExecutor, Wakeups, client_disconnected, wait_for_result
 from translume.serving.metrics import DriftMonitor, Metrics
+from translume.serving.settings import Limits
 from translume.serving.workers.loading import ReloadReport
 from translume.serving.workers.models import ServedModels
 from translume.serving.workers.scheduler import Scheduler, Work
@@ -48,6 +48,8 @@ class Server:
     """Searches that a worker runs at a time."""
     log_text: bool = False
     log_clients: bool = False
+    files: Path | None = None
+    """The private folder of jobs, if several processes share it."""
     reloaded: ReloadReport | None = None
     """The outcome of the last reload; None if there was none."""
     scheduler: Scheduler = field(init=False)
@@ -144,6 +146,11 @@ class Server:
             waiting.cancel()
             for future in futures:
                 future.cancel()
+
+    @property
+    def waiting(self) -> int:
+        """The number of lines in the queue."""
+        return self.scheduler.waiting
 
     def close(self) -> bool:
         """Finish waiting requests within `drain_seconds`, and stop. Return whether all were finished."""

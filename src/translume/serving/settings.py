@@ -2,24 +2,69 @@
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from translume.checkpoint import is_hub
 from translume.config import Settings
-from translume.config.base import Names
+from translume.config.base import as_tuple
 from translume.config.tree import build, parse_toml, read_text
 from translume.errors import SettingsError
-from translume.serving.access.limits import Limits
-from translume.serving.access.origins import host_name
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_ADDRESSES: Final = ("127.0.0.1", "::1")
 
-HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
+REMOVED: Final = {
+    "keys.burst": "did you mean 'keys.requests_per_minute'?",
+    "limits.connections_per_address": "an address may have an eighth of limits.connections",
+    **{
+        f"limits.{name}": "this limit is fixed"
+        for name in (
+            *("inspections", "inspected_tokens", "inspected_numbers", "listed"),
+            *("pixels", "unpacked_bytes", "document_seconds", "kept_bytes"),
+        )
+    },
+}
+"""Settings of version 0.1.0 that are gone, and what to say about them."""
+
+
+def _matching(pattern: str, expected: str) -> AfterValidator:
+    """Return a validator of strings.  expected: what a string that matches is, for the error message."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"found {value!r}, expected {expected}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _network(value: str) -> str:
+    try:
+        ipaddress.ip_network(value)
+    except ValueError:
+        raise ValueError(f"found {value!r}, expected an address or network such as '10.0.0.0/8'") from None
+    return value
+
+
+Host = Annotated[
+    str,
+    _matching(r"\*|[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?", "a name such as 'translate.example', or '*'"),
+]
+Origin = Annotated[str, _matching(r"\*|https?://[^/]+", "an origin such as 'https://app.example', or '*'")]
+URL = Annotated[
+    str,
+    _matching("|https?://.*", "an address such as 'https://translate.example'"),
+    AfterValidator(lambda address: address.rstrip("/")),
+]
+Place = Annotated[str, AfterValidator(lambda place: place and place_of(place) and place)]
+Folder = Annotated[str, _matching("(?s).+", "a folder")]
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class KeySettings(Settings):
@@ -28,21 +73,87 @@ class KeySettings(Settings):
     file: str = ""
     """File of keys, created by `translume keys add`; empty: no key is required."""
     usage: str = ""
-    """SQLite database that counts requests and characters of keys, for all servers that share it.
-
-    Empty: `file` with ".usage" appended.
+    """Where the requests and characters of keys are counted: a file, which all servers of a machine share;
+    "redis://HOST:PORT", which servers of several machines share; or "memory://". Empty: `file` with ".usage" appended.
     """
-    requests_per_minute: float = Field(default=60.0, gt=0.0, le=1e12)
-    """Requests of a key per minute, on average."""
-    burst: int = Field(default=20, ge=1, le=10**12)
-    """Requests of a key that may come at once; they are restored at the rate above."""
+    requests_per_minute: int = Field(default=60, ge=1, le=10**12)
+    """Maximum requests of a key in a minute, from its first request on."""
     characters_per_day: int = Field(default=1_000_000, ge=0, le=10**12)
-    """Characters of a key, restored within a day; 0: unlimited."""
+    """Maximum characters of a key in 24 hours, from its first request on; 0: unlimited."""
 
     @property
-    def counted_in(self) -> Path:
-        """The path of the usage database."""
-        return Path(self.usage or f"{self.file}.usage")
+    def counted_in(self) -> str:
+        """The file or address of the counts."""
+        return self.usage or f"{self.file}.usage"
+
+
+class Limits(Settings):
+    """[limits]: maxima of requests, the queue and files, checked before any work is done. All must be above 0."""
+
+    body_bytes: PositiveInt = 1_000_000
+    """Bytes of a request's body."""
+    texts: PositiveInt = 256
+    """Texts of a request."""
+    lines: PositiveInt = 1024
+    """Lines or sentences of all texts of a request."""
+    characters: PositiveInt = 20_000
+    """Characters of a text."""
+    width: PositiveInt = 16
+    """Hypotheses per sentence: `beam`, `nbest` and `samples`."""
+    target_tokens: PositiveInt = 500_000
+    """Target tokens that a request may make: hypotheses per sentence times its longest target, summed."""
+    requests: PositiveInt = 512
+    """Requests in progress."""
+    connections: PositiveInt = 1024
+    """Open connections; beyond them, idle ones are closed. An address (IPv4) or network (IPv6, /64) that is not in
+    `proxies` may have an eighth of them."""
+    queue: PositiveInt = 2048
+    """Lines in the queue."""
+    batch_tokens: PositiveInt = 2048
+    """Tokens of a batch, with up to 2 hypotheses per sentence; fewer with more hypotheses."""
+    file_bytes: PositiveInt = 5_000_000
+    """Bytes of an uploaded file."""
+    file_characters: PositiveInt = 1_000_000
+    """Characters of an uploaded file's text."""
+    seconds: PositiveFloat = 600.0
+    """Seconds of an uploaded recording; a model may read less."""
+    files: PositiveInt = 8
+    """Files that wait or are being translated."""
+    file_seconds: PositiveFloat = 3600.0
+    """Time limit for translating a file, including its wait."""
+    kept_seconds: PositiveFloat = 1800.0
+    """How long a translated file is kept."""
+    timeout_seconds: PositiveFloat = 30.0
+    """Default and largest time limit of a request, from its last byte on."""
+    read_seconds: PositiveFloat = 10.0
+    """Time limit for receiving the headers of a request, and for receiving its body."""
+    drain_seconds: PositiveFloat = 30.0
+    """Time limit for finishing requests in progress at shutdown."""
+    workers: PositiveInt = 1  # until workers are gone
+    inspections: ClassVar[int] = 32
+    """Inspections that wait or run."""
+    inspected_tokens: ClassVar[int] = 30_000
+    """Source and target tokens that all passes of an inspection read."""
+    inspected_numbers: ClassVar[int] = 1_000_000
+    """Attention weights that an inspection returns."""
+    listed: ClassVar[int] = 50
+    """Candidate tokens that an inspection lists at a step."""
+    pixels: ClassVar[int] = 50_000_000
+    """Pixels of an uploaded image."""
+    unpacked_bytes: ClassVar[int] = 100_000_000
+    """Bytes to which an uploaded archive of arrays unpacks."""
+    document_seconds: ClassVar[float] = 20.0
+    """Time limit for reading or writing an uploaded file."""
+    kept_bytes: ClassVar[int] = 200_000_000
+    """Bytes of all translated files; the oldest are deleted first."""
+
+    @model_validator(mode="after")
+    def _a_request_fits(self) -> Self:
+        if not self.texts <= self.lines <= self.queue:
+            raise ValueError(
+                f"found lines = {self.lines}, expected at least texts, {self.texts}, and at most queue, {self.queue}"
+            )
+        return self
 
 
 class ServeSettings(Settings):
@@ -52,32 +163,34 @@ class ServeSettings(Settings):
     """Address to listen on; "0.0.0.0" is every address of the machine."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0 chooses a free one."""
-    public_address: str = ""
+    public_address: URL = ""
     """The server's URL for clients, such as "https://translate.example"; empty: from each request."""
-    host_names: Names = ()
+    host_names: Annotated[tuple[Host, ...], BeforeValidator(as_tuple)] = ()
     """Names in the Host header that are accepted, such as "translate.example", besides that of `public_address`.
 
     IP addresses and loopback names are always accepted; "*" accepts all names.
     """
-    proxies: Names = LOOPBACK_ADDRESSES
+    proxies: Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], BeforeValidator(as_tuple)] = (
+        LOOPBACK_ADDRESSES
+    )
     """Addresses or networks of proxies, such as "10.0.0.0/8". Their X-Forwarded-For header names the client.
 
-    `limits.connections_per_address` does not apply to them.
+    They may have any number of `limits.connections`.
     """
-    metrics: str = ""
+    metrics: Place = ""
     """Where to serve Prometheus metrics: a port on localhost, such as "9100", or ADDRESS:PORT; empty: nowhere."""
-    cors_origins: Names = ()
+    cors_origins: Annotated[tuple[Origin, ...], BeforeValidator(as_tuple)] = ()
     """Origins whose pages may read responses (CORS), such as "https://app.example"; "*" allows all."""
-    lanes: int = Field(default=0, ge=0, le=256)
-    """Searches that a worker runs at a time, each on one processor; they share one copy of the weights. 0: one for each
-    processor that a worker has, or one on a GPU and with `--threads`."""
+    lanes: int = Field(default=0, ge=0, le=256)  # until workers are gone
     standby: bool = True
-    """Whether one more process waits, without models, to replace a worker that ends. It takes 170 MB."""
+    workers: int = Field(default=1, ge=1, le=256)
+    """Processes that serve the models, each with a copy of all of them. With more than 1, another process distributes
+    the requests, and repeats those of a worker that ends."""
     log_text: bool = False
     """Whether to log the texts of requests."""
     log_clients: bool = False
     """Whether to log the address of each client and the id of its key."""
-    models: dict[str, str] = Field(default_factory=dict)
+    models: dict[str, Folder] = Field(default_factory=dict)
     """Model folders by name, as a table `[models]` with lines such as `en-de = "models/en-de"`; or repositories of the
     Hub, such as `en-fr = "hf://Helsinki-NLP/opus-mt-en-fr"`."""
     keys: KeySettings = KeySettings()
@@ -104,62 +217,31 @@ class ServeSettings(Settings):
         models, keys = values.get("models", {}), values.get("keys", {})
         moved = {name: folder if is_hub(folder) else str(path.parent / folder) for name, folder in models.items()}
         files = {name: str(path.parent / keys[name]) for name in ("file", "usage") if keys.get(name)}
+        files = {name: keys[name] if "://" in keys[name] else files[name] for name in files}
         return build(cls, {**values, "models": moved, "keys": {**keys, **files}}, overrides, str(path))
 
-    @field_validator("cors_origins")
+    @model_validator(mode="before")
     @classmethod
-    def _origins_are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in origins:
-            scheme, colon, rest = origin.partition("://")
-            if origin != "*" and (scheme not in ("http", "https") or not colon or not rest or "/" in rest):
-                raise ValueError(f"found {origin!r}, expected an origin such as 'https://app.example', or '*'")
-        return origins
-
-    @field_validator("host_names")
-    @classmethod
-    def _names_are_hosts(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name != "*" and not HOST_NAME.fullmatch(name):
-                raise ValueError(f"found {name!r}, expected a name such as 'translate.example', or '*'")
-        return names
-
-    @field_validator("proxies")
-    @classmethod
-    def _proxies_are_networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
-        for proxy in proxies:
-            try:
-                ipaddress.ip_network(proxy)
-            except ValueError:
-                raise ValueError(f"found {proxy!r}, expected an address or network such as '10.0.0.0/8'") from None
-        return proxies
-
-    @field_validator("public_address")
-    @classmethod
-    def _address_is_one(cls, address: str) -> str:
-        if address and not address.startswith(("http://", "https://")):
-            raise ValueError(f"found {address!r}, expected an address such as 'https://translate.example'")
-        return address.rstrip("/")
-
-    @field_validator("metrics")
-    @classmethod
-    def _metrics_is_a_place(cls, place: str) -> str:
-        if place:
-            place_of(place)
-        return place
-
-    @field_validator("models")
-    @classmethod
-    def _models_have_names(cls, models: dict[str, str]) -> dict[str, str]:
-        for name, folder in models.items():
-            if not name or not folder:
-                raise ValueError(f"found {name!r} = {folder!r}, expected a name and a folder")
-        return models
+    def _without_removed_settings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        for path, hint in REMOVED.items():
+            table, _, name = path.partition(".")
+            if isinstance(group := values.get(table), Mapping) and name in group:
+                raise ValueError(f"{path}: no such setting; {hint}")
+        return values
 
     def must_have_models(self) -> Self:
         """Return the settings; SettingsError if they have no model."""
         if not self.models:
             raise SettingsError("serve: found no model, expected MODEL, or a table [models] in --config")
         return self
+
+
+def host_name(address: str) -> str:
+    """Return the host in HOST or HOST:PORT, in lower case; empty if it is malformed."""
+    try:
+        return (urlsplit(f"//{address.strip()}").hostname or "").removesuffix(".")
+    except ValueError:
+        return ""
 
 
 def place_of(metrics: str) -> tuple[str, int]:

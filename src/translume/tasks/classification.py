@@ -1,8 +1,9 @@
 """Classification: an encoder reads a text, and a head predicts its label or labels. There is no decoder."""
 
 import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from translume.errors import SettingsError
 from translume.tasks.task import Task
@@ -11,55 +12,124 @@ if TYPE_CHECKING:
     from translume.config import Config, DataSettings, ModelSettings, TrainingSettings
 
 
-def _check(data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
-    if model.pretrained_target:
-        raise SettingsError(f"{place}: model.pretrained_target: a classifier has no target embedding")
-    if data.corpus:
-        raise SettingsError(f"{place}: data.corpus: a classifier has no languages of targets; expected data.train")
-    if model.language_tags != "none":
-        raise SettingsError(f"{place}: model.language_tags: found '{model.language_tags}', a classifier has no target")
-    if getattr(model.head, "labels", "one") == "several" and not data.label_separator:
-        raise SettingsError(f"{place}: data.label_separator: empty, expected the text that separates several labels")
+class ClassificationTask(Task):
+    """Texts to labels."""
+
+    name = "classification"
+    summary = "the label of a text"
+    model = "classifier"
+    command = "classify"
+    example = "text"
+    target = "labels"
+    keys = ("text", "label")
+    missing_target = "without a label"
+    keep_target = "the {count} of the data"
+    vocabulary_files = ("tokenizer_settings.json", "labels.json")
+    predicts = "classes"
+    metrics: ClassVar = {"accuracy": True, "macro_f1": True}
+
+    def check(self, data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
+        if model.pretrained_target:
+            raise SettingsError(f"{place}: model.pretrained_target: a classifier has no target embedding")
+        if data.corpus:
+            raise SettingsError(f"{place}: data.corpus: a classifier has no languages of targets; expected data.train")
+        if model.language_tags != "none":
+            raise SettingsError(
+                f"{place}: model.language_tags: found '{model.language_tags}', a classifier has no target"
+            )
+        if getattr(model.head, "labels", "one") == "several" and not data.label_separator:
+            raise SettingsError(
+                f"{place}: data.label_separator: empty, expected the text that separates several labels"
+            )
+
+    def describe_vocabulary(self, source: int, target: int, *, shared: bool) -> str:
+        return f"{source:,} tokens, {target:,} labels"
+
+    def next_steps(self, folder: Path, config: "Config") -> str:
+        model = shlex.quote(str(folder))
+        return f"Next: translume classify {model} < TEXT, or translume evaluate {model} FILE.tsv"
+
+    def vocabulary_class(self) -> Any:
+        from translume.text import Labels
+
+        return Labels
+
+    def learn_vocabularies(self, config: "Config", learning: Callable[[tuple[str, ...]], object] | None) -> Any:
+        from translume.training.vocabularies import learn_labels
+
+        return learn_labels(config, learning)
+
+    def encode_targets(self, target: Any, pairs: Any) -> Sequence[Sequence[int]]:
+        from translume.data.token_cache import encode_labels
+
+        return encode_labels(target, pairs)
+
+    def make_batch(
+        self, source: Any, target: Any, tokenizer: Any, vocabulary: Any, lines: tuple[int, ...], tags: Any = None
+    ) -> Any:
+        from translume.data.batch import labelled_batch
+
+        return labelled_batch(source, target, tokenizer, vocabulary, lines)
+
+    def build_network(self, settings: "ModelSettings", source_size: int, target_size: int, source: Any) -> Any:
+        from translume.checkpoint.building import build_classifier
+
+        return build_classifier(settings, source_size, target_size, source)
+
+    def head_data(self, source: Any, target: Any, corpus: Any) -> Any:
+        from translume.training.prepare import class_head_data
+
+        return class_head_data(source, target, corpus)
+
+    def loss_options(self, settings: "TrainingSettings", target: Any) -> Any:
+        from translume.training.optimisation import class_loss_options
+
+        return class_loss_options(settings, target)
+
+    def validation_metrics(self, model: Any, corpus: Any, network: Any, device: Any, group: Any) -> Any:
+        from translume.training.validation import classification_metrics
+
+        return classification_metrics(model, corpus, network, device, group)
+
+    def checkpoint_class(self) -> Any:
+        from translume.checkpoint import ClassifierCheckpoint
+
+        return ClassifierCheckpoint
+
+    def user_class(self) -> Any:
+        from translume.translator import Classifier
+
+        return Classifier
+
+    def describe_model(self, config: "Config") -> Any:
+        from translume.checkpoint.model_card import describe_classifier
+
+        return describe_classifier(config)
+
+    def evaluate(self, options: Any) -> None:
+        from translume.cli.classifiers import evaluate_classifier
+
+        evaluate_classifier(options)
+
+    def inspect_text(self, options: Any) -> None:
+        from translume.cli.classifiers import inspect_class
+
+        inspect_class(options)
+
+    def inspect_corpus(self, options: Any) -> None:
+        from translume.cli.classifiers import inspect_classes
+
+        inspect_classes(options)
+
+    def recommend(self, data: "DataSettings", count: int) -> Any:
+        from translume.experiments.texts import propose_for_labels
+
+        return propose_for_labels(data, count)
+
+    def served_class(self) -> Any:
+        from translume.serving.workers.models import ServedClassifier
+
+        return ServedClassifier
 
 
-def _describe_vocabulary(source: int, target: int, shared: bool) -> str:
-    return f"{source:,} tokens, {target:,} labels"
-
-
-def _next_steps(folder: Path, config: "Config") -> str:
-    model = shlex.quote(str(folder))
-    return f"Next: translume classify {model} < TEXT, or translume evaluate {model} FILE.tsv"
-
-
-TASK = Task(
-    name="classification",
-    summary="the label of a text",
-    model="classifier",
-    command="classify",
-    example="text",
-    target="labels",
-    keys=("text", "label"),
-    missing_target="without a label",
-    keep_target="the {count} of the data",
-    vocabulary_files=("tokenizer_settings.json", "labels.json"),
-    predicts="classes",
-    metrics={"accuracy": True, "macro_f1": True},
-    check=_check,
-    describe_vocabulary=_describe_vocabulary,
-    next_steps=_next_steps,
-    vocabulary="translume.text:Labels",
-    network="translume.checkpoint.building:build_classifier",
-    vocabularies="translume.training.vocabularies:learn_labels",
-    encode_targets="translume.data.token_cache:encode_labels",
-    make_batch="translume.data.batch:labelled_batch",
-    loss_options="translume.training.optimisation:class_loss_options",
-    head_data="translume.training.prepare:class_head_data",
-    validation="translume.training.validation:classification_metrics",
-    checkpoint="translume.checkpoint:ClassifierCheckpoint",
-    user_class="translume.translator:Classifier",
-    card="translume.checkpoint.model_card:describe_classifier",
-    evaluate="translume.cli.evaluate_classifier:evaluate_classifier",
-    inspect="translume.cli.inspect_classifier:inspect_classifier",
-    recommend="translume.recommend.classification:propose_for_labels",
-    served="translume.serving.workers.models:ServedClassifier",
-)
+TASK = ClassificationTask()

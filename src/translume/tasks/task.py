@@ -1,16 +1,17 @@
 """The interface of a task, and the registry of the tasks in this package.
 
 A `Task` contains everything that differs between translation, classification and other tasks. Code outside this package
-does not branch on the task's name, but uses the attributes of its `Task`. Parts are named by strings and imported when
-used, so that a task may refer to code of any package and reading settings stays fast.
+does not branch on the task's name, but calls the methods of its `Task`. A method imports what it needs when it is
+called, so that a task may use any package and reading settings stays fast.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules, resolve_name
-from typing import TYPE_CHECKING, Any, Literal
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from translume.errors import SettingsError
 
@@ -21,80 +22,35 @@ _INTERFACE = "task"
 """This module, the only one of the package that does not define a task."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(ABC):
     """A task. A module of this package assigns one to `TASK`; the module's name is the value of `data.task`.
-
-    Words:
 
     summary: description for `--help`.  model: name of a model of the task in messages, such as "translator".
     command: the subcommand that runs a model, `translume COMMAND`.  example: name of one line of training data.
     target: name of the entries of the target vocabulary.  keys: default keys of JSONL and Parquet files.
     reads: "pairs" of a source and a target, or "documents", which are targets without a source, cut into blocks.
+    predicts: the value of `predicts` of suitable output heads.
+    metrics: names allowed for `training.metric` besides "nll", and whether a larger value is better.
     missing_target: the reason under which a line without a target is counted.
     keep_target: advice for giving a student the target vocabulary of its teacher: `{file}` is the teacher's file,
     `{count}` the size of the student's vocabulary.
     vocabulary_files: the files of the model folder with source and target vocabulary; a shared one is in
     "tokenizer_settings.json" instead of "source_settings.json" and "target_settings.json".
-
-    Rules, as functions:
-
-    predicts: the value of `predicts` of suitable output heads.  metrics: names allowed for `training.metric` besides
-    "nll", and whether a larger value is better.
-    check: raises SettingsError, naming the place, if settings do not fit the task.
-    describe_vocabulary: (source size, target size, shared) -> a phrase.
-    next_steps: (model folder, config) -> commands to run after training.
-
-    Parts, as "package.module:name":
-
-    vocabulary: the class of the target vocabulary.
-    network: builds an untrained network from (model settings, size of the source vocabulary, size of the target's).
-    vocabularies: (config, callback or None) -> the vocabularies of source and target.
-    encode_targets, make_batch: target texts -> ids, and ragged ids -> `Batch`; see `data`.
-    loss_options: (training settings, target vocabulary) -> `LossOptions`.
-    head_data: (source tokenizer, target vocabulary, corpus) -> the `HeadData` from which a head computes its tables.
-    validation: (run's `Model`, corpus, network, device) -> a function that measures the metrics, or None.
-    checkpoint: the class that holds a loaded model.  user_class: what `translume.load` returns, made from a checkpoint.
-    card: (config) -> the words of the model card.
-    evaluate, inspect: the bodies of these commands.  recommend: settings for `translume init`.
-    served: the class that holds a model in a server.
     """
 
-    name: str
-    summary: str
-    model: str
-    command: str
-    example: str
-    target: str
-    keys: tuple[str, str]
-    reads: Literal["pairs", "documents"] = "pairs"
-    missing_target: str
-    keep_target: str
-    vocabulary_files: tuple[str, str]
-    predicts: Literal["tokens", "classes"]
-    metrics: Mapping[str, bool]
-    check: "Callable[[DataSettings, ModelSettings, TrainingSettings, str], None]"
-    describe_vocabulary: Callable[[int, int, bool], str]
-    next_steps: "Callable[[Path, Config], str]"
-    vocabulary: str
-    network: str
-    vocabularies: str
-    encode_targets: str
-    make_batch: str
-    loss_options: str
-    head_data: str
-    validation: str
-    checkpoint: str
-    user_class: str
-    card: str
-    evaluate: str
-    inspect: str
-    recommend: str
-    served: str
-
-    def part(self, name: str) -> Any:
-        """Import and return a part: `task.part("network")` is the function that the string `task.network` names."""
-        return resolve_name(getattr(self, name))
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    model: ClassVar[str]
+    command: ClassVar[str]
+    example: ClassVar[str]
+    target: ClassVar[str]
+    keys: ClassVar[tuple[str, str]]
+    reads: ClassVar[Literal["pairs", "documents"]] = "pairs"
+    predicts: ClassVar[Literal["tokens", "classes"]]
+    metrics: ClassVar[Mapping[str, bool]]
+    missing_target: ClassVar[str]
+    keep_target: ClassVar[str]
+    vocabulary_files: ClassVar[tuple[str, str]]
 
     @property
     def sequence_to_sequence(self) -> bool:
@@ -105,11 +61,89 @@ class Task:
         """Return whether a larger value of `training.metric` is better; "nll" is smaller for better models."""
         return metric != "nll" and self.metrics[metric]
 
+    @abstractmethod
+    def check(self, data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
+        """Raise SettingsError, naming the place, if settings do not fit the task."""
+
+    @abstractmethod
+    def describe_vocabulary(self, source: int, target: int, *, shared: bool) -> str:
+        """Return a phrase for the sizes of the vocabularies."""
+
+    @abstractmethod
+    def next_steps(self, folder: Path, config: "Config") -> str:
+        """Return the commands to run after training."""
+
+    @abstractmethod
+    def vocabulary_class(self) -> Any:
+        """Return the class of the target vocabulary, `Tokenizer` or `Labels`."""
+
+    @abstractmethod
+    def learn_vocabularies(self, config: "Config", learning: Callable[[tuple[str, ...]], object] | None) -> Any:
+        """Return the vocabularies of source and target.  learning: see `vocabularies_of`."""
+
+    @abstractmethod
+    def encode_targets(self, target: Any, pairs: Any) -> Sequence[Sequence[int]]:
+        """Return the ids of the targets of pairs.  target: the target vocabulary."""
+
+    @abstractmethod
+    def make_batch(
+        self, source: Any, target: Any, tokenizer: Any, vocabulary: Any, lines: tuple[int, ...], tags: Any = None
+    ) -> Any:
+        """Return a `Batch` of ragged ids.  tokenizer, vocabulary: of sources and targets.  tags: of languages."""
+
+    @abstractmethod
+    def build_network(self, settings: "ModelSettings", source_size: int, target_size: int, source: Any) -> Any:
+        """Return an untrained network for vocabularies of the given sizes.  source: `data.source`."""
+
+    @abstractmethod
+    def head_data(self, source: Any, target: Any, corpus: Any) -> Any:
+        """Return the `HeadData` from which a head computes its tables.  source, target: the vocabularies."""
+
+    @abstractmethod
+    def loss_options(self, settings: "TrainingSettings", target: Any) -> Any:
+        """Return the `LossOptions` of training.  target: the target vocabulary."""
+
+    @abstractmethod
+    def validation_metrics(self, model: Any, corpus: Any, network: Any, device: Any, group: Any) -> Any:
+        """Return a function that measures the metrics of a network in training, or None if there are none."""
+
+    @abstractmethod
+    def checkpoint_class(self) -> Any:
+        """Return the class of a loaded checkpoint."""
+
+    @abstractmethod
+    def user_class(self) -> Any:
+        """Return the class of what `translume.load` returns, such as `Translator`."""
+
+    @abstractmethod
+    def describe_model(self, config: "Config") -> Any:
+        """Return the `CardWords` of the model card."""
+
+    @abstractmethod
+    def evaluate(self, options: Any) -> None:
+        """Run `translume evaluate`."""
+
+    @abstractmethod
+    def inspect_text(self, options: Any) -> None:
+        """Run `translume inspect text`."""
+
+    @abstractmethod
+    def inspect_corpus(self, options: Any) -> None:
+        """Run `translume inspect corpus`."""
+
+    @abstractmethod
+    def recommend(self, data: "DataSettings", count: int) -> Any:
+        """Return the settings that `translume init` proposes for so many examples."""
+
+    @abstractmethod
+    def served_class(self) -> Any:
+        """Return the class that holds a model in a server."""
+
 
 def task_names() -> list[str]:
     """Return the names of all tasks, which are the modules of this package."""
-    package = import_module("translume.tasks")
-    return sorted(module.name for module in iter_modules(package.__path__) if module.name != _INTERFACE)
+    folders = sys.modules["translume.tasks"].__path__
+    return sorted(module.name for module in iter_modules(folders) if module.name != _INTERFACE)
 
 
 def find_task(name: str) -> Task:

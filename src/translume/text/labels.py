@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from translume.errors import DataError, ModelFolderError, nearest
 
@@ -13,7 +13,7 @@ MAX_LABELS = 65_536
 _MAX_LISTED = 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Labels:
     """The names of C classes; an id is an index. Takes the place of the target tokenizer in classification.
 
@@ -26,16 +26,16 @@ class Labels:
     @classmethod
     def collect(cls, texts: Iterable[str], separator: str = "") -> "Labels":
         """Return the names in a label column, sorted. Raises DataError for fewer than two, or far too many."""
-        found: set[str] = set()
+        names: set[str] = set()
         for text in texts:
-            found.update(_parts(text, separator))
-            if len(found) > MAX_LABELS:
+            names.update(_parts(text, separator))
+            if len(names) > MAX_LABELS:
                 raise DataError(
                     f"data.columns: more than {MAX_LABELS:,} different labels; expected the column of the labels"
                 )
-        if len(found) < 2:
-            raise DataError(f"data: {len(found)} label in the training data, expected at least 2")
-        return cls(tuple(sorted(found)), separator)
+        if len(names) < 2:
+            raise DataError(f"data: {len(names)} label in the training data, expected at least 2")
+        return cls(tuple(sorted(names)), separator)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -50,15 +50,17 @@ class Labels:
 
         Raises DataError, naming `place`, for an unknown label, and for none if every text has one.
         """
-        ids = set()
-        for name in _parts(text, self.separator):
-            try:
-                ids.add(_index(self.names, name))
-            except KeyError:
-                raise DataError(f"{place}: label '{name}' is not in the training data{self._hint(name)}") from None
-        if not ids and not self.several:
+        names = _parts(text, self.separator)
+        for name in names:
+            if name not in self._ids:
+                raise DataError(f"{place}: label '{name}' is not in the training data{self._hint(name)}")
+        if not names and not self.several:
             raise DataError(f"{place}: no label, expected one")
-        return sorted(ids)
+        return sorted({self._ids[name] for name in names})
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {name: id_ for id_, name in enumerate(self.names)}
 
     def _hint(self, name: str) -> str:
         hint = nearest(name, self.names)
@@ -93,8 +95,8 @@ class Labels:
             names, separator = values["labels"], values["separator"]
         except (ValueError, KeyError, TypeError):
             raise ModelFolderError(f"{place}: damaged: not labels as Translume writes them") from None
-        whole = isinstance(names, list) and all(isinstance(name, str) for name in names)
-        if not whole or not isinstance(separator, str) or sorted(set(names)) != names or len(names) < 2:
+        are_strings = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if not are_strings or not isinstance(separator, str) or sorted(set(names)) != names or len(names) < 2:
             raise ModelFolderError(f"{place}: damaged: not labels as Translume writes them")
         return cls(tuple(names), separator)
 
@@ -102,11 +104,3 @@ class Labels:
 def _parts(text: str, separator: str) -> list[str]:
     parts = text.split(separator) if separator else [text]
     return [part.strip() for part in parts if part.strip()]
-
-
-def _index(names: tuple[str, ...], name: str) -> int:
-    """Return the index of a name in sorted names. Raises KeyError."""
-    place = bisect_left(names, name)
-    if place == len(names) or names[place] != name:
-        raise KeyError(name)
-    return place

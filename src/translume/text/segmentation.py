@@ -50,10 +50,10 @@ def character_class(character: str) -> CharacterClass:
     if "\U00020000" <= character <= "\U0003ffff":
         return "unspaced"
     category = unicodedata.category(character)
-    found = "mark" if category == "Cf" else _BY_CATEGORY.get(category[0], "other")
-    if (found == "letter" and _UNSPACED_START.match(character)) or character == "\u3007":  # 〇 is the zero of Han
+    kind = "mark" if category == "Cf" else _BY_CATEGORY.get(category[0], "other")
+    if (kind == "letter" and _UNSPACED_START.match(character)) or character == "\u3007":  # 〇 is the zero of Han
         return "unspaced"
-    return found
+    return kind
 
 
 def normaliser(settings: TokenizerSettings) -> Callable[[str], str]:
@@ -65,7 +65,7 @@ def normaliser(settings: TokenizerSettings) -> Callable[[str], str]:
 
     def normalise(text: str) -> str:
         if not isinstance(text, str):
-            raise TypeError(f"found {type(text).__name__}, expected a text (str)")
+            raise TypeError(f"found {type(text).__name__}, expected a string")
         if not text.isascii():
             text = _SURROGATE.sub("\ufffd", text)  # half a surrogate pair cannot be encoded
             if form:
@@ -106,9 +106,8 @@ def segment_pattern(kind: str) -> str:
         return " ?[^ ]+| "
     sets: dict[CharacterClass, list[int]] = {"unspaced": [], "letter": [], "digit": [], "mark": []}
     for code in (*range(0x20000), *range(0xE0000, 0xE0200)):  # above are Han, private and unassigned characters
-        found = character_class(chr(code))
-        if found in sets:
-            sets[found].append(code)
+        if (group := character_class(chr(code))) in sets:
+            sets[group].append(code)
     letter, digit, mark = (ranges(sets[name]) for name in ("letter", "digit", "mark"))
     unspaced = ranges(sets["unspaced"]) + "\\U00020000-\\U0003ffff"
     other = f"^ {letter}{unspaced}{digit}"

@@ -10,19 +10,16 @@ from pathlib import Path
 from typing import Final, final
 
 import numpy as np
-from tokenizers import models
 
 from translume.atomic import write_file
 from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
 from translume.text.bpe_dropout import MergeDropout
+from translume.text.imported import SPACE, SentenceIds
 from translume.text.segmentation import MAX_SEGMENT, normaliser, segmenter, with_mark, without_mark
-from translume.text.sentencepiece import SentenceIds
 from translume.text.specials import BYTES, SpecialIds
 from translume.text.vocabulary import MODELS, Vocabulary
 
-MARK: Final = "▁"
-"""Displayed instead of the space before a word. A `▁` in the text is displayed twice."""
 CACHE_SIZE: Final = 200_000
 """Maximum number of segments whose ids are cached. A full cache is emptied."""
 UNKNOWN: Final = "\ufffd"
@@ -89,8 +86,8 @@ class _Shown(dict[int, str]):
     def __missing__(self, id_: int) -> str:
         piece = self._pieces[id_]
         if id_ >= self._first:
-            piece = piece.replace(MARK, MARK * 2)
-            piece = MARK + piece[1:] if piece[0] == " " else piece
+            piece = piece.replace(SPACE, SPACE * 2)  # ▁ is displayed instead of the space before a word
+            piece = SPACE + piece[1:] if piece[0] == " " else piece
         self[id_] = piece
         return piece
 
@@ -148,10 +145,6 @@ class Tokenizer:
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text."""
         return [self.encode(text) for text in texts]
-
-    def encode_dropped(self, text: str, dropout: float, seed: int) -> list[int]:
-        """Return the ids of the text with BPE-dropout, deterministic in the arguments; `encode(text)` for dropout 0."""
-        return self.drop(self.encode(text), dropout, seed)
 
     def drop(self, ids: Sequence[int], dropout: float, seed: int) -> list[int]:
         """Segment the text of `ids` again with BPE-dropout (Provilkov et al. 2020); the same ids for dropout 0.
@@ -245,15 +238,6 @@ class Tokenizer:
         """Return the bytes that the ids of a text add up to: normalised, in UTF-8, with the mark of its first word."""
         return with_mark(self.normalise(text), self._kind).encode()
 
-    def library_model(self) -> models.Model:
-        """Return the model of the `tokenizers` library that segments runs of known characters, for exports.
-
-        Raises SettingsError for kinds without one: character, byte and word.
-        """
-        if self._kind not in MODELS:
-            raise SettingsError(f"tokenizer.kind: found '{self._kind}', expected {', '.join(MODELS)} for an export")
-        return self.vocabulary.model()
-
     @cached_property
     def digest(self) -> str:
         """SHA-256 of `to_json()`, in hexadecimal."""
@@ -263,10 +247,18 @@ class Tokenizer:
         """Return the content of tokenizer.json: a format number, the settings and the library's tokenizer."""
         return self.vocabulary.to_json()
 
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        """Pickle for worker processes by the content of tokenizer.json."""
+        return Tokenizer.from_json, (self.to_json(),)
+
     @classmethod
     def from_json(cls, text: str, place: str = "tokenizer.json") -> "Tokenizer":
         """Read what `to_json` returned. Raises DataError, beginning with `place`, for anything else."""
-        return cls(Vocabulary.from_json(text, place))
+        vocabulary = Vocabulary.from_json(text, place)
+        try:
+            return cls(vocabulary)
+        except ValueError as error:
+            raise DataError(f"{place}: damaged: {error}") from None
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json atomically. Raises DataError if it cannot be written."""

@@ -1,9 +1,9 @@
 """The vocabulary of a tokenizer and its JSON file, which is validated on reading and canonical on writing."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -12,9 +12,8 @@ from tokenizers import models
 from translume.config import TokenizerSettings
 from translume.config.base import RAISE_RAW
 from translume.errors import DataError
-from translume.text.library import LibraryIds
-from translume.text.sentencepiece import SentencePieces
-from translume.text.specials import BYTES, SpecialIds
+from translume.text.imported import SPACE, LibraryIds, SentencePieces
+from translume.text.specials import BYTES, SpecialIds, SpeechTokens
 
 FORMAT = 1
 PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
@@ -53,43 +52,93 @@ class Vocabulary:
         return self.silent | set(self.languages.values())
 
     @classmethod
-    def of(
+    def from_learned(
         cls,
         settings: TokenizerSettings,
         learned: Mapping[str, float],
         merges: tuple[tuple[str, str], ...] = (),
         languages: Sequence[str] = (),
-    ) -> "Vocabulary":
+    ) -> Self:
         """Build a vocabulary: special tokens and bytes, then learned pieces with scores (0 if the kind has none).
 
         languages: codes of languages, each of which gets a tag after the special tokens and bytes.
         """
-        tags = tuple(language_tag(code) for code in languages)
-        reserved = (*reserved_pieces(settings), *tags)
-        unk = reserved.index(UNK) if UNK in reserved else None
+        reserved = (*reserved_pieces(settings), *map(language_tag, languages))
         return cls(
             settings=id_settings(settings),
-            specials=SpecialIds(pad=0, bos=1, eos=2, unk=unk),
+            specials=_learned_specials(settings),
             pieces=(*reserved, *learned),
             first=len(reserved),
             scores=(*(0.0 for _ in reserved), *learned.values()) if settings.kind == "unigram" else (),
             merges=merges,
-            languages={code: reserved.index(tag) for code, tag in zip(languages, tags, strict=True)},
+            languages={code: reserved.index(language_tag(code)) for code in languages},
         )
 
     @classmethod
-    def of_library(
-        cls, settings: TokenizerSettings, specials: SpecialIds, library: LibraryIds, languages: Mapping[str, int]
-    ) -> "Vocabulary":
-        """Build a vocabulary from a tokenizer of the library."""
+    def from_library(cls, specials: SpecialIds, library: LibraryIds, languages: Mapping[str, int]) -> Self:
+        """Build a vocabulary from a tokenizer of the library, which shows pieces as they are."""
         return cls(
-            settings=id_settings(settings),
+            settings=imported_settings("library", len(library.pieces)),
             specials=specials,
             pieces=library.pieces,
-            first=len(library.pieces),  # pieces are shown as the library has them
+            first=len(library.pieces),
             library=library,
             languages=languages,
         )
+
+    @classmethod
+    def from_sentencepiece(
+        cls,
+        sentences: SentencePieces,
+        pieces: Iterable[str],
+        specials: SpecialIds,
+        *,
+        languages: Mapping[str, int] | None = None,
+        silent: Iterable[int] = (),
+    ) -> Self:
+        """Build a vocabulary of these pieces, in order of ids, whose spaces may be SentencePiece's.
+
+        Raises ValueError for a piece that is empty or occurs twice, and for a byte without a piece.
+        """
+        spaced = tuple(piece.replace(SPACE, " ") for piece in pieces)
+        _check_pieces(spaced)
+        if sentences.fallback and not set(BYTES) <= set(spaced):
+            raise ValueError("a piece for a byte is missing")
+        languages = languages or {}
+        return cls(
+            settings=imported_settings("sentencepiece", len(spaced)),
+            specials=specials,
+            pieces=spaced,
+            first=0,
+            sentences=sentences,
+            languages=languages,
+            silent=frozenset(silent) - set(languages.values()),
+        )
+
+    @classmethod
+    def from_bytes(cls, pieces: tuple[str, ...], specials: SpecialIds, silent: Iterable[int]) -> Self:
+        """Build the vocabulary of an imported model of bytes, whose special tokens may have any ids.
+
+        Raises ValueError for bytes that are not in order, and for special tokens that are bytes.
+        """
+        _check_pieces(pieces)
+        begin = pieces.index(BYTES[0]) if BYTES[0] in pieces else 0
+        if pieces[begin : begin + len(BYTES)] != BYTES:
+            raise ValueError("the bytes are not in order")
+        for id_ in (specials.pad, specials.bos, specials.eos):
+            if pieces[id_] in BYTES:
+                raise ValueError(f"the special id {id_} is that of a byte")
+        return cls(
+            settings=imported_settings("byte", len(pieces)),
+            specials=specials,
+            pieces=pieces,
+            first=len(pieces),
+            silent=frozenset(silent),
+        )
+
+    def speech_tokens(self) -> SpeechTokens:
+        """Return the special tokens of Whisper. Raises SettingsError if one is missing."""
+        return SpeechTokens.from_pieces(self.pieces, self.languages)
 
     def model(self) -> models.Model:
         """Return the library's model, which segments runs of known characters."""
@@ -130,7 +179,7 @@ class Vocabulary:
         return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, place: str) -> "Vocabulary":
+    def from_json(cls, text: str, place: str) -> Self:
         """Read a vocabulary from JSON. Raises DataError, beginning with `place`."""
         try:
             document = json.loads(text)
@@ -143,9 +192,8 @@ class Vocabulary:
             )
         if not isinstance(document, dict) or document.get("kind") != "translume tokenizer":
             raise DataError(f"{place}: is other JSON; expected a tokenizer written by Translume")
-        if document.get("format") != FORMAT:
-            found = document.get("format")
-            raise DataError(f"{place}: found format {found!r}, expected {FORMAT}; a newer Translume may read it")
+        if (format_ := document.get("format")) != FORMAT:
+            raise DataError(f"{place}: found format {format_!r}, expected {FORMAT}; a newer Translume may read it")
         try:
             return cls._checked(document)
         except ValidationError as error:
@@ -153,19 +201,27 @@ class Vocabulary:
             where = ".".join(map(str, ("settings", *fault["loc"])))
             raise DataError(f"{place}: damaged: {where}: {fault['msg']}, found {fault['input']!r}") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"{place}: damaged: {_reason(error)}") from None
+            missing = " is missing" if isinstance(error, KeyError) else ""
+            raise DataError(f"{place}: damaged: {error}{missing}") from None
 
     @classmethod
-    def _checked(cls, document: dict[str, Any]) -> "Vocabulary":
+    def _checked(cls, document: dict[str, Any]) -> Self:
         settings = TokenizerSettings.model_validate(document["settings"], context=RAISE_RAW)
-        if settings.kind == "sentencepiece":
-            return cls._checked_sentences(settings, document)
-        if settings.kind == "byte" and "pieces" in document:
-            return cls._checked_bytes(settings, document)
         if settings.kind == "library":
             library = LibraryIds(document["tokenizer"], settings.size)
-            specials = _checked_specials(document, settings.size)
-            return cls.of_library(settings, specials, library, _checked_languages(document, settings.size))
+            specials, languages, _ = _checked_ids(document, settings.size)
+            return cls.from_library(specials, library, languages)
+        if "pieces" in document:
+            pieces = tuple(document["pieces"])
+            specials, languages, silent = _checked_ids(document, len(pieces))
+            if settings.kind == "byte":
+                return cls.from_bytes(pieces, specials, silent)
+            sentences = SentencePieces.from_dict(document["sentencepiece"])
+            return cls.from_sentencepiece(sentences, pieces, specials, languages=languages, silent=silent)
+        return cls._checked_learned(settings, document)
+
+    @classmethod
+    def _checked_learned(cls, settings: TokenizerSettings, document: dict[str, Any]) -> Self:
         model = document["tokenizer"]["model"]
         if settings.kind == "unigram":
             pieces = tuple(piece for piece, _ in model["vocab"])
@@ -174,23 +230,20 @@ class Vocabulary:
             pieces, scores = tuple(sorted(model["vocab"], key=model["vocab"].__getitem__)), ()
             if [model["vocab"][piece] for piece in pieces] != list(range(len(pieces))):
                 raise ValueError("ids of the vocabulary are not 0, 1, 2, …")
+        _check_pieces(pieces)
         merges = tuple((left, right) for left, right in model["merges"]) if settings.kind == "bpe" else ()
         known = set(pieces)
-        if len(known) != len(pieces) or not all(isinstance(piece, str) and piece for piece in pieces):
-            raise ValueError("a piece of the vocabulary is empty or occurs twice")
         for left, right in merges:
             if not {left, right, left + right} <= known:
                 raise ValueError(f"the merge of {left!r} and {right!r} is not in the vocabulary")
         reserved = reserved_pieces(settings)
         if pieces[: len(reserved)] != reserved:
             raise ValueError("the special tokens and bytes do not come first")
-        languages = _checked_languages(document, len(pieces))
+        specials, languages, _ = _checked_ids(document, len(pieces))
         first = len(reserved) + len(languages)
         if sorted(languages.values()) != list(range(len(reserved), first)):
             raise ValueError("the tags of languages do not follow the special tokens and bytes")
-        specials = SpecialIds(**{name: document["specials"][name] for name in ("pad", "bos", "eos", "unk")})
-        unk = reserved.index(UNK) if UNK in reserved else None
-        if specials != SpecialIds(pad=0, bos=1, eos=2, unk=unk):
+        if specials != _learned_specials(settings):
             raise ValueError("the special ids are not those of the vocabulary")
         return cls(
             settings=id_settings(settings),
@@ -202,51 +255,27 @@ class Vocabulary:
             languages=languages,
         )
 
-    @classmethod
-    def _checked_sentences(cls, settings: TokenizerSettings, document: dict[str, Any]) -> "Vocabulary":
-        pieces = tuple(document["pieces"])
-        if len(set(pieces)) != len(pieces) or not all(isinstance(piece, str) and piece for piece in pieces):
-            raise ValueError("a piece of the vocabulary is empty or occurs twice")
-        specials = _checked_specials(document, len(pieces))
-        sentences = SentencePieces.from_dict(document["sentencepiece"])
-        if sentences.fallback and not set(BYTES) <= set(pieces):
-            raise ValueError("a piece for a byte is missing")
-        return cls(
-            settings=id_settings(settings),
-            specials=specials,
-            pieces=pieces,
-            first=0,
-            sentences=sentences,
-            languages=_checked_languages(document, len(pieces)),
-            silent=_silent(document, len(pieces)),
-        )
 
-    @classmethod
-    def _checked_bytes(cls, settings: TokenizerSettings, document: dict[str, Any]) -> "Vocabulary":
-        """Read the bytes of an imported model, whose special tokens may have any ids."""
-        pieces, ids = tuple(document["pieces"]), document["specials"]
-        first = pieces.index(BYTES[0]) if BYTES[0] in pieces else 0
-        if pieces[first : first + len(BYTES)] != BYTES or len(set(pieces)) != len(pieces):
-            raise ValueError("a piece of the vocabulary occurs twice, or the bytes are not in order")
-        for name in ("pad", "bos", "eos"):
-            if not isinstance(ids[name], int) or not 0 <= ids[name] < len(pieces) or pieces[ids[name]] in BYTES:
-                raise ValueError(f"the special id {ids[name]} is not one of the vocabulary, or that of a byte")
-        return cls(
-            settings=id_settings(settings),
-            specials=SpecialIds(pad=ids["pad"], bos=ids["bos"], eos=ids["eos"], unk=None),
-            pieces=pieces,
-            first=len(pieces),
-            silent=_silent(document, len(pieces)),
-        )
+def _check_pieces(pieces: Sequence[str]) -> None:
+    if len(set(pieces)) != len(pieces) or not all(isinstance(piece, str) and piece for piece in pieces):
+        raise ValueError("a piece of the vocabulary is empty or occurs twice")
 
 
-def _checked_specials(document: dict[str, Any], size: int) -> SpecialIds:
-    """Return the special ids in tokenizer.json. Raises ValueError for one that is no id of the vocabulary."""
-    specials = SpecialIds(**{name: document["specials"][name] for name in ("pad", "bos", "eos", "unk")})
-    for id_ in (specials.pad, specials.bos, specials.eos, specials.unk):
+def _checked_ids(document: dict[str, Any], size: int) -> tuple[SpecialIds, dict[str, int], frozenset[int]]:
+    """Return the special tokens, the tags of languages and the silent ids in tokenizer.json.
+
+    Raises ValueError for one that is not an id of the vocabulary.
+    """
+    specials = {name: document["specials"][name] for name in ("pad", "bos", "eos", "unk")}
+    languages = {str(code): id_ for code, id_ in document.get("languages", {}).items()}
+    silent = frozenset(document.get("silent", ()))
+    known = {name: id_ for name, id_ in specials.items() if id_ is not None or name != "unk"}
+    for id_ in (*known.values(), *languages.values(), *silent):
         if not isinstance(id_, int) or not 0 <= id_ < size:
-            raise ValueError(f"the special id {id_} is not one of the {size} of the vocabulary")
-    return specials
+            raise ValueError(f"the special id {id_!r} is not one of the {size} of the vocabulary")
+    if specials["unk"] is None and document["settings"]["kind"] in ("sentencepiece", "library"):
+        raise ValueError("the special id None is not one of the vocabulary")
+    return SpecialIds(**specials), languages, silent
 
 
 _ID_SETTINGS = ("kind", "size", "normalization", "lowercase", "whitespace", "unknown")
@@ -257,6 +286,13 @@ def id_settings(settings: TokenizerSettings) -> TokenizerSettings:
     return TokenizerSettings(**{name: getattr(settings, name) for name in _ID_SETTINGS})
 
 
+def imported_settings(kind: Literal["sentencepiece", "library", "byte"], size: int) -> TokenizerSettings:
+    """Return the settings of an imported tokenizer, whose own rules normalise a text."""
+    if kind == "byte":
+        return TokenizerSettings(kind=kind, size=size, normalization="none", whitespace="keep", unknown="bytes")
+    return TokenizerSettings(kind=kind, size=max(size, 8), normalization="none", unknown="token")
+
+
 def reserved_pieces(settings: TokenizerSettings) -> tuple[str, ...]:
     """Return the special tokens and bytes that come first in every learned vocabulary."""
     if settings.kind == "byte" or settings.unknown == "bytes":
@@ -264,27 +300,11 @@ def reserved_pieces(settings: TokenizerSettings) -> tuple[str, ...]:
     return (PAD, BOS, EOS, UNK)
 
 
+def _learned_specials(settings: TokenizerSettings) -> SpecialIds:
+    reserved = reserved_pieces(settings)
+    return SpecialIds(pad=0, bos=1, eos=2, unk=reserved.index(UNK) if UNK in reserved else None)
+
+
 def language_tag(code: str) -> str:
     """Return the tag of a language as a piece. It mixes letters and symbols, so no piece learned from text is equal."""
     return f"__{code}__"
-
-
-def _checked_languages(document: dict[str, Any], size: int) -> dict[str, int]:
-    """Return the ids of the tags in tokenizer.json. Raises ValueError for one that is no id of the vocabulary."""
-    languages = {str(code): id_ for code, id_ in document.get("languages", {}).items()}
-    for code, id_ in languages.items():
-        if not isinstance(id_, int) or not 0 <= id_ < size:
-            raise ValueError(f"the tag of {code!r} has the id {id_!r}, not one of the {size} of the vocabulary")
-    return languages
-
-
-def _silent(document: dict[str, Any], size: int) -> frozenset[int]:
-    found = frozenset(document.get("silent", ()))
-    for id_ in found:
-        if not isinstance(id_, int) or not 0 <= id_ < size:
-            raise ValueError(f"the reserved id {id_} is not one of the {size} of the vocabulary")
-    return found
-
-
-def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -2,14 +2,15 @@
 
 from translume.translator.classifier import Classification, Classifier
 from translume.translator.generator import Generation, Generator
-from translume.translator.perplexity import Perplexity
+from translume.translator.loading import ComputeOptions
 from translume.translator.results import Segment, TargetScore, TextHypothesis, Translation
-from translume.translator.translator import Translator, load, load_classifier, load_generator, load_translator
-from translume.translator.workers import Workers, translate_with_workers
+from translume.translator.scoring import Perplexity
+from translume.translator.translator import Translator, load
 
 __all__ = [
     "Classification",
     "Classifier",
+    "ComputeOptions",
     "Generation",
     "Generator",
     "Perplexity",
@@ -18,10 +19,5 @@ __all__ = [
     "TextHypothesis",
     "Translation",
     "Translator",
-    "Workers",
     "load",
-    "load_classifier",
-    "load_generator",
-    "load_translator",
-    "translate_with_workers",
 ]

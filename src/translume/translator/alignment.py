@@ -1,8 +1,12 @@
-"""Word alignments from cross-attention."""
+"""Words of texts in all scripts, and their alignments from cross-attention."""
 
 import bisect
-from collections.abc import Iterator, Sequence
+import itertools
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -12,7 +16,17 @@ from translume.data.cleaning import truncated_ids
 from translume.model import Transformer
 from translume.translator.planning import Piece, padded
 from translume.translator.results import Alignment
-from translume.translator.words import Span, word_spans
+
+Span = tuple[int, int]
+
+WITHOUT_SPACES: Final = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
+)
+"""Letters and punctuation of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Han and Kana."""
+_WORD: Final = r"\w\u0300-\u036f\u0900-\u109f\u1780-\u17ff"
+"""Characters of words, and vowel signs, which are not letters."""
+_PARTS: Final = re.compile(rf"(?:[{_WORD}]|(?<=[0-9])[.,:][0-9])+|[^\s{_WORD}]+")
+"""Words with the separators inside their numbers, and punctuation."""
 
 
 @torch.inference_mode()
@@ -25,7 +39,7 @@ def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[Piece, str, Sequenc
     if not pairs:
         return []
     reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    device = next(checkpoint.model.parameters()).device
+    device = checkpoint.device
     source, mask = padded([[*piece.read_ids, reads.specials.eos] for piece, _, _ in pairs], reads.specials.pad, device)
     given, _ = padded(
         [[writes.specials.bos, *piece.target_tags, *ids[:-1]] for piece, _, ids in pairs], writes.specials.pad, device
@@ -131,3 +145,22 @@ def _shares(words: Sequence[Span], tokens: Sequence[Span]) -> Tensor:
                 break
             found[place, token] = (min(end, words[place][1]) - max(begin, words[place][0])) / (end - begin)
     return found
+
+
+def word_spans(text: str, tokens: Iterable[Span]) -> list[Span]:
+    """Return the characters [begin, end) of each word and of the punctuation between words.
+
+    tokens: spans of the tokens of the text. Only text in scripts without spaces is split at their ends.
+    """
+    cuts = {place for span in tokens for place in span}
+    spans: list[Span] = []
+    for part in _PARTS.finditer(text):
+        inside = (place for place in range(part.start() + 1, part.end()) if place in cuts and _is_boundary(text, place))
+        spans += itertools.pairwise([part.start(), *inside, part.end()])
+    return spans
+
+
+def _is_boundary(text: str, place: int) -> bool:
+    """Return whether one word can end and another begin at a place between two letters."""
+    around = text[place - 1 : place + 1]
+    return bool(WITHOUT_SPACES.search(around)) and not unicodedata.category(text[place]).startswith("M")

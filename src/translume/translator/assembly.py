@@ -220,12 +220,12 @@ def longest_repetition(words: Sequence[str]) -> tuple[int, tuple[str, ...]]:
     return times, loop
 
 
-Found = tuple[list[TextHypothesis], tuple[str, ...]]
+SearchedPiece = tuple[list[TextHypothesis], tuple[str, ...]]
 """The hypotheses of a piece and the warnings about them."""
 
 
 def build_translations(
-    checkpoint: Checkpoint, plans: Sequence[LinePlan], found: Sequence[Found], settings: DecodingSettings
+    checkpoint: Checkpoint, plans: Sequence[LinePlan], found: Sequence[SearchedPiece], settings: DecodingSettings
 ) -> list[Translation]:
     """The translations of the lines of `plans`.  found: for each piece of all plans, in order."""
     rest = iter(found)
@@ -234,7 +234,7 @@ def build_translations(
 
 
 def _build_translation(
-    checkpoint: Checkpoint, plan: LinePlan, found: Sequence[Found], settings: DecodingSettings
+    checkpoint: Checkpoint, plan: LinePlan, found: Sequence[SearchedPiece], settings: DecodingSettings
 ) -> Translation:
     whole = join_pieces(plan, [hypotheses for hypotheses, _ in found], settings.nbest)
     more = [warning for _, warnings in found for warning in warnings]

@@ -1,18 +1,15 @@
 """The classifier: texts to labels with probabilities."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from translume.checkpoint import ClassifierCheckpoint, load_classifier_checkpoint, model_folder
-from translume.config import Config
+from translume.checkpoint import ClassifierCheckpoint
 from translume.data.cleaning import truncated_ids
-from translume.errors import SettingsError
 from translume.text import Labels
-from translume.translator.engines import ComputeOptions, set_threads
+from translume.translator.loading import LoadedModel
 from translume.translator.planning import Line, LineError, batches, padded, windows
 
 LABEL_THRESHOLD = 0.5
@@ -53,52 +50,16 @@ class Classification:
         }
 
 
-class Classifier:
+class Classifier(LoadedModel[ClassifierCheckpoint]):
     """A model that classifies texts. No call changes it, so threads may share it."""
 
-    def __init__(self, checkpoint: ClassifierCheckpoint) -> None:
-        self.checkpoint = checkpoint
-        self.folder: Path | None = None
-        """The model folder that it was loaded from, if any."""
-        self._options = ComputeOptions()
+    checkpoint_class = ClassifierCheckpoint
+    has_engine = False
 
-    @classmethod
-    def load(cls, folder: Path | str, options: ComputeOptions | None = None) -> "Classifier":
-        """The classifier in a model folder, which has no engine; ModelFolderError if the folder holds none."""
-        folder, options = model_folder(folder), options or ComputeOptions()
-        if options.engine == "fast":
-            raise SettingsError("engine: found 'fast', expected 'auto' or 'plain'; a classifier has no engine")
-        dtype = options.plain_dtype
-        set_threads(options.threads)
-        classifier = cls(load_classifier_checkpoint(folder, device=options.device, dtype=dtype))
-        classifier.folder, classifier._options = folder.absolute(), options
-        return classifier
-
-    def __repr__(self) -> str:
+    def _facts(self) -> tuple[str, list[str]]:
         model, language = self.config.model, self.config.data.source_language
-        parts = [
-            f"{sum(weight.numel() for weight in self.checkpoint.model.parameters()):,} parameters",
-            f"{model.encoder_layers} {'layer' if model.encoder_layers == 1 else 'layers'}",
-            f"width {model.width}",
-            f"{len(self.labels.names)} labels",
-        ]
-        if self.folder is not None:
-            parts.append(str(self.folder))
-        return f"<Classifier{f' of {language}' if language else ''}: {', '.join(parts)}>"
-
-    def __reduce__(self) -> tuple[Callable[..., "Classifier"], tuple[Path, ComputeOptions]]:
-        """Pickle by the model's folder and options; TypeError for a classifier that no folder holds.
-
-        Unpickling loads the model again.
-        """
-        if self.folder is None:
-            raise TypeError("Classifier: it has no model folder, so it cannot be pickled; load_classifier(folder) can")
-        return type(self).load, (self.folder, self._options)
-
-    @property
-    def config(self) -> Config:
-        """The settings the model was trained with."""
-        return self.checkpoint.config
+        layers = f"{model.encoder_layers} {'layer' if model.encoder_layers == 1 else 'layers'}"
+        return language and f"of {language}", [layers, f"width {model.width}", f"{len(self.labels.names)} labels"]
 
     @property
     def labels(self) -> Labels:
@@ -120,7 +81,7 @@ class Classifier:
         texts before it are returned first.
         """
         if isinstance(texts, str):
-            raise TypeError("classify_all: found one text, expected many; use classify")
+            raise TypeError("classify_all: found one string, expected many; use classify")
         lines = ((Line(number=number, text=text.rstrip("\r\n")), len(text)) for number, text in enumerate(texts, 1))
         for window in windows(lines):
             yield from self._up_to_an_error(window)
@@ -171,7 +132,7 @@ class Classifier:
     @torch.no_grad()
     def _probabilities(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         specials = self.checkpoint.source_tokenizer.specials
-        device = next(self.checkpoint.model.parameters()).device
+        device = self.checkpoint.device
         source, mask = padded([[*row, specials.eos] for row in rows], specials.pad, device)
         probabilities: list[list[float]] = self.checkpoint.model.belief(source, mask).log_probs().exp().tolist()
         return probabilities

@@ -1,21 +1,19 @@
 """Lines that share one search: each enters while others run, and is given back when it is done."""
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
 from translume.config import DecodingSettings
 from translume.decoding import CompleteSearch, Hypothesis, SearchError, runs_searches
 from translume.errors import TranslumeError
-from translume.translator.assembly import Found, ProgressCallback, ProgressReporter, build_translations
+from translume.translator.assembly import ProgressCallback, ProgressReporter, SearchedPiece, build_translations
 from translume.translator.planning import Line, LineError, LinePlan, Piece
 from translume.translator.results import Translation
 from translume.translator.search import CancelCheck, SearchPlan, prepare_search, search_pieces
-
-if TYPE_CHECKING:
-    from translume.translator.translator import Translator
+from translume.translator.translator import Translator
 
 STEPS = 4
 """Steps of a search between which lines enter and leave, and their certain beginnings are reported."""
@@ -34,7 +32,7 @@ class _Entered(Generic[Key]):
     key: Key
     plan: LinePlan
     progress: ProgressReporter | None
-    found: list[Found | None]
+    found: list[SearchedPiece | None]
 
 
 class Cohort(Generic[Key]):
@@ -43,8 +41,8 @@ class Cohort(Generic[Key]):
     Lines that the compiled search does not support are translated by the decoding loop, all at once.
     """
 
-    def __init__(self, translator: "Translator", settings: DecodingSettings) -> None:
-        self._translator, self._settings, self._how = translator, settings, SearchPlan.of(settings)
+    def __init__(self, translator: Translator, settings: DecodingSettings) -> None:
+        self._translator, self._settings, self._how = translator, settings, SearchPlan.from_settings(settings)
         self._stepper = translator.models.stepper(attentive=self._how.needs_attention)
         self._searches = runs_searches(self._stepper)
         self._search: CompleteSearch | None = None
@@ -74,7 +72,7 @@ class Cohort(Generic[Key]):
                 continue
             tokenizer = self._translator.checkpoint.target_tokenizer
             progress = ProgressReporter(tokenizer, [plan], {line.number: callback}) if callback is not None else None
-            found: list[Found | None] = [None if piece.ids else ([], ()) for piece in plan.pieces]
+            found: list[SearchedPiece | None] = [None if piece.ids else ([], ()) for piece in plan.pieces]
             entered.append(_Entered(key=key, plan=plan, progress=progress, found=found))
         places = [(line, place) for line in entered for place, found in enumerate(line.found) if found is None]
         if places and not self._begin(places):
@@ -198,3 +196,22 @@ class Cohort(Generic[Key]):
             except LineError as error:
                 begun = error.line.number + 1
                 yield error
+
+
+def translate_each(
+    translator: Translator,
+    lines: Sequence[Line],
+    settings: DecodingSettings,
+    on_progress: Mapping[int, ProgressCallback] | None = None,
+    unneeded: Callable[[], Collection[int]] = tuple,
+) -> Iterator[tuple[int, Translation | TranslumeError]]:
+    """Yield the translation of each line, or its LineError, with its position in `lines`, as soon as it is done.
+
+    on_progress: as in `Translator.translate_lines`, but by position.
+    unneeded: called between steps of the search; the positions of lines that are given up.
+    """
+    cohort = Cohort[int](translator, settings)
+    cohort.enter(dict(enumerate(lines)), on_progress or {})
+    while cohort:
+        yield from cohort.run(unneeded).items()
+    cohort.close()

@@ -39,7 +39,7 @@ from translume.decoding import (
 from translume.errors import DataError, SettingsError
 from translume.text import Tokenizer
 from translume.text.segmentation import character_class
-from translume.text.speech import SECONDS_PER_TIME, SpeechTokens
+from translume.text.specials import SECONDS_PER_TIME
 
 SHOWN = 20
 """Maximum number of characters of a text shown in an error."""
@@ -87,7 +87,7 @@ def times_rule(tokenizer: Tokenizer, latest: float) -> TimesInPairs:
 
     latest: time in a window at which the first segment may begin, in seconds; 0: any.
     """
-    tokens = SpeechTokens.of(tokenizer)
+    tokens = tokenizer.vocabulary.speech_tokens()
     last = tokens.first_time + round(latest / SECONDS_PER_TIME) if latest else None
     return TimesInPairs(first=tokens.first_time, untimed=tokens.untimed, latest=last)
 
@@ -157,13 +157,15 @@ def _lines_of(path: str) -> list[str]:
 
 def _vocabulary(tokenizer: Tokenizer, path: str) -> OnlyTokens | None:
     """The tokens of the texts in a file; None if no file is named."""
-    if not path:
-        return None
+    return _only(tokenizer, path, _stamp_of(path, "decoding.vocabulary")) if path else None
+
+
+def _stamp_of(path: str, setting: str) -> Stamp:
     try:
         state = Path(path).stat()
     except OSError as error:
-        raise DataError(f"decoding.vocabulary: {path}: cannot be read: {error.strerror}") from None
-    return _only(tokenizer, path, (state.st_mtime_ns, state.st_size))
+        raise DataError(f"{setting}: {path}: cannot be read: {error.strerror}") from None
+    return state.st_mtime_ns, state.st_size
 
 
 @lru_cache(maxsize=4)
@@ -377,14 +379,10 @@ class Terminology:
         Lines with the same source term are alternatives; blank lines are skipped. Raises DataError with the number of a
         wrong line.
         """
-        try:
-            state = Path(path).stat()
-        except OSError as error:
-            raise DataError(f"decoding.terminology: {path}: cannot be read: {error.strerror}") from None
-        return _read(path, (state.st_mtime_ns, state.st_size), source, target)
+        return _read(path, _stamp_of(path, "decoding.terminology"), source, target)
 
     @classmethod
-    def of(cls, pairs: Mapping[Words, Sequence[str]], target: Tokenizer) -> Self:
+    def from_pairs(cls, pairs: Mapping[Words, Sequence[str]], target: Tokenizer) -> Self:
         """The terms from a mapping of source terms to translations."""
         terms = defaultdict(list)
         for source, targets in sorted(pairs.items(), key=lambda pair: -len(pair[0])):
@@ -403,7 +401,7 @@ def words_of(text: str) -> Words:
 
 
 @lru_cache(maxsize=4)
-def _read(path: str, stamp: tuple[int, int], source: Tokenizer, target: Tokenizer) -> Terminology:
+def _read(path: str, stamp: Stamp, source: Tokenizer, target: Tokenizer) -> Terminology:
     pairs: dict[Words, list[str]] = defaultdict(list)
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
@@ -417,7 +415,7 @@ def _read(path: str, stamp: tuple[int, int], source: Tokenizer, target: Tokenize
             if not text:
                 raise DataError(f"{path}:{number}: found a {side} term without a word, expected a word or a phrase")
         pairs[words].append(fields[1])
-    return Terminology.of(pairs, target)
+    return Terminology.from_pairs(pairs, target)
 
 
 PATTERNS = {

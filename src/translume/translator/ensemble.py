@@ -15,8 +15,6 @@ from translume.engine import Engine, build_engine
 from translume.engine.probe import Dtype
 from translume.errors import SettingsError
 from translume.text import Tokenizer
-from translume.translator.device_searcher import DeviceSearcher
-from translume.translator.engines import SearchEngine, built_engine
 
 ELEMENTS = 1 << 22
 """Maximum number of log-probabilities in memory while an ensemble scores."""
@@ -24,26 +22,15 @@ ELEMENTS = 1 << 22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A model, and what searches in its place, if anything does.
-
-    steps: takes the steps of searches instead of both, as `Translator.step_with` says.
-    """
+    """A model, and what searches in its place, if anything does: an engine, a GPU or an `OnnxStepper`."""
 
     checkpoint: Checkpoint
-    engine: SearchEngine | None = None
-    steps: Stepper | None = None
-
-    def built_engine(self) -> Engine | None:
-        """The engine, built now if it was not yet; None for a search on a GPU."""
-        return built_engine(self.engine)
+    engine: Stepper | None = None
 
     def stepper(self, *, attentive: bool) -> Stepper:
         """The engine, or the plain model where there is none or it cannot return the attention that is needed."""
-        engine = self.steps
-        if engine is None:
-            engine = self.engine if isinstance(self.engine, DeviceSearcher) else self.built_engine()
-        if engine is not None and (not attentive or _reports_attention(engine)):
-            return engine
+        if self.engine is not None and (not attentive or _reports_attention(self.engine)):
+            return self.engine
         return self.checkpoint.model
 
 
@@ -66,21 +53,10 @@ class EnsembleMembers:
         steppers = [member.stepper(attentive=attentive) for member in self.members]
         return steppers[0] if len(steppers) == 1 else Ensemble(steppers, self.average)
 
-    def with_steps(self, stepper: Stepper) -> "EnsembleMembers":
-        """One model, whose steps `stepper` takes. Raises SettingsError for an ensemble."""
-        if len(self.members) > 1:
-            raise SettingsError("step_with: found an ensemble, expected one model")
-        return replace(self, members=(replace(self.members[0], engine=None, steps=stepper),))
-
     def compiled(self, dtype: Dtype) -> "EnsembleMembers":
         """The same models, each with an engine."""
-        return replace(
-            self,
-            members=tuple(
-                replace(member, engine=build_engine(member.checkpoint.model, dtype), steps=None)
-                for member in self.members
-            ),
-        )
+        members = (replace(each, engine=build_engine(each.checkpoint.model, dtype)) for each in self.members)
+        return replace(self, members=tuple(members))
 
     def score(self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor) -> Tensor:
         """The plain models' log-probabilities [B, T], fp32, of labels [B, T]; zero where target_mask is False."""

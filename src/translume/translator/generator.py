@@ -1,19 +1,19 @@
 """The generator: a language model that continues prompts and scores texts."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
 from collections.abc import Generator as Steps
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
-from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from translume.belief import NextToken
-from translume.checkpoint import LanguageModelCheckpoint, load_any, model_folder
-from translume.config import Config, DecodingOptions, DecodingSettings
+from translume.checkpoint import LanguageModelCheckpoint
+from translume.config import DecodingOptions, DecodingSettings
 from translume.decoding import (
     AfterTokens,
     BestHypotheses,
@@ -25,27 +25,18 @@ from translume.decoding import (
     StablePrefix,
     Stepper,
     decode,
-    resolve_strategy,
     strategy_from,
 )
-from translume.engine import Engine, build_engine
-from translume.errors import SettingsError, TranslationError, refuse_unknown_keywords
+from translume.engine import build_engine
+from translume.errors import SettingsError, TranslationError
 from translume.text import Tokenizer
 from translume.translator.assembly import ProgressCallback
 from translume.translator.constraints import build_rules, check_rules
-from translume.translator.engines import (
-    ComputeOptions,
-    ModelDtype,
-    SearchEngine,
-    built_engine,
-    describe_engine,
-    set_threads,
-    with_engine,
-)
-from translume.translator.perplexity import Perplexity, label_log_probs
+from translume.translator.loading import LoadedModel, describe_engine
 from translume.translator.planning import Line, LineError, Piece
 from translume.translator.ranking import minimum_bayes_risk
-from translume.translator.results import TargetScore, TextHypothesis
+from translume.translator.results import TargetScore, TextHypothesis, parted_warnings
+from translume.translator.scoring import Perplexity, label_log_probs
 from translume.translator.search import CancelCheck, sampling_keys
 
 _AT_ONCE = 1024
@@ -58,7 +49,7 @@ _SLIDING = ("greedy", "sampling")
 class Generation:
     """Texts that continue a prompt; `str()` is the best of them.
 
-    hypotheses: best first; their texts do not include the prompt.  prompt_tokens: of the prompt, without begin mark.
+    hypotheses: best first; their texts do not include the prompt.  prompt_tokens: of the prompt, without BOS.
     warnings: as `word: detail`. `context_full`: the text ended because the model can read no more. `unknown`: part of
     the prompt is not in the vocabulary.
     """
@@ -79,9 +70,7 @@ class Generation:
             "text": self.text,
             "hypotheses": [hypothesis.to_dict() for hypothesis in self.hypotheses],
             "prompt_tokens": self.prompt_tokens,
-            "warnings": [
-                {"kind": kind, "detail": detail} for kind, _, detail in (each.partition(": ") for each in self.warnings)
-            ],
+            "warnings": parted_warnings(self.warnings),
         }
 
 
@@ -89,7 +78,7 @@ class Generation:
 class _Text:
     """A text in progress.  prompt: the number of its prompt.  labels: ids of the prompt and those found after it.
 
-    total: of the ranking, before the length penalty.  ended: whether the last label is the end mark.
+    total: of the ranking, before the length penalty.  ended: whether the last label is EOS.
     """
 
     prompt: int
@@ -111,88 +100,32 @@ class _Text:
         )
 
 
-class Generator:
+class Generator(LoadedModel[LanguageModelCheckpoint]):
     """A language model. No call changes it, so threads may share it."""
 
-    def __init__(self, checkpoint: LanguageModelCheckpoint, engine: SearchEngine | None = None) -> None:
-        """checkpoint: its model is used in the mode, training or evaluation, that it is in.
+    checkpoint_class = LanguageModelCheckpoint
 
-        engine: generates instead of the plain model, which scores.
-        """
-        self.checkpoint = checkpoint
-        self.folder: Path | None = None
-        """The model folder that it was loaded from, if any."""
-        self._options = ComputeOptions()
-        self._engine = engine
-
-    @classmethod
-    def load(cls, folder: Path | str, options: ComputeOptions | None = None) -> "Generator":
-        """The language model in a model folder.
-
-        The engine is built now if the options name one, and at the first generation if `options.engine` is "auto".
-        Raises ModelFolderError if the folder holds no language model, EngineError (a SettingsError) if the engine that
-        the options name cannot be built.
-        """
-        folder, options = model_folder(folder).absolute(), options or ComputeOptions()
-        generator = cls._load(folder, options)
-        generator.folder, generator._options = folder, options
-        return generator
-
-    @classmethod
-    def _load(cls, folder: Path, options: ComputeOptions) -> "Generator":
-        set_threads(options.threads)
-
-        def read(dtype: ModelDtype) -> LanguageModelCheckpoint:
-            found: LanguageModelCheckpoint = load_any(
-                folder, device=options.device, dtype=dtype, expected=LanguageModelCheckpoint
-            )
-            return found
-
-        return cls(*with_engine(read, options))
-
-    def __repr__(self) -> str:
+    def _facts(self) -> tuple[str, list[str]]:
         model, language = self.config.model, self.config.data.source_language
-        parts = [
-            f"{sum(weight.numel() for weight in self.checkpoint.model.parameters()):,} parameters",
+        return language and f"of {language}", [
             f"{model.decoder_layers} {'layer' if model.decoder_layers == 1 else 'layers'}",
             f"width {model.width}",
             f"{model.head.kind} head over {len(self.tokenizer):,} tokens",
             f"context {self.context}",
             describe_engine(self._engine),
         ]
-        if self.folder is not None:
-            parts.append(str(self.folder))
-        return f"<Generator{f' of {language}' if language else ''}: {', '.join(parts)}>"
-
-    def __reduce__(self) -> tuple[Callable[..., "Generator"], tuple[Path, ComputeOptions]]:
-        """Pickle by the model's folder and options; TypeError for a generator that no folder holds.
-
-        Unpickling loads the model again.
-        """
-        if self.folder is None:
-            raise TypeError("Generator: it has no model folder, so it cannot be pickled; load_generator(folder) can")
-        return type(self).load, (self.folder, self._options)
 
     def compile(self, dtype: Literal["fp32", "bf16", "int8"] = "fp32") -> "Generator":
         """A generator of the same model that searches with weights packed for this machine; see `Translator.compile`.
 
         Raises EngineError (a SettingsError) if there is no engine for the model or the machine.
         """
-        return Generator(self.checkpoint, build_engine(self.checkpoint.model, dtype))
+        compiled = Generator(self.checkpoint, build_engine(self.checkpoint.model, dtype))
+        return compiled.remember(self.folder, Generator.compile, self, dtype)
 
     def with_checkpoint(self, checkpoint: LanguageModelCheckpoint) -> "Generator":
         """A generator of the same model and engine with other settings."""
         return Generator(checkpoint, self._engine)
-
-    @property
-    def config(self) -> Config:
-        """The settings the model was trained with."""
-        return self.checkpoint.config
-
-    @property
-    def engine(self) -> Engine | None:
-        """The engine that generates; None for the plain model. Built now if needed."""
-        return built_engine(self._engine)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -201,7 +134,7 @@ class Generator:
 
     @property
     def context(self) -> int:
-        """The number of tokens that the model reads at most, the begin mark included: `data.block_length`."""
+        """The number of tokens that the model reads at most, BOS included: `data.block_length`."""
         return self.config.data.block_length
 
     def generate(
@@ -220,9 +153,7 @@ class Generator:
         half.
         Raises TranslationError if the prompt fills the context, SettingsError if the options do not fit.
         """
-        refuse_unknown_keywords("generate", options, ("settings", *DecodingSettings.model_fields))
-        chosen = self.choose(settings, options)
-        return self._generate([prompt], chosen)[0]
+        return self._generate([prompt], self.choose(settings, options, function="generate"))[0]
 
     def generate_all(
         self,
@@ -239,7 +170,7 @@ class Generator:
         Raises TranslationError for a prompt that fills the context, before it returns any of the same thousand.
         """
         if isinstance(prompts, str):
-            raise TypeError("generate_all: found one prompt, expected many; use generate")
+            raise TypeError("generate_all: found one string, expected many; use generate")
         chosen, rest, first = self.choose(settings), iter(prompts), 0
         while part := list(islice(rest, _AT_ONCE)):
             watched = {number - first: each for number, each in (on_text or {}).items() if number >= first}
@@ -323,28 +254,14 @@ class Generator:
 
     def check(self, settings: DecodingSettings) -> None:
         """Raise SettingsError if settings do not fit a language model."""
-        self.choose(settings)
-
-    def choose(self, settings: DecodingSettings | None, options: DecodingOptions | None = None) -> DecodingSettings:
-        """The settings, or the model's own, with single options replaced.
-
-        Raises SettingsError if they do not fit a language model.
-        """
-        if settings is not None and not isinstance(settings, DecodingSettings):
-            raise TypeError(f"settings: found {type(settings).__name__}, expected DecodingSettings or None")
-        chosen = settings or self.config.decoding
-        if options:
-            values = {"decoding": {**chosen.model_dump(), **options}}
-            chosen = resolve_strategy(Config.build(values, place="generate").decoding, options)
-        self.config.check_decoding(chosen)
-        strategy_from(chosen)
-        check_rules(self.tokenizer, chosen)
-        return chosen
+        super().check(settings)
+        strategy_from(settings)
+        check_rules(self.tokenizer, settings)
 
     def score(self, text: str | TextHypothesis, *, prompt: str = "", stride: int = 0) -> TargetScore:
-        """The log-probability of a text and its end mark after a prompt, in nats (forced decoding).
+        """The log-probability of a text and EOS after a prompt, in nats (forced decoding).
 
-        A text is tokenized anew, apart from the prompt; a hypothesis keeps its own tokens, which have an end mark only
+        A text is tokenized again, apart from the prompt; a hypothesis keeps its own tokens, which have EOS only
         if it ended. Texts longer than `context` are read in windows that move by `stride` tokens; 0: half the context.
         """
         if not isinstance(text, str | TextHypothesis) or not isinstance(prompt, str):
@@ -357,39 +274,27 @@ class Generator:
         )
 
     def perplexity(self, texts: Iterable[str], *, stride: int = 0) -> Perplexity:
-        """How well the model predicts texts, each with its end mark; see `score` for `stride`.
+        """How well the model predicts texts, each with its EOS; see `score` for `stride`.
 
         Raises TranslationError if no text has a token.
         """
         if isinstance(texts, str):
-            raise TypeError("perplexity: found one text, expected many; put it into a list")
+            raise TypeError("perplexity: found one string, expected many; put it into a list")
         stride = self.choose_stride(stride)
-        nats, sizes, documents, empty = 0.0, [0, 0, 0, 0, 0], 0, 0
+        nats, counts = 0.0, Counter[str]()
         unknown = -1 if self.tokenizer.specials.unk is None else self.tokenizer.specials.unk
         rest = iter(texts)
         while part := list(islice(rest, _AT_ONCE)):
             encoded = zip(part, self.tokenizer.encode_all(part), strict=True)
             filled = [(text, [*ids, self.tokenizer.specials.eos]) for text, ids in encoded if ids]
-            empty, documents = empty + len(part) - len(filled), documents + len(filled)
             nats -= sum(map(sum, self._log_probs([labels for _, labels in filled], stride)))
+            counts.update(documents=len(filled), empty=len(part) - len(filled))
             for text, labels in filled:
-                found = (len(labels), len(text.split()), len(text), len(text.encode()), labels.count(unknown))
-                sizes = [old + new for old, new in zip(sizes, found, strict=True)]
-        if not documents:
-            raise TranslationError(f"perplexity: found no text among {empty:,}, expected at least one")
-        tokens, words, characters, size, unknown_tokens = sizes
-        return Perplexity(
-            nats=nats,
-            documents=documents,
-            empty=empty,
-            tokens=tokens,
-            unknown=unknown_tokens,
-            words=words,
-            characters=characters,
-            bytes=size,
-            context=self.context,
-            stride=stride,
-        )
+                counts.update(tokens=len(labels), unknown=labels.count(unknown))
+                counts.update(words=len(text.split()), characters=len(text), bytes=len(text.encode()))
+        if not counts["documents"]:
+            raise TranslationError(f"perplexity: found no text among {counts['empty']:,}, expected at least one")
+        return Perplexity(nats=nats, context=self.context, stride=stride, **counts)
 
     def choose_stride(self, stride: int) -> int:
         """The stride, or half the context for 0. Raises SettingsError if it is above the context."""
@@ -399,7 +304,7 @@ class Generator:
 
     def start(self, count: int) -> Any:
         """Return the state of `count` rows before their first token; `Translator.fuse_with` calls it."""
-        device = next(self.checkpoint.model.parameters()).device
+        device = self.checkpoint.device
         source = torch.full((count, 1), self.tokenizer.specials.eos, device=device)
         return self._stepper.start(source, torch.ones_like(source, dtype=torch.bool))
 
@@ -409,7 +314,7 @@ class Generator:
 
     @property
     def _stepper(self) -> Stepper:
-        return self.engine or self.checkpoint.model
+        return self._engine or self.checkpoint.model
 
     def _log_probs(self, rows: list[list[int]], stride: int) -> list[list[float]]:
         most = self.config.decoding.max_tokens
@@ -425,7 +330,7 @@ class Generator:
         if len(ids) >= self.context:
             raise TranslationError(
                 f"the prompt has {len(ids):,} tokens, expected at most {self.context - 1:,}: "
-                f"the model reads {self.context:,} with its begin mark"
+                f"the model reads {self.context:,} with BOS"
             )
         return ids
 
@@ -525,7 +430,7 @@ class Generator:
 
         prompt: the number of tokens of the prompts. Rules see all tokens after these.
         """
-        specials, device = self.tokenizer.specials, next(self.checkpoint.model.parameters()).device
+        specials, device = self.tokenizer.specials, self.checkpoint.device
         rows = [[text.labels[begin - 1] if begin else specials.bos, *text.labels[begin:]] for text in texts]
         keys = sampling_keys([Piece(ids=tuple(text.labels)) for text in texts])
         strategy = strategy_from(settings, keys.to(device))

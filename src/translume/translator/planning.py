@@ -3,24 +3,23 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import shake_128
-from itertools import chain, groupby, zip_longest
-from typing import Any, Literal, Protocol, TypeVar
+from itertools import chain, groupby, repeat, zip_longest
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from translume.config import Config, DecodingSettings, Direction, Directions
+from translume.checkpoint import Checkpoint
+from translume.config import DecodingSettings, Direction, Directions
 from translume.data.batch import padded_frames
 from translume.data.cleaning import truncated_ids
-from translume.data.lengths import Lengths
 from translume.decoding.device_search import LEAST_SOURCE, doubled
 from translume.errors import DataError, TranslationError, TranslumeError
 from translume.sources import FrameReader, describe, frame_reader
 from translume.text import SpecialIds, Tokenizer
 from translume.text.sentences import split_sentences, split_text
-from translume.text.speech import SpeechTokens
 from translume.translator.constraints import Constraint
 
 
@@ -29,7 +28,7 @@ class Line:
     """A text and its line number from 1; 0 if there is only one text.
 
     constraints: phrases that its target must contain.  direction: its languages, instead of those in [decoding].
-    given: a source that is no text, such as an array; `text` describes it. None: `text` is the source, or its path.
+    given: a non-text source, such as an array; `text` describes it. None: `text` is the source, or its path.
     target: the target to score, if there is one.
     """
 
@@ -39,6 +38,15 @@ class Line:
     direction: Direction | None = None
     given: object = None
     target: str | None = None
+
+    @classmethod
+    def from_source(cls, source: object, constraints: Iterable[str] = (), *, number: int = 0) -> "Line":
+        """The line of a text, or of a source that is given as an array or the like."""
+        if isinstance(constraints, str):
+            raise TypeError("constraints: found one string, expected a list of strings")
+        if isinstance(source, str):
+            return cls(number=number, text=source, constraints=tuple(constraints))
+        return cls(number=number, text=describe(source), given=source, constraints=tuple(constraints))
 
     @property
     def place(self) -> str:
@@ -58,11 +66,11 @@ class LineError(TranslationError):
 class Piece:
     """A whole line, or one sentence of it, that is translated at once.
 
-    ids: without tags and an end mark; empty if there is nothing to translate.  text: of these ids.  spacing: the white
+    ids: without tags and EOS; empty if there is nothing to translate.  text: of these ids.  spacing: the white
     space after it.  first: whether it is the first piece of its line.
     source_tags, target_tags: ids of the tags that the encoder reads before `ids`, and the decoder before the target.
     warnings: about ids that are left out; `LinePlan` has them for a whole line.
-    frames: [L, F], if the source is no text. Then there is one id for each position of the encoder, computed from the
+    frames: [L, F], of a non-text source. Then there is one id for each position of the encoder, computed from the
     frames, which seeds sampling; the encoder does not read it.
     """
 
@@ -78,7 +86,7 @@ class Piece:
 
     @property
     def read_ids(self) -> tuple[int, ...]:
-        """The ids that the encoder reads, without an end mark."""
+        """The ids that the encoder reads, without EOS."""
         return self.source_tags + self.ids
 
 
@@ -91,31 +99,7 @@ class LinePlan:
     warnings: tuple[str, ...] = ()
 
 
-class ModelFacts(Protocol):
-    """The properties of a model that limits and splitting depend on: of a `Checkpoint`, or its copy in the server."""
-
-    @property
-    def config(self) -> Config:
-        """The settings of the model."""
-        ...
-
-    @property
-    def lengths(self) -> Lengths | None:
-        """The lengths of its training data."""
-        ...
-
-    @property
-    def source_tokenizer(self) -> Tokenizer:
-        """The tokenizer of sources."""
-        ...
-
-    @property
-    def target_tokenizer(self) -> Tokenizer:
-        """The tokenizer of targets."""
-        ...
-
-
-def directions_of(model: ModelFacts) -> Directions:
+def directions_of(model: Checkpoint) -> Directions:
     """Return the directions of a model."""
     languages = model.target_tokenizer.languages or model.source_tokenizer.languages
     return Directions.of(model.config.data, model.config.model, languages)
@@ -129,7 +113,7 @@ class Tags:
     target: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, model: ModelFacts, direction: Direction) -> "Tags":
+    def from_direction(cls, model: Checkpoint, direction: Direction) -> "Tags":
         """Return the tags of a direction, as `model.language_tags` says."""
         reads, writes = model.source_tokenizer.languages, model.target_tokenizer.languages
         if model.config.model.language_tags == "source":
@@ -137,7 +121,7 @@ class Tags:
         if model.config.model.language_tags == "target":
             return cls(source=(reads[direction.source],), target=(writes[direction.target],))
         if model.config.model.target_tags:
-            tokens = SpeechTokens.of(model.target_tokenizer)
+            tokens = model.target_tokenizer.vocabulary.speech_tokens()
             return cls(target=tokens.prompt(direction.source, direction.target))
         return NO_TAGS
 
@@ -145,7 +129,7 @@ class Tags:
 NO_TAGS = Tags()
 
 
-def splits_sentences(model: ModelFacts, split: Literal["auto", "always", "never"]) -> bool:
+def splits_sentences(model: Checkpoint, split: Literal["auto", "always", "never"]) -> bool:
     """Whether every line is translated sentence by sentence.
 
     "auto": if the languages differ and the model was trained on single sentences, or on data of unknown lengths.
@@ -162,7 +146,7 @@ T = TypeVar("T")
 class Reading:
     """How a model reads lines.
 
-    limit: maximum number of tokens of a piece, end mark excluded.  sentences: whether every line is split into
+    limit: maximum number of tokens of a piece, EOS excluded.  sentences: whether every line is split into
     sentences.  parts: whether a longer line is.  language: of the sources.
     keep: the end of a longer piece that is read, with a warning; "none" raises LineError.
     tags: of the languages.
@@ -175,10 +159,12 @@ class Reading:
     keep: Literal["keep_first", "keep_last", "none"]
     tags: "Tags"
     reader: FrameReader | None = None
-    """The reader of sources that are no text."""
+    """The reader of non-text sources."""
 
     @classmethod
-    def of(cls, model: ModelFacts, settings: DecodingSettings, direction: Direction | None = None) -> "Reading":
+    def from_settings(
+        cls, model: Checkpoint, settings: DecodingSettings, direction: Direction | None = None
+    ) -> "Reading":
         """Return how a model reads lines with the settings of a search.
 
         direction: instead of that in `settings`.
@@ -188,7 +174,7 @@ class Reading:
         """
         given = direction or Direction(source=settings.from_, target=settings.to)
         chosen = directions_of(model).resolve(given.source, given.target)
-        tags = Tags.of(model, chosen)
+        tags = Tags.from_direction(model, chosen)
         cleaning, limit = model.config.data.cleaning, model.config.longest_source - 1 - len(tags.source)
         keep: Literal["keep_first", "keep_last", "none"] = "none"
         if cleaning.too_long != "drop":
@@ -227,26 +213,26 @@ class Reading:
         return self.cut(parts) if self.cuts_lines else (parts, ())
 
 
-MOST_READINGS = 16
+MAX_READINGS = 16
 
 
 class Readings:
-    """The last results of `Reading.of` for a model. Threads may share it."""
+    """The last results of `Reading.from_settings` for a model. Threads may share it."""
 
-    def __init__(self, model: ModelFacts) -> None:
+    def __init__(self, model: Checkpoint) -> None:
         self._model = model
         self._known: dict[tuple[DecodingSettings, Direction | None], Reading] = {}
 
     def of(self, settings: DecodingSettings, direction: Direction | None = None) -> Reading:
-        """Return `Reading.of`."""
+        """Return `Reading.from_settings`."""
         key = settings, direction
         try:
             found = self._known.get(key)
         except TypeError:  # `model_copy` has set a list for a tuple
-            return Reading.of(self._model, settings, direction)
+            return Reading.from_settings(self._model, settings, direction)
         if found is None:
-            found = Reading.of(self._model, settings, direction)
-            self._known = dict([*self._known.items(), (key, found)][-MOST_READINGS:])
+            found = Reading.from_settings(self._model, settings, direction)
+            self._known = dict([*self._known.items(), (key, found)][-MAX_READINGS:])
         return found
 
 
@@ -273,7 +259,7 @@ def plan_lines(lines: Sequence[Line], tokenizer: Tokenizer, reading: Reading) ->
 
 
 def _plan_frames(line: Line, reader: FrameReader, reading: Reading) -> LinePlan:
-    """Return the plan of a line whose source is no text: one piece, empty for a blank line."""
+    """Return the plan of a line with a non-text source: one piece, empty for a blank line."""
     given = line.text if line.given is None else line.given
     if isinstance(given, str) and not given.strip():
         return LinePlan(line=line, pieces=(Piece(ids=()),))
@@ -285,7 +271,7 @@ def _plan_frames(line: Line, reader: FrameReader, reading: Reading) -> LinePlan:
 
 
 def frames_piece(reader: FrameReader, given: object, limit: int) -> Piece:
-    """Return the piece of a source that is no text.
+    """Return the piece of a non-text source.
 
     limit: maximum number of positions of the encoder.  Raises DataError for a source that is longer or unreadable.
     """
@@ -411,15 +397,15 @@ def batches(lengths: Sequence[int], max_tokens: int, *, shortest: int = 1) -> It
         yield batch
 
 
-def bucketed_batches(lengths: Sequence[int], most_tokens: int, most_rows: int) -> Iterator[list[list[int]]]:
+def bucketed_batches(lengths: Sequence[int], max_tokens: int, max_rows: int) -> Iterator[list[list[int]]]:
     """Yield all positions in `lengths`, the longest first, in groups of batches for searches on a device.
 
-    The lengths of a group are padded alike there. A batch has at most `most_rows` positions, and, but for a single one,
-    at most `most_tokens` tokens with this padding.
+    The lengths of a group are padded alike there. A batch has at most `max_rows` positions, and, but for a single one,
+    at most `max_tokens` tokens with this padding.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     for padded_length, group in groupby(order, key=lambda index: doubled(lengths[index], LEAST_SOURCE)):
-        positions, rows = list(group), max(1, min(most_rows, most_tokens // padded_length))
+        positions, rows = list(group), max(1, min(max_rows, max_tokens // padded_length))
         yield [positions[begin : begin + rows] for begin in range(0, len(positions), rows)]
 
 
@@ -436,33 +422,23 @@ def numbered_lines(
     frames: whether the lines name sources of frames, or are such sources, as arrays.
     """
 
-    def line_of(text: object, number: int) -> tuple[Line, int]:
-        if not frames:
-            found = without_line_break(text, number)
-            return Line(number=number, text=found), len(found)
-        if isinstance(text, str):
-            return Line(number=number, text=without_line_break(text, number)), FRAMES_CHARACTERS
-        return Line(number=number, text=describe(text), given=text), FRAMES_CHARACTERS
-
-    if constraints is None:
-        for number, text in enumerate(texts, start=1):
-            yield line_of(text, number)
-        return
     nothing: Any = object()
-    for number, (text, wanted) in enumerate(zip_longest(texts, constraints, fillvalue=nothing), start=1):
-        if text is nothing or wanted is nothing:
+    rows: Iterable[tuple[object, Any]] = (
+        zip_longest(texts, constraints, fillvalue=nothing) if constraints is not None else zip(texts, repeat(()))
+    )
+    for number, (text, phrases) in enumerate(rows, start=1):
+        if text is nothing or phrases is nothing:
             missing = "no text for the constraints" if text is nothing else "no constraints for the text"
             raise TranslationError(f"line {number}: found {missing}, expected as many lists of constraints as texts")
-        if isinstance(wanted, str):
-            raise TypeError("constraints: found one text, expected a list of texts")
-        line, size = line_of(text, number)
-        yield replace(line, constraints=tuple(wanted)), size
+        source = text if frames and not isinstance(text, str) else without_line_break(text, number)
+        line = Line.from_source(source, phrases, number=number)
+        yield line, FRAMES_CHARACTERS if frames else len(line.text)
 
 
 def without_line_break(text: object, number: int) -> str:
     """A line of a file without its line break. Raises TypeError for anything but str."""
     if not isinstance(text, str):
-        raise TypeError(f"line {number}: found {type(text).__name__}, expected a text (str)")
+        raise TypeError(f"line {number}: found {type(text).__name__}, expected a string")
     return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
 
 

@@ -112,5 +112,5 @@ def _matches(sequences: Sequence[Sequence[str]], order: int) -> Utilities:
         here = (column >= start) & (column < start + COLUMNS)
         part = np.zeros((len(sequences), min(COLUMNS, len(column_of) - start)), dtype=np.float32)
         part[places[here], column[here] - start] = 1.0
-        matches += part @ part.T  # whole numbers, exact in fp32 up to 2²⁴
+        matches += part @ part.T  # integers, exact in fp32 up to 2²⁴
     return matches

@@ -1,14 +1,20 @@
 """What a translator returns: translations with hypotheses and alignments, and scores."""
 
-import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from translume.decoding import Hypothesis, ScoreTerms
+from translume.json_values import JsonValue
 from translume.text import Tokenizer
 
 DIGITS = 4
 """Decimal places of weights in JSON."""
+
+
+def parted_warnings(warnings: Iterable[str]) -> list[dict[str, str]]:
+    """Return warnings, each `word: detail`, as JSON objects."""
+    return [{"kind": kind, "detail": detail} for kind, _, detail in (each.partition(": ") for each in warnings)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,10 +23,10 @@ class Alignment:
 
     Garg et al. (2019, section 4.1) found that this mean agrees best with human alignments; a decoder of one layer uses
     that layer. Attention shows where the decoder looked, not what mattered.
-    weights: [T][S], the attention of each target token (with the end mark) to each source token (the end mark last);
+    weights: [T][S], the attention of each target token (with EOS) to each source token (EOS last);
     each row sums to one.  source_tokens: readable pieces.
     links: (source, target) for each target word, counted from 0 between spaces: the source word with the most attention
-    of its tokens, without the end mark. Empty if the source has no words.
+    of its tokens, without EOS. Empty if the source has no words.
     word_links: (source begin, source end, target begin, target end) in characters, for each target word or punctuation;
     words without spaces between them are separated as the tokens are. Empty if the tokenizer changes the source.
     """
@@ -43,11 +49,11 @@ class Alignment:
 class TextHypothesis:
     """One target that a search found.
 
-    tokens: readable pieces; ids: their numbers. The end mark is the last one if `finished_by` is "eos".
+    tokens: readable pieces; ids: their numbers. EOS is the last one if `finished_by` is "eos".
     log_prob: nats, the sum of `token_log_probs`, which has one entry for each of `tokens`.
     score: used for ranking: log_prob with the penalties of [decoding], or its mean utility for `decoding.utility`,
     or the sum with CTC for `decoding.ctc_weight`.
-    If a text was translated in several pieces, tokens has those of all pieces with their end marks, and log_prob and
+    If a text was translated in several pieces, tokens has those of all pieces with their EOS, and log_prob and
     score are sums.
     terms: the terms of `score`; None if it is a mean utility, a sum with CTC or a sum over pieces.
     alignment: if `decoding.alignment` is set and the text was translated in one piece.
@@ -64,7 +70,7 @@ class TextHypothesis:
     alignment: Alignment | None = None
 
     @classmethod
-    def of(cls, hypothesis: Hypothesis, tokenizer: Tokenizer) -> "TextHypothesis":
+    def from_hypothesis(cls, hypothesis: Hypothesis, tokenizer: Tokenizer) -> "TextHypothesis":
         """The hypothesis of a search as text.  tokenizer: of the target."""
         return cls(
             text=tokenizer.decode(hypothesis.tokens),
@@ -132,20 +138,17 @@ class Translation:
             "source": self.source,
             "text": self.text,
             "hypotheses": [hypothesis.to_dict() for hypothesis in self.hypotheses],
-            "warnings": [
-                {"kind": kind, "detail": detail}
-                for kind, _, detail in (each.partition(": ") for each in (*self.warnings, *self.quality_warnings))
-            ],
+            "warnings": parted_warnings((*self.warnings, *self.quality_warnings)),
             **({"segments": [asdict(each) for each in self.segments]} if self.segments else {}),
             **({"language": self.language} if self.language else {}),
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetScore:
-    """The log-probability of a given target (forced decoding).
+class TargetScore(JsonValue):
+    """The log-probability of a given target (forced decoding). In JSON, null stands for −∞.
 
-    log_prob: nats, the sum of `token_log_probs`, which has one entry for each of `tokens`; the last is the end mark.
+    log_prob: nats, the sum of `token_log_probs`, which has one entry for each of `tokens`; the last is EOS.
     warnings: as those of a `Translation`, such as a source that was cut.
     """
 
@@ -153,12 +156,3 @@ class TargetScore:
     tokens: tuple[str, ...]
     token_log_probs: tuple[float, ...]
     warnings: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The score as a JSON object, with null for −∞, which JSON does not have."""
-        return {
-            "log_prob": self.log_prob if math.isfinite(self.log_prob) else None,
-            "tokens": list(self.tokens),
-            "token_log_probs": [value if math.isfinite(value) else None for value in self.token_log_probs],
-            "warnings": list(self.warnings),
-        }

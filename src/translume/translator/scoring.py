@@ -1,7 +1,8 @@
-"""Forced decoding: log-probabilities and predicted distributions of given targets."""
+"""Forced decoding: log-probabilities and distributions of given targets, and perplexities of language models."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -11,10 +12,11 @@ from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings, Direction
 from translume.errors import DataError, SettingsError, TranslationError
+from translume.json_values import to_values
 from translume.model.frames import FrameEmbedding
 from translume.sources import frame_reader
 from translume.sources.reader import describe
-from translume.text.speech import UNKNOWN_LANGUAGE
+from translume.text.specials import UNKNOWN_LANGUAGE
 from translume.translator.ensemble import EnsembleMembers
 from translume.translator.planning import (
     FRAMES_CHARACTERS,
@@ -173,9 +175,9 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
     for number, (pair, *sides) in enumerate(zip(pairs, lengths, map(len, labels), strict=True)):
         for side, length in zip(("source", "target"), sides, strict=True):
             if length > longest[side]:
-                reason = f"the {side} has {length:,} tokens with its end mark, expected at most {longest[side]:,}"
+                reason = f"the {side} has {length:,} tokens with EOS, expected at most {longest[side]:,}"
                 raise PairError(pair, number, reason)
-    device = next(checkpoint.model.parameters()).device
+    device = checkpoint.device
     longer = [max(source, len(target)) for source, target in zip(lengths, labels, strict=True)]
     for batch in batches(longer, max_tokens):
         source, source_mask = padded_sources([sources[index] for index in batch], source_tokenizer.specials, device)
@@ -194,7 +196,7 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
 
 
 def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], readings: Sequence[Reading]) -> list[Piece]:
-    """The sources of pairs, cut as in a search. Raises PairError for one that is no text and cannot be read."""
+    """The sources of pairs, cut as in a search. Raises PairError for a non-text source that cannot be read."""
     reader = frame_reader(checkpoint.config.data.source)
     if reader is None:
         texts = checkpoint.source_tokenizer.encode_all(["" if pair.without_source else pair.source for pair in pairs])
@@ -224,14 +226,14 @@ def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], readings: Sequ
 def _readings(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[Reading]:
     """How the model reads each pair, by its languages."""
     settings = checkpoint.config.decoding
-    found = {given: Reading.of(checkpoint, settings, given) for given in {pair.direction for pair in pairs}}
+    found = {given: Reading.from_settings(checkpoint, settings, given) for given in {pair.direction for pair in pairs}}
     if any(UNKNOWN_LANGUAGE in reading.tags.target for reading in found.values()):
         raise SettingsError("decoding.from_: empty, expected the language of the recordings to score (--from)")
     return [found[pair.direction] for pair in pairs]
 
 
 def _labels(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[list[int]]:
-    """The ids of each target: those of a text and its end mark, or a hypothesis's own."""
+    """The ids of each target: those of a text and EOS, or a hypothesis's own."""
     tokenizer = checkpoint.target_tokenizer
     eos = tokenizer.specials.eos
     texts = iter(tokenizer.encode_all([pair.target for pair in pairs if isinstance(pair.target, str)]))
@@ -273,3 +275,99 @@ def numbered_pairs(
 
 def _describe(pair: Sequence[object]) -> str:
     return "one text" if isinstance(pair, str) else f"{len(pair)} of them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Perplexity:
+    """How well a language model predicts texts.
+
+    nats: −Σ log p of all tokens, EOS included.  words: of the raw texts, separated by white space.  bytes:
+    of UTF-8.  empty: texts without tokens, which count nowhere else.  stride: tokens from one window of
+    `context` tokens to the next; each token but the first ones of a text has at least `context` − `stride` before it.
+    unknown: tokens that stand for text that is not in the vocabulary. Predicting them is easier than predicting the
+    text, so figures by word, byte and character look better than they are.
+    """
+
+    nats: float
+    documents: int
+    tokens: int
+    words: int
+    characters: int
+    bytes: int
+    context: int
+    stride: int
+    empty: int = 0
+    unknown: int = 0
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nats per token); it depends on the tokenizer."""
+        return _exp(self.nats, self.tokens)
+
+    @property
+    def word_perplexity(self) -> float:
+        """exp(nats per word)."""
+        return _exp(self.nats, self.words)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits for each byte of the texts."""
+        return self.nats / math.log(2) / self.bytes if self.bytes else math.nan
+
+    @property
+    def nats_per_character(self) -> float:
+        """Nats for each character of the texts."""
+        return self.nats / self.characters if self.characters else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as a JSON object, with null for those that are not finite."""
+        names = ("perplexity", "word_perplexity", "bits_per_byte", "nats_per_character")
+        values: dict[str, Any] = to_values({**{name: getattr(self, name) for name in names}, **asdict(self)})
+        return values
+
+
+def _exp(nats: float, count: int) -> float:
+    mean = nats / count if count else math.nan
+    return math.inf if mean > 700 else math.exp(mean)
+
+
+def spans(count: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """Yield windows (begin, end, scored) over `count` labels: each reads begin…end, and scores scored…end.
+
+    Windows begin at the multiples of `stride`, which is from 1 to `context`. Every label is scored once, in the first
+    window that reads it.
+    """
+    begin, end = 0, min(context, count)
+    yield begin, end, 0
+    while end < count:
+        begin, scored = begin + stride, end
+        end = min(begin + context, count)
+        yield begin, end, scored
+
+
+@torch.no_grad()
+def label_log_probs(
+    checkpoint: Checkpoint, rows: Sequence[Sequence[int]], context: int, stride: int, max_tokens: int
+) -> list[list[float]]:
+    """Return the log-probability of each label of each row, the first of which follows bos, in nats.
+
+    A label after the first `context` ones is predicted from at least `context` − `stride` tokens before it.
+    """
+    specials = checkpoint.target_tokenizer.specials
+    device = checkpoint.device
+    windows = [(row, *span) for row, labels in enumerate(rows) for span in spans(len(labels), context, stride)]
+    found = [[0.0] * len(labels) for labels in rows]
+    for batch in batches([end - begin for _, begin, end, _ in windows], max_tokens):
+        chosen = [windows[index] for index in batch]
+        labels, mask = padded([rows[row][begin:end] for row, begin, end, _ in chosen], specials.pad, device)
+        given = [
+            [rows[row][begin - 1] if begin else specials.bos, *rows[row][begin : end - 1]]
+            for row, begin, end, _ in chosen
+        ]
+        inputs, _ = padded(given, specials.pad, device)
+        source = torch.full((len(chosen), 1), specials.eos, device=device)
+        model = checkpoint.model
+        scores = model.score(source, torch.ones_like(source, dtype=torch.bool), inputs, labels, mask).tolist()
+        for (row, begin, end, scored), values in zip(chosen, scores, strict=True):
+            found[row][scored:end] = values[scored - begin : end - begin]
+    return found

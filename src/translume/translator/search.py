@@ -1,5 +1,6 @@
 """Search for the hypotheses of pieces as [decoding] demands, with or without constraints."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -36,6 +37,7 @@ from translume.decoding import (
 )
 from translume.decoding.device_step import UnsupportedSearchError
 from translume.text import Tokenizer
+from translume.translator.assembly import ProgressReporter, SearchedPiece
 from translume.translator.constraints import (
     Constraint,
     Terminology,
@@ -51,8 +53,20 @@ from translume.translator.constraints import (
     unmet_constraints,
     words_of,
 )
-from translume.translator.device_searcher import DeviceSearcher
-from translume.translator.planning import LineError, LinePlan, ModelFacts, Piece, padded_sources
+from translume.translator.device_searcher import MAX_SLOTS, DeviceSearcher
+from translume.translator.ensemble import EnsembleMembers
+from translume.translator.planning import (
+    ANY_MAX_TOKENS,
+    DEVICE_BATCH_TOKENS,
+    FULL_BATCH_WIDTH,
+    MIN_COUNTED_TOKENS,
+    LineError,
+    LinePlan,
+    Piece,
+    batches,
+    bucketed_batches,
+    padded_sources,
+)
 from translume.translator.ranking import minimum_bayes_risk
 from translume.translator.results import TextHypothesis
 
@@ -85,7 +99,7 @@ class SearchPlan:
     reranked: bool
 
     @classmethod
-    def of(cls, settings: DecodingSettings) -> Self:
+    def from_settings(cls, settings: DecodingSettings) -> Self:
         """Derive them from [decoding]."""
         strategy = strategy_from(settings)
         reranked = (settings.utility != "none" or reads_ctc(settings)) and strategy.width > 1
@@ -102,7 +116,7 @@ class SearchPlan:
 
         With CTC, by the sum of the search without length penalty: (1 − λ) · log p + λ · log p of CTC.
         """
-        texts = [TextHypothesis.of(each, tokenizer) for each in found]
+        texts = [TextHypothesis.from_hypothesis(each, tokenizer) for each in found]
         if not self.reranked:
             return texts
         if reads_ctc(self.decoding):
@@ -182,6 +196,64 @@ class PreparedSearch:
         )
 
 
+def search_plans(
+    checkpoint: Checkpoint,
+    plans: Sequence[LinePlan],
+    settings: DecodingSettings,
+    models: EnsembleMembers,
+    fusion: Fusion | None = None,
+    progress: ProgressReporter | None = None,
+    check_cancelled: CancelCheck | None = None,
+) -> list[SearchedPiece]:
+    """The hypotheses of each piece of all plans, in order, searched in batches of similar lengths.
+
+    Pieces with constraints are in batches of their own, one for each beam width. On a GPU all others share one search,
+    in which each starts when another ends.
+    progress, check_cancelled: see `Translator.translate_lines`.  Raises LineError for a piece that cannot be searched.
+    """
+    search, tokenizer = SearchPlan.from_settings(settings), checkpoint.target_tokenizer
+    stepper = models.stepper(attentive=search.needs_attention)
+    lines = [plan.line for plan in plans for _ in plan.pieces]
+    pieces = [piece for plan in plans for piece in plan.pieces]
+    searched: list[SearchedPiece] = [([], ())] * len(pieces)
+    batch: Sequence[int] = range(len(pieces))
+    shares = isinstance(stepper, DeviceSearcher) and progress is None and settings.max_tokens == ANY_MAX_TOKENS
+    try:
+        if isinstance(stepper, DeviceSearcher) and shares:
+            shared = [index for index, piece in enumerate(pieces) if piece.ids and not piece.constraints]
+            lengths = [len(pieces[index].read_ids) + 1 for index in shared]
+            for group in bucketed_batches(lengths, DEVICE_BATCH_TOKENS, MAX_SLOTS):
+                numbered = [[shared[place] for place in places] for places in group]
+                for index, hypotheses in search_together(
+                    checkpoint, pieces, numbered, search.decoding, stepper, fusion, check_cancelled
+                ):
+                    searched[index] = search.rank(hypotheses, tokenizer), ()
+        widths: dict[int, list[int]] = defaultdict(list)
+        for index, piece in enumerate(pieces):
+            if piece.ids and (piece.constraints or not shares):
+                widths[constrained_width(piece, checkpoint, settings) if piece.constraints else 0].append(index)
+        for width, indices in sorted(widths.items()):
+            most = settings.max_tokens * FULL_BATCH_WIDTH // max(width or search.width, FULL_BATCH_WIDTH)
+            lengths = [len(pieces[index].ids) + 1 for index in indices]
+            for places in batches(lengths, most, shortest=MIN_COUNTED_TOKENS):
+                batch = [indices[place] for place in places]
+                if check_cancelled is not None:
+                    check_cancelled()
+                arguments = checkpoint, [pieces[index] for index in batch], search.decoding, stepper, fusion
+                if width:
+                    results = search_constrained(*arguments, check_cancelled)
+                else:
+                    observer = None if progress is None else progress.observer(batch, reranked=search.reranked)
+                    results = [(each, ()) for each in search_pieces(*arguments, observer, check_cancelled)]
+                for index, (hypotheses, warnings) in zip(batch, results, strict=True):
+                    searched[index] = search.rank(hypotheses, tokenizer), warnings
+                    if progress is not None:
+                        progress.complete(index, searched[index][0])
+    except SearchError as error:
+        raise LineError(lines[batch[error.sentence]], f"token {error.token}: {error.reason}") from None
+    return searched
+
+
 @torch.inference_mode()
 def search_pieces(
     checkpoint: Checkpoint,
@@ -199,7 +271,7 @@ def search_pieces(
     fusion: a language model for ranking.
     observer: called with each beam; its sentence numbers are positions in `pieces`.
     check_cancelled: called at least every `STEPS_PER_CALL` steps.
-    encoded: what `encode_pieces` returned for these pieces, if it was called.
+    encoded: what `start_of` returned for these pieces, if it was called.
     Raises SearchError for a piece that cannot be searched.
     """
     prepared = prepare_search(checkpoint, pieces, settings, stepper, fusion, encoded)
@@ -236,7 +308,7 @@ def _looped(
 def search_together(
     checkpoint: Checkpoint,
     pieces: Sequence[Piece],
-    batches: Iterable[Sequence[int]],
+    groups: Iterable[Sequence[int]],
     settings: DecodingSettings,
     searcher: DeviceSearcher,
     fusion: Fusion | None = None,
@@ -244,7 +316,7 @@ def search_together(
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """Yield each piece's place in `pieces` and what `search_pieces` returns for it, as soon as it is found.
 
-    batches: places of pieces that are encoded together. They share one search, which a batch enters when those before
+    groups: places of pieces that are encoded together. They share one search, which a group enters when those before
     have left it room: so its steps are full, and the device computes while results are read.
     The other arguments and the errors are those of `search_pieces`; the sentence of a SearchError is such a place.
     """
@@ -271,19 +343,19 @@ def search_together(
                 found = search.hypotheses(number)
                 yield place, looped(prepared_for([place]), [place])[0] if found is None else found
 
-    for batch in batches:
-        prepared = prepared_for(batch)
+    for group in groups:
+        prepared = prepared_for(group)
         begun = prepared.begin_search(running)
         if begun is None and running is not None:
             yield from searched(running, 0)
             running.close()
             running, begun = None, prepared.begin_search()
         if begun is None:
-            yield from zip(batch, looped(prepared, batch), strict=True)
+            yield from zip(group, looped(prepared, group), strict=True)
             continue
         running, numbers = begun
-        places |= dict(zip(numbers, batch, strict=True))
-        yield from searched(running, len(batch))
+        places |= dict(zip(numbers, group, strict=True))
+        yield from searched(running, len(group))
     if running is not None:
         yield from searched(running, 0)
         running.close()
@@ -308,14 +380,12 @@ def describe_device_search(checkpoint: Checkpoint, settings: DecodingSettings) -
     return f"decoding loop: {', '.join(reasons)}" if reasons else "search on the device"
 
 
-def encode_pieces(checkpoint: Checkpoint, pieces: Sequence[Piece], steps: Stepper, *, needs_attention: bool) -> Any:
-    """Return the state before the first target token.  needs_attention: see `SearchPlan`."""
-    device = next(checkpoint.model.parameters()).device
-    source, mask = padded_sources(pieces, checkpoint.source_tokenizer.specials, device)
+def start_of(steps: Stepper, *, needs_attention: bool) -> Callable[[Tensor, Tensor], Any]:
+    """The function that encodes sources, such as `Stepper.start`.  needs_attention: see `SearchPlan`."""
     if not needs_attention:
-        return steps.start(source, mask)
+        return steps.start
     if isinstance(steps, AttentionStepper):
-        return steps.start_with_attention(source, mask)
+        return steps.start_with_attention
     raise ValueError(f"the search needs attention, and {type(steps).__name__} returns none")
 
 
@@ -333,7 +403,7 @@ def prepare_search(
     forced = tokenizer.encode(settings.prefix)
     prefixes = [forced if piece.first else [] for piece in pieces]
     specials = tokenizer.specials
-    device = next(checkpoint.model.parameters()).device
+    device = checkpoint.device
     costs = [constraint_cost(piece.constraints, tokenizer) for piece in pieces]
     limits = torch.tensor(
         [
@@ -349,13 +419,12 @@ def prepare_search(
         width = constrained_beam_width(max(costs), settings)
         strategy = constrained_beam(strategy, [piece.constraints for piece in pieces], tokenizer, limits, width)
     if encoded is None:
-        encoded = encode_pieces(checkpoint, pieces, steps, needs_attention=strategy.coverage is not None)
-    state = encoded
-    own: Step[Any] = steps.step
-    prompted = own
+        start = start_of(steps, needs_attention=strategy.coverage is not None)
+        encoded = start(*padded_sources(pieces, checkpoint.source_tokenizer.specials, device))
+    state, prompted = encoded, steps.step
     prompts = torch.tensor([[specials.bos, *piece.target_tags] for piece in pieces], device=device)
     if pieces[0].target_tags:  # all pieces have as many
-        prompted, state = PromptedStep(own), PromptedState(state, prompts)
+        prompted, state = PromptedStep(prompted), PromptedState(state, prompts)
     step = reshaped(prompted, temperature=temperature_of(checkpoint, settings), unsmooth=settings.unsmooth)
     if fusion is not None:
         step, state = fusion.over(step), fusion.start(state, len(pieces))
@@ -400,12 +469,12 @@ def temperature_of(checkpoint: Checkpoint, settings: DecodingSettings) -> float:
     return checkpoint.temperature.value if settings.calibrated and checkpoint.temperature else 1.0
 
 
-def target_limit(model: ModelFacts, length: int, prefix: int, settings: DecodingSettings, cost: int = 0) -> int:
-    """The maximum number of target tokens, end mark included.
+def target_limit(model: Checkpoint, length: int, prefix: int, settings: DecodingSettings, cost: int = 0) -> int:
+    """The maximum number of target tokens, EOS included.
 
     It follows from the lengths in the training data unless the settings have one; for a model that does not know
     these lengths, it is twice the source's length and 10 more.
-    length: source tokens without the end mark.  prefix: forced target tokens.  cost: tokens that the constraints need,
+    length: source tokens without EOS.  prefix: forced target tokens.  cost: tokens that the constraints need,
     which every limit but `max_length` and the model's own leaves room for.
     """
     longest = model.config.model.max_positions - model.config.model.target_tags
@@ -435,14 +504,6 @@ def _hash(ids: Sequence[int]) -> int:
     for each in ids:
         key = ((key ^ (each + 1)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
     return key >> 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConstrainedResult:
-    """The hypotheses of a piece, best first, and warnings about constraints that could not be met."""
-
-    hypotheses: list[Hypothesis]
-    warnings: tuple[str, ...] = ()
 
 
 def add_constraints(
@@ -498,12 +559,13 @@ def search_constrained(
     stepper: Stepper | None = None,
     fusion: Fusion | None = None,
     check_cancelled: CancelCheck | None = None,
-) -> list[ConstrainedResult]:
-    """The results of `search_pieces` for pieces with constraints.  check_cancelled: see there.
+) -> list[tuple[list[Hypothesis], tuple[str, ...]]]:
+    """The results of `search_pieces` for pieces with constraints, and warnings about constraints that are not met.
 
+    check_cancelled: see `search_pieces`.
     If the best hypothesis of a piece misses some, the piece is searched again without one of them, with a warning.
     """
-    found: dict[int, ConstrainedResult] = {}
+    found: dict[int, tuple[list[Hypothesis], tuple[str, ...]]] = {}
     warnings: list[list[str]] = [[] for _ in pieces]
     current = list(pieces)
 
@@ -531,7 +593,7 @@ def search_constrained(
                     current[number], warning = _drop_one(current[number], unmet, checkpoint, settings)
                     warnings[number].append(warning)
                 else:
-                    found[number] = ConstrainedResult(hypotheses=hypotheses, warnings=tuple(warnings[number]))
+                    found[number] = hypotheses, tuple(warnings[number])
     return [found[number] for number in range(len(pieces))]
 
 

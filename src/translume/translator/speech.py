@@ -15,7 +15,7 @@ from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.decoding import Fusion, SearchError, Stepper
 from translume.text import Tokenizer
-from translume.text.speech import UNKNOWN_LANGUAGE, SpeechTokens
+from translume.text.specials import UNKNOWN_LANGUAGE, SpeechTokens
 from translume.translator.assembly import ProgressCallback, quality_warnings
 from translume.translator.planning import (
     FULL_BATCH_WIDTH,
@@ -24,9 +24,10 @@ from translume.translator.planning import (
     Piece,
     batches,
     frame_ids,
+    padded_sources,
 )
 from translume.translator.results import Segment, TextHypothesis, Translation
-from translume.translator.search import CancelCheck, SearchPlan, encode_pieces, search_pieces
+from translume.translator.search import CancelCheck, SearchPlan, search_pieces, start_of
 
 FRAMES_PER_TIME, FRAMES_PER_SECOND = 2, 100
 """Frames from one token of time to the next, 20 ms, and in a second."""
@@ -44,7 +45,7 @@ class Span:
 def spans_of(ids: Sequence[int], first: int, begin: int, length: int) -> tuple[list[Span], int]:
     """Return the segments in the target of a window, and the number of frames after which the next window begins.
 
-    ids: without an end mark.  first: the token of the time 0.  begin, length: of the window, in frames.
+    ids: without EOS.  first: the token of the time 0.  begin, length: of the window, in frames.
     A segment that the target does not finish is left out: the next window begins there. As transformers does.
     """
     timed = [id_ >= first for id_ in ids]
@@ -74,7 +75,7 @@ def spans_of(ids: Sequence[int], first: int, begin: int, length: int) -> tuple[l
 class Recording:
     """A recording and what is written for it so far.
 
-    prompt: the ids after the begin mark, without times.  timed: whether the target has times.
+    prompt: the ids after BOS, without times.  timed: whether the target has times.
     begin: of the next window, in frames.  found: hypotheses of a target without times; the parts of one with times.
     """
 
@@ -184,7 +185,7 @@ class Transcriber:
 
         on_progress: by line number, called with the text of the windows that are done.
         """
-        tokens = SpeechTokens.of(self.checkpoint.target_tokenizer)
+        tokens = self.checkpoint.target_tokenizer.vocabulary.speech_tokens()
         recordings = [self._recording(plan) for plan in plans]
         while rest := [each for each in recordings if not each.done]:
             for timed in (False, True):
@@ -200,7 +201,7 @@ class Transcriber:
 
     def segments(self, plan: LinePlan) -> Generator[Segment, None, Translation]:
         """Yield the segments of a recording when their window is done, and return its translation."""
-        tokens = SpeechTokens.of(self.checkpoint.target_tokenizer)
+        tokens = self.checkpoint.target_tokenizer.vocabulary.speech_tokens()
         recording = self._recording(plan)
         while not recording.done:
             before = len(recording.segments)
@@ -219,7 +220,7 @@ class Transcriber:
 
     def _batches(self, recordings: Sequence[Recording]) -> Iterator[list[Recording]]:
         """Yield recordings whose next windows are searched together."""
-        width = max(SearchPlan.of(self.settings).width, FULL_BATCH_WIDTH)
+        width = max(SearchPlan.from_settings(self.settings).width, FULL_BATCH_WIDTH)
         most = self.settings.max_tokens * FULL_BATCH_WIDTH // width
         for batch in batches([each.window // FRAMES_PER_TIME for each in recordings], most):
             yield [recordings[place] for place in sorted(batch)]
@@ -232,12 +233,15 @@ class Transcriber:
         Unknown languages are detected in the first window, which is encoded once for both.
         """
         tokenizer, timed = self.checkpoint.target_tokenizer, recordings[0].timed
-        search = SearchPlan.of(self.settings.model_copy(update={"timestamps": timed}))
+        search = SearchPlan.from_settings(self.settings.model_copy(update={"timestamps": timed}))
         pieces = [each.piece(tokens) for each in recordings]
         encoded = None
         if unknown := [place for place, each in enumerate(recordings) if UNKNOWN_LANGUAGE in each.prompt]:
             with torch.inference_mode():
-                encoded = encode_pieces(self.checkpoint, pieces, self.stepper, needs_attention=search.needs_attention)
+                start = start_of(self.stepper, needs_attention=search.needs_attention)
+                encoded = start(
+                    *padded_sources(pieces, self.checkpoint.source_tokenizer.specials, self.checkpoint.device)
+                )
             languages = detected_languages(self.checkpoint, self.stepper, encoded, len(pieces))
             for place in unknown:
                 recordings[place].prompt = tokens.with_language(recordings[place].prompt, languages[place])
@@ -262,8 +266,8 @@ class Transcriber:
 @torch.inference_mode()
 def detected_languages(checkpoint: Checkpoint, stepper: Stepper, encoded: Any, count: int) -> list[int]:
     """Return the tokens of the most likely languages of windows.  encoded: the state before their first token."""
-    specials, device = checkpoint.target_tokenizer.specials, next(checkpoint.model.parameters()).device
-    languages = SpeechTokens.of(checkpoint.target_tokenizer).languages
+    specials, device = checkpoint.target_tokenizer.specials, checkpoint.device
+    languages = checkpoint.target_tokenizer.vocabulary.speech_tokens().languages
     ids = torch.tensor([*languages.values()], device=device)
     begin = torch.full((count, 1), specials.bos, device=device)
     belief, _ = stepper.step(begin, encoded.branch())

@@ -1,95 +1,56 @@
-"""The translator and the functions that load one."""
+"""The translator, and the function that loads a model."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Steps
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from torch import Tensor
 
 from translume.belief import NextToken
-from translume.checkpoint import (
-    Checkpoint,
-    load_checkpoint,
-    model_folder,
-    read_config,
-)
-from translume.config import Config, DecodingOptions, DecodingSettings, Direction, Directions
-from translume.decoding import (
-    Average,
-    Fusion,
-    Hypothesis,
-    LanguageModel,
-    SearchError,
-    Stepper,
-    resolve_strategy,
-    strategy_from,
-)
-from translume.engine import Engine
-from translume.errors import SettingsError, TranslumeError, refuse_unknown_keywords, suggest_keywords
+from translume.checkpoint import Checkpoint, model_folder, read_config, refuse_threads
+from translume.config import DecodingOptions, DecodingSettings, Direction, Directions
+from translume.decoding import Average, Fusion, LanguageModel, Stepper, strategy_from
+from translume.errors import SettingsError, suggest_keywords
 from translume.tasks import task_of
 from translume.translator.assembly import ProgressCallback, ProgressReporter, build_translations
 from translume.translator.classifier import Classifier
-from translume.translator.cohort import Cohort
 from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
 from translume.translator.constraints import Terminology, check_rules, refuse_constraints
-from translume.translator.device_searcher import MAX_SLOTS, DeviceSearcher
-from translume.translator.engines import (
-    ComputeOptions,
-    EngineName,
-    ModelDtype,
-    SearchEngine,
-    describe_engine,
-    set_threads,
-    with_engine,
-)
 from translume.translator.ensemble import EnsembleMembers, Member, combine, ensemble_checkpoint
 from translume.translator.generator import Generator
+from translume.translator.loading import ComputeOptions, Dtype, EngineName, LoadedModel, describe_engine
 from translume.translator.planning import (
-    ANY_MAX_TOKENS,
-    DEVICE_BATCH_TOKENS,
-    FULL_BATCH_WIDTH,
-    MIN_COUNTED_TOKENS,
     Line,
     LineError,
     LinePlan,
-    Piece,
     Reading,
     Readings,
-    batches,
-    bucketed_batches,
     directions_of,
     numbered_lines,
     plan_lines,
     windows,
 )
 from translume.translator.results import Segment, TargetScore, TextHypothesis, Translation
-from translume.translator.scoring import ScoredPair, beliefs_of_pairs, numbered_pairs, score_pairs
-from translume.translator.search import (
-    CancelCheck,
-    SearchPlan,
-    add_constraints,
-    constrained_width,
-    search_constrained,
-    search_pieces,
-    search_together,
-)
+from translume.translator.scoring import ScoredPair, beliefs_of_pairs, numbered_pairs, score_lines, score_pairs
+from translume.translator.search import CancelCheck, SearchPlan, add_constraints, search_plans
 from translume.translator.speech import Transcriber
 
 Source = Any
 """A path, bytes, a NumPy array or a PIL image."""
 
 
-class Translator:
+class Translator(LoadedModel[Checkpoint]):
     """A model that translates. No call changes it, so threads may share it."""
+
+    checkpoint_class = Checkpoint
 
     def __init__(
         self,
         checkpoint: Checkpoint,
-        engine: SearchEngine | None = None,
+        engine: Stepper | None = None,
         *,
         models: EnsembleMembers | None = None,
         fusion: Fusion | None = None,
@@ -99,77 +60,35 @@ class Translator:
         engine: searches instead of the plain model; see `compile`.  models: the models to average, the checkpoint's own
         first; see `ensemble_with`.  fusion: see `fuse_with`.
         """
-        self.checkpoint = checkpoint
         self.models = models or EnsembleMembers(members=(Member(checkpoint=checkpoint, engine=engine),))
+        super().__init__(checkpoint, self.models.members[0].engine)
         self.fusion = fusion
-        self.folder: Path | None = None
-        """The model folder that it was loaded from, if any."""
-        self._made_by: tuple[Callable[..., Translator], tuple[Any, ...]] | None = None
-        """The function and arguments that returned it, for `__reduce__`."""
         self._checked: DecodingSettings | None = None
         """The settings of the last call, if nothing outside them can make them invalid."""
         self._readings = Readings(checkpoint)
 
-    @classmethod
-    def load(cls, folder: Path | str, options: ComputeOptions | None = None) -> "Translator":
-        """The translator in a model folder.
-
-        The engine is built now if the options name one, and at the first translation if `options.engine` is "auto".
-        Raises ModelFolderError if the folder holds no translator, EngineError (a SettingsError) if the engine that the
-        options name cannot be built.
-        """
-        folder, options = model_folder(folder), options or ComputeOptions()
-        found = folder.absolute()  # messages name the folder as given
-        return cls._load(folder, options)._remember(found, cls.load, found, options)
-
-    @classmethod
-    def _load(cls, folder: Path, options: ComputeOptions) -> "Translator":
-        set_threads(options.threads)
-
-        def read(dtype: ModelDtype) -> Checkpoint:
-            return load_checkpoint(folder, device=options.device, dtype=dtype)
-
-        return cls(*with_engine(read, options))
-
-    def __repr__(self) -> str:
+    def _facts(self) -> tuple[str, list[str]]:
         model, directions = self.config.model, self.directions
-        languages = f" {directions.describe()}" if directions.sources else ""
-        parts = [
-            f"{sum(weight.numel() for weight in self.checkpoint.model.parameters()):,} parameters",
+        facts = [
             f"{model.encoder_layers}+{model.decoder_layers} layers",
             f"width {model.width}",
             f"{model.head.kind} head over {len(self.checkpoint.target_tokenizer):,} tokens",
-            describe_engine(self.models.members[0].engine),
+            describe_engine(self._engine),
         ]
         if len(self.models) > 1:
-            parts.append(f"ensemble of {len(self.models)}")
-        if self.folder is not None:
-            parts.append(str(self.folder))
-        return f"<Translator{languages}: {', '.join(parts)}>"
-
-    def __reduce__(self) -> tuple[Callable[..., "Translator"], tuple[Any, ...]]:
-        """Pickle by the model's folder and options; TypeError for a translator that no folder holds.
-
-        Unpickling loads the model again.
-        """
-        if self._made_by is None:
-            raise TypeError("Translator: it has no model folder, so it cannot be pickled; load_translator(folder) can")
-        return self._made_by
-
-    def _remember(self, folder: Path | None, function: Callable[..., "Translator"], *arguments: Any) -> "Translator":
-        """Set the folder, and the call that returned this new translator, for pickling; return the translator."""
-        self.folder, self._made_by = folder, (function, arguments)
-        return self
+            facts.append(f"ensemble of {len(self.models)}")
+        return directions.describe() if directions.sources else "", facts
 
     @property
-    def config(self) -> Config:
-        """The settings the model was trained with."""
-        return self.checkpoint.config
+    def has_default_engine(self) -> bool:
+        """Whether an engine searches that no option named."""
+        options = self.options
+        return self.engine is not None and options is not None and (options.engine, options.dtype) == ("auto", "auto")
 
     @property
-    def engine(self) -> Engine | None:
-        """The engine that searches, of an ensemble the first model's; None if the model does. Built now if needed."""
-        return self.models.members[0].built_engine()
+    def reads_frames(self) -> bool:
+        """Whether sources are recordings, images or arrays, rather than texts."""
+        return bool(self.config.data.source.reader)
 
     @property
     def directions(self) -> Directions:
@@ -190,8 +109,8 @@ class Translator:
         dtype: of the packed weights. Log-probabilities are fp32, and forced decoding (`score`) uses the plain model.
         Raises EngineError (a SettingsError) if there is no engine for the model or the machine.
         """
-        made = Translator(self.checkpoint, models=self.models.compiled(dtype), fusion=self.fusion)
-        return made._remember(self.folder, Translator.compile, self, dtype)
+        compiled = Translator(self.checkpoint, models=self.models.compiled(dtype), fusion=self.fusion)
+        return compiled.remember(self.folder, Translator.compile, self, dtype)
 
     def step_with(self, stepper: Stepper) -> "Translator":
         """A translator of the same model whose searches take the steps of `stepper`, as an `OnnxStepper`.
@@ -200,8 +119,10 @@ class Translator:
         none. Forced decoding (`score`) uses the plain model.
         Raises SettingsError for an ensemble.
         """
-        made = Translator(self.checkpoint, models=self.models.with_steps(stepper), fusion=self.fusion)
-        return made._remember(self.folder, Translator.step_with, self, stepper)
+        if len(self.models) > 1:
+            raise SettingsError("step_with: found an ensemble, expected one model")
+        stepping = Translator(self.checkpoint, stepper, fusion=self.fusion)
+        return stepping.remember(self.folder, Translator.step_with, self, stepper)
 
     def ensemble_with(self, *others: "Translator", average: Average = "probability") -> "Translator":
         """A translator that averages the distributions of this model and others at each step.
@@ -211,8 +132,8 @@ class Translator:
         Raises SettingsError unless all have the same tokenizers and are on the same device.
         """
         models = combine([self.models, *(other.models for other in others)], average)
-        made = Translator(ensemble_checkpoint(models), models=models, fusion=self.fusion)
-        return made._remember(self.folder, partial(Translator.ensemble_with, average=average), self, *others)
+        ensemble = Translator(ensemble_checkpoint(models), models=models, fusion=self.fusion)
+        return ensemble.remember(self.folder, partial(Translator.ensemble_with, average=average), self, *others)
 
     def fuse_with(self, model: LanguageModel, weight: float) -> "Translator":
         """A translator that ranks by log p + weight · log p_lm (shallow fusion).  weight: above 0.
@@ -226,8 +147,8 @@ class Translator:
             raise SettingsError(
                 "fuse_with: the language model has another vocabulary, expected the translator's target tokenizer"
             )
-        made = Translator(self.checkpoint, models=self.models, fusion=Fusion(model, weight))
-        return made._remember(self.folder, Translator.fuse_with, self, model, weight)
+        fused = Translator(self.checkpoint, models=self.models, fusion=Fusion(model, weight))
+        return fused.remember(self.folder, Translator.fuse_with, self, model, weight)
 
     def translate(
         self,
@@ -249,14 +170,9 @@ class Translator:
         Raises TranslationError if a sentence is longer than the model reads, SettingsError if the options do not fit.
         """
         chosen = self._choose("translate", settings, options)
-        frames = bool(self.config.data.source.reader)
-        if not frames and not isinstance(text, str):
-            raise TypeError(
-                f"translate: found {type(text).__name__}, expected one text (str); translate_all takes many"
-            )
-        lines = [line for line, _ in numbered_lines([text], [constraints], frames=frames)]
-        whole = text if isinstance(text, str) else lines[0].text  # with a line break at its end
-        return self._translate_window([replace(lines[0], number=0, text=whole)], chosen, {}, None)[0]
+        if not self.reads_frames and not isinstance(text, str):
+            raise TypeError(f"translate: found {type(text).__name__}, expected a string; translate_all takes many")
+        return next(self.translate_lines([Line.from_source(text, constraints)], chosen))
 
     def segments(
         self, source: Source, *, settings: DecodingSettings | None = None, **options: Unpack[DecodingOptions]
@@ -268,12 +184,11 @@ class Translator:
         """
         chosen = self._choose("segments", settings, options).model_copy(update={"timestamps": True})
         self.check(chosen)
-        (line,) = [line for line, _ in numbered_lines([source], [()], frames=True)]
-        (plan,) = self.plans([replace(line, number=0)], chosen)
+        (plan,) = self.plans([Line.from_source(source)], chosen)
         return (yield from self._transcriber(chosen).segments(plan))
 
     def _transcriber(self, settings: DecodingSettings) -> Transcriber:
-        stepper = self.models.stepper(attentive=SearchPlan.of(settings).needs_attention)
+        stepper = self.models.stepper(attentive=SearchPlan.from_settings(settings).needs_attention)
         return Transcriber(self.checkpoint, settings, stepper, self.fusion)
 
     def translate_all(
@@ -287,27 +202,26 @@ class Translator:
         """One translation a text, in order, whatever the number of texts; see `translate` for the options.
 
         constraints: those of each text, in order; there must be as many lists of them as texts.
-        A line break at the end of a text (of a file's line) is no part of it. Texts are read some thousand ahead.
+        A line break at the end of a text (of a file's line) is removed. Reads a few thousand texts ahead.
         Errors name the number of the text as its line, after all texts before it were given back.
         """
         if isinstance(texts, str):
-            raise TypeError("translate_all: found one text, expected many; use translate")
+            raise TypeError("translate_all: found one string, expected many; use translate")
         chosen = self._choose("translate_all", settings, options)
-        frames = bool(self.config.data.source.reader)
-        return self._stream(numbered_lines(texts, constraints, frames=frames), chosen)
+        lines = numbered_lines(texts, constraints, frames=self.reads_frames)
+        return chain.from_iterable(map(partial(self.translate_lines, settings=chosen), windows(lines)))
 
     def score(
         self, source: str | Source, target: str | TextHypothesis, *, to: str | None = None, from_: str | None = None
     ) -> TargetScore:
-        """The log-probability of `target` and its end mark given `source`, in nats (forced decoding).
+        """The log-probability of `target` and EOS given `source`, in nats (forced decoding).
 
         source: as in `translate`.
 
-        A text is tokenized anew and may get other tokens than a search used; a hypothesis keeps its own.
+        A text is tokenized again and may get other tokens than a search used; a hypothesis keeps its own.
         to, from_: as in `translate`.
         """
-        frames = bool(self.config.data.source.reader)
-        if not (frames or isinstance(source, str)) or not isinstance(target, str | TextHypothesis):
+        if not (self.reads_frames or isinstance(source, str)) or not isinstance(target, str | TextHypothesis):
             found = f"{type(source).__name__} and {type(target).__name__}"
             raise TypeError(f"score: found {found}, expected a source and a target; score_all takes many pairs")
         direction = self.direction(to=to, from_=from_)
@@ -321,9 +235,13 @@ class Translator:
         from_: str | None = None,
     ) -> Iterator[TargetScore]:
         """One score a pair, in order; see `score`."""
-        frames = bool(self.config.data.source.reader)
-        for window in windows(numbered_pairs(pairs, self.direction(to=to, from_=from_), frames=frames)):
+        pairs_of_direction = numbered_pairs(pairs, self.direction(to=to, from_=from_), frames=self.reads_frames)
+        for window in windows(pairs_of_direction):
             yield from self._score(window)
+
+    def score_lines(self, lines: Sequence[Line], settings: DecodingSettings) -> Iterator[TargetScore]:
+        """The score of the target of each line, in order; see `scoring.score_lines`."""
+        return score_lines(self.checkpoint, lines, settings, self.models)
 
     def beliefs(
         self,
@@ -333,7 +251,7 @@ class Translator:
         to: str | None = None,
         from_: str | None = None,
     ) -> Iterator[tuple[NextToken, Tensor]]:
-        """The predicted distributions of all target tokens, end marks included, and the tokens' ids [m].
+        """The predicted distributions of all target tokens, EOS included, and the tokens' ids [m].
 
         Forced decoding of at most `rows` tokens at a time; None: as many as fit a fixed amount of memory. The order is
         by length, not that of the pairs.  to, from_: as in `translate`.
@@ -344,19 +262,10 @@ class Translator:
                 yield found.belief, found.labels
 
     def _choose(self, function: str, settings: DecodingSettings | None, options: DecodingOptions) -> DecodingSettings:
-        """The settings with single options replaced, checked before any text is read.  function: for its errors."""
-        refuse_unknown_keywords(function, options, ("settings", "constraints", *DecodingSettings.model_fields))
-        if settings is not None and not isinstance(settings, DecodingSettings):
-            raise TypeError(f"settings: found {type(settings).__name__}, expected DecodingSettings or None")
-        chosen = settings or self.config.decoding
-        if options:
-            values = {"decoding": {**chosen.model_dump(), **options}}
-            chosen = resolve_strategy(Config.build(values, place="translate").decoding, options)
-        self.check(chosen)
-        return chosen
+        return self.choose(settings, options, function=function, others=("settings", "constraints"))
 
     def reading(self, settings: DecodingSettings, direction: Direction | None = None) -> Reading:
-        """How the model reads lines; see `Reading.of`."""
+        """How the model reads lines; see `Reading.from_settings`."""
         return self._readings.of(settings, direction)
 
     def check(self, settings: DecodingSettings) -> None:
@@ -373,7 +282,7 @@ class Translator:
                 + ("for an ensemble" if len(self.models) > 1 else "for a model without training.ctc_weight")
             )
         if settings.ctc_weight and settings.utility != "none":
-            raise SettingsError(f"decoding.utility: found '{settings.utility}' with ctc_weight, expected one of them")
+            raise SettingsError("decoding.utility cannot be combined with decoding.ctc_weight")
         check_rules(self.checkpoint.target_tokenizer, settings)
         if settings.calibrated and len(self.models) > 1:
             raise SettingsError(
@@ -400,10 +309,6 @@ class Translator:
         if not (settings.terminology or settings.vocabulary or settings.ban):  # they may name files, which change
             self._checked = settings
 
-    def _stream(self, lines: Iterable[tuple[Line, int]], settings: DecodingSettings) -> Iterator[Translation]:
-        for window in windows(lines):
-            yield from self.translate_lines(window, settings)
-
     def translate_lines(
         self,
         lines: Sequence[Line],
@@ -419,121 +324,28 @@ class Translator:
         An error names the number of its line; the lines before it are returned first.
         """
         try:
-            done = self._translate_window(lines, settings, on_progress or {}, check_cancelled)
+            plans = self.plans(lines, settings)
+            if self.config.data.source.window:
+                done = self._transcriber(settings).write(plans, on_progress or {}, check_cancelled)
+            else:
+                progress = None
+                if on_progress:
+                    progress = ProgressReporter(self.checkpoint.target_tokenizer, plans, on_progress)
+                found = search_plans(
+                    self.checkpoint, plans, settings, self.models, self.fusion, progress, check_cancelled
+                )
+                done = build_translations(self.checkpoint, plans, found, settings)
         except LineError as error:
-            before = lines[: error.line.number - lines[0].number]
-            yield from self.translate_lines(before, settings, on_progress, check_cancelled)
+            if before := lines[: error.line.number - lines[0].number]:
+                yield from self.translate_lines(before, settings, on_progress, check_cancelled)
             raise error from None
         yield from done
 
-    def translate_each(
-        self,
-        lines: Sequence[Line],
-        settings: DecodingSettings,
-        on_progress: Mapping[int, ProgressCallback] | None = None,
-        unneeded: Callable[[], Collection[int]] = tuple,
-    ) -> Iterator[tuple[int, Translation | TranslumeError]]:
-        """The translation of each line, or its LineError, with its place in `lines`, as soon as it is done.
+    def translate_each(self, *arguments: Any) -> Iterator[tuple[int, Any]]:
+        """Call `cohort.translate_each`; for the server until it has a queue before its `Cohort`."""
+        from translume.translator.cohort import translate_each
 
-        on_progress: as in `translate_lines`, but by place.
-        unneeded: called between steps of the search; the places of lines that are given up.
-        """
-        cohort = Cohort[int](self, settings)
-        cohort.enter(dict(enumerate(lines)), on_progress or {})
-        while cohort:
-            yield from cohort.run(unneeded).items()
-        cohort.close()
-
-    def _translate_window(
-        self,
-        lines: Sequence[Line],
-        settings: DecodingSettings,
-        on_progress: Mapping[int, ProgressCallback],
-        check_cancelled: CancelCheck | None,
-    ) -> list[Translation]:
-        """The translations of some lines, searched in batches of similar lengths."""
-        plans = self.plans(lines, settings)
-        if self.config.data.source.window:
-            return self._transcriber(settings).write(plans, on_progress, check_cancelled)
-        pieces = [(plan, piece) for plan in plans for piece in plan.pieces]
-        found: list[list[TextHypothesis]] = [[] for _ in pieces]
-        warnings: list[tuple[str, ...]] = [() for _ in pieces]
-        search = SearchPlan.of(settings)
-        stepper = self.models.stepper(attentive=search.needs_attention)
-        progress = ProgressReporter(self.checkpoint.target_tokenizer, plans, on_progress)
-        together = isinstance(stepper, DeviceSearcher) and not on_progress and settings.max_tokens == ANY_MAX_TOKENS
-        if isinstance(stepper, DeviceSearcher) and together:
-            try:
-                for index, each in self._searched_together(pieces, search, stepper, check_cancelled):
-                    found[index] = search.rank(each, self.checkpoint.target_tokenizer)
-            except SearchError as error:
-                raise LineError(pieces[error.sentence][0].line, f"token {error.token}: {error.reason}") from None
-        for batch in self._batches([piece for _, piece in pieces], settings, search.width, constrained=together):
-            searched = [pieces[index][1] for index in batch]
-            if check_cancelled is not None:
-                check_cancelled()
-            try:
-                if searched[0].constraints:
-                    results = []
-                    for index, one in zip(
-                        batch,
-                        search_constrained(
-                            self.checkpoint, searched, search.decoding, stepper, self.fusion, check_cancelled
-                        ),
-                        strict=True,
-                    ):
-                        results.append(one.hypotheses)
-                        warnings[index] = one.warnings
-                else:
-                    observer = progress.observer(batch, reranked=search.reranked)
-                    results = search_pieces(
-                        self.checkpoint, searched, search.decoding, stepper, self.fusion, observer, check_cancelled
-                    )
-            except SearchError as error:
-                line = pieces[batch[error.sentence]][0].line
-                raise LineError(line, f"token {error.token}: {error.reason}") from None
-            ranked = [search.rank(hypotheses, self.checkpoint.target_tokenizer) for hypotheses in results]
-            for index, hypotheses in zip(batch, ranked, strict=True):
-                found[index] = hypotheses
-                progress.complete(index, found[index])
-        return build_translations(self.checkpoint, plans, list(zip(found, warnings, strict=True)), settings)
-
-    def _searched_together(
-        self,
-        pieces: Sequence[tuple[LinePlan, Piece]],
-        search: SearchPlan,
-        searcher: DeviceSearcher,
-        check_cancelled: CancelCheck | None,
-    ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """The positions of the pieces without constraints, and their hypotheses, of searches on a device."""
-        own = [index for index, (_, piece) in enumerate(pieces) if piece.ids and not piece.constraints]
-        lengths = [len(pieces[index][1].read_ids) + 1 for index in own]
-        every = [piece for _, piece in pieces]
-        for group in bucketed_batches(lengths, DEVICE_BATCH_TOKENS, MAX_SLOTS):
-            numbered = [[own[place] for place in batch] for batch in group]
-            yield from search_together(
-                self.checkpoint, every, numbered, search.decoding, searcher, self.fusion, check_cancelled
-            )
-
-    def _batches(
-        self, pieces: Sequence[Piece], settings: DecodingSettings, width: int, *, constrained: bool
-    ) -> Iterator[list[int]]:
-        """Positions of the pieces to translate, in batches of similar lengths.
-
-        Pieces with constraints are in batches of their own, one for each beam width; the others search with `width`.
-        constrained: only those with constraints.
-        """
-        filled = [index for index, piece in enumerate(pieces) if piece.ids and (piece.constraints or not constrained)]
-        widths = {
-            index: constrained_width(pieces[index], self.checkpoint, settings) if pieces[index].constraints else 0
-            for index in filled
-        }
-        for own in sorted(set(widths.values())):
-            positions = [index for index in filled if widths[index] == own]
-            lengths = [len(pieces[index].ids) + 1 for index in positions]
-            most = settings.max_tokens * FULL_BATCH_WIDTH // max(own or width, FULL_BATCH_WIDTH)
-            for batch in batches(lengths, most, shortest=MIN_COUNTED_TOKENS):
-                yield [positions[place] for place in batch]
+        return translate_each(self, *arguments)
 
     def plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[LinePlan]:
         """The lines split into pieces that the model can read; LineError for a line that cannot be split so."""
@@ -567,7 +379,7 @@ def load(
     folder: Path | str,
     *,
     device: str = "auto",
-    dtype: Literal["auto", "fp32", "bf16", "int8"] = "auto",
+    dtype: Dtype = "auto",
     threads: int | None = None,
     engine: EngineName = "auto",
 ) -> Translator | Classifier | Generator:
@@ -575,51 +387,11 @@ def load(
 
     folder: may be hf://owner/name[@revision], a repository of the Hugging Face Hub, which is imported into the cache.
     The defaults are those of the commands `translume translate`, `classify` and `generate`: "auto" searches with the
-    fast engine, built at the first translation, or with the plain model where there is none. See `ComputeOptions`.
+    fast engine, or with the plain model where there is none. See `ComputeOptions`.
     threads: number of torch's threads in the whole process.
-    Raises ModelFolderError if the folder is no model, is damaged or was written by a newer Translume.
+    Raises ModelFolderError if the folder is not a model folder, is damaged or was written by a newer Translume.
     """
-    options = ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads)
-    set_threads(threads)
+    refuse_threads(threads)
     folder = model_folder(folder)
-    task = task_of(read_config(folder))
-    user_class: type[Translator] | type[Classifier] | type[Generator] = task.part("user_class")
-    return user_class.load(folder, options)
-
-
-@suggest_keywords
-def load_translator(
-    folder: Path | str,
-    *,
-    device: str = "auto",
-    dtype: Literal["auto", "fp32", "bf16", "int8"] = "auto",
-    threads: int | None = None,
-    engine: EngineName = "auto",
-) -> Translator:
-    """The translator in a model folder; see `load`. Raises ModelFolderError if it holds a classifier."""
-    return Translator.load(folder, ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads))
-
-
-@suggest_keywords
-def load_classifier(
-    folder: Path | str,
-    *,
-    device: str = "auto",
-    dtype: Literal["auto", "fp32", "bf16"] = "auto",
-    threads: int | None = None,
-) -> Classifier:
-    """The classifier in a model folder; see `load`. Raises ModelFolderError if it holds a translator."""
-    return Classifier.load(folder, ComputeOptions(device=device, dtype=dtype, threads=threads))
-
-
-@suggest_keywords
-def load_generator(
-    folder: Path | str,
-    *,
-    device: str = "auto",
-    dtype: Literal["auto", "fp32", "bf16", "int8"] = "auto",
-    threads: int | None = None,
-    engine: EngineName = "auto",
-) -> Generator:
-    """The language model in a model folder; see `load`. Raises ModelFolderError if it holds another kind of model."""
-    return Generator.load(folder, ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads))
+    user_class: type[Translator | Classifier | Generator] = task_of(read_config(folder)).user_class()
+    return user_class.load(folder, ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads))

@@ -1,111 +1,139 @@
-"""Share the lines of an input among single-threaded processes, which is faster than one multi-threaded process."""
+"""Lines of an input shared among processes: of this machine, or of a Ray cluster."""
 
-import signal
-import time
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
-from functools import cache
-from itertools import chain, islice
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import cycle
 from pathlib import Path
-from queue import SimpleQueue
 from types import TracebackType
-from typing import Final, Literal, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from translume.config import DecodingSettings
-from translume.errors import TranslationError, TranslumeError
-from translume.processes import ChildProcess, ProcessLostError, Request, serve_requests
-from translume.translator.classifier import Classifier
-from translume.translator.generator import Generator
-from translume.translator.jobs import TRANSLATE, Job, find_job
-from translume.translator.messages import (
-    decode_error,
-    decode_lines,
-    decode_settings,
-    encode_error,
-    encode_lines,
-    encode_results,
-    encode_settings,
-)
+from translume.errors import SettingsError, TranslationError
+from translume.parallel import ProcessLostError, WorkerPool, in_order
+from translume.translator.generator import Generation, Generator
+from translume.translator.loading import ComputeOptions
 from translume.translator.planning import Line, LineError, numbered_lines, windows
-from translume.translator.results import Translation
+from translume.translator.results import TargetScore, Translation
 from translume.translator.translator import Translator, load
 
-LINES_PER_REQUEST: Final = 256
-START_WORKERS_SECONDS: Final = 4.0
-"""Seconds of work after which the rest of an input is shared. About twice the time that workers take to start, so that
-they cost at most as much as they could have saved."""
+LINES_PER_TASK: Final = 256
 AFTER_FAILURE: Final = 16
 """Lines that are given to a model after one that failed, twice as many each time: a failure repeats their encoding."""
-HANG_TIMEOUT_SECONDS: Final = 3600.0
-"""A worker that has not finished a request after so long is killed."""
+RAY_RETRIES: Final = 3
+"""How often Ray gives the same lines to another process after the death of one."""
+CONNECT_SECONDS: Final = 10.0
+"""How long the machine of a cluster has to answer."""
 
-EngineDtype = Literal["fp32", "bf16", "int8"]
-PlainDtype = Literal["fp32", "bf16"]
+T = TypeVar("T")
 R = TypeVar("R")
+Work = Callable[[Any, Sequence[Line], DecodingSettings], Iterable[R]]
+"""A function of (model, lines, settings) that yields a result for each line, in order.
+
+It raises LineError for the first line that has none, after the results of those before it. Processes import it by name.
+"""
 
 
-def outcomes(run: Callable[[list[Line]], Iterable[R]], lines: list[Line]) -> Iterator[R | LineError]:
-    """Yield the result of each line or why it has none, in order.
+def translate(translator: Translator, lines: Sequence[Line], settings: DecodingSettings) -> Iterable[Translation]:
+    """Translate lines; a `Work`."""
+    return translator.translate_lines(lines, settings)
 
-    run: yields results in order; raises LineError after the lines before the one that it names.
-    """
-    done, most = 0, len(lines)
+
+def score(translator: Translator, lines: Sequence[Line], settings: DecodingSettings) -> Iterable[TargetScore]:
+    """Score the targets of lines; a `Work`.  settings: the languages, and `max_tokens` in a batch."""
+    return translator.score_lines(lines, settings)
+
+
+def generate(generator: Generator, lines: Sequence[Line], settings: DecodingSettings) -> Iterable[Generation]:
+    """Continue lines, which are prompts; a `Work`."""
+    return generator.generate_lines(lines, settings)
+
+
+def outcomes(
+    work: Work[R], settings: DecodingSettings, model: object, lines: Sequence[Line]
+) -> Iterator[R | LineError]:
+    """Yield the result of each line or why it has none, in order."""
+    done, count = 0, len(lines)
     while done < len(lines):
         try:
-            for result in run(lines[done : done + most]):
+            for result in work(model, lines[done : done + count], settings):
                 done += 1
                 yield result
-            most *= 2
+            count *= 2
         except LineError as error:
-            done, most = done + 1, AFTER_FAILURE
+            done, count = done + 1, AFTER_FAILURE
             yield error
 
 
-class WorkerPool(ABC):
-    """Workers that share the lines of an input. To be closed, best by `with`."""
+def _outcomes(work: Work[R], settings: DecodingSettings, model: object, lines: Sequence[Line]) -> list[R | LineError]:
+    return list(outcomes(work, settings, model, lines))
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="translume-workers")
+
+def run_lines(
+    model: object, work: Work[R], lines: Iterable[tuple[Line, int]], settings: DecodingSettings
+) -> Iterator[R | LineError]:
+    """Yield the result of each line or why it has none, in order, from a model of this process.  lines: with sizes."""
+    for window in windows(lines):
+        yield from outcomes(work, settings, model, window)
+
+
+class Pool(Protocol):
+    """Processes that work on items."""
+
+    def map(self, function: Callable[[Any, T], R], items: Iterable[T]) -> Iterator[R]:
+        """Yield `function(model, item)` for each item, in order."""
+
+    def close(self) -> None:
+        """End the processes."""
+
+
+class Workers:
+    """Processes that share the lines of an input, each with a model on one thread. To be closed, best by `with`."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    @classmethod
+    def start(cls, folder: Path | str, count: int, options: ComputeOptions) -> Self:
+        """Processes of this machine with the model of a folder.  options: see `options_of`."""
+        return cls(WorkerPool(count, partial(_load, str(folder), options)))
+
+    def run(
+        self, work: Work[R], lines: Iterable[tuple[Line, int]], settings: DecodingSettings
+    ) -> Iterator[R | LineError]:
+        """Yield the result of each line or why it has none, in order. Reads a few hundred lines ahead per process.
+
+        lines: with their sizes, for `windows`.  Raises TranslationError if a process ends.
+        """
+        done = 0
+        try:
+            for found in self._pool.map(partial(_outcomes, work, settings), windows(lines, lines=LINES_PER_TASK)):
+                yield from found
+                done += len(found)
+        except ProcessLostError as lost:
+            reason = f"{lost}, perhaps because memory ran out; try fewer --workers"
+            raise TranslationError(f"after line {done}: {reason}") from None
+        except OSError as error:
+            raise TranslationError(f"cannot start worker processes: {error}; try fewer --workers") from None
 
     def translate_all(
         self,
-        texts: Iterable[str],
+        texts: Iterable[object],
         settings: DecodingSettings,
         constraints: Iterable[Iterable[str]] | None = None,
         *,
         frames: bool = False,
     ) -> Iterator[Translation]:
-        """Yield what `Translator.translate_all` yields, in order. Reads a few hundred texts ahead per worker.
-
-        frames: see `numbered_lines`; few sources of frames are read ahead.
-        Raises TranslationError as `Translator.translate_all` does, and if a worker process ends or hangs.
-        """
-        lines = numbered_lines(texts, constraints, frames=frames)
-        return self.translate_windows(windows(lines, lines=LINES_PER_REQUEST), settings)
-
-    def translate_windows(self, lines: Iterable[list[Line]], settings: DecodingSettings) -> Iterator[Translation]:
-        """Translate consecutive lines, one list per request."""
-        for each in self._outcomes(TRANSLATE, lines, settings):
-            if isinstance(each, LineError):
-                raise each
-            yield each
-
-    def outcomes(
-        self, job: Job[R], lines: Iterable[tuple[Line, int]], settings: DecodingSettings
-    ) -> Iterator[R | LineError]:
-        """Yield the result of each line or why it has none, in order.
-
-        lines: with their sizes, for `windows`.  Raises TranslationError if a worker process ends or hangs.
-        """
-        return self._outcomes(job, windows(lines, lines=LINES_PER_REQUEST), settings)
+        """Yield what `Translator.translate_all` yields, or raise its errors.  frames: see `numbered_lines`."""
+        for result in self.run(translate, numbered_lines(texts, constraints, frames=frames), settings):
+            if isinstance(result, LineError):
+                raise result
+            yield result
 
     def close(self) -> None:
-        """End the workers. Requests in progress are lost."""
-        self._threads.shutdown(cancel_futures=True)
+        """End the processes. Work in progress is lost."""
+        self._pool.close()
 
     def __enter__(self) -> Self:
         return self
@@ -115,148 +143,89 @@ class WorkerPool(ABC):
     ) -> None:
         self.close()
 
-    @abstractmethod
-    def _request(self, job: Job[R], lines: list[Line], settings: DecodingSettings) -> Iterable[R | LineError]:
-        """Return the outcomes of some lines, from an idle worker. Called in a thread of its own."""
 
-    def _outcomes(
-        self, job: Job[R], lines: Iterable[list[Line]], settings: DecodingSettings
-    ) -> Iterator[R | LineError]:
-        waiting: deque[Future[tuple[list[R | LineError], Exception | None]]] = deque()
-        parts, done, more = iter(lines), 0, True
-        while more or waiting:
-            window = next(parts, None) if more else None
-            more = window is not None
-            if window is not None:
-                done = done or window[0].number - 1
-                waiting.append(self._threads.submit(self._gathered, job, window, settings))
-            if waiting and (not more or len(waiting) > 2 * self.count):
-                found, error = waiting.popleft().result()
-                yield from found
-                done += len(found)
-                if isinstance(error, ProcessLostError):
-                    raise TranslationError(f"after line {done}: {error}") from None
-                if error is not None:
-                    raise error
-
-    def _gathered(
-        self, job: Job[R], lines: list[Line], settings: DecodingSettings
-    ) -> tuple[list[R | LineError], Exception | None]:
-        """Return the outcomes before an error, and the error."""
-        found: list[R | LineError] = []
-        try:
-            for each in self._request(job, lines, settings):
-                found.append(each)
-        except (TranslumeError, ProcessLostError) as error:
-            return found, error
-        return found, None
+def _load(folder: str, options: ComputeOptions) -> object:
+    return load(folder, device=options.device, dtype=options.dtype, threads=options.threads, engine=options.engine)
 
 
-class Workers(WorkerPool):
-    """`count` processes, each with the model of a folder on one thread."""
+def options_of(model: Translator | Generator) -> ComputeOptions:
+    """Return the options with which a process on one CPU thread computes as a loaded model does."""
+    if model.engine is not None:
+        return ComputeOptions(engine="fast", device="cpu", dtype=model.engine.dtype, threads=1)
+    weight = next(model.checkpoint.model.parameters())
+    return ComputeOptions(
+        engine="plain", device="cpu", dtype="bf16" if weight.element_size() < 4 else "fp32", threads=1
+    )
 
-    def __init__(
-        self, folder: Path | str, count: int, dtype: EngineDtype | None = None, plain: PlainDtype = "fp32"
-    ) -> None:
-        """dtype: of each worker's engine; None selects the plain model.  plain: dtype of the model; engines need fp32.
 
-        Raises TranslationError if the system cannot start so many processes.
+class _Actor:
+    """A process of a cluster with the model of a folder, which it loads when it begins its first work."""
+
+    def __init__(self, folder: str, options: ComputeOptions) -> None:
+        self._folder, self._options = folder, options
+        self._model: object = None
+
+    def run(self, function: Callable[[Any, T], R], item: T) -> R:
+        """Return `function(model, item)`."""
+        self._model = self._model or _load(self._folder, self._options)
+        return function(self._model, item)
+
+
+class RayPool:
+    """Actors of a Ray cluster, one for each CPU. Ray starts an actor that died again, and gives it the same lines.
+
+    The model folder must have the same path on all machines.
+    """
+
+    def __init__(self, address: str, folder: Path | str, count: int | None, options: ComputeOptions) -> None:
+        """address: of a cluster, such as "head:6379"; "auto" for that of this machine, "local" to start one here.
+
+        count: of actors; None: as many as the cluster has CPUs.  options: see `options_of`.
+        Raises SettingsError if Ray is not installed or has no cluster there, or not so many CPUs.
         """
-        super().__init__(count)
-        self._model = {"folder": str(folder), "dtype": dtype, "plain": plain}
-        self._children: list[ChildProcess] = []
-        self._idle: SimpleQueue[ChildProcess] = SimpleQueue()
-        with ExitStack() as failed:
-            failed.callback(self.close)
-            for _ in range(count):
-                try:
-                    child = ChildProcess(__name__, decode_error=decode_error)
-                except (OSError, RuntimeError) as error:
-                    reason = f"cannot start {count} worker processes: {error}; try fewer --workers"
-                    raise TranslationError(reason) from None
-                self._children.append(child)
-                child.request("load", self._model)
-                self._idle.put(child)
-            failed.pop_all()
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        try:
+            import ray
+        except ImportError as error:
+            raise SettingsError(f"--ray: {error.name} is not installed; pip install 'translume[cluster]'") from None
+        self._ray = ray
+        more: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        try:
+            if host and port.isdecimal():  # Ray would try for minutes where nothing answers
+                socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+            ray.init(address, log_to_driver=False, logging_level="ERROR", **more)
+        except (OSError, OverflowError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+            reason = " ".join(str(error).split())
+            message = f"--ray {address}: found no cluster, expected the address of one: {reason}"
+            raise SettingsError(message) from None
+        cpus = int(ray.cluster_resources().get("CPU", 0))
+        if not 0 < (count or cpus) <= cpus:
+            ray.shutdown()
+            raise SettingsError(f"--workers: found {count or 0}, but the cluster has {cpus} CPUs")
+        actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=RAY_RETRIES)(_Actor)
+        self._actors = [actor.remote(str(Path(folder).absolute()), options) for _ in range(count or cpus)]
 
-    @property
-    def pids(self) -> list[int]:
-        """Ids of the worker processes."""
-        return [child.pid for child in self._children]
+    def map(self, function: Callable[[Any, T], R], items: Iterable[T]) -> Iterator[R]:
+        """Yield `function(model, item)` for each item, in order."""
+        actors = cycle(self._actors)
+
+        def submit(item: T) -> Callable[[], R]:
+            return partial(self._result, next(actors).run.remote(function, item))
+
+        return in_order(submit, items, 2 * len(self._actors))
+
+    def _result(self, reference: Any) -> Any:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except self._ray.exceptions.RayError as error:
+            raise ProcessLostError(" ".join(str(error).split())) from None
 
     def close(self) -> None:
-        """End the processes. Requests in progress are lost."""
-        for child in self._children:
-            child.shutdown()
-        for child in self._children:
-            child.close()
-        super().close()
-
-    def _request(self, job: Job[R], lines: list[Line], settings: DecodingSettings) -> Iterator[R | LineError]:
-        def run(rest: list[Line]) -> Iterator[R]:
-            values = {
-                "model": self._model,
-                "job": job.name,
-                "lines": encode_lines(rest),
-                "settings": encode_settings(settings),
-            }
-            for message in child.request("run", values).responses(HANG_TIMEOUT_SECONDS):
-                yield from job.results.validate_json(message.body)
-
-        child = self._idle.get()
-        try:
-            yield from outcomes(run, lines)
-        except ProcessLostError as lost:
-            reason = f"{lost}, perhaps because memory ran out; try fewer --workers"
-            raise ProcessLostError(reason) from None
-        finally:
-            self._idle.put(child)
-
-
-def translate_with_workers(
-    translator: Translator,
-    start: Callable[[], Workers],
-    texts: Iterable[str],
-    settings: DecodingSettings,
-    constraints: Iterable[Iterable[str]] | None = None,
-) -> Iterator[Translation]:
-    """Yield what `Translator.translate_all` yields: from the translator itself, and after some seconds from workers.
-
-    start: starts workers with the same model and engine as the translator.
-    """
-    frames = bool(translator.config.data.source.reader)
-    parts, busy = windows(numbered_lines(texts, constraints, frames=frames), lines=LINES_PER_REQUEST), 0.0
-    for part in parts:
-        if busy > START_WORKERS_SECONDS:
-            with start() as workers:
-                yield from workers.translate_windows(chain([part], parts), settings)
-            return
-        begun = time.monotonic()
-        translations = translator.translate_lines(part, settings)
-        first = list(islice(translations, 1))  # the first one comes when all are translated
-        busy += time.monotonic() - begun
-        yield from chain(first, translations)
-
-
-@cache
-def load_worker(folder: str, dtype: EngineDtype | None, plain: PlainDtype) -> Translator | Generator:
-    """Return the model of a worker process."""
-    model = load(folder, device="cpu", dtype=plain, threads=1, engine="plain")
-    assert not isinstance(model, Classifier)
-    return model if dtype is None else model.compile(dtype)
-
-
-def _handle(request: Request) -> None:
-    """Handle a request in a worker process."""
-    if request.method == "load":
-        load_worker(**request.values)
-        return
-    model, job = load_worker(**request.values["model"]), find_job(request.values["job"])
-    lines, settings = decode_lines(request.values["lines"]), decode_settings(request.values["settings"])
-    for chunk in encode_results(job.results, job.run(model, lines, settings)):
-        request.respond(body=chunk)
-
-
-def main() -> None:
-    """Run a worker process."""
-    serve_requests(_handle, encode_error=encode_error, shield=(signal.SIGINT,))
+        """End the actors, and a cluster that was started here. Work in progress is lost."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        self._ray.shutdown()

@@ -13,7 +13,7 @@ import translume
 from translume.checkpoint import load_checkpoint
 from translume.errors import SettingsError
 from translume.interchange.marian.writer import write_marian
-from translume.text import Tokenizer
+from translume.text import SentencePieces, Tokenizer
 
 pytest.importorskip("sentencepiece", reason="sentencepiece is not installed (extra: export)")
 
@@ -54,7 +54,7 @@ def test_an_export_is_imported_with_the_same_ids_and_texts(imported, tmp_path):
         assert one.vocabulary.pieces == other.vocabulary.pieces
         assert [one.encode(line) for line in LINES] == [other.encode(line) for line in LINES]
     texts = [
-        [each.text for each in translume.load_translator(folder, engine="plain").translate_all(LINES, max_length=9)]
+        [each.text for each in translume.load(folder, engine="plain").translate_all(LINES, max_length=9)]
         for folder in (imported / "ours", tmp_path / "back")
     ]
     assert texts[0] == texts[1]
@@ -63,9 +63,9 @@ def test_an_export_is_imported_with_the_same_ids_and_texts(imported, tmp_path):
 def test_vocabularies_with_other_pieces_than_their_models_are_lists(imported, marian, tmp_path):
     checkpoint = load_checkpoint(imported / "ours")
     vocabulary = checkpoint.source_tokenizer.vocabulary
-    scores = dict(vocabulary.sentences.scores)
-    del scores[min(scores, key=scores.get)]
-    tokenizer = Tokenizer(replace(vocabulary, sentences=replace(vocabulary.sentences, scores=scores)))
+    proto = vocabulary.sentences.proto
+    proto.pieces.pop()
+    tokenizer = Tokenizer(replace(vocabulary, sentences=SentencePieces.from_proto(proto)))
     checkpoint = replace(checkpoint, source_tokenizer=tokenizer)
     write_marian(checkpoint, tmp_path, "float32")
     assert {path.name for path in tmp_path.glob("*.spm")} == {"source.spm", "target.spm"}
@@ -83,7 +83,7 @@ def test_what_marian_cannot_express_is_named(imported, tmp_path):
         (other, "float32", "model.positions: found 'sinusoidal', expected 'marian' for marian"),
         (checkpoint, "int8", "export: found weights as 'int8', expected 'float32' for marian"),
         (changed, "float32",
-         "model: the begin mark has a vector that is not zero, or is predicted; Marian begins with a zero vector"),
+         "model: BOS has a vector that is not zero, or is predicted; Marian begins with a zero vector"),
     ):  # fmt: skip
         with pytest.raises(SettingsError) as error:
             write_marian(model, tmp_path, dtype)

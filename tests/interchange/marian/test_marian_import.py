@@ -1,4 +1,4 @@
-"""Models of Marian are imported with Marian's scores and ids, or refused by the name of an option or an array."""
+"""Marian models are imported with Marian's scores and ids, or refused by the name of an option or an array."""
 
 import importlib.util
 import json
@@ -13,11 +13,9 @@ from translume.checkpoint import build_model, load_checkpoint, save_model
 from translume.cli import main
 from translume.config import Config, ModelSettings
 from translume.errors import DataError, ModelFolderError, SettingsError
-from translume.interchange.marian.binary import read_binary
-from translume.interchange.marian.npz import read_npz
+from translume.interchange.marian.files import read_binary, read_npz
 from translume.interchange.marian.options import decoding_values, read_architecture
-from translume.interchange.marian.reader import find_files, read_marian
-from translume.interchange.marian.weights import fill
+from translume.interchange.marian.reader import fill, find_files, read_marian
 from translume.training import Validated
 
 pytest.importorskip("yaml", reason="pyyaml is not installed (extra: export)")
@@ -86,7 +84,7 @@ def folder(marian, tmp_path):
 
 
 def test_a_folder_of_opus_mt_brings_its_vocabularies_and_decoder_settings(folder, monkeypatch):
-    monkeypatch.setattr("translume.interchange.marian.compare.find_spec", lambda _: None)
+    monkeypatch.setattr("translume.interchange.marian.writer.find_spec", lambda _: None)
     found = translume.import_model(folder, folder / "out")
     assert found.certificate is None
     place = folder / "decoder.yml"
@@ -123,12 +121,13 @@ def test_a_spm_vocabulary_has_the_ids_of_sentencepiece(marian, tmp_path):
     for line in (*LINES, "  naïve ﬁne\u00a0x 我", ""):
         assert found.source_tokenizer.encode(line) == peer.encode(line)
     assert find_files(model).vocabularies == (path, path)
+    assert not found.model.decoder.embedding.table.weight[size].any()  # BOS, which is never predicted
+    assert found.model.head.bias[size] == -100
 
 
-@pytest.mark.parametrize("variant", ["post", "pre-ssru"])
-def test_an_import_is_fine_tuned_and_inspected(marian, tmp_path, variant):
+def test_an_import_is_fine_tuned_and_inspected(marian, tmp_path):
     sizes = [marian.write_spm(tmp_path / "joint.spm", LINES)] * 2
-    model = marian.write_npz(tmp_path / "model.npz", variant, dim_vocabs=sizes)
+    model = marian.write_npz(tmp_path / "model.npz", "pre-ssru", dim_vocabs=sizes)
     save_model(tmp_path / "out", read_marian(model, [tmp_path / "joint.spm"] * 2).checkpoint)
     (tmp_path / "lines").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     lines = str(tmp_path / "lines")
@@ -144,14 +143,6 @@ def test_an_import_is_fine_tuned_and_inspected(marian, tmp_path, variant):
     tuned = translume.load(tmp_path / "tuned", engine="plain")
     found = translume.trace(tuned, LINES[0], LINES[1])
     assert found.log_p == pytest.approx(tuned.score(LINES[0], LINES[1]).log_prob, abs=1e-3)
-
-
-def test_the_begin_mark_is_never_predicted_and_its_vector_is_zero(marian, tmp_path):
-    size = marian.write_spm(tmp_path / "vocab.spm", LINES)
-    marian.write_npz(tmp_path / "model.npz", "ssru", dim_vocabs=[size, size])
-    found = read_marian(tmp_path).checkpoint
-    assert not found.model.decoder.embedding.table.weight[size].any()
-    assert found.model.head.bias[size] == -100
 
 
 @pytest.mark.parametrize(
@@ -172,8 +163,8 @@ def test_the_begin_mark_is_never_predicted_and_its_vector_is_zero(marian, tmp_pa
         ("transformer-postprocess", "da",
          "found transformer-preprocess '', transformer-postprocess 'da', transformer-postprocess-top '', expected '', "
          "'dan' and '', or 'n', 'da' and 'n'"),
-        ("dim-emb", "7", "dim-emb: found '7', expected a whole number"),
-        ("enc-depth", None, "enc-depth: found nothing, expected a whole number"),
+        ("dim-emb", "7", "dim-emb: found '7', expected an integer"),
+        ("enc-depth", None, "enc-depth: found nothing, expected an integer"),
         ("dim-vocabs", [7, 7, 7], "dim-vocabs: found [7, 7, 7], expected two sizes, of source and target"),
     ],
 )  # fmt: skip
@@ -236,7 +227,7 @@ def test_a_file_that_is_no_model_of_marian_is_refused_in_one_line_and_no_pickle_
     assert not out.exists()
 
 
-def test_vocabularies_must_have_the_sizes_of_the_model_and_the_marks_of_marian(marian, tmp_path):
+def test_vocabularies_must_have_the_sizes_of_the_model_and_the_special_tokens_of_marian(marian, tmp_path):
     path = marian.write_npz(tmp_path / "model.npz", "ssru")
     size = marian.write_spm(tmp_path / "vocab.spm", LINES)
     with pytest.raises(SettingsError) as error:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from translume.config import Config
 from translume.errors import DataError, ModelFolderError, SettingsError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -37,24 +36,20 @@ class ForeignConfig:
     values: Mapping[str, Any]
 
     @classmethod
-    def of(cls, place: Path, architecture: str, values: Mapping[str, Any], target_vocabulary: int) -> "ForeignConfig":
+    def from_values(
+        cls, place: Path, architecture: str, values: Mapping[str, Any], target_vocabulary: int
+    ) -> "ForeignConfig":
         """Read sizes and special ids. Raises SettingsError for one that is missing or out of range."""
-        vocabulary = read_whole_number(place, values, "vocab_size")
+        vocabulary = read_integer(place, values, "vocab_size")
         names = {"pad": "pad_token_id", "bos": "decoder_start_token_id", "eos": "eos_token_id"}
-        ids = {ours: read_whole_number(place, values, theirs) for ours, theirs in names.items()}
+        ids = {ours: read_integer(place, values, theirs) for ours, theirs in names.items()}
         for ours, number in ids.items():
             if not 0 <= number < min(vocabulary, target_vocabulary):
                 raise SettingsError(
                     f"{place}: {names[ours]}: found {number}, expected an id of the vocabulary, 0 to {vocabulary - 1}"
                 )
-        return cls(
-            place=place,
-            architecture=architecture,
-            vocabulary=vocabulary,
-            target_vocabulary=target_vocabulary,
-            values=values,
-            **ids,
-        )
+        sizes = {"vocabulary": vocabulary, "target_vocabulary": target_vocabulary}
+        return cls(place=place, architecture=architecture, values=values, **sizes, **ids)
 
 
 def decoding_values(
@@ -68,18 +63,19 @@ def decoding_values(
     path = folder / GENERATION
     values = {**config.values, **(read_json(path) if path.exists() else {})}
     place = path if path.exists() else config.place
-    decoding: dict[str, Any] = {}
     beams = values.get("num_beams", 1)
-    decoding |= {"strategy": "greedy"} if beams == 1 else {"strategy": "beam", "beam": beams}
+    decoding: dict[str, Any] = {"strategy": "greedy"} if beams == 1 else {"strategy": "beam", "beam": beams}
     decoding["length_penalty"] = values.get("length_penalty", 1.0)
     decoding["stop"] = "first" if values.get("early_stopping") is True else "optimal"
-    longest = values.get("max_length")
-    if isinstance(longest, int) and longest > 1:
-        decoding["max_length"] = max(1, longest - 1 - bool(languages))  # `generate` counts the start token and the tag
-    if isinstance(shortest := values.get("min_length"), int) and shortest > 1:
-        decoding["min_length"] = max(0, shortest - 1 - bool(languages))
-    if isinstance(order := values.get("no_repeat_ngram_size"), int) and order > 0:
-        decoding["no_repeat_ngram"] = order
+    uncounted = 1 + bool(languages)  # `generate` counts the start token and the tag
+    for ours, theirs, offset, minimum in (
+        ("max_length", "max_length", uncounted, 1),
+        ("min_length", "min_length", uncounted, 0),
+        ("no_repeat_ngram", "no_repeat_ngram_size", 0, 1),
+    ):
+        number = values.get(theirs)
+        if isinstance(number, int) and number > min(offset, 1):
+            decoding[ours] = max(minimum, number - offset)
     for ours, theirs in (("suppress", "suppress_tokens"), ("suppress_first", "begin_suppress_tokens")):
         if ids := read_ids(place, values, theirs):
             decoding[ours] = sorted({id_ for id_ in ids if 0 <= id_ < config.target_vocabulary})
@@ -91,22 +87,16 @@ def decoding_values(
         decoding["to"] = code
     notes = []
     for name, harmless in _UNCARRIED.items():
-        found = values.get(name)
-        if name == "forced_bos_token_id" and code is not None:
+        value = values.get(name)
+        if value is None or value in harmless or (name == "forced_bos_token_id" and code is not None):
             continue
-        if found is not None and found not in harmless:
-            why = " that divides logits" if name == "repetition_penalty" else ""
-            notes.append(f"{place}: {name}: {shown(found)} has no setting here{why} and is left out")
+        why = " that divides logits" if name == "repetition_penalty" else ""
+        notes.append(f"{place}: {name}: {shown(value)} has no setting here{why} and is left out")
     banned = values.get("bad_words_ids") or []
     others = [words for words in banned if words not in ([config.pad], [config.bos])]
     if others:
         notes.append(f"{place}: bad_words_ids: {shown(others)} have no setting here and are left out")
     return decoding, notes
-
-
-def build_config(place: Path, values: dict[str, Any]) -> Config:
-    """Build our settings. Raises SettingsError, prefixed with `place`, for values out of range."""
-    return Config.build(values, place=str(place))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -124,31 +114,31 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def read_whole_number(place: Path, values: Mapping[str, Any], name: str) -> int:
-    """Return a setting of config.json. Raises SettingsError if it is missing or not a whole number."""
-    found = values.get(name)
-    if not isinstance(found, int) or isinstance(found, bool):
-        there = shown(found) if name in values else "nothing"
-        raise SettingsError(f"{place}: {name}: found {there}, expected a whole number")
-    return found
+def read_integer(place: Path, values: Mapping[str, Any], name: str) -> int:
+    """Return a setting of config.json. Raises SettingsError if it is missing or not an integer."""
+    value = values.get(name)
+    if type(value) is not int:
+        there = shown(value) if name in values else "nothing"
+        raise SettingsError(f"{place}: {name}: found {there}, expected an integer")
+    return value
 
 
 def read_ids(place: Path, values: Mapping[str, Any], name: str) -> list[int]:
-    """Return a list of ids; empty for null. Raises SettingsError if it is no list of whole numbers."""
-    found = values.get(name)
-    if found is None:
+    """Return a list of ids; empty for null. Raises SettingsError if it is not a list of integers."""
+    ids = values.get(name)
+    if ids is None:
         return []
-    if not isinstance(found, list) or not all(type(each) is int for each in found):
-        raise SettingsError(f"{place}: {name}: found {shown(found)}, expected a list of ids")
-    return found
+    if not isinstance(ids, list) or not all(type(each) is int for each in ids):
+        raise SettingsError(f"{place}: {name}: found {shown(ids)}, expected a list of ids")
+    return ids
 
 
 def read_boolean(place: Path, values: Mapping[str, Any], name: str, default: bool) -> bool:
     """Return a setting of config.json, or `default`. Raises SettingsError if it is not a boolean."""
-    found = values.get(name, default)
-    if not isinstance(found, bool):
-        raise SettingsError(f"{place}: {name}: found {shown(found)}, expected true or false")
-    return found
+    value = values.get(name, default)
+    if not isinstance(value, bool):
+        raise SettingsError(f"{place}: {name}: found {shown(value)}, expected true or false")
+    return value
 
 
 def shown(value: object) -> str:

@@ -1,24 +1,45 @@
 """Read a model from a folder of transformers as a model of ours."""
 
+import re
+import struct
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from pickle import UnpicklingError
+from typing import Any
+from zipfile import is_zipfile
 
+import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from translume.checkpoint import Checkpoint, adopt, build_model, trim_memory, without_values
-from translume.config import Config
-from translume.errors import ModelFolderError, SettingsError
-from translume.interchange.huggingface.config import (
-    CONFIG,
-    ForeignConfig,
-    build_config,
-    read_json,
-)
-from translume.interchange.huggingface.families import Family, family_named
-from translume.interchange.huggingface.weights_files import StoredWeights, read_weights
+from translume.checkpoint import Checkpoint, assign, build_model, without_values
+from translume.config import Config, ModelSettings
+from translume.errors import DataError, ModelFolderError, SettingsError, nearest
+from translume.interchange.huggingface.bart import M2M100, Bart, Marian, MBart, Pegasus
+from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
+from translume.interchange.huggingface.family import Family
+from translume.interchange.huggingface.t5 import T5, Mt5
+from translume.interchange.huggingface.whisper import Whisper
 
-Sinusoids = Literal["hf", "marian"]
+FAMILIES: dict[str, type[Family]] = {
+    family.architecture: family for family in (T5, Mt5, Bart, MBart, M2M100, Marian, Pegasus, Whisper)
+}
+"""The class of each architecture. An export takes the first family whose `describes` holds."""
+_OTHER_KINDS = {
+    "ForCausalLM": "a language model without an encoder",
+    "LMHeadModel": "a language model without an encoder",
+    "ForMaskedLM": "an encoder without a decoder",
+    "ForPreTraining": "an encoder without a decoder",
+    "ForSequenceClassification": "a classifier",
+    "ForTokenClassification": "a classifier",
+}
+"""What the names of other architectures end with."""
+SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
+INDEX = ".index.json"
+"""Appended to the name of whole weights, this is the name of the file that says which shard has which tensor."""
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,61 +50,216 @@ class ForeignModel:
     notes: tuple[str, ...]
 
 
-def read_huggingface(folder: Path, positions: Sinusoids = "hf") -> ForeignModel:
+def read_huggingface(folder: Path, positions: str = "hf") -> ForeignModel:
     """Read the model in `folder`, with the sinusoids of transformers ("hf") or of Marian ("marian").
 
     Raises ModelFolderError for a missing file or weights of another shape, DataError for a damaged file, SettingsError
     naming the first setting that we cannot express.
     """
     place = folder / CONFIG
-    found = read_json(place)
-    family = family_named(place, found)
+    family, values = read_family(folder)
     if positions not in family.sinusoids:
         raise SettingsError(
             f"--positions {positions}: found {family.architecture}, expected MarianMTModel, which Marian trains"
         )
-    foreign = family.read_config(place, found)
-    path, stored = read_weights(folder)
-    values: dict[str, Any] = {
-        "data": family.data_values(foreign), "model": family.model_values(foreign, stored), "decoding": {},
-    }  # fmt: skip
-    config = build_config(place, values)
+    foreign = family.read_config(place, values)
+    stored = StoredWeights.from_folder(folder)
+    settings: dict[str, Any] = {"data": family.data_values(foreign), "model": family.model_values(foreign, stored)}
+    config = Config.build({**settings, "decoding": {}}, place=str(place))
     source, target = family.tokenizers(folder, foreign)
-    trim_memory()  # before the weights are read, and after their copies
-    weights = _weights(path, stored, config, family, foreign)
-    trim_memory()
+    weights = _weights(stored, config, family, foreign)
     if positions == "marian":
-        values["model"]["positions"] = "marian"
-    values["decoding"], notes = family.decoding_values(folder, foreign, source)
+        settings["model"]["positions"] = "marian"
+    settings["decoding"], notes = family.decoding_values(folder, foreign, source)
     if source.languages:
-        values["model"]["language_tags"] = family.language_tags
-    values["tokenizer"] = {**source.settings.model_dump(), "shared": source is target}
-    config = build_config(place, values)
+        settings["model"]["language_tags"] = family.language_tags
+    settings["tokenizer"] = {**source.settings.model_dump(), "shared": source is target}
+    config = Config.build(settings, place=str(place))
     with without_values():
         model = build_model(config.model, len(source), len(target), config.data.source)
-    adopt(model, weights)
+    assign(model, weights.items(), str(stored.place))
     checkpoint = Checkpoint(config=config, model=model.eval(), source_tokenizer=source, target_tokenizer=target)
     return ForeignModel(checkpoint=checkpoint, notes=tuple(notes))
 
 
-def _weights(
-    path: Path, stored: StoredWeights, config: Config, family: Family, foreign: ForeignConfig
-) -> dict[str, Tensor]:
+def read_family(folder: Path) -> tuple[Family, dict[str, Any]]:
+    """Return the family that config.json names, and its values. Raises SettingsError for one that we do not have."""
+    place = folder / CONFIG
+    values = read_json(place)
+    return family_named(place, values), values
+
+
+def family_named(place: Path, values: Mapping[str, Any]) -> Family:
+    """Return the family that the config.json at `place` names. Raises SettingsError for one that we do not have."""
+    named = values.get("architectures")
+    architecture = named[0] if isinstance(named, list) and len(named) == 1 else named
+    if values.get("auto_map"):
+        raise SettingsError(
+            f"{place}: auto_map: the model needs Python code of its repository, which Translume never executes"
+        )
+    for ending, kind in _OTHER_KINDS.items():
+        if str(architecture).endswith(ending):
+            raise SettingsError(
+                f"{place}: architectures: found {architecture!r}, {kind}, expected one with an encoder and a decoder: "
+                f"{', '.join(FAMILIES)}"
+            )
+    if architecture not in FAMILIES:
+        word = architecture if isinstance(architecture, str) else ""
+        raise SettingsError(f"{place}: architectures: found {architecture!r}{nearest(word, FAMILIES)}")
+    return FAMILIES[architecture]()
+
+
+def family_for(settings: ModelSettings) -> Family:
+    """Return the family as which a model with these settings is exported; its `refuse` may still refuse them."""
+    return next(family for family in (each() for each in FAMILIES.values()) if family.describes(settings))
+
+
+def _weights(stored: "StoredWeights", config: Config, family: Family, foreign: ForeignConfig) -> dict[str, Tensor]:
     """Return our state dict. Raises ModelFolderError naming the first tensor that is unknown or of another shape."""
     settings = config.model
     with without_values():
-        fresh = build_model(settings, foreign.vocabulary, foreign.target_vocabulary, config.data.source)
-    expected, computed = family.weights_to(fresh, settings), family.computed(settings)
+        network = build_model(settings, foreign.vocabulary, foreign.target_vocabulary, config.data.source)
+    expected, computed = family.weights_to(network, settings), family.computed(settings)
     for name, tensor in stored.items():
         if name in computed:
             continue
         if name not in expected:
-            raise ModelFolderError(f"{path}: holds {name}, which a {family.architecture} of config.json does not have")
+            raise ModelFolderError(
+                f"{stored.place}: holds {name}, which a {family.architecture} of config.json does not have"
+            )
         if tensor.shape != expected[name].shape:
             raise ModelFolderError(
-                f"{path}: {name} is {list(tensor.shape)}, expected {list(expected[name].shape)} by config.json"
+                f"{stored.place}: {name} is {list(tensor.shape)}, expected {list(expected[name].shape)} by config.json"
             )
     try:
         return family.weights_from(stored.copied(), settings)
     except ModelFolderError as error:
-        raise ModelFolderError(f"{path}: {error}") from None
+        raise ModelFolderError(f"{stored.place}: {error}") from None
+
+
+class StoredWeights(Mapping[str, Tensor]):
+    """The tensors of a folder by name, in the dtype of the files. Each one is read when it is looked up.
+
+    Files are mapped into memory, so that reading all tensors in turn takes the memory of one. Pickled Python objects
+    are never executed.
+    place: the file that error messages name.
+    """
+
+    def __init__(self, place: Path, files: Mapping[str, Path], *, copied: bool = False) -> None:
+        self.place, self._files, self._copied = place, files, copied
+        self._pickled: dict[Path, Mapping[str, Tensor]] = {}
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "StoredWeights":
+        """Return those of `model.safetensors`, else of `pytorch_model.bin`, each whole or in shards.
+
+        Raises ModelFolderError if there are none, a shard is missing or damaged, or a shard lacks a tensor of the
+        index; DataError for a damaged index.
+        """
+        for name in (SAFETENSORS, PICKLED):
+            whole, index = folder / name, folder / f"{name}{INDEX}"
+            if whole.is_file():
+                return cls(whole, dict.fromkeys(_names(whole), whole))
+            if index.is_file():
+                return cls(index, _shards(index))
+        raise ModelFolderError(
+            f"{folder / SAFETENSORS}: no such file, expected the weights as transformers saves them: {SAFETENSORS} or "
+            f"{PICKLED}, or one of them in shards with its {INDEX}"
+        )
+
+    def copied(self) -> "StoredWeights":
+        """Return the same weights in float32, and in memory of their own."""
+        return StoredWeights(self.place, self._files, copied=True)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a tensor. Raises KeyError for an unknown name, ModelFolderError if it is damaged or quantised."""
+        path = self._files[name]
+        if path.suffix == ".safetensors":
+            tensor: Tensor = _read_safetensors(path, name)
+        else:
+            if path not in self._pickled:
+                self._pickled = {path: _load_pickled(path)}
+            tensor = self._pickled[path][name]
+        if tensor.dtype not in _DTYPES:
+            raise ModelFolderError(
+                f"{path}: {name} is stored as {str(tensor.dtype).removeprefix('torch.')}, expected float32, float16 or "
+                "bfloat16; quantised weights are not read"
+            )
+        return tensor.to(torch.float32, copy=True) if self._copied and tensor.is_floating_point() else tensor
+
+
+def _shards(index: Path) -> dict[str, Path]:
+    """Return the shard of each tensor, after checking that it is there."""
+    values = read_json(index)
+    named = values.get("weight_map")
+    if not isinstance(named, dict) or not named or not all(isinstance(file, str) for file in named.values()):
+        raise DataError(f"{index}: weight_map: expected the name of a file for each tensor")
+    stored: dict[str, set[str]] = {}
+    suffix = Path(index.name.removesuffix(INDEX)).suffix
+    for file in sorted(set(named.values())):
+        path = index.parent / file
+        if Path(file).name != file or path.suffix != suffix:
+            raise DataError(f"{index}: weight_map: found {file!r}, expected the name of a {suffix} file in its folder")
+        if not path.is_file():
+            raise ModelFolderError(f"{path}: no such file, expected the shard that {index.name} names")
+        stored[file] = set(_names(path))
+    for name, file in named.items():
+        if name not in stored[file]:
+            raise ModelFolderError(f"{index.parent / file}: lacks {name}, which {index.name} expects there")
+    return {name: index.parent / file for name, file in named.items()}
+
+
+def _names(path: Path) -> list[str]:
+    return list(_load_pickled(path)) if path.suffix != ".safetensors" else list(_read_safetensors(path))
+
+
+def _read_safetensors(path: Path, name: str | None = None) -> Any:
+    """Return a tensor of a file, or without a name, the names of all."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.keys() if name is None else file.get_tensor(name)
+    except SafetensorError as error:
+        raise _damaged(path, error) from None
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _load_pickled(path: Path) -> Mapping[str, Tensor]:
+    """Return the tensors of a PyTorch file, mapped into memory if its format allows, by torch's weights-only reader."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")
+            # Files of torch before 1.6 are not zip archives and cannot be mapped.
+            values = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+    except UnpicklingError as error:
+        refused = re.search(r"GLOBAL (\S+)", str(error))
+        raise ModelFolderError(
+            f"{path}: refused by torch's weights-only reader, which executes nothing: found "
+            f"{refused[1] if refused else 'damaged or unknown data'}, expected tensors only"
+        ) from None
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be read: {error.strerror or error}") from None
+    # torch raises any of these for truncated or empty files.
+    except (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
+        raise _damaged(path, error) from None
+    if not isinstance(values, dict) or not all(map(_is_plain, values.values())):
+        raise ModelFolderError(f"{path}: expected a dictionary of tensors by name, as save_pretrained writes it")
+    return values
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_quantized
+
+
+def _damaged(path: Path, error: BaseException) -> ModelFolderError:
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return ModelFolderError(f"{path}: damaged: {reason}")

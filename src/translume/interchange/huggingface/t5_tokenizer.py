@@ -3,28 +3,18 @@
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from translume.checkpoint import Checkpoint
-from translume.config import TokenizerSettings
 from translume.errors import DataError, ModelFolderError, SettingsError
 from translume.interchange.huggingface.config import ForeignConfig, read_json
-from translume.interchange.huggingface.tokenizer import (
-    NAME,
-    UNKNOWN,
-    read_exported_tokenizer,
-    sentencepiece_settings,
-)
-from translume.interchange.sentencepiece import (
-    SPACE,
-    read_pieces,
-    read_sentencepiece,
-)
+from translume.interchange.huggingface.tokenizer import NAME, read_exported_tokenizer, sentencepiece_tokenizer
+from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
-from translume.text.charsmap import read_charsmap, write_charsmap
+from translume.text.imported import SPACE, build_proto, scores_of
 from translume.text.specials import BYTES
+from translume.text.vocabulary import UNK
 
 FILE = "spiece.model"
 BYTE_CLASS = "ByT5Tokenizer"
@@ -50,8 +40,9 @@ def read_t5_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
     if str(stated.get("tokenizer_class")).startswith(BYTE_CLASS.removesuffix("Tokenizer")):
         return _byte_tokenizer(config)
     if (folder / FILE).is_file():
-        place, pieces = folder / FILE, list(read_pieces(folder / FILE))
-        sentences = read_sentencepiece(place, reserved=RESERVED)
+        place = folder / FILE
+        sentences = read_sentencepiece(place, reserved=RESERVED, codes=False)
+        pieces = [each.piece for each in sentences.proto.pieces]
         if not any(map(SENTINEL.fullmatch, pieces)):
             count = stated.get("extra_ids", SENTINELS)
             pieces += [f"<extra_id_{number}>" for number in reversed(range(count))]
@@ -72,27 +63,18 @@ def read_t5_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
 def _sentence_tokenizer(
     place: Path, sentences: SentencePieces, pieces: Sequence[str], config: ForeignConfig
 ) -> Tokenizer:
+    if config.eos in (config.pad, config.bos):
+        raise SettingsError(f"{config.place}: eos_token_id: found {config.eos}, which means something else too")
     tags = ((LANGUAGE.fullmatch(piece), id_) for id_, piece in enumerate(pieces))
-    languages = {found.group(1): id_ for found, id_ in tags if found}
-    spaced = tuple(piece.replace(SPACE, " ") for piece in pieces)
-    if UNKNOWN not in pieces or len(set(spaced)) != len(spaced) or "" in spaced:
-        raise DataError(f"{place}: a token is empty or occurs twice, or {UNKNOWN} is missing")
-    specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=pieces.index(UNKNOWN))
-    if specials.eos in (specials.pad, specials.bos, specials.unk):
-        raise SettingsError(f"{config.place}: eos_token_id: found {specials.eos}, which means something else too")
-    used = {specials.pad, specials.bos, specials.eos, specials.unk}
-    used |= {id_ for id_, piece in enumerate(spaced) if sentences.fallback and piece in BYTES}
-    silent = frozenset(id_ for id_, piece in enumerate(spaced) if piece not in sentences.scores and id_ not in used)
-    return Tokenizer(
-        Vocabulary(
-            settings=sentencepiece_settings(len(spaced)),
-            specials=specials,
-            pieces=spaced,
-            first=0,
-            sentences=replace(sentences, codes=False),
-            languages=languages,
-            silent=silent - set(languages.values()),
-        )
+    used = {*scores_of(sentences.proto), *(BYTES if sentences.fallback else ())}
+    special = {config.pad, config.bos, config.eos}
+    return sentencepiece_tokenizer(
+        sentences,
+        place,
+        pieces,
+        config,
+        languages={match.group(1): id_ for match, id_ in tags if match},
+        silent=[id_ for id_, piece in enumerate(pieces) if piece not in used and piece != UNK and id_ not in special],
     )
 
 
@@ -117,8 +99,7 @@ def _from_json(place: Path, document: Mapping[str, Any]) -> tuple[SentencePieces
         scored = [(str(piece), float(score)) for piece, score in model["vocab"]]
         added = {int(each["id"]): str(each["content"]) for each in document.get("added_tokens") or ()}
         steps = normalizer.get("normalizers") or [normalizer]
-        charsmap = next((step["precompiled_charsmap"] for step in steps if "precompiled_charsmap" in step), None)
-        rules = read_charsmap(base64.b64decode(charsmap)) if charsmap else {}
+        charsmap = base64.b64decode("".join(step.get("precompiled_charsmap") or "" for step in steps))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DataError(f"{place}: damaged: {error}") from None
     pieces = [piece for piece, _ in scored]
@@ -127,35 +108,28 @@ def _from_json(place: Path, document: Mapping[str, Any]) -> tuple[SentencePieces
     fallback = bool(model.get("byte_fallback")) and set(BYTES) <= set(pieces)
     special = {model.get("unk_id"), *added, *(id_ for id_, piece in enumerate(pieces) if fallback and piece in BYTES)}
     scores = {
-        piece.replace(SPACE, " "): score
+        piece: score
         for id_, (piece, score) in enumerate(scored)
         if id_ not in special and not RESERVED.fullmatch(piece)
     }
-    return SentencePieces(scores=scores, rules=rules, fallback=fallback), pieces
+    try:
+        proto = build_proto(scores, charsmap, fallback=fallback)
+        return SentencePieces.from_proto(proto, codes=False), pieces
+    except (ValueError, RuntimeError, OSError) as error:
+        raise DataError(f"{place}: damaged: {error}") from None
 
 
 def _byte_tokenizer(config: ForeignConfig) -> Tokenizer:
     """Return ByT5's tokenizer: three special tokens, the bytes, and reserved ids."""
-    names = ["<pad>", "</s>", UNKNOWN, *BYTES]
+    names = ["<pad>", "</s>", UNK, *BYTES]
     if config.vocabulary < len(names):
         raise SettingsError(
             f"{config.place}: vocab_size: found {config.vocabulary}, expected at least {len(names)} for {BYTE_CLASS}"
         )
-    rest = range(config.vocabulary - len(names))
-    pieces = (*names, *(f"<extra_id_{number}>" for number in rest))
+    pieces = (*names, *(f"<extra_id_{number}>" for number in range(config.vocabulary - len(names))))
     specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=None)
     used = {specials.pad, specials.bos, specials.eos, *range(3, 3 + len(BYTES))}
-    return Tokenizer(
-        Vocabulary(
-            settings=TokenizerSettings(
-                kind="byte", size=config.vocabulary, normalization="none", whitespace="keep", unknown="bytes"
-            ),
-            specials=specials,
-            pieces=pieces,
-            first=len(pieces),
-            silent=frozenset(range(len(pieces))) - used,
-        )
-    )
+    return Tokenizer(Vocabulary.from_bytes(pieces, specials, set(range(len(pieces))) - used))
 
 
 def t5_tokenizer(checkpoint: Checkpoint) -> Any:
@@ -172,16 +146,16 @@ def t5_tokenizer(checkpoint: Checkpoint) -> Any:
     if vocabulary.sentences.fallback:
         raise SettingsError("tokenizer: found byte fallback, which T5Tokenizer of transformers lacks")
     pieces = [piece.replace(" ", SPACE) for piece in vocabulary.pieces if not UNUSED.fullmatch(piece)]
-    scores = vocabulary.sentences.scores
-    specials = tokenizer.specials
+    proto, specials = vocabulary.sentences.proto, tokenizer.specials
+    scores = scores_of(proto)
     sentinels = [piece for piece in pieces if SENTINEL.fullmatch(piece)]
     assert specials.unk is not None
     return T5Tokenizer(
-        vocab=[(piece, scores.get(piece.replace(SPACE, " "), 0.0)) for piece in pieces],
+        vocab=[(piece, scores.get(piece, 0.0)) for piece in pieces],
         eos_token=pieces[specials.eos],
         unk_token=pieces[specials.unk],
         pad_token=pieces[specials.pad],
-        _spm_precompiled_charsmap=write_charsmap(vocabulary.sentences.rules) or None,
+        _spm_precompiled_charsmap=proto.normalizer_spec.precompiled_charsmap or None,
         extra_ids=len(sentinels),
         additional_special_tokens=[*sentinels, *(pieces[id_] for id_ in vocabulary.languages.values())],
         model_max_length=longest,

@@ -1,102 +1,56 @@
-"""Tokenizers of transformers: MarianTokenizer's files, and tokenizer.json in both directions."""
+"""Tokenizers of transformers: MarianTokenizer's and M2M100Tokenizer's files, and tokenizer.json in both directions."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from pkgutil import resolve_name
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import torch
 from pydantic import ValidationError
-from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from translume.checkpoint import Checkpoint
 from translume.config import TokenizerSettings
-from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
+from translume.errors import DataError, ModelFolderError, SettingsError
 from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
-from translume.interchange.sentencepiece import SPACE, read_sentencepiece, write_sentencepiece
-from translume.text import SpecialIds, Tokenizer, Vocabulary
-from translume.text.segmentation import UNSPACED, segment_pattern
-from translume.text.vocabulary import BOS, language_tag
+from translume.interchange.sentencepiece import read_sentencepiece
+from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
+from translume.text.imported import SPACE, LibraryIds, read_library
+from translume.text.standard import compare_with_library, standard_json
+from translume.text.vocabulary import BOS, UNK, language_tag
 
-TEXTS, LONGEST = 200, 23
-"""Number of random texts on which both tokenizers must agree, and their maximum length in tokens."""
-
-_SPACES = "".join(f"\\x{{{code:x}}}" for code in range(0x3001) if chr(code).isspace())
-"""White space as defined by Python's `str.split`, which is more than `\\s` of other regular expressions."""
 NAME, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
 """The class that `translume export` writes, by its names in releases of transformers, without "Fast"."""
-_COMPARED = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
 _FORMS: dict[str, Literal["nfc", "nfd", "nfkc"]] = {"NFC": "nfc", "NFD": "nfd", "NFKC": "nfkc"}
 _KINDS: dict[str, Literal["bpe", "unigram"]] = {"BPE": "bpe", "Unigram": "unigram"}
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 SOURCE, TARGET, BPE = "source.spm", "target.spm", "sentencepiece.bpe.model"
-UNKNOWN = "<unk>"
 M2M100_LANGUAGES = "transformers.models.m2m_100.tokenization_m2m_100:FAIRSEQ_LANGUAGE_CODES"
 """Where transformers keeps the lists of languages of M2M-100's tokenizers, by name."""
 
 
 def library_tokenizer(tokenizer: Tokenizer) -> LibraryTokenizer:
-    """Return a tokenizer of the `tokenizers` library with the same ids, which adds EOS and skips special tokens.
+    """Return a tokenizer of the `tokenizers` library with the same ids, which adds EOS and has special tokens.
 
-    Raises SettingsError for a kind that the library cannot express, TranslumeError if the two disagree on a text.
+    Raises SettingsError for a kind that the library cannot express, and if the two disagree on a text.
     """
-    settings, pieces, specials = tokenizer.settings, tokenizer.pieces(), tokenizer.specials
+    settings, pieces = tokenizer.settings, tokenizer.pieces()
     if settings.kind != "bpe" and (settings.kind, settings.unknown) != ("unigram", "token"):
         raise SettingsError(
             f"tokenizer.kind: found '{settings.kind}' with unknown = '{settings.unknown}', "
             "expected 'bpe', or 'unigram' with unknown = 'token', for huggingface"
         )
-    model = tokenizer.library_model()
-    library = LibraryTokenizer(model)
-    steps: list[normalizers.Normalizer] = []
-    if settings.normalization != "none":
-        forms = {"nfc": normalizers.NFC, "nfd": normalizers.NFD, "nfkc": normalizers.NFKC}
-        steps.append(forms[settings.normalization]())
-    if settings.lowercase:
-        steps.append(normalizers.Lowercase())
-    if settings.whitespace == "collapse":
-        steps += [normalizers.Replace(Regex(f"[{_SPACES}]+"), " "), normalizers.Strip()]
-    unspaced = "".join(f"\\x{{{low:x}}}-\\x{{{high:x}}}" for low, high in UNSPACED)
-    steps.append(normalizers.Replace(Regex(rf"\A(?=[^{unspaced}])"), " "))  # the space before the first word
-    library.normalizer = normalizers.Sequence(steps)
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(_oniguruma(segment_pattern(settings.kind))), "isolated")
-    end = pieces[specials.eos]
-    library.post_processor = processors.TemplateProcessing(
-        single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, specials.eos)]
-    )
+    library: LibraryTokenizer = LibraryTokenizer.from_str(standard_json(tokenizer))
     library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    marks = (specials.pad, specials.bos, specials.eos, specials.unk)
-    library.add_special_tokens([AddedToken(pieces[each], special=True) for each in marks if each is not None])
+    special = [pieces[id_] for id_ in asdict(tokenizer.specials).values() if id_ is not None]
+    library.add_special_tokens([AddedToken(piece, special=True) for piece in special])
     library.encode_special_tokens = True  # `</s>` in a user's text is text
-    _compare_tokenizers(tokenizer, library)
     return library
-
-
-def _oniguruma(pattern: str) -> str:
-    """Translate a regular expression of Python for the library's engine."""
-    return re.sub(r"\\U([0-9a-f]{8})", lambda found: f"\\x{{{int(found.group(1), 16):x}}}", pattern)
-
-
-def _compare_tokenizers(tokenizer: Tokenizer, library: LibraryTokenizer) -> None:
-    specials = tokenizer.specials
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(TEXTS):
-        length = int(torch.randint(LONGEST, (), generator=generator))
-        ids = torch.randint(specials.eos + 1, len(tokenizer), (length,), generator=generator).tolist()
-        text = tokenizer.decode([each for each in ids if each != specials.unk])
-        ours, theirs = [*tokenizer.encode(text), specials.eos], library.encode(text).ids
-        if ours != theirs:
-            raise TranslumeError(f"tokenizer: {text!r} has ids {theirs} in the export, expected {ours}")
-        if "\ufffd" not in text and library.decode(theirs) != tokenizer.decode(ours):
-            raise TranslumeError(
-                f"tokenizer: {library.decode(theirs)!r} in the export, expected {tokenizer.decode(ours)!r}"
-            )
 
 
 def tokenizer_class(folder: Path) -> str:
@@ -120,8 +74,7 @@ def read_tokenizer(folder: Path, config: ForeignConfig, codes: str) -> tuple[Tok
     """Read the tokenizer of both sides: that of an export, or as `read_wrapped_tokenizer`."""
     if tokenizer_class(folder).removesuffix("Fast") in _GENERIC:
         return read_exported_tokenizer(folder, config)
-    wrapped = "translume.interchange.huggingface.library_tokenizer:read_wrapped_tokenizer"
-    tokenizer: Tokenizer = resolve_name(wrapped)(folder, config, codes)  # the module imports transformers
+    tokenizer = read_wrapped_tokenizer(folder, config, codes)
     return tokenizer, tokenizer
 
 
@@ -150,8 +103,7 @@ def read_exported_tokenizer(folder: Path, config: ForeignConfig) -> tuple[Tokeni
 def read_library_tokenizer(folder: Path) -> Tokenizer:
     """Read a folder's tokenizer.json, if `translume export` wrote it.
 
-    Raises DataError for a damaged file, SettingsError for one that differs from what `translume export` writes, since
-    it would give other ids for some texts.
+    Raises DataError for a damaged file, SettingsError for one that gives other ids for some texts.
     """
     path = folder / NAME
     try:
@@ -162,27 +114,27 @@ def read_library_tokenizer(folder: Path) -> Tokenizer:
         raise DataError(f"{path}: not JSON: {error}") from None
     try:
         tokenizer = Tokenizer.from_json(_settings_text(document), str(path))
-    except (KeyError, TypeError, AttributeError, ValidationError):
+        library = read_library(document)
+    except (KeyError, TypeError, AttributeError, ValidationError, ValueError):
         raise SettingsError(f"{path}: not a tokenizer that `translume export` wrote") from None
+    library.encode_special_tokens = True
     try:
-        written = json.loads(library_tokenizer(tokenizer).to_str())
-    except TranslumeError as error:
+        compare_with_library(tokenizer, library, tokenizer.pieces(), skip_special=True)
+    except SettingsError as error:
         raise SettingsError(f"{path}: not a tokenizer that `translume export` wrote: {error}") from None
-    for part in _COMPARED:
-        if written[part] != document.get(part):
-            raise SettingsError(f"{path}: {part}: not as `translume export` writes it, so that texts get other ids")
     return tokenizer
 
 
 def _settings_text(document: dict[str, Any]) -> str:
-    """Return the text of our own tokenizer.json with the same settings."""
+    """Return the text of our own tokenizer.json with the same settings. Raises ValueError and KeyError for another."""
     model = document["model"]
     steps = [step["type"] for step in document["normalizer"]["normalizers"]]
-    form = next((_FORMS[step] for step in steps if step in _FORMS), None)
+    if unknown := {*steps} - {*_FORMS, "Lowercase", "Replace", "Strip"}:
+        raise ValueError(f"normalizer: found {min(unknown)}")
     settings = TokenizerSettings(
         kind=_KINDS[model["type"]],
         size=max(len(model["vocab"]), 8),
-        normalization=form or "none",
+        normalization=next((_FORMS[step] for step in steps if step in _FORMS), "none"),
         lowercase="Lowercase" in steps,
         whitespace="collapse" if "Strip" in steps else "keep",
         unknown="bytes" if model["byte_fallback"] else "token",
@@ -221,36 +173,34 @@ def _marian_tokenizer(path: Path, vocabulary: Path, config: ForeignConfig, size:
     pieces = _pieces(vocabulary)
     if len(pieces) != size:
         raise DataError(f"{vocabulary}: found {len(pieces):,} tokens, expected {size:,} by config.json")
-    tokenizer = _sentencepiece_tokenizer(path, vocabulary, config, pieces)
-    if tokenizer.specials.eos in (tokenizer.specials.pad, tokenizer.specials.bos):
-        raise SettingsError(f"{config.place}: eos_token_id: found {config.eos}, which means something else too")
-    return tokenizer
+    if config.eos in (config.pad, config.bos):
+        raise _ambiguous_eos(config)
+    return sentencepiece_tokenizer(read_sentencepiece(path), vocabulary, pieces, config)
 
 
-def _sentencepiece_tokenizer(
-    path: Path,
-    vocabulary: Path,
-    config: ForeignConfig,
+def sentencepiece_tokenizer(
+    sentences: SentencePieces,
+    place: Path,
     pieces: Sequence[str],
+    config: ForeignConfig,
+    *,
     languages: Mapping[str, int] | None = None,
+    silent: Iterable[int] = (),
 ) -> Tokenizer:
-    """Return the tokenizer whose model is in `path` and whose pieces, in order of ids, are from `vocabulary`."""
-    if UNKNOWN not in pieces:
-        raise DataError(f"{vocabulary}: lacks {UNKNOWN}, which every vocabulary of transformers has")
-    specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=pieces.index(UNKNOWN))
+    """Return the tokenizer of a SentencePiece model with these pieces, in order of ids, which are from `place`."""
+    if UNK not in pieces:
+        raise DataError(f"{place}: lacks {UNK}, which every vocabulary of transformers has")
+    specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=pieces.index(UNK))
     if specials.eos in (specials.pad, specials.unk):
-        raise SettingsError(f"{config.place}: eos_token_id: found {specials.eos}, which means something else too")
-    return Tokenizer(
-        Vocabulary(
-            settings=sentencepiece_settings(len(pieces)),
-            specials=specials,
-            pieces=tuple(pieces),
-            first=0,
-            sentences=replace(read_sentencepiece(path), codes=languages is None),
-            languages=languages or {},
-            silent=frozenset() if languages is None else frozenset({pieces.index(BOS)} if BOS in pieces else ()),
-        )
-    )
+        raise _ambiguous_eos(config)
+    try:
+        return Tokenizer(Vocabulary.from_sentencepiece(sentences, pieces, specials, languages=languages, silent=silent))
+    except ValueError as error:
+        raise DataError(f"{place}: {error}") from None
+
+
+def _ambiguous_eos(config: ForeignConfig) -> SettingsError:
+    return SettingsError(f"{config.place}: eos_token_id: found {config.eos}, which means something else too")
 
 
 def read_m2m100_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
@@ -273,8 +223,13 @@ def read_m2m100_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
         )
     first = len(pieces) - len(languages)
     pieces += [f"<unused {number}>" for number in range(len(pieces), config.vocabulary)]
-    return _sentencepiece_tokenizer(
-        path, vocabulary, config, pieces, {code: first + place for place, code in enumerate(languages)}
+    return sentencepiece_tokenizer(
+        read_sentencepiece(path, codes=False),
+        vocabulary,
+        pieces,
+        config,
+        languages={code: first + place for place, code in enumerate(languages)},
+        silent=[pieces.index(BOS)] if BOS in pieces else [],
     )
 
 
@@ -299,7 +254,7 @@ def m2m100_tokenizer(checkpoint: Checkpoint) -> Any:
     with TemporaryDirectory() as written:
         folder = Path(written)
         (folder / VOCABULARY).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
-        (folder / BPE).write_bytes(write_sentencepiece(vocabulary.sentences))
+        (folder / BPE).write_bytes(vocabulary.sentences.content)
         return M2M100Tokenizer(
             str(folder / VOCABULARY),
             str(folder / BPE),
@@ -308,13 +263,8 @@ def m2m100_tokenizer(checkpoint: Checkpoint) -> Any:
         )
 
 
-def sentencepiece_settings(size: int) -> TokenizerSettings:
-    """Return the [tokenizer] settings of a model with SentencePiece's normalisation rules."""
-    return TokenizerSettings(kind="sentencepiece", size=max(size, 8), normalization="none", unknown="token")
-
-
 def _pieces(path: Path) -> tuple[str, ...]:
-    """Return the pieces in order of ids, with SentencePiece's space marks replaced by spaces."""
+    """Return the pieces of a vocab.json in order of ids."""
     try:
         ids: Any = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -323,7 +273,49 @@ def _pieces(path: Path) -> tuple[str, ...]:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     if not isinstance(ids, dict) or sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))):
         raise DataError(f"{path}: expected a JSON object of tokens, each with its id, 0, 1, 2, …")
-    pieces = tuple(piece.replace(SPACE, " ") for piece in sorted(ids, key=ids.__getitem__))
-    if len(set(pieces)) != len(pieces) or "" in pieces:
-        raise DataError(f"{path}: a token is empty, or occurs twice")
-    return pieces
+    return tuple(sorted(ids, key=ids.__getitem__))
+
+
+def read_wrapped_tokenizer(folder: Path, config: ForeignConfig, codes: str, *, special: str = "") -> Tokenizer:
+    """Return the tokenizer of a folder, run by the library as transformers runs it.
+
+    codes: a regular expression for the special tokens that are tags of languages; empty if the token that begins every
+    text stands in their place, for a language without a code. Its group, if it has one, is the code.
+    special: a regular expression for further special tokens, which are no text.
+    Raises DataError for damaged files, SettingsError for a tokenizer that is not supported.
+    """
+    from transformers import AutoTokenizer
+
+    from translume.interchange.huggingface.compare import READ_ERRORS, suppress_transformers_output
+
+    with suppress_transformers_output():
+        try:
+            theirs = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        except READ_ERRORS as error:
+            reason = f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
+            raise DataError(f"{folder}: transformers cannot read the tokenizer ({reason})") from None
+    backend = getattr(theirs, "backend_tokenizer", None)
+    if backend is None:
+        raise SettingsError(
+            f"{folder}: tokenizer_class: found {type(theirs).__name__}, expected one that the tokenizers library runs"
+        )
+    if getattr(theirs, "legacy_behaviour", False):
+        raise SettingsError(
+            f"{folder}: legacy_behaviour: found true, expected false: the tag of the language begins a text"
+        )
+    if theirs.unk_token_id is None:
+        raise SettingsError(f"{folder}: unk_token: found null, expected the token of unknown characters")
+    document = json.loads(backend.to_str())
+    for token in document["added_tokens"]:
+        token["special"] |= bool(special and re.fullmatch(special, token["content"]))
+    added = backend.get_added_tokens_decoder()
+    languages = {"": theirs.cls_token_id}
+    if codes:
+        tags = {id_: re.fullmatch(codes, token.content) for id_, token in added.items() if token.special}
+        languages = {tag[tag.lastindex or 0]: id_ for id_, tag in tags.items() if tag}
+    try:
+        library = LibraryIds(document, config.vocabulary)
+        specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=theirs.unk_token_id)
+        return Tokenizer(Vocabulary.from_library(specials, library, languages))
+    except ValueError as error:
+        raise SettingsError(f"{folder}: tokenizer: {error}") from None

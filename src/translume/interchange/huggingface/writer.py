@@ -5,18 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
 
 from translume.checkpoint import Checkpoint
 from translume.errors import SettingsError, TranslumeError
-from translume.interchange.certificate import Certificate, forced_targets
-from translume.interchange.huggingface.compare import (
-    TOLERANCE,
-    certificate_of,
-    source_tags,
-    suppress_transformers_output,
-)
-from translume.interchange.huggingface.families import family_for
+from translume.interchange.certificate import Certificate
+from translume.interchange.huggingface.compare import compare_with_huggingface, suppress_transformers_output
+from translume.interchange.huggingface.reader import family_for
 from translume.interchange.huggingface.tokenizer import NAME, TOKENIZER_CONFIG, library_tokenizer
 
 
@@ -42,11 +37,7 @@ def _write(checkpoint: Checkpoint, folder: Path) -> Certificate:
     theirs = _model(checkpoint)
     theirs.generation_config = _generation(checkpoint)
     theirs.save_pretrained(str(folder))
-    certificate = _compare(checkpoint, folder)
-    if certificate.difference > TOLERANCE:
-        raise TranslumeError(
-            f"{folder}: transformers differs by {certificate.difference:.2g} nats a token, expected at most {TOLERANCE}"
-        )
+    certificate = compare_with_huggingface(checkpoint, folder)
     path = folder / "config.json"
     stored = family.stored_values(checkpoint.config.model)
     values = json.loads(path.read_text()) | {**stored, "translume": certificate.to_dict()}
@@ -71,7 +62,7 @@ def _model(checkpoint: Checkpoint) -> Any:
     missing, unexpected = theirs.load_state_dict(weights, strict=False)
     missing = set(missing) - family.computed(settings)
     if missing or unexpected:
-        raise TranslumeError(f"this release of transformers has other weights: {[*missing, *unexpected][0]}")
+        raise TranslumeError(f"this release of transformers has other weights: {next(iter([*missing, *unexpected]))}")
     return theirs.eval()
 
 
@@ -83,7 +74,7 @@ def _generation(checkpoint: Checkpoint) -> GenerationConfig:
         length_penalty=decoding.length_penalty,
         early_stopping=decoding.stop == "first",
         no_repeat_ngram_size=decoding.no_repeat_ngram,
-        min_length=decoding.min_length + 1 + bool(languages) if decoding.min_length else 0,  # with the start mark
+        min_length=decoding.min_length + 1 + bool(languages) if decoding.min_length else 0,  # with BOS
         max_length=checkpoint.config.model.max_positions,
         suppress_tokens=list(decoding.suppress) or None,
         begin_suppress_tokens=list(decoding.suppress_first) or None,
@@ -127,16 +118,3 @@ def _tokenizer(checkpoint: Checkpoint) -> Any:
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,
     )
-
-
-def _compare(checkpoint: Checkpoint, folder: Path) -> Certificate:
-    forced = forced_targets(checkpoint)
-    theirs = AutoModelForSeq2SeqLM.from_pretrained(str(folder)).eval()
-    tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    end, tags = checkpoint.source_tokenizer.specials.eos, source_tags(tokenizer, checkpoint)
-    for source in forced.sources:
-        text = checkpoint.source_tokenizer.decode(source)
-        ids = [*tags, *checkpoint.source_tokenizer.encode(text), end]
-        if "\ufffd" not in text and tokenizer(text, split_special_tokens=True)["input_ids"] != ids:
-            raise TranslumeError(f"{folder}: the reloaded tokenizer reads {text!r} as other ids")
-    return certificate_of(checkpoint, theirs, forced)

@@ -38,7 +38,7 @@ class Architecture:
     """The shape of a model, from its options.
 
     place: names the file in errors.  values: [model] settings.  source, target: numbers of rows in the vocabularies,
-    without our begin mark.  tied: as `model.head.tie`.  feed_forward: inner sizes of the encoder's and the decoder's
+    without our BOS.  tied: as `model.head.tie`.  feed_forward: inner sizes of the encoder's and the decoder's
     feed-forward blocks.  ssru, output_bias: as in the options.
     """
 
@@ -90,7 +90,7 @@ def read_architecture(place: str, options: Mapping[str, Any]) -> Architecture:
         "positions": "marian",
         "max_positions": MAX_POSITIONS,
         "scale_embeddings": True,
-        # The bias keeps our begin mark, which Marian does not have, out of the distribution.
+        # The bias keeps our BOS, which Marian does not have, out of the distribution.
         "head": {"kind": "softmax", "tie": tied, "bias": True},
     }
     return Architecture(
@@ -122,13 +122,13 @@ def _mixing(place: str, options: Mapping[str, Any]) -> str:
 def _norm(place: str, options: Mapping[str, Any]) -> str:
     """Return "post" or "pre". Dropout ("d") has a setting of its own."""
     names = ("transformer-preprocess", "transformer-postprocess", "transformer-postprocess-top")
-    found = [str(options.get(name) or "") for name in names]
-    before, after, top = (each.replace("d", "") for each in found)
-    if (before, after, top) == ("", "an", ""):
-        return "post"
-    if (before, after, top) == ("n", "a", "n"):
-        return "pre"
-    shown = ", ".join(f"{name} {value!r}" for name, value in zip(names, found, strict=True))
+    values = [str(options.get(name) or "") for name in names]
+    match [value.replace("d", "") for value in values]:
+        case ["", "an", ""]:
+            return "post"
+        case ["n", "a", "n"]:
+            return "pre"
+    shown = ", ".join(f"{name} {value!r}" for name, value in zip(names, values, strict=True))
     raise SettingsError(f"{place}: found {shown}, expected '', 'dan' and '', or 'n', 'da' and 'n'")
 
 
@@ -140,18 +140,18 @@ def _tied(place: str, options: Mapping[str, Any]) -> str:
 
 
 def _switch(place: str, options: Mapping[str, Any], name: str) -> bool:
-    found = options.get(name, False)
-    if not isinstance(found, bool):
-        raise SettingsError(f"{place}: {name}: found {found!r}, expected true or false")
-    return found
+    value = options.get(name, False)
+    if not isinstance(value, bool):
+        raise SettingsError(f"{place}: {name}: found {value!r}, expected true or false")
+    return value
 
 
 def _number(place: str, options: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    found = options.get(name, default)
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        shown = "nothing" if found is None else repr(found)
-        raise SettingsError(f"{place}: {name}: found {shown}, expected a whole number")
-    return found
+    value = options.get(name, default)
+    if type(value) is not int or value < 0:
+        shown = "nothing" if value is None else repr(value)
+        raise SettingsError(f"{place}: {name}: found {shown}, expected an integer")
+    return value
 
 
 def decoding_values(place: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -169,7 +169,7 @@ def decoding_values(place: str, options: Mapping[str, Any]) -> tuple[dict[str, A
         elif name == "max-length-factor":
             factor = _real(place, options, name)
             if factor > 0:
-                # Marian's limit is the factor times the source length, with the end marks of both.
+                # Marian's limit is the factor times the source length, with the EOS of both.
                 decoding |= {"max_length_ratio": factor, "max_length_extra": max(1, round(factor))}
         elif name == "allow-unk" or (name == "word-penalty" and not value):
             continue
@@ -181,9 +181,7 @@ def decoding_values(place: str, options: Mapping[str, Any]) -> tuple[dict[str, A
 
 
 def _real(place: str, options: Mapping[str, Any], name: str) -> float:
-    found = options[name]
-    if isinstance(found, bool):  # `normalize: true` is 1, `false` is 0
-        return float(found)
-    if not isinstance(found, int | float):
-        raise SettingsError(f"{place}: {name}: found {found!r}, expected a number")
-    return float(found)
+    value = options[name]  # `normalize: true` is 1, `false` is 0
+    if not isinstance(value, bool | int | float):
+        raise SettingsError(f"{place}: {name}: found {value!r}, expected a number")
+    return float(value)

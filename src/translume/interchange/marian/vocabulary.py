@@ -1,17 +1,17 @@
 """Vocabularies of Marian: SentencePiece models (.spm), or lists of pieces (.yml) beside them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
-from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
-from translume.interchange.sentencepiece import SPACE, read_pieces, read_sentencepiece
+from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
 
 END, UNKNOWN = "</s>", "<unk>"
 BEGIN = "<pad>"
-"""Our begin mark and padding, the last id: Marian has neither."""
+"""Our BOS and padding, the last id: Marian has neither."""
 LISTS = (".yml", ".yaml")
 
 
@@ -27,25 +27,23 @@ def read_tokenizer(path: Path, sentences: Path | None = None) -> Tokenizer:
                 f"{path}: found a list of pieces, expected the SentencePiece model that splits its text beside it, "
                 "as source.spm or target.spm"
             )
-        pieces, split = _listed(path), read_sentencepiece(sentences)
-    else:
-        pieces, split = read_pieces(path), read_sentencepiece(path)
-    return _tokenizer(path, pieces, split)
+        return _tokenizer(path, _listed(path), read_sentencepiece(sentences))
+    split = read_sentencepiece(path)
+    return _tokenizer(path, [each.piece for each in split.proto.pieces], split)
 
 
-def _tokenizer(path: Path, pieces: tuple[str, ...], split: SentencePieces) -> Tokenizer:
+def _tokenizer(path: Path, pieces: Sequence[str], split: SentencePieces) -> Tokenizer:
     for name in (END, UNKNOWN):
         if name not in pieces:
             raise DataError(f"{path}: lacks {name}, which every vocabulary of Marian has")
     if BEGIN in pieces:
-        raise SettingsError(f"{path}: has the piece {BEGIN}, which is the name of our begin mark")
+        raise SettingsError(f"{path}: has the piece {BEGIN}, which is the name of our BOS")
     begin = len(pieces)
-    pieces = (*(piece.replace(SPACE, " ") for piece in pieces), BEGIN)
-    if len(set(pieces)) != len(pieces) or "" in pieces:
-        raise DataError(f"{path}: a piece is empty, or occurs twice")
-    settings = TokenizerSettings(kind="sentencepiece", size=max(len(pieces), 8), normalization="none", unknown="token")
     specials = SpecialIds(pad=begin, bos=begin, eos=pieces.index(END), unk=pieces.index(UNKNOWN))
-    return Tokenizer(Vocabulary(settings=settings, specials=specials, pieces=pieces, first=0, sentences=split))
+    try:
+        return Tokenizer(Vocabulary.from_sentencepiece(split, [*pieces, BEGIN], specials))
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def _listed(path: Path) -> tuple[str, ...]:

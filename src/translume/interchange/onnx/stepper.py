@@ -120,14 +120,14 @@ class OnnxStepper:
         """Read the next t target ids [N, t]; return logits [N, t, V] and the new state."""
         rows = len(ids)
         past = state.past or {name: _empty(rows, shape) for name, shape in self._past.items()}
-        given = {
+        inputs = {
             "input_ids": ids,
             "encoder_attention_mask": state.mask,
             "encoder_hidden_states": state.memory,
             "use_cache_branch": np.array([bool(state.past)]),
             **past,
         }
-        logits, *present = self._decoder.run(self._outputs, given)
+        logits, *present = self._decoder.run(self._outputs, inputs)
         names = [name.replace("present", "past_key_values", 1) for name in self._outputs[1:]]
         return logits, replace(
             state, past=dict(zip(names, present, strict=True)), position=state.position + ids.shape[1]

@@ -1,35 +1,39 @@
 """Export to ONNX: the files of Optimum and transformers.js, and one graph that translates ids by greedy search."""
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
-from numpy.typing import NDArray
+from onnx import GraphProto, numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from translume.checkpoint import Checkpoint
 from translume.decoding import BestHypotheses, Greedy, decode
 from translume.decoding.prompt import PromptedState, PromptedStep
 from translume.decoding.rules import ForbidTokens
 from translume.errors import SettingsError, TranslumeError
-from translume.interchange.certificate import Certificate, ForcedTargets, forced_targets
-from translume.interchange.onnx.graphs import Graph, Graphs
-from translume.interchange.onnx.quantizing import quantized
+from translume.interchange.certificate import (
+    Certificate,
+    ForcedTargets,
+    forced_targets,
+    label_log_probs,
+    require_linear_head,
+    require_settings,
+)
+from translume.interchange.onnx.graphs import MAX_EMBEDDED_BYTES, Graphs, Traced, save_graph, silenced, trace
 from translume.interchange.onnx.stepper import FOLDER, SUFFIXES, OnnxStepper, file_name, open_session
-from translume.interchange.onnx.tracing import trace
 from translume.text.standard import only_tag, write_tokenizers
 
-TOLERANCE = 1e-3
-"""Largest accepted |Δ log p| of a token in float32, in nats. For int8 it is reported but not limited."""
-LEAST_SAME = 0.9
+MIN_SAME = 0.9
 """Smallest accepted share of sentences with equal greedy translations in float32: random sentences can have ties."""
 SEARCH_LENGTH = 20
 """Maximum tokens of the greedy translations that are compared."""
-
-Array = NDArray[Any]
 
 
 def write_onnx(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
@@ -43,8 +47,9 @@ def write_onnx(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
     traced = traced if dtype == "float32" else quantized(traced)
     files = folder / FOLDER
     files.mkdir()
-    for name, graph in _graphs(checkpoint, Graphs(traced)).items():
-        graph.save(files / file_name(name, dtype), traced.weights)
+    graphs = Graphs(traced)
+    for name, graph in _graphs(checkpoint, graphs).items():
+        save_graph(graph, files / file_name(name, dtype), graphs.weights)
     _write_tokenizers(checkpoint, folder)
     _write_json(folder / "generation_config.json", generation_values(checkpoint))
     certificate = _compare(checkpoint, folder, dtype)
@@ -56,18 +61,37 @@ def write_onnx(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
 
 
 def _refuse(checkpoint: Checkpoint, dtype: str) -> None:
-    settings = checkpoint.config.model
     if dtype not in SUFFIXES:
         raise SettingsError(f"export: found weights as {dtype!r}, expected {' or '.join(map(repr, SUFFIXES))} for onnx")
-    if not checkpoint.model.head.plain():
-        raise SettingsError(
-            f"model.head.kind: found {settings.head.kind!r}, expected a linear map and a softmax for onnx"
+    require_linear_head(checkpoint, "onnx")
+    require_settings(checkpoint.config.model, {"decoder_mixing": ("attention",)}, "onnx")
+
+
+def quantized(traced: Traced) -> Traced:
+    """Return the trace with int8 weights, one scale for each output, and activations quantised while it runs.
+
+    Weights have 7 bits: on processors with AVX2 or AVX-512 and no VNNI, ONNX Runtime adds two products of 8 bits in 16
+    bits, which saturates. See `onnxruntime.quantization.quantize_dynamic`.
+    """
+    with tempfile.TemporaryDirectory() as folder, silenced():
+        whole, small = Path(folder) / "whole.onnx", Path(folder) / "small.onnx"
+        save_graph(Graphs(traced).whole(), whole, traced.weights)
+        large = sum(value.nbytes for value in traced.weights.values()) > MAX_EMBEDDED_BYTES
+        quantize_dynamic(
+            whole,
+            small,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            reduce_range=True,
+            use_external_data_format=large,
+            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
         )
-    if settings.decoder_mixing != "attention":
-        raise SettingsError(f"model.decoder_mixing: found {settings.decoder_mixing!r}, expected 'attention' for onnx")
+        graph = onnx.load(small).graph
+    weights = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    return replace(traced, nodes=list(graph.node), weights=weights)
 
 
-def _graphs(checkpoint: Checkpoint, graphs: Graphs) -> Mapping[str, Graph]:
+def _graphs(checkpoint: Checkpoint, graphs: Graphs) -> Mapping[str, GraphProto]:
     specials = checkpoint.target_tokenizer.specials
     return {
         "encoder_model": graphs.encoder(),
@@ -93,7 +117,7 @@ def _banned(checkpoint: Checkpoint) -> list[int]:
 
 def _config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
     """Return config.json of a Marian model, which Optimum and transformers.js read for the shapes only."""
-    settings, specials = checkpoint.config.model, checkpoint.target_tokenizer.specials
+    settings = checkpoint.config.model
     values: dict[str, Any] = {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
@@ -103,10 +127,7 @@ def _config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
         "share_encoder_decoder_embeddings": checkpoint.source_tokenizer is checkpoint.target_tokenizer,
         "d_model": settings.width,
         "max_position_embeddings": settings.max_positions,
-        "pad_token_id": specials.pad,
-        "bos_token_id": specials.bos,
-        "eos_token_id": specials.eos,
-        "decoder_start_token_id": specials.bos,
+        **_special_ids(checkpoint),
         "forced_eos_token_id": None,
     }
     for side, layers in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
@@ -118,18 +139,21 @@ def _config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
     return values
 
 
+def _special_ids(checkpoint: Checkpoint) -> dict[str, int]:
+    specials = checkpoint.target_tokenizer.specials
+    ids = {"pad": specials.pad, "bos": specials.bos, "eos": specials.eos, "decoder_start": specials.bos}
+    return {f"{name}_token_id": id_ for name, id_ in ids.items()}
+
+
 def generation_values(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return generation_config.json: greedy search with our bans and, if it is known, the tag of every target."""
-    specials, languages = checkpoint.target_tokenizer.specials, checkpoint.target_tokenizer.languages
+    languages = checkpoint.target_tokenizer.languages
     tags: Sequence[int | None] = only_tag(checkpoint.target_tokenizer) or [languages.get(checkpoint.config.decoding.to)]
     return {
         "num_beams": 1,
         "max_length": checkpoint.config.model.max_positions,
         "bad_words_ids": [[number] for number in _banned(checkpoint)],
-        "pad_token_id": specials.pad,
-        "bos_token_id": specials.bos,
-        "eos_token_id": specials.eos,
-        "decoder_start_token_id": specials.bos,
+        **_special_ids(checkpoint),
         "forced_bos_token_id": tags[0] if checkpoint.config.model.target_tags else None,
     }
 
@@ -158,18 +182,12 @@ def _write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 def _compare(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
     forced = forced_targets(checkpoint)
-    certificate = forced.certificate(_score(checkpoint, folder, dtype, forced), dtype)
+    certificate = forced.compare(_score(checkpoint, folder, dtype, forced), "ONNX Runtime", folder, dtype)
     same = _same_translations(checkpoint, folder, dtype, forced.sources)
-    if dtype == "float32":
-        if certificate.difference > TOLERANCE:
-            raise TranslumeError(
-                f"{folder}: ONNX Runtime differs by {certificate.difference:.2g} nats a token, "
-                f"expected at most {TOLERANCE}"
-            )
-        if same < LEAST_SAME * len(forced.sources):
-            raise TranslumeError(
-                f"{folder}: ONNX Runtime translates {same} of {len(forced.sources)} random sentences as the model does"
-            )
+    if dtype == "float32" and same < MIN_SAME * len(forced.sources):
+        raise TranslumeError(
+            f"{folder}: ONNX Runtime translates {same} of {len(forced.sources)} random sentences as the model does"
+        )
     return replace(certificate, same_translations=same)
 
 
@@ -182,28 +200,25 @@ def _score(checkpoint: Checkpoint, folder: Path, dtype: str, forced: ForcedTarge
     first, later = (
         open_session(folder / FOLDER / file_name(name, dtype)) for name in ("decoder_model", "decoder_with_past_model")
     )
-    outputs = {session: [each.name for each in session.get_outputs()] for session in (first, later)}
-    specials = checkpoint.target_tokenizer.specials
-    found = []
-    for number, (source, target) in enumerate(zip(forced.sources, forced.targets, strict=True)):
-        read = torch.tensor([[*source, checkpoint.source_tokenizer.specials.eos]])
-        state = merged.start(read, torch.ones_like(read, dtype=torch.bool))
-        given = np.array([[specials.bos, *target]])
-        middle = given.shape[1] // 2
+    outputs = [each.name for each in first.get_outputs()]
+    past_names = [name.replace("present", "past_key_values", 1) for name in outputs[1:]]
+    log_probs = []
+    for number, (source, target, labels) in enumerate(forced.examples(checkpoint)):
+        state = merged.start(source, torch.ones_like(source, dtype=torch.bool))
+        read, middle = target.numpy(), target.size(1) // 2
         if number % 2:
-            one, state = merged.read(given[:, :middle], state)
-            two, _ = merged.read(given[:, middle:], state)
+            one, state = merged.read(read[:, :middle], state)
+            two, _ = merged.read(read[:, middle:], state)
         else:
-            inputs = {"encoder_attention_mask": state.mask, "encoder_hidden_states": state.memory}
-            one, *present = first.run(outputs[first], {**inputs, "input_ids": given[:, :middle]})
-            names = [name.replace("present", "past_key_values", 1) for name in outputs[first][1:]]
-            past = dict(zip(names, present, strict=True)) | {"encoder_attention_mask": state.mask}
-            (two,) = later.run(["logits"], {**past, "input_ids": given[:, middle:]})
-        labels = torch.tensor([*target, specials.eos])
-        log_probs = torch.from_numpy(np.concatenate([one, two], 1))[0].log_softmax(-1)
-        log_probs[: checkpoint.config.model.target_tags] = 0.0  # tags are given, not predicted
-        found.append(log_probs.gather(1, labels[:, None])[:, 0].tolist())
-    return found
+            mask = {"encoder_attention_mask": state.mask}
+            inputs = mask | {"encoder_hidden_states": state.memory, "input_ids": read[:, :middle]}
+            one, *present = first.run(outputs, inputs)
+            past = dict(zip(past_names, present, strict=True))
+            (two,) = later.run(["logits"], past | mask | {"input_ids": read[:, middle:]})
+        scores = label_log_probs(torch.from_numpy(np.concatenate([one, two], 1)), labels)
+        tags = checkpoint.config.model.target_tags  # given, not predicted
+        log_probs.append([0.0] * tags + scores[tags:])
+    return log_probs
 
 
 @torch.inference_mode()

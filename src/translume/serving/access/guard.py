@@ -1,28 +1,30 @@
 """The outermost ASGI application: request ids, admission, security headers, CORS, metrics and the log.
 
-CORS is ours and not Starlette's middleware, which would fix the origins at startup: a reload may change them. It would
-also answer preflights from unknown origins with an error, and leave Cross-Origin-Resource-Policy alone.
+The hosts that requests may name are checked here and not by Starlette's middleware, which knows no IP addresses, no
+paths for load balancers, and one answer only. With DNS rebinding, a page of evil.example reaches a server on localhost
+as http://evil.example; its requests then name that host. Without it, a page can still send forms to other sites,
+though not read the responses.
 """
 
-import json
+import ipaddress
 import logging
 import re
-import sys
 import time
-import traceback
 import uuid
-from collections.abc import MutableMapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from translume.serving.access.admission import ACCESS, ADMITTED, admit_by_headers, refund_if_failed
-from translume.serving.access.clients import client_address
-from translume.serving.access.origins import HEALTH, check_framing, check_host, check_site, header
-from translume.serving.api.errors import RequestError
-from translume.serving.api.responses import error_response
-from translume.serving.server import Server
+from translume.serving.access.quotas import ACCESS, ADMITTED, admit_by_headers, client_address
+from translume.serving.api.errors import RequestError, error_response
+from translume.serving.settings import host_name
+
+if TYPE_CHECKING:
+    from translume.serving.server import Server
 
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -32,25 +34,15 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Default headers of every response: it is not cached, framed, sniffed, or read by other origins."""
-CORS_METHODS: Final = "GET, POST, DELETE"
-CORS_REQUEST_HEADERS: Final = "Authorization, Content-Type, X-Request-Id"
-CORS_RESPONSE_HEADERS: Final = "Retry-After, X-Request-Id"
-"""Response headers that a page can read, besides those that every page can."""
-CORS_MAX_AGE_SECONDS: Final = 600
+"""Default headers of every response: it is not cached, framed, sniffed, or embedded by other origins."""
+HEALTH: Final = frozenset({"/health", "/health/live", "/health/ready"})
+"""Paths for load balancers, which name a server in their own ways. Their responses contain no secrets."""
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods of requests that change nothing, and that pages of other sites may send."""
 QUEUED: Final = frozenset(
     {
-        "/v1/translate",
-        "/v1/translate/stream",
-        "/v1/score",
-        "/v1/classify",
-        "/v1/generate",
-        "/v1/transcribe",
-        "/v1/audio/transcriptions",
-        "/v1/audio/translations",
-        "/v1/chat/completions",
-        "/translate",
-        "/v2/translate",
+        *("/v1/translate", "/v1/translate/stream", "/v1/score", "/v1/classify", "/v1/generate"),
+        *("/v1/transcribe", "/v1/audio/transcriptions", "/v1/audio/translations", "/translate", "/v2/translate"),
     }
 )
 """Paths whose work goes through the queue. While the queue is full, they are refused without reading the body."""
@@ -64,11 +56,12 @@ log = logging.getLogger("translume.serving")
 class Guard:
     """An ASGI application around the application of a server."""
 
-    def __init__(self, app: ASGIApp, server: Server) -> None:
-        self._app, self._server, self._metrics = app, server, server.metrics
+    def __init__(self, app: ASGIApp, server: "Server") -> None:
+        self._app, self._server = app, server
         self._open = 0
-        self._without_key: list[Scope] = []
-        """Scopes of open requests whose key is expected in their bodies."""
+        self._keyless: dict[int, Scope] = {}
+        """Open requests whose key is expected in their bodies."""
+        self._with_cors = lru_cache(1)(self._make_cors)  # a reload may change the origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -76,104 +69,96 @@ class Guard:
             await self._app(scope, receive, send)
             return
         started = time.monotonic()
+        metrics = self._server.metrics
         scope["path"] = _REPEATED.sub("/", scope["path"]).removesuffix("/") or "/"
-        note: dict[str, Any] = {"request_id": _request_id(scope), "status": 0, "code": ""}
+        sent_id = Headers(scope=scope).get("x-request-id", "")
+        # The id of the client or a proxy, if it is a plain word.
+        request_id = sent_id if REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
+        note: dict[str, Any] = {"request_id": request_id, "status": 0, "code": ""}
         scope["translume.note"] = note
-        headers = {**HEADERS, **_cors_headers(scope, self._server.cors_origins), "X-Request-Id": note["request_id"]}
         streams = False
 
         async def respond(message: Message) -> None:
             nonlocal streams
             if message["type"] == "http.response.start":
                 note["status"] = note.get("gone") or message["status"]
-                fields = {name.lower().encode(): value.encode() for name, value in headers.items()}
-                own = message.get("headers", ())
-                # Headers of the response itself, such as a page's policy, replace the defaults.
-                rest = fields.keys() - {name for name, _ in own}
-                message = {**message, "headers": [*own, *((name, fields[name]) for name in fields if name in rest)]}
-                streams = any(name == b"content-type" and kind.startswith(b"text/event-stream") for name, kind in own)
+                headers = MutableHeaders(scope=message)
+                for name, value in {**HEADERS, "X-Request-Id": request_id}.items():
+                    headers.setdefault(name, value)  # responses may have their own, such as a page's policy
+                streams = headers.get("content-type", "").startswith("text/event-stream")
             elif streams and message.get("body"):
                 streams = False
-                self._metrics.first.observe(time.monotonic() - started)
+                metrics.first.observe(time.monotonic() - started)
             await send(message)
 
         counted = scope["path"] not in HEALTH
         self._open += counted
-        self._metrics.open.inc()
+        metrics.open.inc()
+        origins = tuple(self._server.cors_origins)
         try:
-            try:
-                await self._handle(scope, receive, respond)
-            finally:
-                await refund_if_failed(scope, note["status"] or 500)
+            await (self._with_cors(origins) if origins else self._handle)(scope, receive, respond)
         finally:
             self._open -= counted
-            self._metrics.open.dec()
+            self._keyless.pop(id(scope), None)
+            metrics.open.dec()
             self._record(scope, note, time.monotonic() - started)
 
+    def _make_cors(self, origins: tuple[str, ...]) -> ASGIApp:
+        return CORSMiddleware(
+            self._handle,
+            allow_origins=origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "X-Request-Id"],
+            expose_headers=["Retry-After", "X-Request-Id"],
+        )
+
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request to the application, unless it is refused: too many requests, a full queue, or no access."""
-        server, most = self._server, self._server.limits.requests
+        """Pass the request to the application, unless it is refused."""
         try:
-            check_framing(scope)
-            check_host(scope, server.host_names)
-            check_site(scope, server.cors_origins, server.public_address)
-            if _is_preflight(scope) and server.cors_origins:
-                await Response(status_code=204)(scope, receive, send)
-                return
-            if self._open > most and scope["path"] not in HEALTH:
-                raise RequestError(
-                    503, f"{most:,} requests are in progress already; try later", code="too_many_open", retry_after=1
-                )
-            if scope["path"] in QUEUED and scope["method"] == "POST":
-                # Reading and parsing the body first would cost ten times as much, and the server is overloaded.
-                refused = server.scheduler.refusal(server.limits.timeout_seconds)
-                if refused is not None:
-                    raise refused
-            scope[ACCESS] = server.access
-            await admit_by_headers(scope)
-            self._check_keyless(scope)
+            await self._admit(scope)
         except RequestError as error:
             response = error_response(error, scope)
             if error.code == "two_lengths":
                 response.headers["Connection"] = "close"
             await response(scope, receive, send)
         else:
-            if not self._expects_key(scope):
-                await self._app(scope, receive, send)
-                return
-            self._without_key.append(scope)
-            try:
-                await self._app(scope, receive, send)
-            finally:
-                self._without_key = [each for each in self._without_key if each is not scope]
+            await self._app(scope, receive, send)
 
-    def _check_keyless(self, scope: Scope) -> None:
+    async def _admit(self, scope: Scope) -> None:
+        """Raise RequestError if there are too many requests or lines in the queue, or the request has no access."""
+        server, maximum = self._server, self._server.limits.requests
+        check_framing(scope)
+        check_host(scope, server.host_names)
+        check_site(scope, server.cors_origins, server.public_address)
+        if self._open > maximum and scope["path"] not in HEALTH:
+            reason = f"{maximum:,} requests are in progress already; try later"
+            raise RequestError(503, reason, code="too_many_open", retry_after=1)
+        if scope["path"] in QUEUED and scope["method"] == "POST":
+            # Reading and parsing the body first would cost ten times as much, and the server is overloaded.
+            refused = server.scheduler.refusal(server.limits.timeout_seconds)
+            if refused is not None:
+                raise refused
+        scope[ACCESS] = server.access
+        await admit_by_headers(scope)
+        if server.access is not None and ADMITTED not in scope:
+            self._check_keyless(scope, max(1, maximum // 4))
+
+    def _check_keyless(self, scope: Scope, maximum: int) -> None:
         """Raise RequestError (503) if too many requests without a key are being read.
 
         Without this limit, clients without a key could keep out those that have one.
         """
-        if not self._expects_key(scope):
-            return
-        most = max(1, self._server.limits.requests // 4)
-        reading = [client_address(each) for each in self._without_key if self._expects_key(each)]
-        if len(reading) >= most or reading.count(client_address(scope)) >= max(1, most // 2):
-            raise RequestError(
-                503,
-                "too many requests without the header 'Authorization: Bearer KEY' are being read; try later",
-                code="too_many_open",
-                retry_after=1,
-            )
+        reading = [client_address(each) for each in self._keyless.values() if ADMITTED not in each]
+        if len(reading) >= maximum or reading.count(client_address(scope)) >= max(1, maximum // 2):
+            reason = "too many requests without the header 'Authorization: Bearer KEY' are being read; try later"
+            raise RequestError(503, reason, code="too_many_open", retry_after=1)
+        self._keyless[id(scope)] = scope
 
-    @staticmethod
-    def _expects_key(scope: Scope) -> bool:
-        """Return whether the key of a request may be in its body, which has not been read."""
-        return scope[ACCESS] is not None and ADMITTED not in scope
-
-    def _record(self, scope: Scope, note: MutableMapping[str, Any], seconds: float) -> None:
+    def _record(self, scope: Scope, note: dict[str, Any], seconds: float) -> None:
         known = scope["path"] if scope["path"] in QUEUED else "unknown"
         route = getattr(scope.get("route"), "path", "") or known
         status = note["status"] or 500
-        self._metrics.count_request(route, status, note["code"], seconds)
+        self._server.metrics.count_request(route, status, note["code"], seconds)
         # The path itself is not logged: a mistyped one may contain a text.
         fields = {"method": scope["method"], "route": route, "seconds": round(seconds, 6), **note, "status": status}
         if self._server.log_clients:
@@ -182,64 +167,63 @@ class Guard:
         log.info("answered", extra={"fields": {name: value for name, value in fields.items() if value != ""}})
 
 
-def _request_id(scope: Scope) -> str:
-    """Return the X-Request-Id of the client or a proxy if it is a plain word, otherwise a new id."""
-    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
-    return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+def check_host(scope: Scope, names: Collection[str]) -> None:
+    """Raise RequestError (421) unless the Host header has one of the names, a loopback name or an IP address.
+
+    names: in lower case; "*" allows all.  A page of another site cannot have an IP address as its host.
+    """
+    headers = Headers(scope=scope)
+    name = host_name(headers.get("host", ""))
+    missing = "host" not in headers  # in HTTP 1.0
+    if missing or "*" in names or scope["path"] in HEALTH or name in names or _is_local(name):
+        return
+    raise RequestError(
+        421,
+        "host: found a name that this server does not have; its operator can add it: translume serve --host-name NAME",
+        code="unknown_host",
+        field="host",
+    )
 
 
-def _is_preflight(scope: Scope) -> bool:
-    """Return whether a request is a CORS preflight."""
-    return scope["method"] == "OPTIONS" and bool(header(scope, b"access-control-request-method"))
+def _is_local(name: str) -> bool:
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
-def _cors_headers(scope: Scope, origins: Sequence[str]) -> dict[str, str]:
-    """Return the CORS headers of a response. Credentials, such as cookies, are never allowed."""
-    if not origins:
-        return {}
-    vary = {} if "*" in origins else {"Vary": "Origin"}
-    origin = header(scope, b"origin")
-    if not origin or not ("*" in origins or origin in origins):
-        return vary
-    headers = {
-        **vary,
-        "Access-Control-Allow-Origin": "*" if "*" in origins else origin,
-        "Access-Control-Expose-Headers": CORS_RESPONSE_HEADERS,
-        "Cross-Origin-Resource-Policy": "cross-origin",
-    }
-    if _is_preflight(scope):
-        headers |= {
-            "Access-Control-Allow-Methods": CORS_METHODS,
-            "Access-Control-Allow-Headers": CORS_REQUEST_HEADERS,
-            "Access-Control-Max-Age": str(CORS_MAX_AGE_SECONDS),
-        }
-    return headers
+def check_site(scope: Scope, cors_origins: Collection[str], public_address: str) -> None:
+    """Raise RequestError (403) if a page of another site sent a request that is not only for reading.
+
+    Browsers send Sec-Fetch-Site, but over plain HTTP only to localhost; without it, the host in Origin is compared.
+    """
+    headers = Headers(scope=scope)
+    origin = headers.get("origin", "")
+    if scope["method"] in READING or (origin and ("*" in cors_origins or origin in cors_origins)):
+        return
+    site = headers.get("sec-fetch-site", "").lower()
+    if site:
+        foreign = site not in ("same-origin", "none")
+    else:
+        own = {host_name(headers.get("host", "")), host_name(public_address.partition("://")[2])}
+        foreign = bool(origin) and host_name(origin.partition("://")[2]) not in own - {""}
+    if foreign:
+        raise RequestError(
+            403,
+            "a page of another site sent this request; the operator can allow it with the setting cors_origins",
+            code="cross_site",
+        )
 
 
-class JsonLines(logging.Formatter):
-    """Formats log records as one JSON object per line."""
+def check_framing(scope: Scope) -> None:
+    """Raise RequestError (400) for a body with two lengths: a proxy before this server may have used the other one.
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record's message and fields; for an exception its type and traceback, but not its message."""
-        fields = dict(getattr(record, "fields", {}))
-        if record.exc_info and (error := record.exc_info[1]) is not None:
-            places = "".join(traceback.format_tb(error.__traceback__))
-            fields |= {"error": type(error).__name__, "traceback": places}
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        whole = {
-            "time": f"{stamp}.{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "message": record.getMessage().strip(),
-            **fields,
-        }
-        return json.dumps(whole, ensure_ascii=False)
-
-
-def log_to_stderr() -> None:
-    """Write the server's log to stderr, one JSON object per line."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    for name in ("translume.serving", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.INFO if name == "translume.serving" else logging.WARNING)
+    RFC 9112, section 6.3: request smuggling.
+    """
+    if {"content-length", "transfer-encoding"} <= set(Headers(scope=scope).keys()):
+        raise RequestError(
+            400, "found Content-Length and Transfer-Encoding, expected one of them", code="two_lengths", field="body"
+        )

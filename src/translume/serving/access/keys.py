@@ -3,6 +3,7 @@
 import fcntl
 import hmac
 import json
+import math
 import os
 import secrets
 import shlex
@@ -11,10 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
+
+from pydantic import Field
 
 from translume.atomic import replace_file
 from translume.errors import DataError, SettingsError, nearest
+from translume.json_values import JsonValue
 
 FORMAT: Final = 1
 PREFIX: Final = "tlk"
@@ -24,50 +28,25 @@ LARGEST: Final = 10**12
 """Largest limit, so that computations with it are exact."""
 LONGEST_NAME: Final = 60
 
+Name = Annotated[str, Field(min_length=1)]
+Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$")]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class Key(JsonValue):
     """A key as stored in its file.
 
     id: the public part of the key.  digest: HMAC-SHA256 of the whole key with `salt`; keys have 256 random
     bits, so a slow hash would add no protection.  made: a date.  Limits that are None are the server's.
     """
 
-    name: str
-    id: str
-    salt: bytes
-    digest: bytes
-    made: str
-    requests_per_minute: float | None = None
-    burst: int | None = None
-    characters_per_day: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the key as JSON values."""
-        limits = {name: getattr(self, name) for name in LIMITS if getattr(self, name) is not None}
-        hidden = {"salt": self.salt.hex(), "digest": self.digest.hex()}
-        return {"name": self.name, "id": self.id, **hidden, "made": self.made, **limits}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read a key from JSON values; ValueError, KeyError or TypeError if they are invalid."""
-        texts = {name: values[name] for name in ("name", "id", "made")}
-        if not all(isinstance(text, str) and text for text in texts.values()):
-            raise TypeError("a name, an id or a date is no text")
-        if unknown := values.keys() - {"name", "id", "made", "salt", "digest", *LIMITS}:
-            raise ValueError(f"unknown: {unknown}")
-        limits = {name: values[name] for name in LIMITS if name in values}
-        for name, value in limits.items():
-            if isinstance(value, bool) or not isinstance(value, LIMITS[name]):
-                raise TypeError(f"{name} is no number")
-            endless = name == "characters_per_day" and value == 0
-            if not (0 < value <= LARGEST or endless):
-                raise ValueError(f"{name} is too small or large")
-        return cls(**texts, salt=bytes.fromhex(values["salt"]), digest=bytes.fromhex(values["digest"]), **limits)
-
-
-LIMITS: Final[dict[str, Any]] = {"requests_per_minute": (int, float), "burst": int, "characters_per_day": int}
-"""Limits that a key can have, as in `[keys]`, and their types."""
+    name: Name
+    id: Name
+    salt: Hex
+    digest: Hex
+    made: Name
+    requests_per_minute: Annotated[int, Field(ge=1, le=LARGEST)] | None = None
+    characters_per_day: Annotated[int, Field(ge=0, le=LARGEST)] | None = None
 
 
 class Keys:
@@ -91,12 +70,12 @@ class Keys:
             raise DataError(f"{path}: damaged: not UTF-8 text") from None
         try:
             values = json.loads(text)
-            found = int(values["format"])
-            keys = tuple(map(Key.from_dict, values["keys"])) if found <= FORMAT else ()
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            version = int(values["format"])
+            keys = tuple(Key.from_dict(_migrated(key)) for key in values["keys"]) if version <= FORMAT else ()
+        except (ArithmeticError, AttributeError, DataError, KeyError, RecursionError, TypeError, ValueError):
             raise DataError(f"{path}: damaged: not keys as `translume keys add` writes them") from None
-        if found > FORMAT:
-            raise DataError(f"{path}: format {found} is newer than format {FORMAT}, the newest this Translume reads")
+        if version > FORMAT:
+            raise DataError(f"{path}: format {version} is newer than format {FORMAT}, the newest this Translume reads")
         if len({key.id for key in keys}) < len(keys) or len({key.name for key in keys}) < len(keys):
             raise DataError(f"{path}: damaged: two keys have the same name or id")
         return cls(keys)
@@ -110,56 +89,50 @@ class Keys:
         same = hmac.compare_digest(_digest(key.salt, secret), key.digest)
         return key if same and key is not _NONE else None
 
-    def to_json(self) -> str:
-        """Return the content of the file."""
-        return json.dumps({"format": FORMAT, "keys": [key.to_dict() for key in self.all]}, indent=1) + "\n"
+
+def _migrated(key: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a key without what version 0.1.0 had: a `burst`, and fractions of requests."""
+    values = {name: value for name, value in key.items() if name != "burst"}
+    if isinstance(rate := values.get("requests_per_minute"), float):
+        values["requests_per_minute"] = max(1, math.ceil(rate)) if rate > 0 else 0
+    return values
 
 
-def add_key(path: Path, name: str, limits: Mapping[str, float]) -> str:
+def add_key(path: Path, name: str, limits: Mapping[str, int]) -> str:
     """Return a new key, and store its digest in the file, which is created if it is missing. The key is stored nowhere.
 
-    limits: by the names of `LIMITS`. Raises DataError and leaves the file unchanged if that fails.
+    limits: by the names of the fields of `Key`. Raises DataError and leaves the file unchanged if that fails.
     """
     if not name.isprintable() or not name.strip() or len(name) > LONGEST_NAME:
         raise SettingsError(f"NAME: found {len(name)} characters, expected 1 to {LONGEST_NAME} printable ones")
     with _changing(path):
-        keys = Keys.read(path) if path.exists() else Keys()
-        if name in [key.name for key in keys.all]:
+        keys = Keys.read(path).all if path.exists() else ()
+        if name in [key.name for key in keys]:
             raise SettingsError(f"{path}: has a key named {name!r} already; `translume keys remove` removes it")
-        ids = {key.id for key in keys.all}
+        ids = {key.id for key in keys}
         number = next(each for each in iter(lambda: secrets.token_hex(4), None) if each not in ids)
         secret = f"{PREFIX}_{number}_{secrets.token_urlsafe(32)}"
-        salt = secrets.token_bytes(16)
+        salt = secrets.token_hex(16)
         made = time.strftime("%Y-%m-%d", time.gmtime())
-        key = Key.from_dict(
-            {
-                "name": name,
-                "id": number,
-                "salt": salt.hex(),
-                "digest": _digest(salt, secret).hex(),
-                "made": made,
-                **limits,
-            }
-        )
-        _write(path, Keys((*keys.all, key)).to_json())
+        _write(path, (*keys, Key(name=name, id=number, salt=salt, digest=_digest(salt, secret), made=made, **limits)))
     return secret
 
 
 def remove_key(path: Path, name: str) -> None:
     """Remove the key of a name (or id) from the file; SettingsError if there is none."""
     with _changing(path):
-        keys = Keys.read(path)
-        kept = tuple(key for key in keys.all if name not in (key.name, key.id))
-        if len(kept) == len(keys.all):
-            raise SettingsError(f"{path}: {name!r}: no such key{nearest(name, [key.name for key in keys.all])}")
-        _write(path, Keys(kept).to_json())
+        keys = Keys.read(path).all
+        kept = tuple(key for key in keys if name not in (key.name, key.id))
+        if len(kept) == len(keys):
+            raise SettingsError(f"{path}: {name!r}: no such key{nearest(name, [key.name for key in keys])}")
+        _write(path, kept)
 
 
-def _digest(salt: bytes, secret: str) -> bytes:
-    return hmac.digest(salt, secret.encode(), "sha256")
+def _digest(salt: str, secret: str) -> str:
+    return hmac.digest(bytes.fromhex(salt), secret.encode(), "sha256").hex()
 
 
-_NONE: Final = Key(name="", id="", salt=bytes(16), digest=bytes(32), made="")
+_NONE: Final = Key(name="none", id="none", salt="00" * 16, digest="00" * 32, made="never")
 """Compared with unknown keys, so that they take as long as known ones."""
 
 
@@ -177,13 +150,14 @@ def _changing(path: Path) -> Iterator[None]:
         os.close(number)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, keys: tuple[Key, ...]) -> None:
     """Write the file atomically, readable by its owner only, or with its previous permissions."""
+    content = json.dumps({"format": FORMAT, "keys": [key.to_dict() for key in keys]}, indent=1) + "\n"
     try:
         before = path.stat() if path.exists() else None
         replace_file(
             path,
-            text.encode(),
+            content.encode(),
             permissions=0o600 if before is None else before.st_mode & 0o777,
             owner=None if before is None else (before.st_uid, before.st_gid),
         )

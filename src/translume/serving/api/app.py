@@ -1,30 +1,42 @@
 """The ASGI application: all routes, and one shape for all errors."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from translume.errors import TranslumeError
+from translume.inspection import BeamRecord, Trace
+from translume.json_values import schema_of
 from translume.serving import health
-from translume.serving.access.admission import with_keys
 from translume.serving.access.guard import Guard
-from translume.serving.api import deepl, generation, libretranslate, version1
-from translume.serving.api.errors import RequestError, as_request_error
+from translume.serving.access.quotas import with_keys
+from translume.serving.api import deepl, libretranslate, version1
+from translume.serving.api.body import FORM_LIMITS
+from translume.serving.api.errors import add_error_handler
 from translume.serving.api.languages import Detector
-from translume.serving.api.openapi import NOTES, TAGS, complete
-from translume.serving.api.responses import error_response
+from translume.serving.files import inspection, transcription
 from translume.serving.files import routes as files
-from translume.serving.files import transcription
+from translume.serving.files.documents import DocumentProcesses
 from translume.serving.files.jobs import Jobs
 from translume.serving.page import routes as page
 from translume.serving.server import Server
+
+NOTES: Final = (
+    "An unknown path is answered with 404, a wrong method with 405, each with an `Error`. If a client disconnects "
+    "before its response, the log records status 499. docs/serving.md has examples."
+)
+TAGS: Final = {
+    "v1": "Translation, transcription, scoring, classification, files, and inspection of the model's predictions.",
+    "OpenAI": "The API of OpenAI for recordings, for clients written for it.",
+    "LibreTranslate": "The API of LibreTranslate, for clients written for it.",
+    "DeepL": "The API of DeepL, for clients written for it.",
+    "operations": "Health checks for operators.",
+    "page": "Web pages.",
+}
 
 
 def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
@@ -32,13 +44,14 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
 
     detector: language detector; None if `source` cannot be detected.
     """
-
-    jobs = Jobs(server.scheduler, server.limits, watch=server.metrics.watch)
+    documents = DocumentProcesses(server.limits.document_seconds)
+    jobs = Jobs(server, documents)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await run_in_threadpool(jobs.close)
+        await jobs.close()
+        await run_in_threadpool(documents.close)
         await run_in_threadpool(server.close)
 
     app = _App(
@@ -47,62 +60,67 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
         description=NOTES,
         openapi_tags=[{"name": name, "description": words} for name, words in TAGS.items()],
         version=health.version(),
-        openapi_url="/openapi.json",
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
+        separate_input_output_schemas=False,
+        form_limits=FORM_LIMITS,
     )
+    app.state.server = server
     app.include_router(page.routes())
-    inspect_file = transcription.file_inspector(server, jobs.documents)
-    app.include_router(version1.routes(server, inspect_file, detects=detector is not None))
-    app.include_router(generation.routes(server))
+    app.include_router(version1.routes(server, detects=detector is not None))
+    app.include_router(inspection.routes(server, documents))
     app.include_router(health.routes(server))
     app.include_router(libretranslate.routes(server, detector))
     app.include_router(deepl.routes(server, detector))
-    app.include_router(files.routes(server, jobs, detector))
-    app.include_router(transcription.routes(server, jobs.documents))
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(TranslumeError, _known_error)
-    app.add_exception_handler(Exception, _internal_error)
+    app.include_router(files.routes(server, jobs, documents, detector))
+    app.include_router(transcription.routes(server, documents))
+    add_error_handler(app)
     return Guard(app, server)
 
 
 class _App(FastAPI):
-    """An application whose OpenAPI document has our models, and says which routes take a key."""
+    """An application whose OpenAPI document has our traces, and says which routes take a key."""
 
     def openapi(self) -> dict[str, Any]:
         """Return the document of all routes, which is built once: that takes a tenth of a second."""
         if self.openapi_schema is None:
-            self.openapi_schema = complete(with_keys(super().openapi()))
+            document = with_keys(super().openapi())
+            traces = schema_of(Trace, BeamRecord, title="")["$defs"]
+            shapes = document["components"]["schemas"]
+            shapes |= _with_references(traces)
+            for name, kind in (("trace", Trace), ("search", BeamRecord)):
+                shapes["InspectResponse"]["properties"][name] = {"$ref": f"#/components/schemas/{kind.__name__}"}
+            for operation in (each for operations in document["paths"].values() for each in operations.values()):
+                for content in operation.get("requestBody", {}).get("content", {}).values():
+                    if "properties" in content["schema"]:  # ours, in place of FastAPI's, which no form satisfies
+                        content["schema"].pop("$ref", None)
+            for _ in range(2):  # what FastAPI made for forms, and then what only that refers to
+                used = json.dumps(document)
+                for name in [name for name in shapes if f'/schemas/{name}"' not in used]:
+                    del shapes[name]
+            self.openapi_schema = _without_defaults(document)
         return self.openapi_schema
 
 
-async def _known_error(request: Request, error: Exception) -> Response:
-    """Respond to an error that has a message for clients."""
-    known = as_request_error(error)
-    if known.status == 499:
-        request.scope.get("translume.note", {})["gone"] = 499
-    return error_response(known, request.scope)
+def _with_references(value: Any) -> Any:
+    """Return JSON schemas whose references lead to the components of an OpenAPI document."""
+    if isinstance(value, dict):
+        return {name: _with_references(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_references(each) for each in value]
+    return value.replace("#/$defs/", "#/components/schemas/") if isinstance(value, str) else value
 
 
-async def _internal_error(request: Request, error: Exception) -> Response:
-    """Respond to an internal error. Clients see only its type."""
-    reason = f"the server failed ({type(error).__name__}); its log has the traceback"
-    return error_response(RequestError(500, reason), request.scope)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Respond to an unknown path (404) or a wrong method (405)."""
-    assert isinstance(error, HTTPException)
-    allowed = (error.headers or {}).get("Allow", "")
-    if error.status_code == 404:
-        reason = "no such path; /openapi.json lists all paths"
-    elif error.status_code == 405:
-        reason = f"method: found {request.method}, expected {allowed.replace(', ', ' or ')}"
-    else:
-        reason = str(error.detail)
-    response = error_response(RequestError(error.status_code, reason), request.scope)
-    if allowed:
-        response.headers["Allow"] = allowed
-    return response
+def _without_defaults(value: Any) -> Any:
+    """Remove the titles of fields, and defaults: a field with a default may be left out."""
+    if isinstance(value, list):
+        return [_without_defaults(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    described = value.keys() & {"type", "anyOf", "enum", "$ref", "const", "oneOf"} and not isinstance(
+        value.get("type"), dict
+    )
+    dropped = ("title", "default") if described else ()
+    return {name: _without_defaults(each) for name, each in value.items() if name not in dropped}

@@ -1,46 +1,71 @@
-"""What a request to translate may cost, found before any work: the target tokens that its searches may make."""
+"""What a request may cost, found before any work: the target tokens that its searches may make."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
+
+from starlette.requests import Request
 
 from translume.decoding import strategy_from
 from translume.errors import TranslumeError
-from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
+from translume.serving.api.texts import in_thread
+from translume.serving.server import Server
+from translume.serving.settings import Limits
 from translume.serving.workers.work import Generating, LineCost, Part, Translating
 from translume.translator.search import target_limit
 
-LENGTHS: Final = ("max_length_extra", "max_length_ratio", "max_length", "prefix")
+LENGTHENING: Final = ("max_length", "max_length_extra", "max_length_ratio", "prefix")
 """Settings that make targets longer."""
-WIDTHS: Final = ("beam", "samples", "strategy", "nbest")
+WIDENING: Final = ("beam", "samples", "nbest", "strategy")
 """Settings that keep more hypotheses."""
+NO_NAMES: Final = MappingProxyType[str, str]({})
+
+
+async def accept_parts(
+    server: Server,
+    request: Request,
+    texts: Sequence[str],
+    work: Translating,
+    parts: Sequence[Part],
+    changed: Collection[str] = (),
+    names: Mapping[str, str] = NO_NAMES,
+) -> None:
+    """Charge texts that are split into parts, and what their search costs beyond the usual.
+
+    changed: the settings that the request replaces.  names: other names of fields in the request.
+    Raises RequestError if it is too much.
+    """
+    size = sum(len(part.text) for part in parts)
+    more = await in_thread(size, lambda: characters_to_charge(work, parts, changed, server.limits, names))
+    others = sum(part.characters for part in parts if part.frames is not None)
+    await server.accept(request, texts, more, others)
 
 
 def characters_to_charge(
     work: Translating,
     parts: Sequence[Part],
-    given: Iterable[str],
+    changed: Collection[str],
     limits: Limits,
-    names: Mapping[str, str] = MappingProxyType({}),
+    names: Mapping[str, str] = NO_NAMES,
 ) -> int:
     """Return the number of characters to charge beyond those of the parts, as they may cost more than usual.
 
     A line that may make twice as many target tokens as with the model's own settings counts twice.
-    given: the settings that the request replaces.  names: other names of fields in the request.
     Raises RequestError (413) that names the field to lower if all lines may make too many target tokens.
     """
-    given = tuple(name for name in given if name in LENGTHS or name in WIDTHS)
-    if not given and not any(part.constraints for part in parts) and _bound(work, parts) <= limits.target_tokens:
+    changed = [name for name in (*LENGTHENING, *WIDENING) if name in changed]
+    if not changed and _bound(work, parts) <= limits.target_tokens:
         return 0
-    costs = [_cost(work, part) for part in parts]
-    made = sum(each.target_tokens for each in costs)
-    if made > limits.target_tokens:
-        field = _field_to_lower(work, parts, costs, given)
+    costs = list(_costs(work, parts))
+    total = sum(each.target_tokens for each in costs)
+    if total > limits.target_tokens:
+        field = _field_to_lower(work, parts, total, changed)
         field = names.get(field, field)
         raise RequestError(
             413,
-            f"{field}: the search may make {made:,} target tokens (hypotheses per sentence × longest target, for all "
+            f"{field}: the search may make {total:,} target tokens (hypotheses per sentence × longest target, for all "
             f"{len(parts):,} sentences), expected at most {limits.target_tokens:,}; lower it",
             code="too_costly",
             field=field,
@@ -53,50 +78,50 @@ def characters_to_charge(
 
 
 def tokens_to_charge(work: Generating, prompts: Sequence[str], limits: Limits) -> int:
-    """Return the most tokens that may be generated after prompts, which count like characters.
+    """Return the maximum number of tokens that may be generated after prompts, which count like characters.
 
     Raises RequestError (413) that names the field to lower if they are too many.
     """
     width = strategy_from(work.settings).width
     longest = work.settings.max_length or work.generator.checkpoint.config.data.block_length
-    made = len(prompts) * width * longest
-    if made > limits.target_tokens:
+    total = len(prompts) * width * longest
+    if total > limits.target_tokens:
         field = "max_length" if work.settings.max_length else "strategy"
         raise RequestError(
             413,
-            f"{field}: the search may make {made:,} tokens ({width} texts × {longest:,} tokens, "
+            f"{field}: the search may make {total:,} tokens ({width} texts × {longest:,} tokens, "
             f"for {len(prompts):,} prompts), expected at most {limits.target_tokens:,}; lower it",
             code="too_costly",
             field=field,
         )
-    return made
+    return total
 
 
-def _bound(work: Translating, parts: Sequence[Part]) -> int:
-    """Return the most target tokens of lines with the model's own settings, as if each byte were a token."""
-    checkpoint, settings = work.translator.checkpoint, work.settings
-    if any(part.frames is not None for part in parts):
-        return sum(_cost(work, part).target_tokens for part in parts)
-    limits = (target_limit(checkpoint, len(part.text.encode()), 0, settings) for part in parts)
-    return strategy_from(settings).width * sum(limits)
+def _bound(work: Translating, parts: Sequence[Part]) -> float:
+    """Return the maximum number of target tokens of texts with the model's own settings, as if bytes were tokens."""
+    if any(part.constraints or part.frames is not None for part in parts):
+        return math.inf
+    checkpoint: Any = work.translator.checkpoint
+    limits = (target_limit(checkpoint, len(part.text.encode()), 0, work.settings) for part in parts)
+    return strategy_from(work.settings).width * sum(limits)
 
 
-def _cost(work: Translating, part: Part) -> LineCost:
-    try:
-        return work.cost(part)
-    except TranslumeError:  # reported when the line is translated
-        return LineCost(size=0, target_tokens=0, usual_target_tokens=0)
+def _costs(work: Translating, parts: Sequence[Part]) -> Iterator[LineCost]:
+    for part in parts:
+        try:
+            yield work.cost(part)
+        except TranslumeError:  # reported when the line is translated
+            yield LineCost(size=0, target_tokens=0, usual_target_tokens=0)
 
 
-def _field_to_lower(work: Translating, parts: Sequence[Part], costs: Sequence[LineCost], given: Sequence[str]) -> str:
-    """Return the field of the request that adds most to its cost; "text" if none adds a third of it."""
+def _field_to_lower(work: Translating, parts: Sequence[Part], total: int, changed: Collection[str]) -> str:
+    """Return the field of the request that adds most to its cost; that of the texts if none adds a third of it."""
     if any(part.constraints for part in parts):
         return "constraints"
-    own = work.translator.config.decoding
-    best = 2 / 3 * sum(each.target_tokens for each in costs)
-    field = "text" if all(part.frames is None for part in parts) else "file"
-    for name in given:
-        other = Translating(work.translator, work.settings.model_copy(update={name: getattr(own, name)}))
-        if (made := sum(_cost(other, part).target_tokens for part in parts)) < best:
-            best, field = made, name
+    usual, field = work.translator.config.decoding, "text" if all(part.frames is None for part in parts) else "file"
+    cheapest = 2 * total // 3
+    for name in changed:
+        other = Translating(work.translator, work.settings.model_copy(update={name: getattr(usual, name)}))
+        if (without := sum(each.target_tokens for each in _costs(other, parts))) < cheapest:
+            cheapest, field = without, name
     return field

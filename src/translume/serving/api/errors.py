@@ -1,9 +1,14 @@
-"""Errors of the HTTP API: one class, one shape, and how other errors become it."""
+"""Errors of the HTTP API: one class, one shape, and one handler that turns every other error into it."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import TypeAdapter
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
 
 from translume.errors import DocumentError, TranslumeError
 
@@ -30,17 +35,16 @@ CODES: Final = {
     507: "no_space",
 }
 """The code of a status when no more specific code is given."""
-EXPECTED_TYPES: Final = {
-    "string_type": "a text",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "int_type": "a whole number",
-}
-"""What a value of the wrong type must be, by pydantic's type of error, for fields without `Expected`."""
+
+
+CLIENTS: Final = {"LibreTranslate", "DeepL"}
+"""Tags of the routes for clients that expect a certain error for a missing field."""
+MALFORMED: Final = {(422, "invalid_value"), (415, CODES[415]), (413, "too_many_texts"), (413, "text_too_long")}
+"""Errors that LibreTranslate answers with status 400."""
 
 
 class RequestError(TranslumeError):
-    """A request that is refused or failed, with its HTTP status. The message is one line."""
+    """A request that is rejected or failed, with its HTTP status. The message is one line."""
 
     def __init__(
         self, status: int, reason: str, *, code: str = "", field: str = "", retry_after: int | None = None
@@ -68,11 +72,58 @@ class RequestError(TranslumeError):
         return headers if self.retry_after is None else {**headers, "Retry-After": str(self.retry_after)}
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """Metadata of a field of a request model: what the field must be, in the words of error messages."""
+_VALUES: Final = TypeAdapter[Any](Any)
 
-    words: str
+
+def to_json(value: Any) -> bytes:
+    """Return a value as one line of JSON in UTF-8. Infinities and NaN become null."""
+    return _VALUES.dump_json(value)
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a value as `to_json` writes it, with a newline at the end."""
+    return Response(to_json(value) + b"\n", status_code=status, headers=headers, media_type="application/json")
+
+
+def error_response(error: RequestError, scope: Scope) -> Response:
+    """Return the response for an error, and record its code for the log."""
+    note = scope.get("translume.note", {})
+    note["code"] = error.code
+    if error.status == 499:
+        note["gone"] = 499
+    message = {"message": str(error)} if scope["path"].startswith(DEEPL) else {}
+    return json_response({**error.to_dict(), **message}, error.status, error.headers)
+
+
+def noted_error(request: Request, error: Exception) -> RequestError:
+    """Return an error after the start of a response, whose status is 200: the log and metrics have the real one."""
+    known = as_request_error(error)
+    request.scope.get("translume.note", {}).update(status=known.status, code=known.code)
+    return known
+
+
+def add_error_handler(app: FastAPI) -> None:
+    """Let an application respond to every error in the one shape."""
+
+    async def respond(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            known = _http_error(request, error)
+        elif isinstance(error, RequestValidationError):
+            known = _body_error(request, error)
+        elif isinstance(error, TranslumeError):
+            known = as_request_error(error)
+        else:
+            # Clients see only the type of an internal error.
+            known = RequestError(500, f"the server failed ({type(error).__name__}); its log has the traceback")
+        if "LibreTranslate" in _tags(request) and (known.status, known.code) in MALFORMED and known.field != "file":
+            known.status = 400
+        response = error_response(known, request.scope)
+        if allowed := getattr(error, "headers", {}) and error.headers.get("Allow"):  # type: ignore[attr-defined]
+            response.headers["Allow"] = allowed
+        return response
+
+    for kind in (HTTPException, RequestValidationError, TranslumeError, Exception):
+        app.add_exception_handler(kind, respond)
 
 
 def as_request_error(error: Exception) -> RequestError:
@@ -84,30 +135,62 @@ def as_request_error(error: Exception) -> RequestError:
     return RequestError(422, str(error))
 
 
-def validation_error(model: type[BaseModel], error: ValidationError) -> RequestError:
-    """Convert the first fault that pydantic found in a request into a RequestError (422) of one line."""
-    fault = error.errors(include_url=False)[0]
-    name, *inside = fault["loc"]
+def _http_error(request: Request, error: HTTPException) -> RequestError:
+    """Return the error for an unknown path (404), a wrong method (405) or a body that cannot be parsed."""
+    cause = error.__cause__  # FastAPI wraps what is raised while a body is read
+    if isinstance(cause, RequestError):
+        return cause
+    if error.status_code == 404:
+        return RequestError(404, "no such path; /openapi.json lists all paths")
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "").replace(", ", " or ")
+        return RequestError(405, f"method: found {request.method}, expected {allowed}")
+    return RequestError(error.status_code, f"the body cannot be read: {error.detail}")
+
+
+def unsupported_type(kind: str, expected: str = "application/json") -> RequestError:
+    """Return the error for a body of another media type."""
+    return RequestError(415, f"content-type: found '{kind}', expected {expected}", field="content-type")
+
+
+def _body_error(request: Request, error: RequestValidationError) -> RequestError:
+    """Return the error for the first fault that pydantic found in a request."""
+    fault = error.errors()[0]
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    name, *inside = [each for each in fault["loc"] if each != "body"] or [""]
+    if not name and kind != "application/json":
+        return unsupported_type(kind)
+    if not name:
+        body = "empty" if fault["type"] == "missing" else shown(fault["input"])
+        return RequestError(400, f"the body is {body}, expected a JSON object", code="invalid_json")
+    if name == "file" and kind != "multipart/form-data":
+        return unsupported_type(kind, "multipart/form-data with a part 'file'")
     place = "".join([str(name), *(f"[{each}]" for each in inside if isinstance(each, int))])
+    if name == "file" or fault["type"] in ("missing", "string_too_short", "too_short"):
+        if kind != "application/json" or _tags(request) & CLIENTS:
+            return RequestError(400, f"Invalid request: missing {place} parameter", code="missing_field", field=place)
+        return RequestError(422, f"{place}: found nothing, expected a value", field=place)
     if fault["type"] == "string_too_long":
-        found, expected = f"{len(fault['input']):,} characters", f"at most {fault['ctx']['max_length']:,}"
-    else:
-        found = "nothing" if fault["type"] == "missing" else shown(fault["input"])
-        expected = EXPECTED_TYPES.get(fault["type"], fault["msg"].removeprefix("Input should be "))
-        if not inside:
-            metadata = model.model_fields[str(name)].metadata
-            expected = next((each.words for each in metadata if isinstance(each, Expected)), expected)
-    return RequestError(422, f"{place}: found {found}, expected {expected}", field=place)
+        expected = f"expected at most {fault['ctx']['max_length']:,}"
+        return RequestError(422, f"{place}: found {len(fault['input']):,} characters, {expected}", field=place)
+    message = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, expected ")
+    if message == fault["msg"]:
+        return RequestError(422, f"{place}: {message[:1].lower()}{message[1:]}", field=place)
+    return RequestError(422, f"{place}: found {shown(fault['input'])}, expected {message}", field=place)
+
+
+def _tags(request: Request) -> set[str]:
+    return set(getattr(request.scope.get("route"), "tags", ()))
 
 
 def shown(value: Any) -> str:
-    """Describe a JSON value of any size and depth for an error message. Texts are never quoted: they are private."""
+    """Describe a JSON value of any size and depth for an error message. Strings are never quoted: they are private."""
     if isinstance(value, str):
-        return "a text"
+        return f"a string of {len(value):,} characters" if len(value) > 200 else "a string"
     if isinstance(value, list):
         return "a list" if value else "an empty list"
     if isinstance(value, dict):
         return "an object"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
-    return f"{value:.6g}" if abs(value) < 10**308 else "a number that is too large"
+    return f"{value:.6g}" if isinstance(value, int | float) and abs(value) < 10**308 else "another value"

@@ -1,27 +1,48 @@
 """Inspection of a served model: a trace of one sentence's translation, by the plain model, within a bounded cost."""
 
-import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Any
 
 from translume.config import DecodingSettings
-from translume.drawing import trace_page
 from translume.errors import TranslationError, TranslumeError
 from translume.inspection import BeamRecord, Trace, record_beam, trace
 from translume.inspection.inputs import SentenceSearch
-from translume.inspection.tracing import MOST_WEIGHTS
-from translume.serving.access.limits import Limits
+from translume.inspection.tracing import MAX_WEIGHTS
+from translume.json_values import to_json
+from translume.serving.api.body import LIMITS, validated
+from translume.serving.api.decoding import decoding_settings, split_language
 from translume.serving.api.errors import RequestError
-from translume.serving.api.requests import ResolvedInspection
+from translume.serving.api.requests import InspectFileRequest, InspectionFields, InspectRequest
+from translume.serving.settings import Limits
 from translume.serving.workers.work import Paragraphs
 from translume.sources import Frames
 from translume.translator import TextHypothesis, Translator
 from translume.translator.planning import Line, LineError, Reading, plan_lines
+from translume.translator.search import CancelCheck
+
+FIELDS = {"source": "text", "show": "show", "target": "translation", "reference": "reference"}
+"""The field of a request, by the place that an error of an inspection names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inspected:
+class Inspection:
+    """A valid request to inspect. Its tokens are not checked yet.
+
+    source: a text, or the frames of a file.  language: of the text's sentences; None if it is split into lines.
+    """
+
+    name: str
+    translator: Translator
+    settings: DecodingSettings
+    call: InspectionFields
+    source: str | Frames
+    language: str | None = None
+    part: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inspected:
     """The result of an inspection.  parts: number of parts in which the text is translated."""
 
     parts: int
@@ -29,127 +50,137 @@ class Inspected:
     search: BeamRecord | None
 
 
-def inspect(call: ResolvedInspection, limits: Limits, form: str, check_cancelled: Callable[[], None]) -> str:
+def inspection_of(served: Any, values: Mapping[str, Any], limits: Limits, frames: Frames | None = None) -> Inspection:
+    """Return a valid request to inspect: the values of a JSON object, or of a form whose file has these frames."""
+    LIMITS.set(limits)
+    call: InspectRequest | InspectFileRequest
+    call = validated(InspectRequest, values) if frames is None else validated(InspectFileRequest, values)
+    return Inspection(
+        name=served.name,
+        translator=served.model,
+        settings=inspection_settings(served, call, limits),
+        call=call,
+        source=call.text if isinstance(call, InspectRequest) else frames or "",
+        language=split_language(served, call.split) if isinstance(call, InspectRequest) else None,
+        part=call.part if isinstance(call, InspectRequest) else 0,
+    )
+
+
+def inspection_settings(served: Any, call: InspectionFields, limits: Limits) -> DecodingSettings:
+    """Return the settings of an inspection; RequestError (422) if they do not fit."""
+    settings = decoding_settings(served, call.decoding, limits)
+    if call.search and settings.strategy not in ("beam", "greedy"):
+        reason = f"search: found strategy '{settings.strategy}', expected 'beam' or 'greedy' to record"
+        raise RequestError(422, reason, field="search")
+    return settings.model_copy(update={"nbest": 1})
+
+
+def inspect(inspection: Inspection, limits: Limits, form: str, check_cancelled: CancelCheck) -> str:
     """Inspect a model of this process, and return the result as text.
 
     form: "json" or "page" (HTML).  check_cancelled: raises if the client has disconnected.
     """
-    found = _inspected(call, limits, check_cancelled)
+    inspected = _inspected(inspection, limits, check_cancelled)
     check_cancelled()
-    return FORMS[form](call, found)
+    if form == "page":
+        return inspected.trace.to_page(beam=inspected.search)
+    search = {} if inspected.search is None else {"search": inspected.search.to_dict()}
+    response = {"model": inspection.name, "part": inspection.part, "parts": inspected.parts}
+    return to_json({**response, "trace": inspected.trace.to_dict(), **search}) + "\n"
 
 
 def entropies(translator: Translator, source: str, target: TextHypothesis, settings: DecodingSettings) -> list[float]:
     """Return the entropy in nats of the predicted distribution at each step; empty if the target cannot be traced."""
     try:
-        found = trace(translator, source, target, k=1, settings=settings, show=())
+        steps = trace(translator, source, target, k=1, settings=settings, show=()).steps
     except TranslationError:
         # A line that was truncated to the model's maximum length cannot be traced as a whole.
         return []
-    return [step.entropy for step in found.steps]
+    return [step.entropy for step in steps]
 
 
-def _json(call: ResolvedInspection, found: Inspected) -> str:
-    search = {} if found.search is None else {"search": found.search.to_dict()}
-    response = {"model": call.served.name, "part": call.part, "parts": found.parts}
-    # Traces contain only finite numbers.
-    text = json.dumps({**response, "trace": found.trace.to_dict(), **search}, ensure_ascii=False, allow_nan=False)
-    return f"{text}\n"
-
-
-def _html(call: ResolvedInspection, found: Inspected) -> str:
-    return trace_page(found.trace, beam=found.search)
-
-
-FORMS: Final = {"json": _json, "page": _html}
-
-
-def _inspected(call: ResolvedInspection, limits: Limits, check_cancelled: Callable[[], None]) -> Inspected:
+def _inspected(inspection: Inspection, limits: Limits, check_cancelled: CancelCheck) -> _Inspected:
     """Inspect; RequestError if the model cannot do it or the cost would exceed the limits."""
-    translator = _local(call)
+    translator, settings, call = inspection.translator, inspection.settings, inspection.call
     try:
-        text, parts = _part_of(call) if call.frames is None else ("", 1)
-        source = text if call.frames is None else _window(call, call.frames)
-        target = _target(call, source)
-        given = target is not None and not call.prefix
+        source, parts = _part_of(inspection)
+        target = _target(inspection, source)
+        searched = target is None
         if target is None:
-            line = Line(number=0, text=text, given=call.frames)
-            (searched,) = translator.translate_lines([line], call.settings, None, check_cancelled)
-            if not searched.hypotheses:
+            frames = None if isinstance(source, str) else source
+            line = Line(number=0, text=source if isinstance(source, str) else "", given=frames)
+            (translation,) = translator.translate_lines([line], settings, None, check_cancelled)
+            if not translation.hypotheses:
                 reason = "file: found digital silence, expected speech"
                 raise RequestError(422, reason, code="cannot_inspect", field="file")
-            target = searched.hypotheses[0]
+            target = translation.hypotheses[0]
         check_cancelled()
-        _refuse_costly(call, source, target, limits)
-        found = trace(translator, source, target, k=call.k, settings=call.settings, show=call.show)
+        _reject_costly(inspection, source, target, limits)
+        steps = trace(translator, source, target, k=call.k, settings=settings, show=tuple(call.show))
         check_cancelled()
-        search = (
-            record_beam(translator, source, reference=call.reference, settings=call.settings) if call.search else None
-        )
+        record = None
+        if call.search:
+            reference = call.reference if "reference" in call.model_fields_set else None
+            record = record_beam(translator, source, reference=reference, settings=settings)
     except LineError as error:
         reason = str(error).removeprefix("text: ").partition("; decoding.")[0]
         raise RequestError(422, f"text: {reason}", code="text_too_long", field="text") from None
     except RequestError:
         raise
     except TranslumeError as error:
-        raise RequestError(422, str(error), code="cannot_inspect", field=_field(str(error), call)) from None
-    return Inspected(parts=parts, trace=found if given else replace(found, origin="search"), search=search)
+        field = FIELDS.get(str(error).partition(":")[0], "")
+        field = "file" if field == "text" and isinstance(inspection.source, Frames) else field
+        raise RequestError(422, str(error), code="cannot_inspect", field=field) from None
+    from_search = searched or call.prefix_tokens
+    return _Inspected(parts=parts, trace=replace(steps, origin="search") if from_search else steps, search=record)
 
 
-def _local(call: ResolvedInspection) -> Translator:
-    """Return the translator, whose model is in this process."""
-    return cast(Translator, call.served.model)
-
-
-def _part_of(call: ResolvedInspection) -> tuple[str, int]:
-    """Return the part of the text to inspect, and the number of parts."""
-    checkpoint = _local(call).checkpoint
-    tokenizer, reading = checkpoint.source_tokenizer, Reading.of(checkpoint, call.settings)
-    sentences = Paragraphs.of(call.text, call.language).lines
+def _part_of(inspection: Inspection) -> tuple[str | Frames, int]:
+    """Return the part of the text to inspect, or the frames of a file, and the number of parts."""
+    source, settings, translator = inspection.source, inspection.settings, inspection.translator
+    checkpoint = translator.checkpoint
+    if isinstance(source, Frames):
+        window = translator.config.data.source.window
+        if window and len(source.values) > window:
+            expected = f"expected at most {window:,}, one window; inspect parts of it"
+            reason = f"file: found {len(source.values):,} frames, {expected}"
+            raise RequestError(422, reason, code="file_too_long", field="file")
+        return source, 1
+    tokenizer, reading = checkpoint.source_tokenizer, Reading.from_settings(checkpoint, settings)
+    sentences = Paragraphs.of(source, inspection.language).lines
     lines = [Line(number=0, text=text) for text in sentences if tokenizer.encode(text)]
     if not reading.cuts_lines:
         reading = replace(reading, keep="none")
-    plans = plan_lines(lines, tokenizer, reading)
-    parts = [piece.text for plan in plans for piece in plan.pieces]
+    parts = [piece.text for plan in plan_lines(lines, tokenizer, reading) for piece in plan.pieces]
     if not parts:
         raise RequestError(422, "text: found a blank text, expected one to translate", field="text")
-    if call.part >= len(parts):
-        reason = f"part: found {call.part}, expected 0 to {len(parts) - 1}, a part of the text"
+    if inspection.part >= len(parts):
+        reason = f"part: found {inspection.part}, expected 0 to {len(parts) - 1}, a part of the text"
         raise RequestError(422, reason, field="part")
-    return parts[call.part], len(parts)
+    return parts[inspection.part], len(parts)
 
 
-def _window(call: ResolvedInspection, frames: Frames) -> Frames:
-    """Return the frames of a file; RequestError if they are more than one window of a model that reads windows."""
-    window = _local(call).config.data.source.window
-    if window and len(frames.values) > window:
-        reason = (
-            f"file: found {len(frames.values):,} frames, expected at most {window:,}, one window; inspect parts of it"
-        )
-        raise RequestError(422, reason, code="file_too_long", field="file")
-    return frames
-
-
-def _target(call: ResolvedInspection, source: str | Frames) -> str | TextHypothesis | None:
+def _target(inspection: Inspection, source: str | Frames) -> str | TextHypothesis | None:
     """Return the given target, or the completion of a given prefix; None for the model's own translation."""
-    if call.translation is not None:
+    call, translator = inspection.call, inspection.translator
+    if "translation" in call.model_fields_set:
         return call.translation
-    if not call.prefix and not call.target:
+    field, tokens = "prefix_tokens", call.prefix_tokens
+    if not tokens:
+        field, tokens = "target_tokens", call.target_tokens
+    if not tokens:
         return None
-    translator = _local(call)
     tokenizer = translator.checkpoint.target_tokenizer
     known = {piece: id_ for id_, piece in enumerate(tokenizer.pieces())}
-    field, tokens = ("prefix_tokens", call.prefix) if call.prefix else ("target_tokens", call.target)
     for place, token in enumerate(tokens):
         if token not in known:
             reason = f"{field}[{place}]: no such token, expected tokens as /v1/translate returns them"
             raise RequestError(422, reason, code="unknown_token", field=f"{field}[{place}]")
     ids = tuple(known[token] for token in tokens)
-    if len(ids) > translator.config.model.max_positions:
-        reason = f"{field}: found {len(ids):,}, expected at most {translator.config.model.max_positions:,}"
-        raise RequestError(422, reason, field=field)
-    if call.prefix:
-        ids = SentenceSearch.of(translator, source, call.settings).best(ids).tokens
+    if len(ids) > (maximum := translator.config.model.max_positions):
+        raise RequestError(422, f"{field}: found {len(ids):,}, expected at most {maximum:,}", field=field)
+    if call.prefix_tokens:
+        ids = SentenceSearch.from_source(translator, source, inspection.settings).best(ids).tokens
     ended = ids[-1] == tokenizer.specials.eos
     return TextHypothesis(
         text=tokenizer.decode(ids[:-1] if ended else ids),
@@ -161,55 +192,37 @@ def _target(call: ResolvedInspection, source: str | Frames) -> str | TextHypothe
     )
 
 
-def _positions(translator: Translator, source: str | Frames, settings: DecodingSettings) -> int:
+def _positions(inspection: Inspection, source: str | Frames) -> int:
     """Return the number of positions that the encoder reads."""
+    checkpoint = inspection.translator.checkpoint
     if isinstance(source, str):
-        reading = Reading.of(translator.checkpoint, settings)
-        return len(reading.cut_line(translator.checkpoint.source_tokenizer.encode(source))[0]) + 1
-    (plan,) = translator.plans([Line(number=0, text="", given=source)], settings)
+        reading = Reading.from_settings(checkpoint, inspection.settings)
+        return len(reading.cut_line(checkpoint.source_tokenizer.encode(source))[0]) + 1
+    (plan,) = inspection.translator.plans([Line(number=0, text="", given=source)], inspection.settings)
     return len(plan.pieces[0].ids)
 
 
-def _refuse_costly(
-    call: ResolvedInspection, source: str | Frames, target: str | TextHypothesis, limits: Limits
-) -> None:
+def _reject_costly(inspection: Inspection, source: str | Frames, target: str | TextHypothesis, limits: Limits) -> None:
     """Raise RequestError (413) if the trace would read too many tokens or return too much attention."""
-    translator = _local(call)
-    checkpoint, model = translator.checkpoint, translator.config.model
-    length = len(checkpoint.target_tokenizer.encode(target)) + 1 if isinstance(target, str) else len(target.ids)
-    size = _positions(translator, source, call.settings)
-    passes = 1 + sum({"prior": 1, "input-gradient": length}.get(part, 0) for part in call.show)
-    passes += size * sum(part.startswith("occlusion") for part in call.show)
-    if (tokens := (size + length) * passes) > limits.inspected_tokens:
-        raise RequestError(
-            413,
-            f"show: its passes read {tokens:,} tokens, expected at most {limits.inspected_tokens:,}; show fewer parts",
-            code="too_much_to_inspect",
-            field="show",
-        )
-    encoder, decoder, cross = (
-        each * model.attention_heads
-        for each in (
-            model.encoder_layers * size * size,
-            model.decoder_layers * length * length,
-            model.decoder_layers * length * size,
-        )
-    )
-    if call.frames is not None and encoder > MOST_WEIGHTS:
+    show, translator = inspection.call.show, inspection.translator
+    model, tokenizer = translator.config.model, translator.checkpoint.target_tokenizer
+    length = len(tokenizer.encode(target)) + 1 if isinstance(target, str) else len(target.ids)
+    size = _positions(inspection, source)
+    passes = 1 + sum({"prior": 1, "input-gradient": length}.get(part, 0) for part in show)
+    passes += size * sum(part.startswith("occlusion") for part in show)
+    encoder = model.encoder_layers * model.attention_heads * size * size
+    if isinstance(source, Frames) and encoder > MAX_WEIGHTS:
         encoder = 0  # the trace leaves it out
-    numbers = encoder + decoder + cross if "attention" in call.show else 0
-    if numbers > limits.inspected_numbers:
-        raise RequestError(
-            413,
-            f"show: attention has {numbers:,} numbers, expected at most {limits.inspected_numbers:,}; "
+    weights = encoder + model.decoder_layers * model.attention_heads * length * (length + size)
+    for count, maximum, what, cure in (
+        ((size + length) * passes, limits.inspected_tokens, "its passes read {} tokens", "show fewer parts"),
+        (
+            weights if "attention" in show else 0,
+            limits.inspected_numbers,
+            "attention has {} numbers",
             "show all parts but attention",
-            code="too_much_to_inspect",
-            field="show",
-        )
-
-
-def _field(reason: str, call: ResolvedInspection) -> str:
-    """Return the field of the request that an error of an inspection is about; empty if it is about none."""
-    place = reason.partition(":")[0]
-    own = "text" if call.frames is None else "file"
-    return {"source": own, "show": "show", "target": "translation", "reference": "reference"}.get(place, "")
+        ),
+    ):
+        if count > maximum:
+            reason = f"show: {what.format(f'{count:,}')}, expected at most {maximum:,}; {cure}"
+            raise RequestError(413, reason, code="too_much_to_inspect", field="show")

@@ -1,71 +1,17 @@
 """Language codes: which of a server's languages a client means, and the names and codes that clients know."""
 
+import json
 from collections.abc import Iterable
+from importlib.resources import files
 from typing import Final
 
 from translume.text.sentences import ALIASES
 
-NAMES: Final = {
-    "ar": "Arabic",
-    "bg": "Bulgarian",
-    "bn": "Bengali",
-    "ca": "Catalan",
-    "cs": "Czech",
-    "da": "Danish",
-    "de": "German",
-    "el": "Greek",
-    "en": "English",
-    "eo": "Esperanto",
-    "es": "Spanish",
-    "et": "Estonian",
-    "eu": "Basque",
-    "fa": "Persian",
-    "fi": "Finnish",
-    "fr": "French",
-    "ga": "Irish",
-    "gl": "Galician",
-    "he": "Hebrew",
-    "hi": "Hindi",
-    "hr": "Croatian",
-    "hu": "Hungarian",
-    "id": "Indonesian",
-    "is": "Icelandic",
-    "it": "Italian",
-    "ja": "Japanese",
-    "ko": "Korean",
-    "lt": "Lithuanian",
-    "lv": "Latvian",
-    "mk": "Macedonian",
-    "ms": "Malay",
-    "nb": "Norwegian Bokmål",
-    "nl": "Dutch",
-    "nn": "Norwegian Nynorsk",
-    "pl": "Polish",
-    "pt": "Portuguese",
-    "pt-br": "Portuguese (Brazil)",
-    "ro": "Romanian",
-    "ru": "Russian",
-    "sk": "Slovak",
-    "sl": "Slovenian",
-    "sq": "Albanian",
-    "sr": "Serbian",
-    "sv": "Swedish",
-    "sw": "Swahili",
-    "ta": "Tamil",
-    "th": "Thai",
-    "tl": "Tagalog",
-    "tr": "Turkish",
-    "uk": "Ukrainian",
-    "ur": "Urdu",
-    "vi": "Vietnamese",
-    "zh-hans": "Chinese",
-    "zh-hant": "Chinese (traditional)",
-}
+NAMES: Final[dict[str, str]] = json.loads(files(__package__).joinpath("language_names.json").read_bytes())
+"""English names of languages, by code in lower case."""
 TRADITIONAL: Final = frozenset({"hant", "tw", "hk", "mo"})
 """Scripts and regions of Traditional Chinese; other Chinese is simplified."""
-
-
-MOST_SUBTAGS: Final = 8
+MAX_SUBTAGS: Final = 8
 """Parts of a code that are compared with known ones; a longer beginning is no code."""
 
 
@@ -89,9 +35,9 @@ def find_language(code: str, known: Iterable[str]) -> str | None:
     """
     codes = {_normal(each): each for each in reversed([*known])}
     parts = _normal(code).split("-")
-    for count in range(min(len(parts), MOST_SUBTAGS), 0, -1):
-        if (found := codes.get("-".join(parts[:count]))) is not None:
-            return found
+    for count in range(min(len(parts), MAX_SUBTAGS), 0, -1):
+        if (language := codes.get("-".join(parts[:count]))) is not None:
+            return language
     if code.strip().lower() != parts[0]:
         return None
     return next((each for normal, each in reversed(codes.items()) if normal.partition("-")[0] == parts[0]), None)
@@ -100,9 +46,8 @@ def find_language(code: str, known: Iterable[str]) -> str | None:
 def _normal(code: str) -> str:
     """Return a code in lower case and with hyphens, and one code for each script of Chinese."""
     first, *rest = code.strip().lower().replace("_", "-").split("-")
-    first, *own = ALIASES.get(first, first).split("-")
-    rest = own + rest
-    return "-".join(["zh", "hant" if TRADITIONAL & {*rest} else "hans"] if first == "zh" else [first, *rest])
+    first, *subtags = [*ALIASES.get(first, first).split("-"), *rest]
+    return "-".join(["zh", "hant" if TRADITIONAL & {*subtags} else "hans"] if first == "zh" else [first, *subtags])
 
 
 def _cased(part: str) -> str:

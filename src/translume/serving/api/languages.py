@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from starlette.concurrency import run_in_threadpool
 
+from translume.documents.html import HtmlText
 from translume.serving.api.errors import RequestError
-from translume.serving.api.language_codes import find_language, name_of
+from translume.serving.api.language_codes import find_language
+from translume.serving.api.language_codes import name_of as name_of
 from translume.serving.server import Server
-from translume.serving.workers.models import Served
 from translume.text.sentences import iso_code
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ LONGEST: Final = 2000
 """Characters at the beginning of a text that detection reads."""
 UNKNOWN: Final[dict[str, Any]] = {"confidence": 0.0, "language": "en"}
 """The result for a text without a language."""
-MOST_DETECTED: Final = 3
+MAX_DETECTED: Final = 3
 
 
 class Detector(Protocol):
@@ -58,7 +59,7 @@ def installed_detector() -> Detector | None:
     return Lingua()
 
 
-def between(server: Server, source: str, target: str) -> Served | None:
+def between(server: Server, source: str, target: str) -> Any:
     """Return the model from one language to another; None if both are the same language.
 
     Raises RequestError (400) in LibreTranslate's words if the server does not have them.
@@ -88,14 +89,17 @@ def sources_into(target: str, server: Server) -> list[str]:
     return [source for source, targets in sources.items() if find_language(target, targets) is not None]
 
 
-async def detect_source(texts: Sequence[str], target: str, server: Server, detector: Detector | None) -> dict[str, Any]:
+async def detect_source(
+    texts: Sequence[str], target: str, server: Server, detector: Detector | None, *, html: bool = False
+) -> dict[str, Any]:
     """Return the most probable source language of all texts and its confidence, as LibreTranslate writes it.
 
+    html: whether texts are HTML, whose visible texts count.
     If nothing can be detected, that is a language with a model into `target`, English first.
     """
-    found = await detect("\n".join(texts), server, detector)
-    if found:
-        return found[0]
+    text = "\n".join(await run_in_threadpool(_visible, texts) if html else texts)
+    if languages := await detect(text, server, detector):
+        return languages[0]
     into = sources_into(target, server)
     first = UNKNOWN["language"] if UNKNOWN["language"] in into or not into else into[0]
     return {**UNKNOWN, "language": first}
@@ -115,7 +119,11 @@ async def detect(text: str, server: Server, detector: Detector | None) -> list[d
         )
     found = await run_in_threadpool(detector.languages, text, list(server.models.sources()))
     best = [{"confidence": round(100 * probability, 1), "language": code} for code, probability in found]
-    return best[:MOST_DETECTED]
+    return best[:MAX_DETECTED]
+
+
+def _visible(texts: Sequence[str]) -> list[str]:
+    return [segment.text for text in texts for segment in HtmlText.from_string(text).segments]
 
 
 @functools.lru_cache(maxsize=4)

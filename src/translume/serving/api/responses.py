@@ -1,23 +1,83 @@
-"""Responses of the HTTP API: the models that describe them in /openapi.json, and how they are written.
+"""Responses of the HTTP API: models that describe them in /openapi.json, and its descriptions of errors.
 
-Tests compare every response with its model; the server itself writes JSON without building the models.
+Routes return what these models describe as `Response`, so that FastAPI neither validates nor copies it.
 """
 
-import json
-import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
-from starlette.responses import Response
-from starlette.types import Scope
 
-from translume.serving.access.limits import Limits
-from translume.serving.api.errors import DEEPL, RequestError
+from translume.serving.api.body import FORM, JSON
+from translume.serving.api.requests import RequestBody
+from translume.serving.settings import Limits
 
-CHUNKED_DEPTH: Final = 2
-"""Depth down to which JSON is written in chunks: json.dumps holds the interpreter lock until it returns."""
+Responses = dict[int | str, dict[str, Any]]
+"""Descriptions of a route's responses by status, as FastAPI takes them."""
+REASONS: Final = {
+    400: "The body is not a JSON object or form with valid Unicode text, or a field of a form is missing.",
+    401: "The API key is missing or unknown, and the server requires one.",
+    403: "The request needs more characters than the key's daily quota, a web page of another site sent it, "
+    "or the server does not offer this.",
+    404: "No such model, language pair or file.",
+    408: "The body arrived too slowly.",
+    409: "The file is not translated yet.",
+    413: "The body, a list or a text is too long, or an inspection would be too expensive.",
+    415: "The body or the file has an unsupported type.",
+    421: "The Host header has a name that the server does not have.",
+    422: "A field is unknown, missing or invalid, or a sentence is longer than the model's maximum.",
+    429: "The key's requests or characters are used up; Retry-After says when to try again.",
+    456: "The text has more characters than are left of the key's daily quota.",
+    500: "An internal error; the server's log has its traceback.",
+    501: "The server cannot detect languages.",
+    503: "The server is overloaded or shutting down; Retry-After says when to try again.",
+    504: "The request did not finish before its deadline.",
+    507: "There is no space for the translated file.",
+}
+"""Descriptions of the error statuses."""
+ALWAYS: Final = (421, 500, 503)
+"""Error statuses of every route."""
+KEYED: Final = (400, 401, 403, *ALWAYS)
+"""Error statuses of a route that requires a key."""
+READ: Final = (408, 413, 429, *KEYED)
+"""Error statuses of a route that reads a body and charges it to a key."""
+WORKED: Final = (404, 415, 422, 504, *READ)
+"""Error statuses of a route of API v1 that uses a model."""
+FETCHED: Final = (404, 409, 422, 504, 507, *ALWAYS)
+"""Error statuses of a route that returns a translated file."""
+RETRY_AFTER: Final = {"description": "Seconds after which to try again.", "schema": {"type": "integer", "minimum": 0}}
+
+
+def errors(*statuses: int) -> Responses:
+    """Describe a route's errors."""
+    return {
+        status: {"description": REASONS[status], "content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}}
+        | ({"headers": {"Retry-After": RETRY_AFTER}} if status in (429, 503) else {})
+        for status in sorted(set(statuses))
+    }
+
+
+def with_media(schema: "type[ResponseBody] | None", *kinds: str) -> Responses:
+    """Describe a response in other media types than JSON.  schema: None for text or the bytes of a file."""
+    values: dict[str, Any] = {"type": "string"} if schema is None else schema.model_json_schema()
+    return {200: {"content": {kind: {"schema": values} for kind in kinds}}}
+
+
+def example(model: type[RequestBody]) -> dict[str, Any]:
+    """Add an example to the description of a JSON body that FastAPI reads."""
+    return {"requestBody": {"content": {JSON: {"example": model.example}}}}
+
+
+def described(model: type[RequestBody], *kinds: str) -> dict[str, Any]:
+    """Describe a body that has several media types, or a form with a file."""
+    schema = model.model_json_schema()
+    if FORM in kinds:
+        schema["properties"] = {"file": {"type": "string", "format": "binary"}, **schema["properties"]}
+        schema["required"] = ["file", *schema.get("required", [])]
+    content: dict[str, Any] = {kind: {"schema": schema} for kind in kinds}
+    content[kinds[0]]["example"] = model.example
+    return {"requestBody": {"required": True, "content": content}}
+
 
 Count = Annotated[int, Field(ge=0)]
 Nats = Annotated[float | None, Field(description="Nats; null is −∞.")]
@@ -226,40 +286,6 @@ class GenerateEvent(ResponseBody):
     event: Literal["text", "done", "error"]
     data: str
     """JSON: {place, text} with the next part of a prompt's text; the response of /v1/generate; an `Error`."""
-
-
-class ChatMessage(ResponseBody):
-    """A message of a chat."""
-
-    role: Literal["assistant"]
-    content: str
-
-
-class ChatChoice(ResponseBody):
-    """The text of a chat completion."""
-
-    index: Count
-    message: ChatMessage
-    finish_reason: Literal["stop", "length"]
-
-
-class ChatUsage(ResponseBody):
-    """Numbers of tokens."""
-
-    prompt_tokens: Count
-    completion_tokens: Count
-    total_tokens: Count
-
-
-class ChatResponse(ResponseBody):
-    """The response of /v1/chat/completions; streamed responses have `data: [DONE]` at the end, as OpenAI's have."""
-
-    id: str
-    object: Literal["chat.completion"]
-    created: Count
-    model: str
-    choices: list[ChatChoice]
-    usage: ChatUsage
 
 
 class InspectResponse(ResponseBody):
@@ -510,38 +536,3 @@ class TranslatedFile(ResponseBody):
     model_config = ConfigDict(alias_generator=to_camel)
 
     translated_file_url: str
-
-
-def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a value as JSON with a newline at the end. Infinities and NaN become null."""
-    text = _text(finite(value), CHUNKED_DEPTH)
-    return Response(
-        f"{text}\n".encode(), status_code=status, headers=dict(headers or {}), media_type="application/json"
-    )
-
-
-def error_response(error: RequestError, scope: Scope) -> Response:
-    """Return the response for an error, and record its code for the log."""
-    scope.get("translume.note", {})["code"] = error.code
-    message = {"message": str(error)} if scope["path"].startswith(DEEPL) else {}
-    return json_response({**error.to_dict(), **message}, error.status, error.headers)
-
-
-def finite(value: Any) -> Any:
-    """Return the value with None in place of numbers that JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return value
-
-
-def _text(value: Any, depth: int) -> str:
-    """Return the text of `json.dumps`, written in chunks down to `depth`."""
-    if depth and isinstance(value, dict):
-        return f"{{{', '.join(f'{_text(name, 0)}: {_text(each, depth - 1)}' for name, each in value.items())}}}"
-    if depth and isinstance(value, list):
-        return f"[{', '.join(_text(each, depth - 1) for each in value)}]"
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)

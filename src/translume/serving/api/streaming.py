@@ -1,13 +1,11 @@
-"""Server-sent events of /v1/translate/stream: stable prefixes of translations, and at the end the full response.
+"""Server-sent events: texts while they are being searched, and at the end the full response.
 
-A `prefix` event has the beginning of a text's translation. It is final: later events only extend it.
+What was sent is final: later events only extend it.
 """
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,100 +13,103 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from translume.errors import TranslumeError
-from translume.serving.api.errors import RequestError
-from translume.serving.api.responses import finite
+from translume.serving.api.errors import noted_error, to_json
 from translume.serving.api.texts import SplitTexts
-from translume.serving.server import Server
-from translume.serving.workers.work import Part, Translating
-from translume.translator import TextHypothesis, Translation
+from translume.translator import Generation, TextHypothesis, Translation
+
+Event = tuple[str, Any]
+"""The name and the JSON value of an event."""
 
 
-def stream(
-    server: Server,
-    request: Request,
-    work: Translating,
-    split: SplitTexts,
-    respond: Callable[[list[Translation]], Any],
-) -> StreamingResponse:
-    """Return a stream of events: `prefix` (index of a text, its prefix), then `done` or `error`.
+class Progress:
+    """The latest text of each item of a request, so a slow reader does not make it grow.
 
-    respond: returns the full response from the translations of the texts.
-    Raises RequestError if the work cannot be submitted.
-    """
-    prefixes = Prefixes(split)
-    results = server.partial_results(
-        request, work, prefixes.parts, prefixes.changed, split.texts.timeout_seconds, split.names
-    )
-
-    async def events() -> AsyncIterator[bytes]:
-        found: Sequence[Translation | None] = ()
-        try:
-            async for found in results:
-                for place, text in prefixes.updates(found):
-                    yield event("prefix", {"place": place, "text": text})
-            yield event("done", respond(split.join([each for each in found if each], work.settings.nbest)))
-        except TranslumeError as error:
-            known = error if isinstance(error, RequestError) else RequestError(422, str(error))
-            # The response started with status 200; metrics, log and quota record the real status.
-            request.scope.get("translume.note", {}).update(status=known.status, code=known.code)
-            yield event("error", known.to_dict())
-
-    return StreamingResponse(events(), media_type="text/event-stream")
-
-
-def event(kind: str, value: Any) -> bytes:
-    """Return one event; its data is one line of JSON."""
-    text = json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
-    return f"event: {kind}\ndata: {text}\n\n".encode()
-
-
-class Prefixes:
-    """The stable prefixes of the translations of texts while they are being searched.
-
-    It keeps only the latest prefix of each line, so a slow reader does not make it grow. The working thread reports
-    prefixes of lines; everything else runs in the event loop that created it.
+    The working thread reports texts; everything else runs in the event loop that created it.
     """
 
-    def __init__(self, split: SplitTexts) -> None:
+    def __init__(self, count: int) -> None:
+        """count: number of items."""
         self.changed = asyncio.Event()
-        """Set when a prefix may have grown."""
-        self._split, self._loop = split, asyncio.get_running_loop()
-        self._of_lines = ["" for _ in split.parts]
-        self._sent = [0 for _ in split.paragraphs]
+        """Set when a text may have grown."""
+        self.texts = [""] * count
+        self._loop = asyncio.get_running_loop()
 
-    @property
-    def parts(self) -> list[Part]:
-        """The lines of all texts, which report their prefixes here."""
-        return [replace(part, on_prefix=partial(self._report, place)) for place, part in enumerate(self._split.parts)]
+    def reporter(self, place: int) -> Callable[[str], None]:
+        """Return a function that threads call with the text of an item."""
+        return partial(self._report, place)
 
-    def updates(self, found: Sequence[Translation | None]) -> list[tuple[int, str]]:
-        """Return the index and the prefix of each text whose prefix has grown since the last call.
-
-        found: the translations of the lines that are finished.
-        """
-        updates, first = [], 0
-        for place, paragraphs in enumerate(self._split.paragraphs):
-            last = first + len(paragraphs.lines)
-            known = next((line + 1 for line in range(first, last) if found[line] is None), last)
-            lines = [
-                _as_translation(prefix) if whole is None else _as_translation(whole.text) if whole.hypotheses else whole
-                for prefix, whole in zip(self._of_lines[first:known], found[first:known], strict=True)
-            ]
-            text = self._split.prefix(place, lines) if lines else ""
-            if len(text) > self._sent[place]:
-                self._sent[place] = len(text)
-                updates.append((place, text))
-            first = last
-        return updates
-
-    def _report(self, line: int, text: str) -> None:
-        # A batch that is repeated after a failure reports the same prefixes again.
-        if len(text) > len(self._of_lines[line]):
-            self._of_lines[line] = text
+    def _report(self, place: int, text: str) -> None:
+        # A batch that is repeated after a failure reports the same texts again.
+        if len(text) > len(self.texts[place]):
+            self.texts[place] = text
             if not self.changed.is_set():
                 # The loop is closed if the server was stopped meanwhile.
                 with contextlib.suppress(RuntimeError):
                     self._loop.call_soon_threadsafe(self.changed.set)
+
+
+def stream(request: Request, events: AsyncIterator[Event]) -> StreamingResponse:
+    """Return a response of events; an error becomes the last one, `error`."""
+
+    async def written() -> AsyncIterator[bytes]:
+        try:
+            async for kind, value in events:
+                yield _event(kind, value)
+        except TranslumeError as error:
+            yield _event("error", noted_error(request, error).to_dict())
+
+    return StreamingResponse(written(), media_type="text/event-stream")
+
+
+def _event(kind: str, value: Any) -> bytes:
+    """Return one event; its data is one line of JSON."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), to_json(value))
+
+
+async def prefix_events(
+    results: AsyncIterator[Sequence[Translation | None]],
+    progress: Progress,
+    split: SplitTexts,
+    respond: Callable[[Sequence[Translation]], Any],
+) -> AsyncIterator[Event]:
+    """Yield `prefix` with the stable beginning of a text's translation, then `done`.
+
+    results: of the lines, None for those that are not finished.  respond: returns the response from all lines.
+    """
+    sent = [0] * len(split.paragraphs)
+    done: Sequence[Translation | None] = ()
+    async for done in results:
+        first = 0
+        for place, paragraphs in enumerate(split.paragraphs):
+            last = first + len(paragraphs.lines)
+            known = next((line + 1 for line in range(first, last) if done[line] is None), last)
+            lines = [
+                _as_translation(prefix) if line is None else _as_translation(line.text) if line.hypotheses else line
+                for prefix, line in zip(progress.texts[first:known], done[first:known], strict=True)
+            ]
+            text = split.prefix(place, lines) if lines else ""
+            if len(text) > sent[place]:
+                sent[place] = len(text)
+                yield "prefix", {"place": place, "text": text}
+            first = last
+    yield "done", respond([line for line in done if line is not None])
+
+
+async def text_events(
+    results: AsyncIterator[Sequence[Generation | None]],
+    progress: Progress,
+    respond: Callable[[Sequence[Generation]], Any],
+) -> AsyncIterator[Event]:
+    """Yield `text` with the next part of a prompt's text, then `done`. Parameters are those of `prefix_events`."""
+    sent = [0] * len(progress.texts)
+    done: Sequence[Generation | None] = ()
+    async for done in results:
+        for place, generation in enumerate(done):
+            text = progress.texts[place] if generation is None else generation.text
+            if len(text) > sent[place]:
+                yield "text", {"place": place, "text": text[sent[place] :]}
+                sent[place] = len(text)
+    yield "done", respond([generation for generation in done if generation is not None])
 
 
 def _as_translation(text: str) -> Translation:

@@ -1,12 +1,20 @@
 """Texts of a request as lines or sentences, and their translations joined again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final, TypeVar
 
-from translume.serving.access.limits import Limits
+from starlette.concurrency import run_in_threadpool
+
 from translume.serving.api.errors import RequestError
+from translume.serving.settings import Limits
 from translume.serving.workers.work import Paragraphs, Part
 from translume.translator import Translation
+
+SHORT: Final = 2000
+"""Characters of texts that are split, and of responses that are written, by the event loop."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +47,14 @@ class RequestTexts:
         return SplitTexts(texts=self, paragraphs=tuple(paragraphs))
 
     def _check(self, count: int, limits: Limits) -> None:
-        if count > limits.lines:
-            unit = "lines" if self.language is None else "sentences"
-            reason = f"{self.field}: found {count:,} {unit}, expected at most {limits.lines:,}"
-            raise RequestError(413, reason, code="too_many_lines", field=self.field)
+        check_lines(count, self.field, "lines" if self.language is None else "sentences", limits)
+
+
+def check_lines(count: int, field: str, unit: str, limits: Limits) -> None:
+    """Raise RequestError (413) if the texts of a field have too many lines or sentences."""
+    if count > limits.lines:
+        reason = f"{field}: found {count:,} {unit}, expected at most {limits.lines:,}"
+        raise RequestError(413, reason, code="too_many_lines", field=field)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +70,17 @@ class SplitTexts:
         constraints = self.texts.constraints or ((),) * len(self.paragraphs)
         return [
             Part(text=line, first=not place, constraints=phrases)
-            for each, own in zip(self.paragraphs, constraints, strict=True)
-            for place, (line, phrases) in enumerate(zip(each.lines, _distributed(own, each.lines), strict=True))
+            for each, of_text in zip(self.paragraphs, constraints, strict=True)
+            for place, (line, phrases) in enumerate(zip(each.lines, _distributed(of_text, each.lines), strict=True))
         ]
 
     @property
     def names(self) -> list[str]:
         """The name of each line in error messages: the field of its text, and its position if the text has several."""
-        field, several = self.texts.field, self.texts.several
+        fields = field_names(self.texts.field, len(self.paragraphs), several=self.texts.several)
         return [
-            f"{name}: {inside}" if inside else name
-            for place, each in enumerate(self.paragraphs)
-            for name in (f"{field}[{place}]" if several else field,)
+            f"{field}: {inside}" if inside else field
+            for field, each in zip(fields, self.paragraphs, strict=True)
             for inside in each.names
         ]
 
@@ -92,6 +103,16 @@ class SplitTexts:
         return part.join(self.texts.texts[place], lines, 1).text.rstrip()
 
 
+async def in_thread(size: int, function: Callable[[], T]) -> T:
+    """Return what a function returns, called in a thread unless it works on few characters: a thread takes longer."""
+    return function() if size <= SHORT else await run_in_threadpool(function)
+
+
+def field_names(field: str, count: int, *, several: bool) -> list[str]:
+    """Return the name of each text of a field in error messages."""
+    return [f"{field}[{place}]" for place in range(count)] if several else [field] * count
+
+
 def _lines_in(text: str) -> int:
     """Return the number of lines that are not blank. The ends of lines are those of `Paragraphs`."""
     return sum(1 for line in text.replace("\r", "\n").split("\n") if line and not line.isspace())
@@ -100,8 +121,7 @@ def _lines_in(text: str) -> int:
 def _distributed(phrases: Sequence[str], lines: Sequence[str]) -> list[tuple[str, ...]]:
     """Assign each phrase to the first source line that contains it, ignoring case; otherwise to the first line."""
     assigned: list[list[str]] = [[] for _ in lines]
-    for phrase in phrases:
+    for phrase in phrases if lines else ():
         place = next((place for place, line in enumerate(lines) if phrase.casefold() in line.casefold()), 0)
-        if assigned:
-            assigned[place].append(phrase)
+        assigned[place].append(phrase)
     return [tuple(each) for each in assigned]

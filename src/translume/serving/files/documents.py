@@ -1,113 +1,122 @@
-"""Read and write documents in processes of their own, with a deadline."""
+"""Read and write uploaded files in processes of their own, with a deadline and a limit of memory."""
 
-import threading
+import asyncio
+import os
+import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
 
 from translume.documents.segments import Segment
-from translume.documents.worker import decode_segment
-from translume.processes import ChildProcess, Message, ProcessLostError
+from translume.errors import DataError
+from translume.parallel import ProcessLostError, WorkerPool
 from translume.serving.api.errors import RequestError
+from translume.serving.files import parsing
+from translume.serving.settings import Limits
+from translume.sources import Frames, describe
 
 AT_ONCE: Final = 2
-"""Documents that are read or written at a time. Others wait."""
+"""Files that are read or written at a time. Others wait."""
 REUSED_SECONDS: Final = 0.5
-"""A process whose last document took longer is not used again: it may hold much memory."""
-MODULE: Final = "translume.documents.worker"
+"""A process whose last file took longer is not used again: it may hold much memory."""
+DOCUMENTS, FRAMES = "translume.documents.files", "translume.sources.headers"
+"""The modules that processes import for documents and for other files."""
 
-Poll = Callable[[], object]
+
+class _Process:
+    """A process that reads files. Call `end` at the end."""
+
+    def __init__(self, module: str) -> None:
+        self._pool = WorkerPool(1, partial(parsing.start, module))
+        self._id = self._pool.submit(parsing.process_id, None)()
+
+    def run(self, function: Callable[[int, Any], Any], item: Any) -> Any:
+        """Return what a function of `parsing` returns; ProcessLostError if the process ends before."""
+        return self._pool.submit(function, item)()
+
+    def end(self) -> None:
+        """End the process, even in the middle of native code."""
+        with suppress(ProcessLookupError):
+            os.kill(self._id, signal.SIGKILL)
+        self._pool.close()
 
 
 class DocumentProcesses:
-    """Processes that read and write documents. Threads may share it. Call `close` at the end."""
+    """Processes that read and write files for the requests of an event loop. Call `close` at the end.
+
+    Methods raise RequestError: 422 if a file takes too long or ends its process, and 503 if others take too long.
+    """
 
     def __init__(self, seconds: float) -> None:
-        """seconds: time limit of a document."""
+        """seconds: time limit of a file."""
         self._seconds = seconds
-        self._turns = threading.BoundedSemaphore(AT_ONCE)
-        self._lock = threading.Lock()
-        self._idle: list[ChildProcess] = []
-        self._closed = False
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._idle: dict[str, _Process] = {}
 
-    def read(self, suffix: str, data: bytes, most: int, poll: Poll = lambda: None) -> list[Segment]:
-        """Return the segments of a document with at most `most` characters.
+    async def read(self, suffix: str, content: bytes, maximum: int) -> list[Segment]:
+        """Return the segments of a document with at most `maximum` characters.
 
-        poll: called several times a second; may raise.
-        Raises DocumentError for an invalid one, and RequestError: 413 for too much text, 422 if it takes too long or
-        ends its process, and 503 if others take too long.
+        Raises DocumentError for an invalid one, and RequestError (413) for too much text.
         """
-        found: list[Segment] = []
-        for message in self._responses("read", {"suffix": suffix}, data, poll):
-            characters = message.values.get("characters", 0)
-            if characters > most:
-                reason = f"file: found {characters:,} characters, expected at most {most:,}"
-                raise RequestError(413, reason, code="text_too_long", field="file")
-            found += map(decode_segment, message.values.get("segments", ()))
-        return found
+        segments = await self._run(DOCUMENTS, parsing.read_document, (suffix, content, maximum))
+        if isinstance(segments, int):
+            reason = f"file: found {segments:,} characters, expected at most {maximum:,}"
+            raise RequestError(413, reason, code="text_too_long", field="file")
+        return list(segments)
 
-    def write(self, suffix: str, data: bytes, runs: Sequence[Sequence[str]], poll: Poll = lambda: None) -> bytes:
-        """Return a document with other texts: the runs of each segment. Errors are those of `read`."""
-        written = b""
-        for message in self._responses("write", {"suffix": suffix, "runs": runs}, data, poll):
-            written = message.body
+    async def write(self, suffix: str, content: bytes, runs: Sequence[Sequence[str]]) -> bytes:
+        """Return a document with other texts: the runs of each segment."""
+        written: bytes = await self._run(DOCUMENTS, parsing.write_document, (suffix, content, runs))
         return written
 
-    def close(self) -> None:
-        """End all idle processes; others end with their document."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for child in idle:
-            child.close()
-
-    def _responses(self, method: str, values: dict[str, object], data: bytes, poll: Poll) -> Iterator[Message]:
-        with self._turn(poll), self._leased() as child:
-            deadline = time.monotonic() + self._seconds
-
-            def check() -> None:
-                poll()
-                if time.monotonic() > deadline:
-                    raise RequestError(
-                        422, f"file: not processed after {self._seconds:g} s", code="file_too_complex", field="file"
-                    )
-
-            try:
-                yield from child.request(method, values, data).responses(poll=check)
-            except ProcessLostError:
-                raise RequestError(
-                    422, "file: the process that read it ended", code="file_too_complex", field="file"
-                ) from None
-
-    @contextmanager
-    def _turn(self, poll: Poll) -> Iterator[None]:
-        until = time.monotonic() + self._seconds
-        while not self._turns.acquire(timeout=0.05):
-            poll()
-            if time.monotonic() > until:
-                raise RequestError(503, "other files are being read; try later", code="queue_full", retry_after=5)
+    async def read_frames(self, served: Any, content: bytes, limits: Limits) -> Frames:
+        """Return the frames of a file for a model. Raises RequestError if it is too large (413) or invalid (422)."""
+        seconds = min(limits.seconds, served.facts["reads"].get("seconds", limits.seconds))
+        source = served.model.config.data.source.within(seconds=seconds, pixels=limits.pixels)
         try:
-            yield
+            values = await self._run(FRAMES, parsing.read_frames, (source, content, limits.unpacked_bytes))
+        except DataError as error:
+            reason, _, setting = str(error).removeprefix(f"{describe(content)}: ").partition(" (data.source.")
+            large = setting.startswith("max_")
+            code = "file_too_large" if large else "invalid_file"
+            raise RequestError(413 if large else 422, f"file: {reason}", code=code, field="file") from None
+        return Frames(np.asarray(values, np.float32))
+
+    async def _run(self, module: str, function: Callable[[int, Any], Any], item: Any) -> Any:
+        """Return what a function of `parsing` returns. The process is used again only if that took a short time."""
+        try:
+            await asyncio.wait_for(self._turns.acquire(), self._seconds)
+        except TimeoutError:
+            reason = "other files are being read; try later"
+            raise RequestError(503, reason, code="queue_full", retry_after=5) from None
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, None)
+        process: _Process | None = None
+        kept = False
+        try:
+            reader: _Process = self._idle.pop(module) if module in self._idle else await in_thread(_Process, module)
+            process = reader
+            started = time.monotonic()
+            result = await asyncio.wait_for(in_thread(reader.run, function, item), self._seconds)
+            kept = time.monotonic() - started < REUSED_SECONDS and module not in self._idle
+            return result
+        except TimeoutError:
+            reason = f"file: not processed after {self._seconds:g} s"
+            raise RequestError(422, reason, code="file_too_complex", field="file") from None
+        except ProcessLostError:
+            reason = "file: the process that read it ended"
+            raise RequestError(422, reason, code="file_too_complex", field="file") from None
         finally:
             self._turns.release()
+            if process is not None and kept:
+                self._idle[module] = process
+            elif process is not None:
+                in_thread(process.end)
 
-    @contextmanager
-    def _leased(self) -> Iterator[ChildProcess]:
-        """Yield an idle process or a new one. After an error or a large document it is killed."""
-        with self._lock:
-            child = self._idle.pop() if self._idle else None
-        if child is None or child.ended:
-            child = ChildProcess(MODULE)
-        started, keep = time.monotonic(), False
-        try:
-            yield child
-            keep = time.monotonic() - started < REUSED_SECONDS
-        finally:
-            with self._lock:
-                keep = keep and not self._closed and not self._idle
-                if keep:
-                    self._idle.append(child)
-            if not keep:
-                child.kill()
-                child.wait()
+    def close(self) -> None:
+        """End all idle processes; others end with their file."""
+        while self._idle:
+            self._idle.popitem()[1].end()

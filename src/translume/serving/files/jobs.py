@@ -1,34 +1,39 @@
-"""Jobs that translate files in the background, one after another.
+"""Jobs that translate files in the background, one after another in each process.
 
-An uploaded file exists only in memory. Its result is written to a private folder, and deleted after `kept_seconds`,
-when newer results need the space, when its client deletes it, or when the server ends.
+An uploaded file exists only in memory. The status of a job and its result lie in a private folder that all processes of
+a server read. They are deleted after `kept_seconds`, when newer results need the space, when the client deletes them,
+or when the server ends.
 """
 
+import asyncio
 import contextlib
 import fcntl
+import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import tempfile
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from starlette.concurrency import run_in_threadpool
+
 from translume.atomic import replace_file
+from translume.documents.files import FORMATS
 from translume.documents.sentences import SplitSegments
-from translume.serving.access.clients import check_share
-from translume.serving.access.limits import Limits
+from translume.errors import TranslumeError
+from translume.serving.access.quotas import check_share
+from translume.serving.api.decoding import settings_with, split_language
 from translume.serving.api.errors import RequestError, as_request_error
 from translume.serving.files.documents import DocumentProcesses
-from translume.serving.workers.scheduler import Scheduler, Work, public_error
-from translume.serving.workers.work import Part
+from translume.serving.server import Server
+from translume.serving.workers.work import Part, Translating
 from translume.translator import Translation
 
 GROUP: Final = 64
@@ -40,288 +45,289 @@ With 64, a Multi30k model of 2.6 M parameters takes 12 % less processor time (no
 requests wait up to 0.6 s instead of 0.2 s.
 """
 RETRY_SECONDS: Final = 0.2
-"""Interval between attempts while the queue is full, and between cancel checks."""
+"""Interval between attempts while the queue is full."""
 SWEEP_SECONDS: Final = 5.0
 """Interval between deletions of expired results."""
-MOST_KEPT: Final = 1000
-"""Most finished jobs that are kept."""
+MAX_KEPT: Final = 1000
+"""Maximum number of finished jobs that are kept."""
 FOLDER_PREFIX: Final = "translume-files-"
+_ID: Final = re.compile("[A-Za-z0-9_-]{32}")
 
 log = logging.getLogger("translume.serving")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileTask:
-    """A file to be translated.  language: whose rules split its text into sentences; None if it is not split.
-
-    work: returns the scheduler's work for sentences with markup (True) or without; None to return the file unchanged.
-    client: who uploaded it; empty if that is unknown.
-    """
+class Upload:
+    """An uploaded document.  name: without its suffix.  texts: of its segments.  client: empty if it is unknown."""
 
     name: str
     suffix: str
-    data: bytes
-    language: str | None = ""
-    work: Callable[[bool], Work] | None = None
+    content: bytes
+    texts: tuple[str, ...] = ()
     client: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """A file that is being translated.
+    """A file that is being translated, as it is stored in status.json.
 
-    lines, done: number of sentences (None until the file has been read), and of translated ones.
-    finished: cancelled when the client gives up.  kept_until: on the clock of `time.monotonic`; 0 until finished.
+    sentences, done: number of sentences (None until the file has been read), and of translated ones.
+    until: when its result is deleted, or its deadline, in seconds since 1970.  size: of the result, in bytes.
+    error: of a failed job: the arguments of `RequestError`; empty for others.
     """
 
     id: str
     name: str
     suffix: str
-    deadline: float
-    client: str = ""
-    finished: "Future[None]" = field(default_factory=Future)
-    lines: int | None = None
+    client: str
+    until: float
+    status: str = "waiting"
+    sentences: int | None = None
     done: int = 0
-    kept_until: float = 0.0
     size: int = 0
+    error: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def status(self) -> str:
-        """One of waiting, working, done and failed."""
-        if not self.finished.done():
-            return "waiting" if self.lines is None else "working"
-        return "done" if not self.finished.cancelled() and self.finished.exception() is None else "failed"
+    def ended(self) -> bool:
+        """Whether the job is done or failed."""
+        return self.status in ("done", "failed")
 
-    @property
-    def error(self) -> RequestError | None:
-        """The error of a failed job."""
-        if not self.finished.done() or self.finished.cancelled():
-            return None
-        error = self.finished.exception()
-        return as_request_error(error) if isinstance(error, Exception) else None
+    def fail(self, error: RequestError) -> None:
+        """Record the error of the job."""
+        names = ("status", "code", "field", "retry_after")
+        self.status, self.error = "failed", {"reason": str(error), **{name: getattr(error, name) for name in names}}
 
 
 class Jobs:
-    """A queue of jobs: one thread translates, another deletes expired results. Thread-safe. Call `close` at the end."""
+    """The jobs of a server, to be used in its event loop. Call `close` at the end."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        limits: Limits,
-        parent: Path | None = None,
-        watch: "Callable[[Sequence[Future[Any]]], None]" = lambda futures: None,
-    ) -> None:
-        """parent: of the folder of results, created for the first file; by default the system's temporary folder.
+    def __init__(self, server: Server, documents: DocumentProcesses, parent: Path | None = None) -> None:
+        """parent: of the folder of this process, if the server has none; by default the system's temporary folder."""
+        self._server, self._limits, self._documents, self._parent = server, server.limits, documents, parent
+        self._private: PrivateFolder | None = None
+        self._turn = asyncio.Lock()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._sweeper: asyncio.Task[None] | None = None
+        self._closing = False
 
-        watch: called with the futures of translations.
+    async def submit(self, upload: Upload, served: Any) -> tuple[Job, asyncio.Task[None]]:
+        """Return a new job and the task that ends with it, or fails; RequestError (503) if too many wait.
+
+        served: the model; None to return the file unchanged.
         """
-        self._scheduler, self._limits, self._parent, self._watch = scheduler, limits, parent, watch
-        self.documents = DocumentProcesses(limits.document_seconds)
-        self._folder: PrivateFolder | None = None
-        self._jobs: dict[str, Job] = {}
-        self._lock = threading.RLock()
-        self._closing = threading.Event()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="translume-files")
-        self._sweeper = threading.Thread(target=self._sweep, name="translume-sweep", daemon=True)
-
-    def submit(self, task: FileTask) -> Job:
-        """Return a new job; RequestError (503) if too many wait."""
-        deadline = time.monotonic() + self._limits.file_seconds
-        job = Job(
-            id=secrets.token_urlsafe(24), name=task.name, suffix=task.suffix, deadline=deadline, client=task.client
-        )
-        with self._lock:
-            if self._closing.is_set():
-                raise _stopped()
-            waiting = [each.client for each in self._jobs.values() if not each.finished.done()]
-            check_share(waiting, task.client, self._limits.files, "files", retry_after=10)
-            self._open()
-            self._jobs[job.id] = job
-            running = self._pool.submit(self._translate, job, task)
-        running.add_done_callback(lambda done: self._finish(job, done))
-        job.finished.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
-        return job
+        if self._closing:
+            raise _stopped()
+        suffix = FORMATS[upload.suffix].written or upload.suffix
+        name = f"{upload.name}{upload.suffix}" if served is None else f"{upload.name}_{served.target}{suffix}"
+        until = time.time() + self._limits.file_seconds
+        job = Job(id=secrets.token_urlsafe(24), name=name, suffix=suffix, client=upload.client, until=until)
+        lock = await run_in_threadpool(self._add, job)
+        task = self._tasks[job.id] = asyncio.create_task(self._translate(job, upload, served))
+        task.add_done_callback(lambda done: self._finish(job, lock, done))
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep())
+        return job, task
 
     def find(self, name: str) -> Job:
         """Return the job of an id; RequestError (404) if it is unknown or was deleted."""
-        with self._lock:
-            job = self._jobs.get(name)
-        if job is None or job.finished.cancelled() or 0 < job.kept_until <= time.monotonic():
+        job = self._read(self._folder / name) if self._exists and _ID.fullmatch(name) else None
+        if job is None or (job.ended and job.until <= time.time()):
             raise RequestError(404, "no such file, or it was deleted", code="unknown_file")
+        if not job.ended and not _is_locked(self._folder / name):
+            job.fail(RequestError(503, "the process that translated the file ended; send it again", code="worker_lost"))
         return job
 
     def result(self, job: Job) -> Path:
         """Return the path of a job's result; RequestError if it failed, or is not finished (409)."""
-        if not job.finished.done():
+        if job.error:
+            raise RequestError(**job.error)
+        if job.status != "done":
             raise RequestError(409, "the file is not translated yet", code="not_finished")
-        if (error := job.error) is not None:
-            # A copy: raising the same error again would extend its traceback.
-            raise RequestError(error.status, str(error), code=error.code, field=error.field)
-        return self._path(job)
+        return self._folder / job.id / "result"
 
     def delete(self, job: Job) -> None:
-        """Cancel a job, and delete its result."""
-        job.finished.cancel()
-        self._delete(job)
+        """Cancel a job, and delete its result. Another process that translates it notices soon."""
+        shutil.rmtree(self._folder / job.id, ignore_errors=True)
+        if (task := self._tasks.get(job.id)) is not None:
+            task.cancel()
 
-    def close(self) -> None:
-        """Cancel all jobs and delete all results."""
-        self._closing.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self.documents.close()
-        if self._folder is not None:
-            self._sweeper.join()
-            self._folder.close()
+    async def close(self) -> None:
+        """End all jobs, and delete the folder of this process. What other processes read has time to end."""
+        self._closing = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._tasks and self._server.files is not None:
+            await asyncio.wait([*self._tasks.values()], timeout=self._limits.drain_seconds)
+        for task in self._tasks.values():
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait([*self._tasks.values()])
+        if self._private is not None:
+            await run_in_threadpool(self._private.close)
 
-    def _open(self) -> None:
-        """Create the folder for the first file; RequestError (507) if there is no space."""
-        if self._folder is not None:
-            return
+    @property
+    def _exists(self) -> bool:
+        return self._server.files is not None or self._private is not None
+
+    @property
+    def _folder(self) -> Path:
+        """The folder of all jobs, which is created for the first file; RequestError (507) if there is no space."""
+        if self._server.files is not None:
+            return self._server.files
+        if self._private is None:
+            try:
+                self._private = PrivateFolder(self._parent)
+            except OSError as error:
+                log.error("no folder for translated files", extra={"fields": {"error": error.strerror or ""}})
+                raise _no_space("try later") from None
+        return self._private.path
+
+    def _all(self) -> list[Job]:
+        return [job for path in self._folder.iterdir() if (job := self._read(path)) is not None]
+
+    def _add(self, job: Job) -> int:
+        """Store a new job, and return the lock that is held until it ends."""
+        folder = self._folder
+        with _locked(folder):
+            waiting = [other.client for other in self._all() if not other.ended and _is_locked(folder / other.id)]
+            check_share(waiting, job.client, self._limits.files, "files", retry_after=10)
+            try:
+                (folder / job.id).mkdir(mode=0o700)
+                lock = os.open(folder / job.id, os.O_RDONLY)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._write(job)
+            except OSError:
+                raise _no_space("try later") from None
+        return lock
+
+    def _read(self, path: Path) -> Job | None:
         try:
-            self._folder = PrivateFolder(self._parent)
-        except OSError as error:
-            log.error("no folder for translated files", extra={"fields": {"error": error.strerror or ""}})
-            raise _no_space("try later") from None
-        self._sweeper.start()
+            return Job(**json.loads((path / "status.json").read_bytes()))
+        except (OSError, ValueError, TypeError):  # deleted meanwhile
+            return None
 
-    def _path(self, job: Job) -> Path:
-        assert self._folder is not None
-        return self._folder.path / job.id
-
-    def _translate(self, job: Job, task: FileTask) -> None:
-        """Translate a file and store the result."""
-        if task.work is None:
-            self._store(job, task.data)
-            return
-        check = partial(self._check_cancelled, job)
-        segments = self.documents.read(task.suffix, task.data, self._limits.file_characters, check)
-        splits = [
-            SplitSegments.of(segments[begin : begin + GROUP], task.language) for begin in range(0, len(segments), GROUP)
-        ]
-        job.lines = sum(len(split.lines) for split in splits)
-        runs: list[tuple[str, ...]] = []
-        for split in splits:
-            runs += split.join(self._translated(job, task.work(split.marked), split.lines))
-        self._store(job, self.documents.write(task.suffix, task.data, runs, check))
-
-    def _translated(self, job: Job, work: Work, lines: Sequence[str]) -> list[Translation]:
-        """Return the translations of sentences; RequestError with the number of the sentence that failed."""
-        found: list[Translation] = []
-        for begin in range(0, len(lines), AT_ONCE):
-            futures = self._submitted(job, work, lines[begin : begin + AT_ONCE])
-            try:
-                for future in futures:
-                    found.append(_compact(self._wait_for(job, future)))
-                    job.done += 1
-            finally:
-                for future in futures:
-                    future.cancel()
-        return found
-
-    def _submitted(self, job: Job, work: Work, lines: Sequence[str]) -> "list[Future[Any]]":
-        """Submit sentences once the queue has space for them."""
-        parts = [Part(text=line) for line in lines]
-        while True:
-            self._check_cancelled(job)
-            try:
-                futures = self._scheduler.submit(work, parts, job.deadline - time.monotonic()) if parts else []
-            except RequestError as error:
-                if error.code != "queue_full":
-                    raise
-                time.sleep(RETRY_SECONDS)
-            else:
-                self._watch(futures)
-                return futures
-
-    def _wait_for(self, job: Job, future: "Future[Any]") -> Translation:
-        while True:
-            self._check_cancelled(job)
-            try:
-                found: Translation = future.result(timeout=RETRY_SECONDS)
-            except TimeoutError:
-                continue
-            except RequestError as error:
-                if error.status != 422:
-                    raise
-                reason = f"file: sentence {job.done + 1:,}: {str(error).partition('; ')[0]}"
-                raise RequestError(422, reason, code=error.code, field="file") from None
-            return found
-
-    def _check_cancelled(self, job: Job) -> None:
-        """Raise RequestError if the job was cancelled or its time is over."""
-        if self._closing.is_set():
-            raise _stopped()
-        if job.finished.done():
+    def _write(self, job: Job) -> None:
+        """Store the status of a job; RequestError (499) if it was deleted."""
+        folder = self._folder / job.id
+        if not folder.exists():
             raise RequestError(499, "the file was cancelled")
-        if time.monotonic() > job.deadline:
-            raise RequestError(504, f"the file was not finished after {self._limits.file_seconds:g} s, the time limit")
-
-    def _store(self, job: Job, written: bytes) -> None:
-        """Write a result atomically, after deleting older ones if space is needed; RequestError (507) without space."""
-        most = self._limits.kept_bytes
-        if len(written) > most:
-            raise _no_space(f"it has {len(written):,} bytes, expected at most {most:,}")
-        with self._lock:
-            self._check_cancelled(job)
-            job.size = len(written)
-            kept = [each for each in self._jobs.values() if each.size]
-            for each in jobs_to_delete(kept, lambda each: each.size, most, spared=job):
-                self._delete(each)
-        whole = self._path(job)
         try:
-            replace_file(whole, written, synced=False, permissions=0o600)
+            replace_file(folder / "status.json", json.dumps(asdict(job)).encode(), synced=False, permissions=0o600)
         except OSError as error:
-            job.size = 0
-            log.error("a translated file was not written", extra={"fields": {"error": error.strerror or ""}})
+            log.error("the status of a file was not written", extra={"fields": {"error": error.strerror or ""}})
             raise _no_space("try a smaller one, or later") from None
 
-    def _finish(self, job: Job, done: "Future[None]") -> None:
-        """Record the outcome of a job; internal errors become RequestError without their message."""
-        job.kept_until = time.monotonic() + self._limits.kept_seconds
-        if not job.finished.set_running_or_notify_cancel():
-            self._delete(job)
-        elif done.cancelled():
-            job.finished.set_exception(_stopped())
-        elif (error := done.exception()) is not None:
-            known = public_error(error)
-            # The frames of its traceback would keep the uploaded file in memory as long as the job.
-            error.__traceback__ = error.__context__ = error.__cause__ = None
-            job.finished.set_exception(known)
+    async def _translate(self, job: Job, upload: Upload, served: Any) -> None:
+        """Translate a file and store the result."""
+        async with asyncio.timeout(self._limits.file_seconds), self._turn:
+            content = upload.content
+            if served is not None:
+                content = await self._translated(job, upload, served)
+            await run_in_threadpool(self._store, job, content)
+
+    async def _translated(self, job: Job, upload: Upload, served: Any) -> bytes:
+        segments = await self._documents.read(upload.suffix, upload.content, self._limits.file_characters)
+        language = split_language(served)
+
+        def split() -> list[SplitSegments]:
+            groups = (segments[begin : begin + GROUP] for begin in range(0, len(segments), GROUP))
+            return [SplitSegments.from_segments(group, language) for group in groups]
+
+        splits = await run_in_threadpool(split)
+        job.status, job.sentences = "working", sum(len(group.lines) for group in splits)
+        self._write(job)
+        runs: list[tuple[str, ...]] = []
+        for group in splits:
+            # Alignment takes another pass, and only sentences with markup need it.
+            aligned = group.marked and not served.model.config.without_tokens
+            settings = await settings_with(served, {"nbest": 1, "alignment": aligned}, self._limits)
+            runs += group.join(await self._translations(job, Translating(served.model, settings), group.lines))
+        return await self._documents.write(upload.suffix, upload.content, runs)
+
+    async def _translations(self, job: Job, work: Translating, lines: Sequence[str]) -> list[Translation]:
+        """Return the translations of sentences; RequestError with the number of the sentence that failed."""
+        translations: list[Translation] = []
+        for begin in range(0, len(lines), AT_ONCE):
+            parts = [Part(text=line) for line in lines[begin : begin + AT_ONCE]]
+            names = [f"file: sentence {job.done + number:,}" for number in range(1, len(parts) + 1)]
+            while True:
+                try:
+                    results = await self._server.results(None, work, parts, max(0.1, job.until - time.time()), names)
+                    break
+                except RequestError as error:
+                    if error.code != "queue_full":
+                        raise
+                    await asyncio.sleep(RETRY_SECONDS)
+            translations += map(_compact, results)
+            job.done += len(parts)
+            self._write(job)
+        return translations
+
+    def _store(self, job: Job, content: bytes) -> None:
+        """Write a result atomically, after deleting older ones if space is needed; RequestError (507) without space."""
+        maximum = self._limits.kept_bytes
+        if len(content) > maximum:
+            raise _no_space(f"it has {len(content):,} bytes, expected at most {maximum:,}")
+        job.size = len(content)
+        with _locked(self._folder):
+            kept = [*(other for other in self._all() if other.size and other.id != job.id), job]
+            for other in jobs_to_delete(kept, lambda each: each.size, maximum, spared=job):
+                self.delete(other)
+            try:
+                self._write(job)
+                replace_file(self._folder / job.id / "result", content, synced=False, permissions=0o600)
+            except OSError as error:
+                job.size = 0
+                log.error("a translated file was not written", extra={"fields": {"error": error.strerror or ""}})
+                raise _no_space("try a smaller one, or later") from None
+
+    def _finish(self, job: Job, lock: int, done: "asyncio.Task[None]") -> None:
+        """Store the outcome of a job; internal errors become RequestError without their message."""
+        del self._tasks[job.id]
+        job.until = time.time() + self._limits.kept_seconds
+        error = _stopped() if done.cancelled() else done.exception()
+        if error is None:
+            job.status = "done"
+        elif isinstance(error, TimeoutError):
+            limit = f"{self._limits.file_seconds:g} s, the time limit"
+            job.fail(RequestError(504, f"the file was not finished after {limit}"))
+        elif isinstance(error, TranslumeError):
+            job.fail(as_request_error(error))
         else:
-            job.finished.set_result(None)
+            log.error("a file was not translated", exc_info=error)
+            job.fail(RequestError(500, f"the server failed ({type(error).__name__}); its log has the traceback"))
+        with contextlib.suppress(RequestError):  # it was deleted, or there is no space
+            self._write(job)
+        os.close(lock)
 
-    def _sweep(self) -> None:
-        while not self._closing.wait(SWEEP_SECONDS):
-            with self._lock:
-                ended = [job for job in self._jobs.values() if job.kept_until]
-            now = time.monotonic()
-            expired = [job for job in ended if job.kept_until <= now]
-            for job in (*expired, *jobs_to_delete(ended, lambda job: 1, MOST_KEPT)):
-                self._delete(job)
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            await run_in_threadpool(self._delete_expired)
 
-    def _delete(self, job: Job) -> None:
-        with self._lock:
-            self._jobs.pop(job.id, None)
-            job.size = 0
-            with contextlib.suppress(OSError):
-                self._path(job).unlink(missing_ok=True)
+    def _delete_expired(self) -> None:
+        jobs, now = self._all(), time.time()
+        ended = [job for job in jobs if job.ended]
+        expired = [job for job in jobs if job.until + (0 if job.ended else self._limits.kept_seconds) <= now]
+        for job in (*expired, *jobs_to_delete(ended, lambda job: 1, MAX_KEPT)):
+            self.delete(job)
 
 
 def jobs_to_delete(
-    jobs: Iterable[Job], weight: Callable[[Job], int], most: int, spared: Job | None = None
+    jobs: Iterable[Job], weight: Callable[[Job], int], maximum: int, spared: Job | None = None
 ) -> list[Job]:
-    """Return the jobs to delete so that the weight of all is at most `most`: always the oldest of the largest client.
+    """Return what to delete so that the weight of all is at most `maximum`: first the oldest job of the largest client.
 
     So a client with many files deletes its own results and not those of others.  spared: a job that stays.
     """
     of_client: dict[str, deque[Job]] = {}
     totals: Counter[str] = Counter()
-    for job in sorted(jobs, key=lambda job: job.kept_until):
+    for job in sorted(jobs, key=lambda job: job.until):
         totals[job.client] += weight(job)
         if job is not spared:
             of_client.setdefault(job.client, deque()).append(job)
     deleted = []
-    while totals.total() > most and of_client:
+    while totals.total() > maximum and of_client:
         client = max(of_client, key=totals.__getitem__)
         deleted.append(of_client[client].popleft())
         totals[client] -= weight(deleted[-1])
@@ -339,7 +345,11 @@ class PrivateFolder:
 
     def __init__(self, parent: Path | None = None) -> None:
         """parent: by default the system's folder for temporary files (TMPDIR). Raises OSError if there is no space."""
-        _delete_abandoned(parent or Path(tempfile.gettempdir()))
+        for folder in (parent or Path(tempfile.gettempdir())).glob(f"{FOLDER_PREFIX}*"):
+            with contextlib.suppress(OSError):
+                abandoned = not folder.is_symlink() and folder.stat().st_uid == os.getuid() and not _is_locked(folder)
+                if abandoned:
+                    shutil.rmtree(folder, ignore_errors=True)
         self.path = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent))
         self._lock = os.open(self.path, os.O_RDONLY)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -353,18 +363,30 @@ class PrivateFolder:
             os.close(self._lock)
 
 
-def _delete_abandoned(parent: Path) -> None:
-    """Delete the folders of this user that no process has locked."""
-    for folder in parent.glob(f"{FOLDER_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-                continue
-            number = os.open(folder, os.O_RDONLY)
-            try:
-                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(number)
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep out other threads and processes that add or delete jobs."""
+    number = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)
+
+
+def _is_locked(folder: Path) -> bool:
+    """Return whether a process holds the lock of a folder."""
+    try:
+        number = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(number)
+    return False
 
 
 def _compact(translation: Translation) -> Translation:

@@ -1,164 +1,190 @@
 """Routes that translate files: /v1/files, and LibreTranslate's /translate_file and /download_file."""
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final
-from urllib.parse import quote
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Form, UploadFile
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Scope
+from starlette.responses import FileResponse, Response
 
 from translume.documents.files import FORMATS
-from translume.serving.access.admission import refund_if_failed
-from translume.serving.api.errors import RequestError
+from translume.serving.access.quotas import client_of
+from translume.serving.api.body import FORM, FORM_LIMITS, ApiRoute, media_type, validated
+from translume.serving.api.errors import RequestError, json_response, unsupported_type
 from translume.serving.api.languages import Detector, between, detect_source
-from translume.serving.api.openapi import DOCUMENT, FETCHED, FORM, KEYED, READ, WORKED, body, responses
 from translume.serving.api.requests import FileRequest, LibreTranslateFileRequest
-from translume.serving.api.responses import File, FileDeleted, TranslatedFile, json_response
+from translume.serving.api.responses import (
+    FETCHED,
+    KEYED,
+    READ,
+    WORKED,
+    File,
+    FileDeleted,
+    TranslatedFile,
+    described,
+    errors,
+    with_media,
+)
 from translume.serving.background import client_disconnected, wait_for_result
-from translume.serving.files.jobs import Job, Jobs
-from translume.serving.files.uploads import DETECTED_BY, Uploads
+from translume.serving.files.documents import DocumentProcesses
+from translume.serving.files.jobs import Job, Jobs, Upload
 from translume.serving.server import Server
+from translume.serving.settings import Limits
 
-CHUNK: Final = 65536
-"""Bytes that are read from a result at a time."""
+LONGEST_NAME: Final = 100
+LONGEST_NAME_BYTES: Final = 200
+"""Maximum number of bytes of a name in UTF-8: with its language and suffix, most file systems take 255."""
+DETECTED_BY: Final = 20
+"""Segments of a file from which its language is detected."""
 
 
-def routes(server: Server, jobs: Jobs, detector: Detector | None) -> APIRouter:
+def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: Detector | None) -> APIRouter:
     """Return the routes of files."""
-    router = APIRouter()
-    uploads = Uploads(server, jobs.documents)
-    _add_version1(router, server, jobs, uploads, detector)
-    translated = responses(TranslatedFile, "The address of the translated file.", 422, 501, 504, 507, *READ)
-    form = body(LibreTranslateFileRequest, FORM, file=DOCUMENT)
+    router = APIRouter(route_class=ApiRoute)
+    limits = server.limits
 
-    @router.post("/translate_file", tags=["LibreTranslate"], openapi_extra=form, responses=translated)
+    async def received(request: Request, file: Any, unknown_format: int) -> Upload:
+        """Return a document, which is charged.  unknown_format: the status for a file that is not one of `FORMATS`."""
+        name, suffix = _safe_name(named(request, file).filename)
+        if suffix not in FORMATS:
+            expected = f"expected one of {', '.join(FORMATS)}"
+            reason = f"file: found '{suffix or 'no suffix'}', {expected}"
+            raise RequestError(unknown_format, reason, code="unsupported_format", field="file")
+        content = await file_content(request, file, limits)
+        texts = tuple(each.text for each in await documents.read(suffix, content, limits.file_characters))
+        await server.accept(request, texts)
+        return Upload(name=name, suffix=suffix, content=content, texts=texts, client=client_of(request.scope))
+
+    async def source_of(source: str, target: str, upload: Upload) -> str:
+        if source != "auto":
+            return source
+        detected = await detect_source(upload.texts[:DETECTED_BY], target, server, detector)
+        return str(detected["language"])
+
+    @router.post(
+        "/translate_file",
+        tags=["LibreTranslate"],
+        response_model=TranslatedFile,
+        responses=errors(422, 501, 504, 507, *READ),
+        openapi_extra=described(LibreTranslateFileRequest, FORM),
+    )
     async def translate_file(request: Request) -> Response:
         """Translate `file`, and return the address of the result once it is finished."""
-        upload = await uploads.read(request, unknown_format=400)
-        call = LibreTranslateFileRequest.parse(upload.fields, server.limits)
-        source, target = call.source.lower(), call.target.lower()
-        if source == "auto":
-            source = (await detect_source(upload.texts[:DETECTED_BY], target, server, detector))["language"]
-        job = await run_in_threadpool(jobs.submit, upload.task(between(server, source, target), server.limits))
-        await _finished(request, job, server.limits.file_seconds)
-        jobs.result(job)
+        async with request.form(**FORM_LIMITS) as form:
+            await server.admit(request, form.get("api_key"))
+            named(request, form.get("file"))
+            call = validated(LibreTranslateFileRequest, {name: each for name, each in form.items() if name != "file"})
+            upload = await received(request, form.get("file"), 400)
+        source = await source_of(call.source, call.target, upload)
+        job, task = await jobs.submit(upload, between(server, source, call.target))
+        gone = asyncio.ensure_future(client_disconnected(request))
+        try:
+            await wait_for_result(task, gone, limits.file_seconds, time.monotonic() + limits.file_seconds)
+        except BaseException:  # nobody knows the job
+            jobs.delete(job)
+            raise
+        finally:
+            gone.cancel()
         base = server.public_address.rstrip("/") or str(request.base_url).rstrip("/")
-        suffix = FORMATS[job.suffix].written or job.suffix
-        return json_response({"translatedFileUrl": f"{base}/download_file/{job.id}{suffix}"})
+        return json_response({"translatedFileUrl": f"{base}/download_file/{job.id}{job.suffix}"})
 
-    file = responses(None, "The file.", *FETCHED, kind="*/*")
-
-    @router.get("/download_file/{name}", tags=["LibreTranslate"], responses=file, response_class=StreamingResponse)
+    @router.get(
+        "/download_file/{name}",
+        tags=["LibreTranslate"],
+        responses=with_media(None, "*/*") | errors(*FETCHED),
+        response_class=FileResponse,
+    )
     async def download_file(name: str) -> Response:
         """Return a translated file."""
-        return await _download(jobs, jobs.find(name.partition(".")[0]))
+        return await run_in_threadpool(_download, jobs, name.partition(".")[0])
+
+    @router.post(
+        "/v1/files",
+        tags=["v1"],
+        status_code=202,
+        response_model=File,
+        responses=errors(501, 507, *WORKED),
+        openapi_extra=described(FileRequest, FORM),
+    )
+    async def upload_file(request: Request, file: UploadFile, call: Annotated[FileRequest, Form()]) -> Response:
+        """Accept a file for translation in the background (202); Location has the path of its status."""
+        upload = await received(request, file, 415)
+        source = call.source if call.model else await source_of(call.source, call.target, upload)
+        job, _ = await jobs.submit(upload, server.models.choose(call.model, source, call.target))
+        return json_response(_status(job), 202, {"Location": f"/v1/files/{job.id}"})
+
+    @router.get("/v1/files/{name}", tags=["v1"], response_model=File, responses=errors(404, 422, *KEYED))
+    async def file_status(name: str) -> Response:
+        """Return the status of a file, and the path of the result."""
+        return json_response(_status(jobs.find(name)))
+
+    @router.get(
+        "/v1/files/{name}/result",
+        tags=["v1"],
+        responses=with_media(None, "*/*") | errors(*FETCHED, *KEYED),
+        response_class=FileResponse,
+    )
+    async def file_result(name: str) -> Response:
+        """Return the translated file; 409 before it is finished, or the error of a failed one."""
+        return await run_in_threadpool(_download, jobs, name)
+
+    @router.delete("/v1/files/{name}", tags=["v1"], response_model=FileDeleted, responses=errors(404, 422, *KEYED))
+    async def delete_file(name: str) -> Response:
+        """Cancel a translation, or delete its result."""
+        jobs.delete(jobs.find(name))
+        return json_response({"id": name, "status": "deleted"})
 
     return router
 
 
-def _add_version1(router: APIRouter, server: Server, jobs: Jobs, uploads: Uploads, detector: Detector | None) -> None:
-    """Add /v1/files."""
-    accepted = responses(File, "The file waits; Location has the path of its status.", 501, 507, *WORKED, status=202)
-    status = responses(File, "The status, and the path of the result.", 404, *KEYED)
-    fetched = responses(None, "The file.", *FETCHED, *KEYED, kind="*/*")
-    deleted = responses(FileDeleted, "The file is deleted.", 404, *KEYED)
-    form = body(FileRequest, FORM, file=DOCUMENT)
+def named(request: Request, file: Any) -> Any:
+    """Return an uploaded file; RequestError if there is none (400), or no form (415)."""
+    if (kind := media_type(request)) != FORM:
+        raise unsupported_type(kind, "multipart/form-data with a part 'file'")
+    if not getattr(file, "filename", ""):
+        raise RequestError(400, "Invalid request: missing file parameter", code="missing_field", field="file")
+    return file
 
-    @router.post("/v1/files", tags=["v1"], status_code=202, responses=accepted, openapi_extra=form)
-    async def upload_file(request: Request) -> Response:
-        """Accept a file for translation in the background (202)."""
-        upload = await uploads.read(request, unknown_format=415)
-        call = FileRequest.parse(upload.fields, server.limits)
-        source = call.source
-        if source == "auto" and not call.model:
-            source = (await detect_source(upload.texts[:DETECTED_BY], call.target, server, detector))["language"]
-        served = server.models.choose(call.model, source, call.target)
-        job = await run_in_threadpool(jobs.submit, upload.task(served, server.limits))
-        _refund_if_job_fails(request.scope, job)
-        return json_response(_status(job), 202, {"Location": f"/v1/files/{job.id}"})
 
-    @router.get("/v1/files/{name}", tags=["v1"], responses=status)
-    async def file_status(name: str) -> Response:
-        """Return the status of a file."""
-        return json_response(_status(jobs.find(name)))
+async def file_content(request: Request, file: Any, limits: Limits) -> bytes:
+    """Return the content of an uploaded file; RequestError if there is none, or it is too large (413)."""
+    named(request, file)
+    if file.size > limits.file_bytes:
+        reason = f"file: found {file.size:,} bytes, expected at most {limits.file_bytes:,}"
+        raise RequestError(413, reason, code="file_too_large", field="file")
+    content: bytes = await file.read()
+    return content
 
-    @router.get("/v1/files/{name}/result", tags=["v1"], responses=fetched, response_class=StreamingResponse)
-    async def file_result(name: str) -> Response:
-        """Return the translated file; 409 before it is finished, or the error of a failed one."""
-        return await _download(jobs, jobs.find(name))
 
-    @router.delete("/v1/files/{name}", tags=["v1"], responses=deleted)
-    async def delete_file(name: str) -> Response:
-        """Cancel a translation, or delete its result."""
-        await run_in_threadpool(jobs.delete, jobs.find(name))
-        return json_response({"id": name, "status": "deleted"})
+def _safe_name(name: str) -> tuple[str, str]:
+    """Return a file name without folders and special characters, as stem and suffix."""
+    name = re.split(r"[/\\]", name)[-1]
+    plain = "".join(each for each in name if each.isprintable() and each not in "\"';%&<>|:*?").strip(" .")
+    path = Path(plain or "file")
+    suffix = path.suffix.lower()[:10]
+    stem = path.stem[:LONGEST_NAME].encode()[:LONGEST_NAME_BYTES].decode(errors="ignore")
+    return (stem or "file", suffix)
 
 
 def _status(job: Job) -> dict[str, Any]:
     """Return the status of a job as clients see it."""
-    status = {
-        "id": job.id,
-        "name": job.name,
-        "status": job.status,
-        "sentences": job.lines,
-        "done": job.done,
-    }
-    if status["status"] == "done":
-        left = max(0, round(job.kept_until - time.monotonic()))
+    status = {name: getattr(job, name) for name in ("id", "name", "status", "sentences", "done")}
+    if job.status == "done":
+        left = max(0, round(job.until - time.time()))
         return {**status, "result": f"/v1/files/{job.id}/result", "kept_seconds": left}
-    error = job.error
-    return {**status, "error": error.to_dict()} if error is not None else status
+    return {**status, "error": RequestError(**job.error).to_dict()} if job.error else status
 
 
-def _refund_if_job_fails(scope: Scope, job: Job) -> None:
-    """Refund the charge if the job fails: its response was sent when it began."""
-    loop = asyncio.get_running_loop()
-
-    def refund(_: object) -> None:
-        if (error := job.error) is not None:
-            asyncio.run_coroutine_threadsafe(refund_if_failed(scope, error.status), loop)
-
-    job.finished.add_done_callback(refund)
-
-
-async def _finished(request: Request, job: Job, seconds: float) -> None:
-    """Wait for a job, and cancel it if its client disconnects."""
-    gone = asyncio.ensure_future(client_disconnected(request))
-    try:
-        await wait_for_result(asyncio.wrap_future(job.finished), gone, seconds, time.monotonic() + seconds)
-    finally:
-        gone.cancel()
-
-
-async def _download(jobs: Jobs, job: Job) -> Response:
+def _download(jobs: Jobs, name: str) -> Response:
     """Return a result, streamed from its file."""
+    job = jobs.find(name)
     path = jobs.result(job)
     try:
-        file, size = await run_in_threadpool(_opened, path)
+        found = path.stat()
     except OSError:
         raise RequestError(404, "no such file, or it was deleted", code="unknown_file") from None
-
-    async def chunks() -> AsyncIterator[bytes]:
-        try:
-            while chunk := await run_in_threadpool(file.read, CHUNK):
-                yield chunk
-        finally:
-            file.close()
-
-    plain = job.name.encode("ascii", "replace").decode().replace("?", "_")
-    headers = {
-        "Content-Disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(job.name, safe='')}",
-        "Content-Length": str(size),
-    }
-    return StreamingResponse(chunks(), headers=headers, media_type=FORMATS[job.suffix].media_type)
-
-
-def _opened(path: Path) -> tuple[BinaryIO, int]:
-    file = path.open("rb")
-    return file, path.stat().st_size
+    return FileResponse(path, media_type=FORMATS[job.suffix].media_type, filename=job.name, stat_result=found)

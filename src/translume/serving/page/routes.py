@@ -7,9 +7,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from translume.drawing.pages import asset, trace_page_hashes
+from translume.inspection.pages import asset, trace_page_hashes
 from translume.serving.api.errors import RequestError
-from translume.serving.api.openapi import ALWAYS, TEXT, responses
+from translume.serving.api.responses import ALWAYS, errors
 
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 OWN: Final = (
@@ -30,16 +30,15 @@ def routes() -> APIRouter:
     contents = {name: root.joinpath(name).read_bytes() for name in OWN} | {name: asset(name).encode() for name in DRAWN}
     pages = {name: root.joinpath(name).read_bytes() for name in PAGES}
     policy = {"Content-Security-Policy": _policy()}
-    described = responses(TEXT, "The page.", *ALWAYS, kind="text/html")
 
     @router.head("/", include_in_schema=False)
-    @router.get("/", response_class=HTMLResponse, responses=described)
+    @router.get("/", response_class=HTMLResponse, responses=errors(*ALWAYS))
     async def page() -> Response:
         """Return the web page for translation."""
         return Response(pages["index.html"], media_type=TYPES["html"], headers=policy)
 
     @router.head("/docs", include_in_schema=False)
-    @router.get("/docs", response_class=HTMLResponse, responses=described)
+    @router.get("/docs", response_class=HTMLResponse, responses=errors(*ALWAYS))
     async def docs() -> Response:
         """Return the API reference as a web page."""
         return Response(pages["docs.html"], media_type=TYPES["html"], headers=policy)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from translume.checkpoint import read_config, verify
 from translume.errors import TranslumeError
 from translume.serving.workers.models import AnyServed, ServedModels, served_class
-from translume.translator.engines import ComputeOptions
+from translume.translator.loading import ComputeOptions
 
 Load = Callable[[str, Path], AnyServed]
 """Loads the model of a folder under a name. Raises TranslumeError if the folder holds no valid model."""

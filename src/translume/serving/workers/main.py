@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from translume.config import FrameSettings
 from translume.errors import DataError, TranslumeError
 from translume.processes import Connection, Request, connect, requests
-from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
-from translume.serving.api.inspection import entropies, inspect
-from translume.serving.api.requests import resolve_file_inspection, resolve_inspection
+from translume.serving.api.inspection import entropies, inspect, inspection_of
+from translume.serving.settings import Limits
 from translume.serving.workers.loading import load_served, state_of
 from translume.serving.workers.messages import (
     CLASSIFICATION,
@@ -36,7 +35,7 @@ from translume.serving.workers.messages import (
 from translume.serving.workers.models import AnyServed, ServedModels
 from translume.serving.workers.sharing import translate_shared
 from translume.sources import Frames, describe, frame_reader
-from translume.translator.engines import ComputeOptions
+from translume.translator.loading import ComputeOptions
 from translume.translator.messages import decode_settings, encode
 
 NICENESS: Final = 2
@@ -212,13 +211,16 @@ def _results(request: Request, served: Any) -> Iterator[bytes]:
             yield from (encode(SCORE, each) for each in model.score_all(pairs, to=values["to"], from_=values["from_"]))
         case "inspect":
             limits = Limits.model_validate(values["limits"])
-            about = values["values"], ServedModels([served]), limits
+            frames = None
             if values["file"]:
                 frames = Frames(np.frombuffer(request.body, np.float32).reshape(-1, model.config.data.source.size))
-                wanted = resolve_file_inspection(*about, frames)
-            else:
-                wanted = resolve_inspection(*about)
-            yield inspect(wanted, limits, values["form"], check_cancelled).encode()
+            chosen, wanted = served, values["values"]
+            if not values["file"]:
+                chosen = ServedModels([served]).choose(
+                    *(wanted.get(name, "") for name in ("model", "source", "target"))
+                )
+            inspection = inspection_of(chosen, wanted, limits, frames)
+            yield inspect(inspection, limits, values["form"], check_cancelled).encode()
         case "read":
             limits = Limits.model_validate(values["limits"])
             seconds = min(limits.seconds, served.facts["reads"].get("seconds", limits.seconds))

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from translume.checkpoint import Checkpoint
 from translume.config import Config, DecodingSettings, Direction, FrameSettings
 from translume.config.languages import SHOWN
 from translume.config.sources import RecordingSettings
@@ -22,7 +23,7 @@ from translume.sources import Frames
 from translume.sources.headers import EXTENSIONS
 from translume.tasks import task_of
 from translume.translator import Classifier, Generator, Translator
-from translume.translator.engines import ComputeOptions
+from translume.translator.loading import ComputeOptions
 from translume.translator.planning import Line, Reading, directions_of
 from translume.translator.speech import FRAMES_PER_SECOND
 
@@ -63,7 +64,7 @@ class Served:
     @classmethod
     def _between_languages(cls, name: str, translator: TranslatorProxy, facts: Mapping[str, Any]) -> "Served":
         """Return a model with its languages, or with its directions if there are several."""
-        offered = directions_of(translator.checkpoint).offered
+        offered = directions_of(cast(Checkpoint, translator.checkpoint)).offered
         if len(offered) > 1:
             return cls(name=name, translator=translator, directions=offered, facts=facts)
         data = translator.config.data
@@ -155,7 +156,7 @@ class ServedTranscriber:
         source: FrameSettings = cast(FrameSettings, translator.config.data.source)
         medium: Any = "audio" if isinstance(source, RecordingSettings) else source.kind
         reads: dict[str, Any] = {"kind": source.kind, "files": list(EXTENSIONS[medium]), "times": source.window > 0}
-        limit = Reading.of(translator.checkpoint, PROBE_SETTINGS).limit
+        limit = Reading.from_settings(translator.checkpoint, PROBE_SETTINGS).limit
         if isinstance(source, RecordingSettings):
             longest = math.inf if source.window else (limit << source.convolutions) / FRAMES_PER_SECOND
             reads["seconds"] = min(source.max_seconds, longest)
@@ -336,7 +337,7 @@ def served_class(config: Config) -> type[AnyServed]:
     """Return the class that holds a model in a server."""
     if config.data.source.reader:
         return ServedTranscriber
-    found: type[AnyServed] = task_of(config).part("served")
+    found: type[AnyServed] = task_of(config).served_class()
     return found
 
 

@@ -19,7 +19,7 @@ from translume.model.device import is_cpu
 from translume.processes import Call, ChildProcess, ProcessLostError, UnexpectedChildError, exit_name, usable_processors
 from translume.serving.workers.messages import LoadedModel, decode_error
 from translume.serving.workers.models import AnyServed, served_class
-from translume.translator.engines import ComputeOptions
+from translume.translator.loading import ComputeOptions
 
 LOAD_TIMEOUT_SECONDS: Final = 600.0
 """Seconds after which loading a model counts as hung."""

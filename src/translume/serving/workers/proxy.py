@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from translume.checkpoint import Checkpoint
 from translume.config import Config, DecodingSettings, FrameSettings
 from translume.config.languages import Direction
 from translume.data.lengths import Lengths
 from translume.errors import SettingsError, TranslumeError
 from translume.processes import ProcessLostError
-from translume.serving.access.limits import Limits
 from translume.serving.api.errors import RequestError
+from translume.serving.settings import Limits
 from translume.serving.workers.messages import CLASSIFICATION, GENERATION, NUMBERS, SCORE, LoadedModel, decode_error
 from translume.sources import Frames
 from translume.tasks import find_task
@@ -50,7 +51,7 @@ class CheckpointProxy:
     def of(cls, model: LoadedModel) -> "CheckpointProxy":
         """Build the parts from what a worker sent."""
         source = Tokenizer.from_json(model.source, place="source")
-        vocabulary = find_task(model.task).part("vocabulary")
+        vocabulary = find_task(model.task).vocabulary_class()
         return cls(
             config=Config.build(tomllib.loads(model.config), place="config"),
             source_tokenizer=source,
@@ -125,7 +126,7 @@ class TranslatorProxy(_CheckingProxy):
 
     def __init__(self, pool: "WorkerPool", key: str, model: LoadedModel) -> None:
         super().__init__(pool, key, model)
-        self._readings = Readings(self.checkpoint)
+        self._readings = Readings(cast(Checkpoint, self.checkpoint))
 
     def reading(self, settings: DecodingSettings, direction: Direction | None = None) -> Reading:
         """Return what `Translator.reading` returns."""
@@ -165,7 +166,7 @@ class TranslatorProxy(_CheckingProxy):
 
     def read_source(self, content: bytes, limits: Limits, check_cancelled: CancelCheck) -> Frames:
         """Return the frames of a file that is no text. Raises RequestError if it is too large or cannot be read."""
-        found = self._request("read", {"limits": limits.to_dict()}, check_cancelled, content)
+        found = self._request("read", {"limits": limits.model_dump()}, check_cancelled, content)
         size: int = cast(FrameSettings, self.config.data.source).size
         return Frames(np.frombuffer(found, np.float32).reshape(-1, size))
 
@@ -190,7 +191,7 @@ class TranslatorProxy(_CheckingProxy):
 
         frames: of an uploaded file.
         """
-        about = {"values": values, "limits": limits.to_dict(), "form": form, "file": frames is not None}
+        about = {"values": values, "limits": limits.model_dump(), "form": form, "file": frames is not None}
         content = b"" if frames is None else np.ascontiguousarray(frames.values, np.float32).tobytes()
         return self._request("inspect", about, check_cancelled, content).decode()
 

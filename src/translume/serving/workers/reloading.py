@@ -17,36 +17,20 @@ from queue import SimpleQueue
 from typing import Final
 
 from translume.errors import TranslumeError
-from translume.serving.access.admission import Access
-from translume.serving.access.keys import Keys
-from translume.serving.access.usage import Usage
+from translume.serving.access.quotas import open_access
 from translume.serving.server import Server
-from translume.serving.settings import KeySettings, ServeSettings
+from translume.serving.settings import ServeSettings
 from translume.serving.workers.loading import Loader, ReloadReport
 
 AT_START: Final = ("host", "port", "proxies", "metrics", "lanes", "standby")
 """Settings that take effect only at startup."""
 LIMITS_AT_START: Final = (
-    *("connections", "connections_per_address"),
-    *("queue", "batch_tokens", "workers", "inspections", "drain_seconds"),
-    *("files", "file_seconds", "document_seconds", "kept_seconds", "kept_bytes"),
+    *("connections", "queue", "batch_tokens", "workers", "drain_seconds"),
+    *("files", "file_seconds", "kept_seconds"),
 )
 """Limits that take effect only at startup."""
 
 log = logging.getLogger("translume.serving")
-
-
-def open_access(settings: KeySettings, before: Access | None = None) -> Access | None:
-    """Open the API keys and usage counts of the settings; None if no key is required.
-
-    before: its open counts are kept if they are in the same file.  Raises DataError for files that cannot be read.
-    """
-    if not settings.file:
-        return None
-    keys = Keys.read(Path(settings.file))
-    same = before is not None and before.usage.path == settings.counted_in
-    usage = before.usage if before is not None and same else Usage(settings.counted_in)
-    return Access(keys, usage, settings)
 
 
 class Reloader:

@@ -4,7 +4,9 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
+from translume.checkpoint import Checkpoint
 from translume.config import Config, DecodingSettings
 from translume.config.languages import Direction
 from translume.decoding import strategy_from
@@ -177,8 +179,10 @@ class Translating:
         size, made, usual = 0, 0, 0
         for piece in (each for each in plan.pieces for _ in range(_windows(each, checkpoint.config))):
             length = len(piece.ids)
-            limit = target_limit(checkpoint, length, prefix if piece.first else 0, self.settings, held)
-            usual_limit = target_limit(checkpoint, length, 0, own)
+            limit = target_limit(
+                cast(Checkpoint, checkpoint), length, prefix if piece.first else 0, self.settings, held
+            )
+            usual_limit = target_limit(cast(Checkpoint, checkpoint), length, 0, own)
             size += math.ceil(max(length + 1, MIN_COUNTED_TOKENS) * max(1.0, limit / usual_limit))
             made += limit
             usual += usual_limit
@@ -250,7 +254,7 @@ class Scoring:
         checkpoint = self.translator.checkpoint
         limit = checkpoint.config.model.max_positions
         direction = Direction(source=self.from_, target=self.to)
-        reading = Reading.of(checkpoint, checkpoint.config.decoding, direction)
+        reading = Reading.from_settings(cast(Checkpoint, checkpoint), checkpoint.config.decoding, direction)
         longest = 0
         for side, text, tokenizer in zip(
             ("source", "target"), item, (checkpoint.source_tokenizer, checkpoint.target_tokenizer), strict=True

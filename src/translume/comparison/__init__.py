@@ -1,1 +1,0 @@
-"""Train and measure the same model with each output head, and compare."""

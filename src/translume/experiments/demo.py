@@ -1,0 +1,414 @@
+"""The demo: a parallel corpus generated offline, settings for a small model, and a report on its tokens.
+
+Sentence templates are filled with names, dates, numbers and money, which are drawn once, then formatted in each
+language by CLDR's rules.
+"""
+
+import datetime
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from babel import Locale, UnknownLocaleError
+from babel.dates import format_date, format_time, get_timezone_location
+from babel.numbers import format_currency, format_decimal, format_percent, get_currency_name
+from babel.units import format_unit
+
+from translume.atomic import make_folder
+from translume.config import Config
+from translume.errors import DataError, SettingsError, nearest
+from translume.inspection import trace
+from translume.translator import TextHypothesis, Translator
+
+UPDATES = 2000
+NAME = "demo.toml"
+UNSPACED = ("zh", "ja", "th")
+PARTS = ("train", "valid", "test")
+
+Sentences = tuple[tuple[str, str], ...]
+"""Pairs of a source and its target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoCorpus:
+    """Training, validation and test pairs. No sentence occurs twice, on either side."""
+
+    source_language: str
+    target_language: str
+    train: Sentences
+    valid: Sentences
+    test: Sentences
+
+    def write(self, folder: Path) -> None:
+        """Write `train.en`, `train.zh`, …; files that already hold the same bytes are not written."""
+        try:
+            make_folder(folder)
+            for part in PARTS:
+                pairs: Sentences = getattr(self, part)
+                for side, language in enumerate((self.source_language, self.target_language)):
+                    text = "".join(f"{pair[side]}\n" for pair in pairs).encode()
+                    path = folder / f"{part}.{language}"
+                    if not path.exists() or path.read_bytes() != text:
+                        path.write_bytes(text)
+        except OSError as error:
+            raise DataError(f"{error.filename or folder}: cannot be written: {error.strerror}") from None
+
+
+def make_corpus(
+    source_language: str, target_language: str, *, pairs: int = 40_000, held_out: int = 1000, seed: int = 1
+) -> DemoCorpus:
+    """Generate `pairs` training pairs, and `held_out` pairs each for validation and test.
+
+    The result depends on the seed alone. Each source has exactly one target and each target exactly one source, so a
+    perfect model reaches 100 %. Raises SettingsError for a language without phrases, or for too many pairs.
+    """
+    languages = (source_language, target_language)
+    random = Random(f"{seed} {source_language} {target_language}")
+    phrases = [tuple(phrase[language] for language in languages) for phrase in read_phrases(languages)]
+    slots = [sorted({match[1] for match in SLOT.finditer(source)}) for source, _ in phrases]
+    wanted = pairs + 2 * held_out
+    made: list[tuple[str, str]] = []
+    seen: tuple[set[str], set[str]] = (set(), set())
+    for _ in range(20 * wanted):
+        if len(made) == wanted:
+            break
+        index = random.randrange(len(phrases))
+        values = draw(slots[index], random)
+        source, target = (fill(phrases[index][side], values, languages[side]) for side in (0, 1))
+        if source not in seen[0] and target not in seen[1]:
+            seen[0].add(source)
+            seen[1].add(target)
+            made.append((source, target))
+    if len(made) < wanted:
+        raise SettingsError(f"--pairs {pairs}: the demo's phrases make at most {max(0, len(made) - 2 * held_out)}")
+    # Shuffle: phrases with few fillings run out early and would all land in the held-out parts.
+    random.shuffle(made)
+    test, valid, train = made[:held_out], made[held_out : 2 * held_out], made[2 * held_out :]
+    return DemoCorpus(
+        source_language=source_language,
+        target_language=target_language,
+        train=tuple(train),
+        valid=tuple(valid),
+        test=tuple(test),
+    )
+
+
+SLOT = re.compile(r"\{(\w+)(:\w+)?\}")
+VOWEL = re.compile(r"[aeiouàâäéèêëîïôöûü]", re.IGNORECASE)
+SOUNDS_I = re.compile(r"h?[ií]", re.IGNORECASE)
+
+
+def fill(phrase: str, values: dict[str, tuple[str | int | float, ...]], language: str) -> str:
+    """Fill the slots of a phrase in one language, with elision in French and "e" for "y" before an i in Spanish.
+
+    `{language:le}` is the value with the French article.
+    """
+    text = ""
+    end = 0
+    for match in SLOT.finditer(phrase):
+        text += phrase[end : match.start()]
+        end = match.end()
+        value = format_value(values[match[1]], language)
+        if match[2] == ":le":
+            text += "le "
+        if language == "fr" and VOWEL.match(value) and text.endswith((" de ", " que ", " le ", " la ")):
+            text = f"{text[:-2]}'"
+        if language == "es" and SOUNDS_I.match(value) and text.endswith(" y "):
+            text = f"{text[:-2]}e "
+        text += value
+    return text + phrase[end:]
+
+
+@cache
+def _all_phrases() -> tuple[dict[str, str], ...]:
+    text = (files("translume.experiments") / "phrases.toml").read_text(encoding="utf-8")
+    return tuple(tomllib.loads(text)["phrase"])
+
+
+def phrase_languages() -> tuple[str, ...]:
+    """Return the codes of the languages that have phrases."""
+    return tuple(_all_phrases()[0])
+
+
+def read_phrases(languages: Iterable[str]) -> tuple[dict[str, str], ...]:
+    """Return all phrases; raise SettingsError for a language without phrases."""
+    known = phrase_languages()
+    for language in languages:
+        if language not in known:
+            raise SettingsError(f"--languages: the demo has no phrases in '{language}'{nearest(language, known)}")
+    return _all_phrases()
+
+
+Value = tuple[str | int | float, ...]
+"""A drawn value, independent of the language: its kind, then its parts."""
+
+WOMEN = {
+    "Anna": "安娜",
+    "Clara": "克拉拉",
+    "Emma": "艾玛",
+    "Eva": "伊娃",
+    "Julia": "朱莉娅",
+    "Laura": "劳拉",
+    "Lisa": "丽莎",
+    "Maria": "玛丽亚",
+    "Nina": "妮娜",
+    "Sarah": "萨拉",
+}
+MEN = {
+    "Daniel": "丹尼尔",
+    "David": "大卫",
+    "Felix": "费利克斯",
+    "Hugo": "雨果",
+    "Martin": "马丁",
+    "Max": "马克斯",
+    "Oscar": "奥斯卡",
+    "Paul": "保罗",
+    "Robert": "罗伯特",
+    "Thomas": "托马斯",
+}
+_LANGUAGES = "en de fr es zh it pt ru ja ko ar tr pl nl sv no da fi el hu cs ro bg hr sk sl uk hi th vi ga is et lv lt"
+LANGUAGES = tuple(_LANGUAGES.split())
+_COUNTRIES = (
+    "DE FR IT ES CN PL SE NO FI AT BE GR HU IE IS AU AR CO EG DZ ET TZ KR TH MY ID BG RO HR SI RS AL EE LV LT "
+    "AM NZ JO BO NA ZM ZA RU SY LY"
+)
+COUNTRIES = tuple(_COUNTRIES.split())
+CITIES = tuple(
+    f"{region}/{city}"
+    for region, cities in {
+        "Europe": "London Berlin Paris Madrid Rome Vienna Athens Stockholm Oslo Helsinki Copenhagen Dublin Lisbon "
+        "Warsaw Prague Budapest Zurich Brussels Amsterdam Istanbul Moscow Belgrade Bucharest Riga Tallinn Vilnius",
+        "Asia": "Tokyo Shanghai Singapore Seoul Bangkok Jakarta Manila Dubai Taipei Baghdad Beirut Damascus Tashkent",
+        "America": "New_York Chicago Los_Angeles Toronto Vancouver Lima Bogota Caracas Montevideo Denver",
+        "Africa": "Nairobi Algiers Casablanca",
+        "Australia": "Sydney Melbourne Perth",
+    }.items()
+    for city in cities.split()
+)
+PRICED = ("USD", "EUR", "GBP", "JPY", "CNY", "CHF", "KRW", "INR")
+NAMED = ("USD", "EUR", "GBP", "JPY", "CHF", "SEK", "CAD", "AUD", "PLN", "CZK", "MXN")
+WHOLE = ("JPY", "KRW")
+"""Currencies without fractions."""
+QUANTITIES: dict[str, tuple[str, range]] = {
+    "journey": ("length-kilometer", range(100, 9000)),
+    "height": ("length-meter", range(5, 900)),
+    "volume": ("volume-liter", range(2, 95)),
+    "temperature": ("temperature-celsius", range(2, 40)),
+    "heat": ("temperature-celsius", range(40, 100)),
+    "speed": ("speed-kilometer-per-hour", range(20, 150)),
+    "area": ("area-square-meter", range(20, 240)),
+    "minutes": ("duration-minute", range(2, 60)),
+    "hours": ("duration-hour", range(2, 15)),
+    "days": ("duration-day", range(2, 31)),
+    "weeks": ("duration-week", range(2, 30)),
+    "years": ("duration-year", range(2, 41)),
+}
+"""Slots of an integer with a CLDR unit; never 1, to avoid singular forms."""
+
+
+def _a_date(random: Random) -> Value:
+    # Not the first of a month, which French writes differently ("1er").
+    return ("date", random.randrange(1950, 2036), random.randrange(1, 13), random.randrange(2, 29))
+
+
+def _a_price(random: Random) -> Value:
+    currency = random.choice(PRICED)
+    cents = random.randrange(200, 200_000)
+    return ("price", currency, cents if currency in WHOLE else cents / 100)
+
+
+def _a_distance(random: Random) -> Value:
+    return ("unit", "length-kilometer", random.choice((random.randrange(2, 2000), random.randrange(20, 400) / 10)))
+
+
+def _a_weight(random: Random) -> Value:
+    if random.random() < 0.5:
+        return ("unit", "mass-gram", random.randrange(50, 1000, 10))
+    return ("unit", "mass-kilogram", random.choice((random.randrange(2, 60), random.randrange(20, 99) / 10)))
+
+
+def _quantity(slot: str) -> Callable[[Random], Value]:
+    unit, numbers = QUANTITIES[slot]
+    return lambda random: ("unit", unit, random.choice(numbers))
+
+
+def _one_of(kind: str, names: Iterable[str]) -> Callable[[Random], Value]:
+    choices = tuple(names)
+    return lambda random: (kind, random.choice(choices))
+
+
+DRAWS: dict[str, Callable[[Random], Value]] = {
+    "date": _a_date,
+    "fulldate": lambda random: ("fulldate", *_a_date(random)[1:]),
+    "time": lambda random: ("time", random.randrange(6, 23), random.randrange(60)),
+    "weekday": lambda random: ("weekday", random.randrange(7)),
+    "month": lambda random: ("month", random.randrange(1, 13)),
+    "year": lambda random: ("year", random.randrange(1950, 2025)),
+    "number": lambda random: ("number", random.randrange(1000, 100_000)),
+    "count": lambda random: ("count", random.randrange(2, 100)),
+    "age": lambda random: ("count", random.randrange(18, 100)),
+    "few": lambda random: ("count", random.randrange(2, 16)),
+    "percent": lambda random: ("percent", random.randrange(2, 100)),
+    "price": _a_price,
+    "amount": lambda random: ("amount", random.choice(NAMED), random.randrange(20, 10_000)),
+    "currency": _one_of("currency", NAMED),
+    "city": _one_of("city", CITIES),
+    "country": _one_of("country", COUNTRIES),
+    "language": _one_of("language", LANGUAGES),
+    "woman": _one_of("name", WOMEN),
+    "man": _one_of("name", MEN),
+    "name": _one_of("name", (*WOMEN, *MEN)),
+    "distance": _a_distance,
+    "weight": _a_weight,
+    **{slot: _quantity(slot) for slot in QUANTITIES},
+}
+"""The function that draws each slot. `{city2}` is a second draw of `{city}`, different from the first; for ordered
+values it is later or larger (`count2` is smaller)."""
+
+
+def draw(slots: Iterable[str], random: Random) -> dict[str, Value]:
+    """Draw a value for each slot of a phrase."""
+    values: dict[str, Value] = {}
+    for slot in sorted(slots):
+        if not slot.endswith("2"):
+            values[slot] = DRAWS[slot](random)
+            continue
+        first = slot[:-1]
+        pair = [values[first], values[first]]
+        while pair[0] == pair[1]:
+            pair[1] = DRAWS[first](random)
+        if first in ("date", "time", "year", "count"):
+            pair.sort(reverse=first == "count")
+        values[first], values[slot] = pair
+    return values
+
+
+def locale_of(language: str) -> Locale:
+    """Return the CLDR locale of a language code; raise SettingsError for an unknown one."""
+    try:
+        return Locale.parse(language)
+    except (UnknownLocaleError, ValueError):
+        raise SettingsError(f"{language}: unknown to CLDR{nearest(language, LANGUAGES)}") from None
+
+
+@lru_cache(maxsize=200_000)
+def format_value(value: Value, language: str) -> str:
+    """Format a value in a language, with plain spaces only."""
+    kind, *parts = value
+    return re.sub(r"\s+", " ", FORMATS[str(kind)](locale_of(language), *parts)).strip()
+
+
+def _full_date(locale: Locale, year: int, month: int, day: int) -> str:
+    text = format_date(datetime.date(year, month, day), "full", locale)
+    return text.replace(", ", ", der ", 1) if locale.language == "de" else text
+
+
+def _with_unit(number: float, unit: str, locale: Locale) -> str:
+    text = format_unit(number, unit, "long", locale=locale)
+    # Babel writes the unit's identifier if CLDR has no long form; its short form is a word then.
+    return format_unit(number, unit, "short", locale=locale) if unit in text else text
+
+
+FORMATS: dict[str, Callable[..., str]] = {
+    "date": lambda locale, *parts: format_date(datetime.date(*parts), "long", locale),
+    "fulldate": _full_date,
+    "time": lambda locale, *parts: format_time(datetime.time(*parts), "short", locale=locale),
+    "weekday": lambda locale, day: str(locale.days["format"]["wide"][day]),
+    "month": lambda locale, month: str(locale.months["format"]["wide"][month]),
+    "year": lambda locale, year: str(year),
+    "count": lambda locale, number: str(number),
+    "number": lambda locale, number: format_decimal(number, locale=locale),
+    "percent": lambda locale, number: format_percent(number / 100, locale=locale),
+    "unit": lambda locale, unit, number: _with_unit(number, unit, locale),
+    "price": lambda locale, currency, number: format_currency(number, currency, locale=locale),
+    "amount": lambda locale, currency, number: format_currency(
+        number, currency, "#,##0", locale=locale, currency_digits=False, format_type="name"
+    ),
+    "currency": lambda locale, currency: get_currency_name(currency, 2, locale),
+    "city": lambda locale, zone: get_timezone_location(zone, locale, return_city=True),
+    "country": lambda locale, code: str(locale.territories[code]),
+    "language": lambda locale, code: str(locale.languages[code]),
+    "name": lambda locale, name: {**WOMEN, **MEN}[name] if locale.language == "zh" else name,
+}
+"""What writes a value of each kind in a locale, from its parts."""
+
+
+def demo_config(source_language: str, target_language: str, *, updates: int = UPDATES) -> Config:
+    """Return the settings for a corpus in the same folder as the settings file."""
+    source, target = source_language, target_language
+    tables: Mapping[str, Mapping[str, Any]] = {
+        "data": {
+            "source_language": source,
+            "target_language": target,
+            "train_source": f"train.{source}",
+            "train_target": f"train.{target}",
+            "valid_source": f"valid.{source}",
+            "valid_target": f"valid.{target}",
+        },
+        "tokenizer": {"kind": "bpe", "size": 1500, "shared": False},
+        "model": {
+            "width": 128,
+            "feed_forward": 256,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "attention_heads": 4,
+            "dropout": 0.0,
+            "head": {"kind": "softmax", "tie": "target"},
+        },
+        "training": {
+            "updates": updates,
+            "max_tokens": 2048,
+            "learning_rate": 3e-3,
+            "schedule": "cosine",
+            "warmup_updates": min(200, max(1, updates // 5)),
+            "label_smoothing": 0.0,
+            "validate_every": max(1, updates // 4),
+            "save_every": max(1, updates // 4),
+            "metric": "nll",
+        },
+        "evaluation": {
+            "metrics": ["exact_match", "bleu", "chrf"],
+            "tokenize": "zh" if target in UNSPACED else "13a",
+        },
+        "decoding": {"strategy": "greedy"},
+    }
+    return Config.build(tables, place="demo")
+
+
+def write_recipe(folder: Path, config: Config) -> Path:
+    """Write the settings to `demo.toml` in `folder`, unless it holds them already; return its path."""
+    path = folder / NAME
+    text = config.to_toml()
+    try:
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from None
+    return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBelief:
+    """A token of a translation, its probability at its step, and the likeliest other tokens."""
+
+    token: str
+    probability: float
+    runners_up: tuple[tuple[str, float], ...]
+
+
+def beliefs(
+    translator: Translator, source: str, hypothesis: TextHypothesis, *, runners_up: int = 3
+) -> tuple[TokenBelief, ...]:
+    """Recompute the probability of each token of a sentence's hypothesis, EOS included, by forced decoding."""
+    found = trace(translator, source, hypothesis, k=runners_up + 1, show=())
+    rows = []
+    for token, step in zip(found.target_tokens, found.steps, strict=True):
+        others = [(each.text, each.p_model) for each in step.top_model.candidates if each.id != token.id]
+        rows.append(TokenBelief(token=token.text, probability=step.p_model, runners_up=tuple(others[:runners_up])))
+    return tuple(rows)

@@ -1,0 +1,109 @@
+"""Propose settings for fine-tuning a model on more data; docs/fine_tuning.md has the rules."""
+
+import math
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+from translume.checkpoint import read_config, read_vocabularies
+from translume.config import Config, DataSettings, FrameSettings, TrainingSettings
+from translume.data import read_pairs
+from translume.experiments import Choice, Proposal
+from translume.experiments.manifests import survey_files
+from translume.experiments.survey import language_of
+from translume.experiments.texts import choose_documents, survey_documents
+from translume.tasks import find_task
+from translume.text import Tokenizer
+
+EPOCHS = 10
+MIN_UPDATES, MAX_UPDATES = 100, 10_000
+SLOWER = 5
+"""The learning rate is that of the base model's training divided by this number."""
+
+_SAMPLE = 2_000
+"""Number of pairs whose tokens are counted."""
+
+_SAME_OBJECTIVE = (
+    "accumulate",
+    "optimizer",
+    "beta1",
+    "beta2",
+    "epsilon",
+    "weight_decay",
+    "label_smoothing",
+    "label_smoothing_over",
+    "z_loss",
+    "confidence_penalty",
+    "r_drop",
+    "clip_norm",
+    "average_last",
+    "metric",
+)
+"""Settings of [training] in which fine-tuning should be like the base model's training."""
+
+
+def propose_fine_tuning(data: DataSettings, count: int, model: Path) -> Proposal:
+    """Return the proposal for fine-tuning `model` on `count` pairs, read from the files in `data`.
+
+    Only [training], and where documents end, are proposed: the rest is inherited from the model. Raises DataError if
+    sources are files and not even half of them can be read.
+    """
+    base = read_config(model)
+    notes = list(_notes(data, base, model))
+    if isinstance(data.source, FrameSettings):
+        found = survey_files(data, count)
+        tokens = found.positions(data.source) / len(found.headers)
+        notes += found.notes()
+    else:
+        tokens = _tokens_of_a_pair(data, model)
+    once = math.ceil(count * tokens / (base.training.batch_tokens * base.training.accumulate))
+    updates = math.ceil(min(max(EPOCHS * once, MIN_UPDATES), MAX_UPDATES) / 100) * 100
+    choices = tuple(_training(base.training, updates, once))
+    if find_task(data.task).reads == "documents":
+        lines = survey_documents(pair.target for pair in read_pairs(data, "train"))
+        choices = (choose_documents(lines, validated=bool(data.valid)), *choices)
+    return Proposal(choices=choices, description=f" to fine-tune {model}", notes=tuple(notes))
+
+
+def _tokens_of_a_pair(data: DataSettings, model: Path) -> float:
+    """Return the mean number of tokens of the longer side, in the first pairs."""
+    source, target = read_vocabularies(model)
+    sides = [(source, "source")] + ([(target, "target")] if isinstance(target, Tokenizer) else [])
+    lengths = [
+        max(len(side.encode(getattr(pair, name))) + 1 for side, name in sides)
+        for pair in islice(read_pairs(data, "train"), _SAMPLE)
+    ]
+    return sum(lengths) / max(1, len(lengths))
+
+
+def _training(base: TrainingSettings, updates: int, once: int) -> Iterable[Choice]:
+    every = max(10, updates // 20)
+    read = f"the data are read {updates / max(once, 1):,.0f} times" if once > 1 else ""
+    yield Choice("training.updates", updates, why=read)
+    yield Choice("training.max_tokens", base.max_tokens, why="as in the base model's training")
+    if base.schedule == "noam":
+        yield Choice("training.learning_rate", 1e-4)
+    else:
+        rate = float(f"{base.learning_rate / SLOWER:.2g}")
+        yield Choice("training.learning_rate", rate, why=f"a fifth of {base.learning_rate:g}")
+    yield Choice("training.schedule", "cosine")
+    yield Choice("training.warmup_updates", every)
+    yield Choice("training.validate_every", every)
+    yield Choice("training.save_every", every)
+    yield Choice("training.patience", 5, why="stop after 5 validations without improvement")
+    default = TrainingSettings()
+    for name in _SAME_OBJECTIVE:
+        if getattr(base, name) != getattr(default, name):
+            yield Choice(f"training.{name}", getattr(base, name), why="as in the base model's training")
+
+
+def _notes(data: DataSettings, base: Config, model: Path) -> Iterable[str]:
+    """Yield warnings about languages: of files whose names say another one, and of recordings, which no name says."""
+    if base.model.language_tags == "speech":
+        yield "add source_language and target_language to [data]: the model's prompt names the language of recordings"
+    for files, side in ((data.train_source, "source"), (data.train_target, "target")):
+        held = getattr(base.data, f"{side}_language")
+        for file in files:
+            found = language_of(Path(file))
+            if held and found and found != held:
+                yield f"{file}: the name says '{found}', but the {side} language of {model} is '{held}'"

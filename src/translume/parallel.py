@@ -1,0 +1,137 @@
+"""Work shared among processes of this machine, in order and in bounded memory."""
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from translume.errors import TranslumeError
+
+T = TypeVar("T")
+R = TypeVar("R")
+W = TypeVar("W")
+
+
+class ProcessLostError(RuntimeError):
+    """A process ended before it finished its work."""
+
+
+def usable_processors() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(submit: Callable[[T], Callable[[], R]], items: Iterable[T], ahead: int) -> Iterator[R]:
+    """Yield the result of each item, in order, with at most `ahead` others in progress or waiting.
+
+    submit: starts the work on an item and returns what waits for its result.
+    A TranslumeError of `items` is raised after the results of the items before it.
+    """
+    waiting: deque[Callable[[], R]] = deque()
+    failure: TranslumeError | None = None
+    iterator = iter(items)
+    while failure is None:
+        try:
+            waiting.append(submit(next(iterator)))
+        except StopIteration:
+            break
+        except TranslumeError as error:
+            failure = error
+        if len(waiting) > ahead:
+            yield waiting.popleft()()
+    while waiting:
+        yield waiting.popleft()()
+    if failure is not None:
+        raise failure
+
+
+class WorkerPool(Generic[W]):
+    """Processes that start when there is work for them, each with a value of its own. To be closed, best by `with`.
+
+    They ignore Ctrl-C, and end when the pool is closed or this process ends, even in the middle of their work.
+    """
+
+    def __init__(self, count: int, load: Callable[[], W]) -> None:
+        """load: returns the value of a process, when it begins its first work; sent as a pickle, like all work."""
+        self.count = count
+        self._theirs, self._ours = multiprocessing.Pipe(duplex=False)
+        self._pool = ProcessPoolExecutor(
+            count, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(self._theirs, load)
+        )
+
+    def submit(self, function: Callable[[W, T], R], item: T) -> Callable[[], R]:
+        """Start `function(value, item)` in a process, and return what waits for its result or raises its error.
+
+        Both raise ProcessLostError if a process ended before.
+        """
+        with _lost():
+            future = self._pool.submit(_run, function, item)
+        return partial(_result, future)
+
+    def map(self, function: Callable[[W, T], R], items: Iterable[T]) -> Iterator[R]:
+        """Yield `function(value, item)` for each item, in order; see `in_order`."""
+        return in_order(partial(self.submit, function), items, 2 * self.count)
+
+    def close(self) -> None:
+        """End the processes. Work in progress is lost."""
+        self._ours.close()
+        self._pool.shutdown(cancel_futures=True)
+        self._theirs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@contextmanager
+def _lost() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool:
+        raise ProcessLostError("a worker process ended in the middle of its work") from None
+
+
+def _result(future: Future[R]) -> R:
+    with _lost():
+        return future.result()
+
+
+_loading: list[Callable[[], Any]] = []
+"""In a worker process: what returns its value."""
+
+
+def _begin(connection: Connection, load: Callable[[], Any]) -> None:
+    """Prepare a worker process.  connection: closed when the pool is closed or its process has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets a terminal's Ctrl-C as well
+    faulthandler.enable()  # where native code crashed goes to stderr
+
+    def end() -> None:
+        with suppress(EOFError, OSError):
+            connection.recv()
+        os._exit(0)
+
+    threading.Thread(target=end, name="translume-parent", daemon=True).start()
+    _loading.append(load)
+
+
+@cache
+def _value() -> Any:
+    return _loading[0]()
+
+
+def _run(function: Callable[[Any, T], R], item: T) -> R:
+    return function(_value(), item)

@@ -1,0 +1,144 @@
+"""Settings of [decoding] that a request may replace, and the constraints of its texts."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final, cast
+from weakref import WeakKeyDictionary
+
+from starlette.concurrency import run_in_threadpool
+
+from translume.config import Config, DecodingSettings
+from translume.decoding import resolve_strategy, strategy_from
+from translume.errors import SettingsError
+from translume.serving.api.errors import RequestError, shown
+from translume.serving.api.requests import DECODING_FIELDS, TranslateRequest, as_list, check_texts
+from translume.serving.settings import Limits
+from translume.translator.constraints import refuse_constraints
+from translume.translator.planning import splits_sentences
+
+LARGEST_NUMBER: Final = 1e6
+"""Largest number in a decoding setting, so that everything a search computes from it is finite."""
+LARGEST: Final = {"length_penalty": 10.0, "max_length_ratio": 100.0, "coverage_penalty": 100.0, "diversity": 1000.0}
+"""Smaller bounds of some settings."""
+SMALLEST_TEMPERATURE: Final = 1e-3
+LONGEST_REASON: Final = 300
+"""Maximum number of characters of an error message that quotes a value."""
+LONGEST_RULES: Final = 2000
+"""Maximum number of characters of all banned phrases, and of a prefix: building their tables takes time."""
+KNOWN_SETTINGS: Final = 1000
+"""Maximum number of settings of requests that are kept for a model."""
+_KNOWN: Final = WeakKeyDictionary[Any, dict[tuple[str, Limits], DecodingSettings]]()
+"""For each model, the valid settings of earlier requests by what they changed, and by the limits."""
+MAX_CONSTRAINTS, LONGEST_CONSTRAINT = 16, 200
+"""Maximum number of constraints of a text, and of characters of one: the beam grows with the length of all."""
+SPLIT: Final = {"sentences": "always", "lines": "never"}
+"""Earlier values of a request's `split`, and the values of `decoding.split` that they mean."""
+
+
+async def settings_with(served: Any, changes: Mapping[str, Any], limits: Limits) -> DecodingSettings:
+    """Return a model's [decoding] with changes; RequestError (422) for a value that is not allowed.
+
+    The server splits texts before they are translated, so `split` is "never". Results are kept, and new ones found in
+    a thread.
+    """
+    if any(isinstance(value, list | dict) for value in changes.values()):
+        return await run_in_threadpool(decoding_settings, served, changes, limits)
+    known = _KNOWN.setdefault(served.model, {})
+    key = json.dumps([dict(served.direction), dict(changes)], sort_keys=True), limits
+    if (settings := known.get(key)) is None:
+        settings = await run_in_threadpool(decoding_settings, served, changes, limits)
+        if len(known) >= KNOWN_SETTINGS:
+            known.clear()
+        known[key] = settings
+    return settings
+
+
+def decoding_settings(served: Any, changes: Mapping[str, Any], limits: Limits) -> DecodingSettings:
+    """Return what `settings_with` returns."""
+    for name, value in changes.items():
+        _check_setting(name, value, limits)
+    # In settings, a leading "@" of a banned phrase would name a file.
+    ban = {"ban": [f"@{text}" if text.startswith("@") else text for text in as_list(changes.get("ban", []))]}
+    config = served.model.config
+    values = {**config.decoding.model_dump(), **served.direction, **changes, **(ban if "ban" in changes else {})}
+    try:
+        settings = resolve_strategy(Config.build({"decoding": values}, place="request").decoding, changes)
+        width = strategy_from(settings).width
+        served.model.check(settings)
+    except SettingsError as error:
+        reason = str(error).removeprefix("request: ").removeprefix("decoding.")
+        field = reason.partition(":")[0].partition(".")[0]
+        short = reason if len(reason) <= LONGEST_REASON else f"{reason[: LONGEST_REASON - 1]}…"
+        raise RequestError(422, short, field=field if field in DECODING_FIELDS else "") from None
+    if width > limits.width:
+        reason = f"found {width} hypotheses per sentence, expected at most {limits.width}"
+        raise RequestError(422, reason, code="too_wide")
+    # A language model has no split.
+    return settings if served.facts["offers"] == ["generate"] else settings.model_copy(update={"split": "never"})
+
+
+def _check_setting(name: str, value: Any, limits: Limits) -> None:
+    """Raise RequestError for a value that settings allow but that is too expensive or too large for a server."""
+    if isinstance(value, str | list) or name == "ban":
+        check_texts(value, name, limits)
+        size = sum(map(len, as_list(value)))
+        if name in ("ban", "prefix") and size > LONGEST_RULES:
+            reason = f"{name}: found {size:,} characters in all, expected at most {LONGEST_RULES:,}"
+            raise RequestError(413, reason, code="text_too_long", field=name)
+        return
+    if isinstance(value, dict) or value is None:
+        reason = f"{name}: found {shown(value)}, expected a number, a string, true or false"
+        raise RequestError(422, reason, field=name)
+    if name == "seed":
+        return
+    maximum = LARGEST.get(name, LARGEST_NUMBER)
+    if abs(value) > maximum or not math.isfinite(value):
+        raise RequestError(422, f"{name}: found {shown(value)}, expected at most {maximum:,.10g}", field=name)
+    if name == "temperature" and 0 < value < SMALLEST_TEMPERATURE:
+        raise RequestError(422, f"{name}: found {shown(value)}, expected at least {SMALLEST_TEMPERATURE}", field=name)
+
+
+def split_language(served: Any, split: str = "") -> str | None:
+    """Return the language whose rules split texts for a model; None if texts are split into lines only.
+
+    split: of a request; by default the model's own.
+    """
+    chosen = split or served.model.config.decoding.split
+    splits = splits_sentences(served.model.checkpoint, cast(Any, SPLIT.get(chosen, chosen)))
+    return served.source if splits else None
+
+
+def constraints_of(request: TranslateRequest, settings: DecodingSettings) -> tuple[tuple[str, ...], ...]:
+    """Return the constraints of each text; an empty tuple if the request has none. Raises RequestError (422)."""
+    several, count = isinstance(request.text, list), len(as_list(request.text))
+    by_text = request.constraints if several else [request.constraints]
+    if not isinstance(by_text, list) or (request.constraints and len(by_text) != count):
+        found = f"{len(by_text):,} for {count:,} texts" if isinstance(by_text, list) else shown(by_text)
+        raise _constraint_error(f"found {found}, expected a string or a list of strings for each")
+    constraints = tuple(_phrases(phrases, place) for place, phrases in enumerate(by_text))
+    if not any(constraints):
+        return ()
+    try:
+        refuse_constraints(settings)
+    except SettingsError as error:
+        raise _constraint_error(str(error).removeprefix("decoding.")) from None
+    return constraints
+
+
+def _phrases(value: Any, place: int) -> tuple[str, ...]:
+    phrases = [value] if isinstance(value, str) else value
+    if not isinstance(phrases, list) or not all(isinstance(phrase, str) for phrase in phrases):
+        raise _constraint_error(f"found {shown(value)} for text {place}, expected a string or a list of strings")
+    if len(phrases) > MAX_CONSTRAINTS:
+        raise _constraint_error(f"found {len(phrases):,} for text {place}, expected at most {MAX_CONSTRAINTS}")
+    for phrase in phrases:
+        if not phrase.strip():
+            raise _constraint_error(f"found a blank one for text {place}, expected a word or a phrase")
+        if len(phrase) > LONGEST_CONSTRAINT:
+            raise _constraint_error(f"found {len(phrase):,} characters in one, expected at most {LONGEST_CONSTRAINT}")
+    return tuple(phrases)
+
+
+def _constraint_error(reason: str) -> RequestError:
+    return RequestError(422, f"constraints: {reason}", field="constraints")

@@ -1,0 +1,210 @@
+"""What users load from a model folder: where and how it computes, its engine, how it is shown and pickled."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+
+import torch
+
+from translume.checkpoint import Checkpoint, ClassifierCheckpoint, load_any, model_folder, refuse_threads
+from translume.config import Config, DecodingOptions, DecodingSettings
+from translume.decoding import Stepper, resolve_strategy
+from translume.engine import Engine, EngineError, build_engine, self_test
+from translume.engine.selftest import TOLERANCES
+from translume.errors import SettingsError, refuse_unknown_keywords
+from translume.model import Transformer
+from translume.model.device import is_cpu
+from translume.translator.device_searcher import DeviceSearcher
+
+EngineName = Literal["auto", "fast", "plain"]
+Dtype = Literal["auto", "fp32", "bf16", "int8"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeOptions:
+    """Where and how a model computes: --engine, --device, --dtype and --threads.
+
+    engine: "fast" searches with weights packed for this machine, "plain" with the model itself in the decoding loop.
+        "auto" on a CPU is "fast" if there is an engine for the model and the machine and it passes its self-test, else
+        "plain". On a CUDA device, "auto" searches there, without the loop where the search allows it.
+    device: "auto" is the CUDA device with the most free memory, or the CPU if there is none.
+    dtype: of the packed weights, or of the model if there is no engine. "auto" is bf16 on GPUs that have it, else fp32.
+    threads: None keeps torch's setting.
+    """
+
+    engine: EngineName = "auto"
+    device: str = "auto"
+    dtype: Dtype = "auto"
+    threads: int | None = None
+
+    @property
+    def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:
+        """The dtype of a model without an engine; SettingsError for int8, which only an engine has."""
+        if self.dtype == "int8":
+            raise SettingsError("dtype: found 'int8', expected auto, fp32 or bf16; int8 is for translators")
+        return self.dtype
+
+
+def describe_engine(engine: Stepper | None) -> str:
+    """Return a description of what searches: an engine, a device, other steps or the plain model."""
+    if isinstance(engine, DeviceSearcher):
+        return f"search on {engine.device} in {engine.dtype}"
+    if isinstance(engine, Engine):
+        return f"fast engine {engine.dtype}"
+    return "plain model" if engine is None else f"steps of {type(engine).__name__}"
+
+
+def with_engine(read: Callable[..., Any], options: ComputeOptions) -> tuple[Any, Engine | DeviceSearcher | None]:
+    """A checkpoint and what searches in place of its model, if anything does.
+
+    read: returns the checkpoint in a `dtype`.
+    Raises EngineError (a SettingsError) if the engine that the options name cannot be built.
+    """
+    dtype = options.dtype
+    if options.engine == "plain":
+        if dtype == "int8":
+            raise SettingsError("dtype: found 'int8' with --engine plain, expected auto, fp32 or bf16")
+        return read(dtype=dtype), None
+    required = options.engine == "fast" or dtype == "int8"
+    if not required and not is_cpu(options.device):
+        checkpoint = read(dtype=dtype)
+        searcher = DeviceSearcher(checkpoint.model)
+        if searcher.device.type not in ("cpu", "mps"):  # MPS has no fp64, in which samples are drawn
+            return checkpoint, searcher
+    # An engine packs the weights of an fp32 model, whatever the dtype it packs them in.
+    checkpoint = read(dtype="fp32" if required or dtype == "bf16" else dtype)
+    try:
+        engine = build_engine(checkpoint.model, "fp32" if dtype == "auto" else dtype)
+        refuse_unsound(engine, checkpoint.model)
+        return checkpoint, engine
+    except EngineError:
+        if required:
+            raise
+    return (read(dtype="bf16") if dtype == "bf16" else checkpoint), None
+
+
+def refuse_unsound(engine: Engine, model: Transformer) -> None:
+    """Raise EngineError if an engine fails its self-test against the plain model."""
+    findings = self_test(engine, model, alone=False)
+    if not findings.agrees:
+        raise EngineError(
+            f"engine: found log-probabilities in {engine.dtype} that differ from the plain model's by"
+            f" {findings.difference:.2g} nats, expected at most {TOLERANCES[engine.dtype]:g}; --engine plain works"
+        )
+
+
+def set_threads(threads: int | None) -> None:
+    """Set the number of torch's threads in this process; None leaves it unchanged."""
+    refuse_threads(threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+C = TypeVar("C", bound=Checkpoint | ClassifierCheckpoint)
+
+
+class LoadedModel(Generic[C]):
+    """A model of a folder. No call changes it, so threads may share it.
+
+    checkpoint_class: of its checkpoints.  has_engine: whether an engine can search in place of the model.
+    """
+
+    checkpoint_class: ClassVar[type[Any]]
+    has_engine: ClassVar[bool] = True
+
+    def __init__(self, checkpoint: C, engine: Stepper | None = None) -> None:
+        """checkpoint: its model is used in the mode, training or evaluation, that it is in.
+
+        engine: searches instead of the plain model, which scores.
+        """
+        self.checkpoint, self._engine = checkpoint, engine
+        self.folder: Path | None = None
+        """The model folder that it was loaded from, if any."""
+        self.options: ComputeOptions | None = None
+        """How it was loaded; None for one that was made from a checkpoint or from other models."""
+        self._made_by: tuple[Callable[..., Self], tuple[Any, ...]] | None = None
+        """The function and arguments that returned it, for `__reduce__`."""
+
+    @classmethod
+    def load(cls, folder: Path | str, options: ComputeOptions | None = None) -> Self:
+        """The model in a folder, with its engine.
+
+        Raises ModelFolderError if the folder holds a model of another kind, EngineError (a SettingsError) if the engine
+        that the options name cannot be built.
+        """
+        folder, options = model_folder(folder), options or ComputeOptions()
+        set_threads(options.threads)
+        read = partial(load_any, folder, device=options.device, expected=cls.checkpoint_class)
+        if cls.has_engine:
+            model = cls(*with_engine(read, options))
+        elif options.engine == "fast":
+            raise SettingsError(f"engine: found 'fast', expected 'auto' or 'plain'; a {cls.__name__.lower()} has none")
+        else:
+            model = cls(read(dtype=options.plain_dtype))
+        model.options = options
+        absolute = folder.absolute()  # messages name the folder as given
+        return model.remember(absolute, cls.load, absolute, options)
+
+    def remember(self, folder: Path | None, function: Callable[..., Self], *arguments: Any) -> Self:
+        """Set the folder, and the call that returned this new model, for pickling; return the model."""
+        self.folder, self._made_by = folder, (function, arguments)
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[Any, ...]]:
+        """Pickle by the model's folder and options; TypeError for a model that no folder holds.
+
+        Unpickling loads the model again.
+        """
+        if self._made_by is None:
+            raise TypeError(f"{type(self).__name__}: it has no model folder, so it cannot be pickled; load(folder) can")
+        return self._made_by
+
+    def __repr__(self) -> str:
+        subject, facts = self._facts()
+        parts = [f"{sum(weight.numel() for weight in self.checkpoint.model.parameters()):,} parameters", *facts]
+        if self.folder is not None:
+            parts.append(str(self.folder))
+        return f"<{type(self).__name__}{subject and ' '}{subject}: {', '.join(parts)}>"
+
+    def _facts(self) -> tuple[str, list[str]]:
+        """The languages, and phrases about the model, for `repr`."""
+        raise NotImplementedError
+
+    @property
+    def config(self) -> Config:
+        """The settings the model was trained with."""
+        return self.checkpoint.config
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine that searches; None if the plain model or a GPU does."""
+        return self._engine if isinstance(self._engine, Engine) else None
+
+    def check(self, settings: DecodingSettings) -> None:
+        """Raise SettingsError if settings contradict each other or need what this model does not have."""
+        self.config.check_decoding(settings)
+
+    def choose(
+        self,
+        settings: DecodingSettings | None,
+        options: DecodingOptions | None = None,
+        *,
+        function: str = "decoding",
+        others: Sequence[str] = ("settings",),
+    ) -> DecodingSettings:
+        """The settings, or the model's own, with single options replaced; SettingsError if they do not fit the model.
+
+        function: for errors.  others: further keywords of the function.
+        """
+        options = options or {}
+        refuse_unknown_keywords(function, options, (*others, *DecodingSettings.model_fields))
+        if settings is not None and not isinstance(settings, DecodingSettings):
+            raise TypeError(f"settings: found {type(settings).__name__}, expected DecodingSettings or None")
+        chosen = settings or self.config.decoding
+        if options:
+            values = {"decoding": {**chosen.model_dump(), **options}}
+            chosen = resolve_strategy(Config.build(values, place=function).decoding, options)
+        self.check(chosen)
+        return chosen
