@@ -22,8 +22,7 @@ from translume.config import DecodingSettings
 from translume.errors import ModelFolderError, SettingsError
 from translume.processes import Connection
 from translume.serving.api.errors import RequestError
-from translume.serving.api.inspection import entropies, inspect
-from translume.serving.api.requests import resolve_inspection
+from translume.serving.api.inspection import entropies, inspect, inspection_of
 from translume.serving.workers.main import Worker
 from translume.serving.workers.models import Served, ServedClassifier, ServedModels
 from translume.serving.workers.pool import WorkerPool
@@ -75,12 +74,17 @@ def local_server(start: Start, folder: Path) -> Any:
     return start(Served.of("en-de", Local(loaded.checkpoint)), width=6)
 
 
+CHOICE = ("model", "source", "target")
+
+
 class Local(Translator):
     """A translator in the process of the server, with the methods of a `TranslatorProxy`."""
 
-    def inspected(self, values: Any, limits: Any, form: str, check_cancelled: Callable[[], None]) -> str:
-        models = ServedModels([Served.of("en-de", self)])
-        return inspect(resolve_inspection(values, models, limits), limits, form, check_cancelled)
+    def inspected(
+        self, values: Any, limits: Any, form: str, check_cancelled: Callable[[], None], frames: Any = None
+    ) -> str:
+        chosen = ServedModels([Served.of("en-de", self)]).choose(*(values.get(name, "") for name in CHOICE))
+        return inspect(inspection_of(chosen, values, limits, frames), limits, form, check_cancelled)
 
     def entropies(self, source: str, target: Any, settings: Any) -> list[float]:
         return entropies(self, source, target, settings)
