@@ -45,7 +45,7 @@ def test_each_token_attends_to_itself_and_earlier_ones(generator: Generator) -> 
 def test_texts_that_do_not_fit_are_refused(generator: Generator) -> None:
     for text, message in (
         ("", "text: found a blank text, expected a text to inspect"),
-        ("aa " * 11, "text: found 12 tokens with the end mark, expected at most 11"),
+        ("aa " * 11, "text: found 12 tokens with EOS, expected at most 11"),
     ):
         with pytest.raises(TranslationError) as caught:
             trace_text(generator, text.rstrip())
