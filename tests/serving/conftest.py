@@ -85,7 +85,7 @@ def translator(make: Callable[..., Translator], tmp_path_factory: pytest.TempPat
     """Return a translator that was loaded from a folder."""
     folder = tmp_path_factory.mktemp("translator") / "model"
     save_model(folder, make("decoding.beam=3").checkpoint)
-    return load(folder, device="cpu", dtype="fp32")
+    return load(folder, device="cpu", dtype="fp32", engine="plain")
 
 
 @pytest.fixture(scope="session")
