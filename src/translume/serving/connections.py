@@ -7,7 +7,6 @@ pipelined request only after the response to the one before.
 import asyncio
 import ipaddress
 import logging
-import resource
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -182,8 +181,12 @@ def address_block(address: str) -> str:
 def max_connections(wanted: int) -> int:
     """Return for how many connections the process has file descriptors, at most `wanted`.
 
-    Raises the soft limit of descriptors (`ulimit -n`) as far as needed and allowed.
+    Raises the soft limit of descriptors (`ulimit -n`) as far as needed and allowed. Windows has none.
     """
+    try:
+        import resource
+    except ImportError:
+        return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + RESERVED_DESCRIPTORS
     if 0 <= soft < needed:  # −1: unlimited

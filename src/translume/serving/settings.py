@@ -129,7 +129,8 @@ class Limits(Settings):
     """Time limit for receiving the headers of a request, and for receiving its body."""
     drain_seconds: PositiveFloat = 30.0
     """Time limit for finishing requests in progress at shutdown."""
-    workers: PositiveInt = 1  # until workers are gone
+    workers: int = Field(default=1, ge=1, le=256)
+    """Worker processes. Each has all models and runs `lanes` searches at a time."""
     inspections: ClassVar[int] = 32
     """Inspections that wait or run."""
     inspected_tokens: ClassVar[int] = 30_000
@@ -181,11 +182,11 @@ class ServeSettings(Settings):
     """Where to serve Prometheus metrics: a port on localhost, such as "9100", or ADDRESS:PORT; empty: nowhere."""
     cors_origins: Annotated[tuple[Origin, ...], BeforeValidator(as_tuple)] = ()
     """Origins whose pages may read responses (CORS), such as "https://app.example"; "*" allows all."""
-    lanes: int = Field(default=0, ge=0, le=256)  # until workers are gone
+    lanes: int = Field(default=0, ge=0, le=256)
+    """Searches that a worker runs at a time, each on one processor; they share one copy of the weights. 0: one for each
+    processor that a worker has, or one on a GPU and with `--threads`."""
     standby: bool = True
-    workers: int = Field(default=1, ge=1, le=256)
-    """Processes that serve the models, each with a copy of all of them. With more than 1, another process distributes
-    the requests, and repeats those of a worker that ends."""
+    """Whether one more process waits, without models, to replace a worker that ends. It takes 170 MB."""
     log_text: bool = False
     """Whether to log the texts of requests."""
     log_clients: bool = False
