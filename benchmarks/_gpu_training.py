@@ -74,7 +74,7 @@ class Plan:
 
 
 def lengths_of(mean: float) -> Callable[[int], list[tuple[int, int]]]:
-    """Return a function that draws lengths of pairs, end marks included: log-normal, correlated, 5 to 121."""
+    """Return a function that draws lengths of pairs, EOS tokens included: log-normal, correlated, 5 to 121."""
 
     def lengths(count: int) -> list[tuple[int, int]]:
         draw, pairs = random.Random(1), []

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_CONNECTIONS = 480
+MAX_CONNECTIONS = 480
 """Most open connections. Requests that are due beyond it are counted and not sent: a limit of the clients."""
 REFUSED_SECONDS = 0.5
 """Pause of a closed-loop client after a refusal; Retry-After asks for a second or more."""
@@ -119,7 +119,7 @@ class Clients:
                 await asyncio.sleep(wait)
             counts = due > begun + settle
             self.seen.sent += counts
-            if len(tasks) >= MOST_CONNECTIONS:
+            if len(tasks) >= MAX_CONNECTIONS:
                 self.seen.unsent += counts
             else:
                 task = asyncio.ensure_future(self.ask(self.draw.randrange(len(self.bodies)), counts))

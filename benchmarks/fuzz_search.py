@@ -56,7 +56,7 @@ from translume.kernels.loading import kernels
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
 POSITIONS, SOURCE_SIZE = 97, 17
 LETTERS = "ab é"
-LEAST_LIMIT = 8
+MIN_LIMIT = 8
 """The forced prefix must fit every limit."""
 PROGRESS_EVERY = 240
 SEARCHES = 12
@@ -159,7 +159,7 @@ def failed(draw: random.Random, engine: Engine) -> list[str]:
     lengths = [draw.randint(1, 23) for _ in range(count)]
     source = torch.randint(3, SOURCE_SIZE, (count, max(lengths)))
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    limits = torch.tensor([draw.randint(LEAST_LIMIT, 60) for _ in range(count)])
+    limits = torch.tensor([draw.randint(MIN_LIMIT, 60) for _ in range(count)])
     prompts = torch.cat([torch.ones(count, 1, dtype=torch.long), torch.randint(3, size, (count, prompt))], 1)
 
     def words_of(some: slice) -> dict[str, Any]:

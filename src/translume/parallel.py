@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -55,7 +56,23 @@ def in_order(submit: Callable[[T], Callable[[], R]], items: Iterable[T], ahead: 
         raise failure
 
 
-class WorkerPool(Generic[W]):
+class Closing(ABC):
+    """Base class of what is closed at the end of a `with` block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything that is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class WorkerPool(Closing, Generic[W]):
     """Processes that start when there is work for them, each with a value of its own. To be closed, best by `with`.
 
     They ignore Ctrl-C, and end when the pool is closed or this process ends, even in the middle of their work.
@@ -87,14 +104,6 @@ class WorkerPool(Generic[W]):
         self._ours.close()
         self._pool.shutdown(cancel_futures=True)
         self._theirs.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 @contextmanager

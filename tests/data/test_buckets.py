@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from translume.config.data import CleaningSettings, DataSettings
 from translume.data import BatchPlan, BucketPlan, TokenizedCorpus, buckets, choose_buckets, pad_batch, prepare
 from translume.data.batch import BatchTags
-from translume.data.buckets import GROWTH, MOST, Bucket
+from translume.data.buckets import GROWTH, MAX_BUCKETS, Bucket
 from translume.data.cleaning import Account
 from translume.data.pairs import Origin
 from translume.data.streaming import open_stream
@@ -89,7 +89,7 @@ def padding_of(plan):
 def test_every_pair_is_in_one_batch_of_the_shape_of_a_bucket(by_bytes, lengths, max_tokens, seed, epoch):
     corpus = of_lengths(by_bytes, *zip(*lengths, strict=True))
     plan = BucketPlan(corpus, max_tokens=max_tokens, seed=seed, epoch=epoch)
-    assert len(plan.buckets) <= MOST
+    assert len(plan.buckets) <= MAX_BUCKETS
     assert all(each.rows == max_tokens // max(each.source, each.target) for each in plan.buckets)
     seen = []
     for index, batch in enumerate(plan.batches()):
@@ -401,7 +401,7 @@ def test_blocks_of_documents_have_the_same_buckets_in_every_epoch(write, by_byte
 
 
 def test_a_block_wider_than_the_budget_is_named(write, by_bytes, tmp_path):
-    file = write("train.txt", ["abc", "a" * 11])  # with its end mark one token more than a block
+    file = write("train.txt", ["abc", "a" * 11])  # with EOS one token more than a block
     chosen = DataSettings(train=(file,), valid=(file,), task="language_model", block_length=11)
     corpus = prepare(chosen, by_bytes, by_bytes, tmp_path / "cache", split="train")
     with pytest.raises(SettingsError) as error:

@@ -108,7 +108,7 @@ def test_feasible_constraints_are_met_and_scores_are_the_models_own(toy, seed, w
         # The only candidate that can still meet the constraints may be one that ends. Its place must go to another
         # such candidate.
         ([True, True, True, False, True], 4, [[Phrase((3, 4), apart_before=True)]], 2),
-        # Here all constraints are met, unless the next token continues the last word. The end mark does not continue
+        # Here all constraints are met, unless the next token continues the last word. EOS does not continue
         # it.
         ([True, True, True, False, False], 3, [[Phrase((2,))], [Phrase((3,), apart_before=True, apart_after=True)]], 1),
     ],

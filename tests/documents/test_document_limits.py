@@ -82,7 +82,7 @@ def test_a_document_in_utf_16_is_read() -> None:
     ],
 )
 def test_a_document_at_the_limits_is_read(suffix: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "MOST_SEGMENTS", 100)
+    monkeypatch.setattr(segments, "MAX_SEGMENTS", 100)
     most = 50 if suffix == ".srt" else 100
 
     def read(count: int) -> int:
@@ -95,4 +95,4 @@ def test_a_document_at_the_limits_is_read(suffix: str, line: str, monkeypatch: p
 
 
 def test_a_document_with_the_most_tags_is_read() -> None:
-    assert len(FORMATS[".docx"].read(word("<w:p/>" * (segments.MOST_MARKUP - 8))).segments) == 0
+    assert len(FORMATS[".docx"].read(word("<w:p/>" * (segments.MAX_MARKUP - 8))).segments) == 0

@@ -195,7 +195,7 @@ REFUSED = {
         "word/document.xml declares a document type, which office documents never do",
     ),
     "many parts": (
-        archive({str(number): "" for number in range(word.MOST_PARTS + 1)}),
+        archive({str(number): "" for number in range(word.MAX_PARTS + 1)}),
         "it has 5,001 parts and 0 bytes when unpacked, expected at most 5,000 and 85,577,600",
     ),
     "much in little": (

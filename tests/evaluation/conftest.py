@@ -9,7 +9,7 @@ from translume.translator import TargetScore, Translation
 
 
 class Upper:
-    """A translator that returns upper case. Its log-probability is −1 nat per target word and −1 for the end mark."""
+    """A translator that returns upper case. Its log-probability is −1 nat per target word and −1 for EOS."""
 
     config = Config()
 

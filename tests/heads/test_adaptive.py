@@ -109,7 +109,7 @@ def test_bands_order_tokens_by_frequency_in_the_targets():
     counts = torch.from_numpy(target_counts(data(VOCABULARY), VOCABULARY))[head.table.order]
     first, second, third = counts.split([17, 84, 110])
     assert first.min() >= second.max() >= second.min() >= third.max()
-    assert int(head.table.rank[2]) < 17  # every target ends with the end mark
+    assert int(head.table.rank[2]) < 17  # every target ends with EOS
     assert torch.equal(head.table.rank[head.table.order], torch.arange(VOCABULARY))
     for part in head.table.order.split([17, 84, 110]):
         assert torch.equal(part, part.sort().values)

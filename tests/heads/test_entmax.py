@@ -238,7 +238,7 @@ def step_of(logits, alpha=1.5):
 
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=3), BeamSearch(width=5, nbest=5)], ids=str)
 def test_a_search_works_with_fewer_possible_tokens_than_its_width(strategy):
-    """Two tokens are possible, one of them the end mark; hypotheses rank by log-probability per token."""
+    """Two tokens are possible, one of them EOS; hypotheses rank by log-probability per token."""
     found = search(
         step_of([-9.0, 1.0, 1.4, -3.0, -3.0, -9.0, -9.0]), Fixed(), bos=0, eos=1, strategy=strategy,
         limits=torch.tensor([3, 1]), rules=[ForbidTokens((0,))],

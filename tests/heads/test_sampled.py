@@ -58,7 +58,7 @@ def relative_error(left, right):
 
 def test_tokens_are_ranked_by_frequency_in_the_targets():
     counts = np.bincount(np.concatenate([Pairs().target(number) for number in range(97)]), minlength=101)
-    counts[2] += 97  # one end mark per pair
+    counts[2] += 97  # one EOS per pair
     ranked = sampled_head().ranked
     assert sorted(ranked.tolist()) == list(range(101))
     assert ranked.tolist() == sorted(range(101), key=lambda token: (-counts[token], token))

@@ -69,7 +69,7 @@ def session(folder, name):
 
 
 def padded(translator, texts):
-    """Ids [B, S] of texts with the end mark, and the mask, as int64."""
+    """Ids [B, S] of texts with EOS, and the mask, as int64."""
     tokenizer = translator.checkpoint.source_tokenizer
     rows = [[*tokenizer.encode(text), tokenizer.specials.eos] for text in texts]
     ids = np.full((len(rows), max(map(len, rows))), tokenizer.specials.pad)

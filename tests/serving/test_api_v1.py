@@ -312,7 +312,7 @@ def test_invalid_pairs_are_refused(live: Any) -> None:
         422,
         "text_too_long",
         "pairs[1]",
-        "pairs[1]: the target has 46 tokens with its end mark, expected at most 41",
+        "pairs[1]: the target has 46 tokens with EOS, expected at most 41",
     )
 
 

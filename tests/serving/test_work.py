@@ -103,5 +103,5 @@ def test_scores_equal_those_of_the_translator_and_long_texts_are_refused(transla
     assert work.size(("a b", "c")) == len(translator.checkpoint.source_tokenizer.encode("a b")) + 1
     with pytest.raises(RequestError) as caught:
         work.size(("a", "b" * 45))
-    assert str(caught.value) == "the target has 46 tokens with its end mark, expected at most 41"
+    assert str(caught.value) == "the target has 46 tokens with EOS, expected at most 41"
     assert (caught.value.status, caught.value.code, caught.value.field) == (422, "text_too_long", "target")

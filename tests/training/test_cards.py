@@ -20,7 +20,7 @@ from translume.model.compiled import torch_only
 from translume.model.device import GIB, Usage, UsageMeter, choose_device, is_cpu
 from translume.training import Preparing, train
 from translume.training.group import Group
-from translume.training.memory import LEAST, MOST, RESERVED, SHARE, STEP, MemoryNeeds, token_bytes
+from translume.training.memory import MAX_TOKENS, MIN_TOKENS, RESERVED, SHARE, STEP, MemoryNeeds, token_bytes
 from translume.training.optimisation import Precision
 from translume.training.precision import choose_precision
 from translume.training.prepare import fit_memory, plan_run, prepare_data
@@ -322,11 +322,11 @@ def test_a_batch_of_auto_fits_into_the_memory_that_is_planned_with(free: int, mo
     needs = MemoryNeeds(state=3 * GIB, token=700_000 if narrow else 1_300_001, vocabulary=32_003)
     tokens = needs.tokens(free)
     assert tokens % STEP == 0
-    assert LEAST <= tokens <= MOST
+    assert MIN_TOKENS <= tokens <= MAX_TOKENS
     assert tokens <= needs.tokens(free + more)
-    if tokens > LEAST:
+    if tokens > MIN_TOKENS:
         assert needs.state + needs.batch(tokens) + RESERVED <= SHARE * free
-    if tokens < MOST:
+    if tokens < MAX_TOKENS:
         assert needs.state + needs.batch(tokens + STEP) + RESERVED > SHARE * free - 1
 
 
@@ -412,7 +412,7 @@ def test_auto_takes_the_tokens_that_fit_on_a_card_and_says_so(toy: Make, tmp_pat
     assert found.training.max_tokens == 10240
     assert events == [Preparing(what="training.max_tokens = 10240, for 4.0 GiB free on cuda:1 (NVIDIA H100)")]
     cards.found[1].free = 80 * GIB
-    assert fitted(config, tmp_path / "b", "cuda:1")[1].training.max_tokens == MOST
+    assert fitted(config, tmp_path / "b", "cuda:1")[1].training.max_tokens == MAX_TOKENS
 
 
 def test_a_batch_of_auto_holds_the_longest_pair(toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

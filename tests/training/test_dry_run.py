@@ -121,7 +121,7 @@ def test_a_run_that_was_seen_to_its_end_is_predicted_exactly(
     monkeypatch: pytest.MonkeyPatch, seconds: float, slow: list[float], updates: int, compiles: bool, device: str
 ) -> None:
     monkeypatch.setattr(MODULE, "SECONDS", 1e9)
-    monkeypatch.setattr(MODULE, "MOST_SECONDS", 1e9)
+    monkeypatch.setattr(MODULE, "MAX_SECONDS", 1e9)
     times = [(slow[number] if number < len(slow) else 0.0) + seconds for number in range(updates)]
     events: list[tuple[float, Event]] = [(2.0, STARTED)]
     events += [(each, progress(number, updates)) for number, each in enumerate(times, 1)]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.decoding.device_search import LEAST_SOURCE, DeviceSearch, doubled
+from translume.decoding.device_search import MIN_SOURCE, DeviceSearch, doubled
 from translume.translator import Translation, Translator, device_searcher
 from translume.translator import search as searches
 from translume.translator.cohort import Cohort
@@ -182,7 +182,7 @@ def test_batches_for_a_device_contain_each_text_once_in_groups_of_one_padded_len
     order = [index for group in groups for batch in group for index in batch]
     assert sorted(order) == list(range(len(lengths)))
     assert [lengths[index] for index in order] == sorted(lengths, reverse=True)
-    padded = [{doubled(lengths[index], LEAST_SOURCE) for batch in group for index in batch} for group in groups]
+    padded = [{doubled(lengths[index], MIN_SOURCE) for batch in group for index in batch} for group in groups]
     assert all(len(each) == 1 for each in padded)
     assert len(set().union(*padded)) == len(groups)
     for group, (length,) in zip(groups, padded, strict=True):

@@ -1,4 +1,4 @@
-"""Models of several languages: tags in the source and after the begin mark, and the choice of a direction."""
+"""Models of several languages: tags in the source and after BOS, and the choice of a direction."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

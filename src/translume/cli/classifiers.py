@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_MATRIX_CLASSES = 12
 """Up to this number of classes the whole confusion matrix is printed."""
-MOST_CONFUSED = 20
+MAX_CONFUSED = 20
 """Number of confusions listed instead of a larger matrix."""
 BAR_WIDTH = 20
 TOP_CLASSES = 3
@@ -105,7 +105,7 @@ def _confusions(scores: "ClassScores") -> Iterator[str]:
         key=lambda each: (-each[0], each[1:]),
     )
     yield "\nmost confused (all are in --json):"
-    for count, one, other in wrong[:MOST_CONFUSED]:
+    for count, one, other in wrong[:MAX_CONFUSED]:
         if count:
             yield f"{count:5}  {names[one]} taken for {names[other]}"
 

@@ -46,10 +46,19 @@ CORPUS_ENTRIES, CORPUS_PAGE_ENTRIES = 10, 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextOptions:
-    """The options of `translume inspect text`, for the task of the model. None or empty: not given."""
+class InspectOptions:
+    """The options of all commands of `translume inspect`."""
 
     model: Path
+    as_json: bool
+    overrides: tuple[str, ...]
+    compute: Compute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions(InspectOptions):
+    """The options of `translume inspect text`, for the task of the model. None or empty: not given."""
+
     text: str
     target: str | None
     reference: str | None
@@ -57,35 +66,24 @@ class TextOptions:
     alternatives: int | None
     attribution: str | None
     html: Path | None
-    as_json: bool
-    overrides: tuple[str, ...]
-    compute: Compute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CorpusOptions:
+class CorpusOptions(InspectOptions):
     """The options of `translume inspect corpus`, for the task of the model. None or empty: not given."""
 
-    model: Path
     files: tuple[Path, ...]
     other: Path | None
     top: int | None
     html: Path | None
-    as_json: bool
-    overrides: tuple[str, ...]
-    compute: Compute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionOptions:
+class QuestionOptions(InspectOptions):
     """The options of a command that answers what-if questions about a text."""
 
-    model: Path
     text: str
     questions: tuple[str, ...]
-    as_json: bool
-    overrides: tuple[str, ...]
-    compute: Compute
 
 
 class _InspectGroup(CommandGroup):

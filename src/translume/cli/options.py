@@ -121,7 +121,7 @@ def _checked(check: Callable[[], None]) -> Callable[[Command], Command]:
             check()
             return command(**values)
 
-        return _call  # type: ignore[return-value]
+        return _call  # type: ignore[return-value]  # it has the command's own options as parameters
 
     return decorate
 

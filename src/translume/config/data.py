@@ -25,7 +25,7 @@ class CleaningSettings(Settings):
     table: ClassVar[str] = "data.cleaning"
 
     max_tokens: int = Field(default=256, ge=1)
-    """Maximum number of tokens of either side, end mark excluded. Documents of a language model may be longer."""
+    """Maximum number of tokens of either side, EOS excluded. Documents of a language model may be longer."""
     too_long: Literal["drop", "keep_first", "keep_last"] = "drop"
     """What to do with longer pairs. Sources may also be cut to their first or last tokens; cuts are counted."""
     max_ratio: float = Field(default=0.0, ge=0.0)

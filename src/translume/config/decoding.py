@@ -47,7 +47,7 @@ class DecodingSettings(Settings):
     length_penalty: float = Field(default=1.0, ge=-10.0, le=10.0)
     """Exponent of the length in the score of a hypothesis; 0 ranks by log-probability."""
     length_penalty_form: Literal["power", "gnmt"] = "power"
-    """log_prob / length ** p ("power") or / ((5 + length) / 6) ** p ("gnmt", Wu et al. 2016); the end mark counts."""
+    """log_prob / length ** p ("power") or / ((5 + length) / 6) ** p ("gnmt", Wu et al. 2016); EOS counts."""
     coverage_penalty: float = Field(default=0.0, ge=0.0)
     """β of the coverage penalty, β · Σ_s log(min(Σ_t a_ts, 1)), added to a score (Wu et al. 2016); 0: none."""
     stop: Literal["optimal", "first"] = "optimal"
@@ -59,7 +59,7 @@ class DecodingSettings(Settings):
     diversity: float = Field(default=0.5, ge=0.0, le=1_000_000.0)
     """Penalty of a token for each earlier group of a diverse beam that chose it (Vijayakumar et al. 2018)."""
     min_length: int = Field(default=0, ge=0)
-    """Minimum number of target tokens, end mark excluded."""
+    """Minimum number of target tokens, EOS excluded."""
     max_length_ratio: float = Field(default=0.0, ge=0.0)
     """Maximum number of target tokens per source token, for each sentence; 0: learned from the training data.
 
@@ -68,7 +68,7 @@ class DecodingSettings(Settings):
     max_length_extra: int = Field(default=0, ge=0)
     """Added to `max_length_ratio` times the source length; 0: learned, or 10 if the ratio is set or is 2."""
     max_length: int = Field(default=0, ge=0)
-    """Maximum number of target tokens, end mark included; 0: only the limit by the training data or the ratio."""
+    """Maximum number of target tokens, EOS included; 0: only the limit by the training data or the ratio."""
     split: Literal["auto", "always", "never"] = "auto"
     """Whether to translate a line sentence by sentence: "auto" for a model that was trained on single sentences.
 

@@ -97,7 +97,7 @@ class ModelSettings(Settings):
     relative_max_distance: int = Field(default=128, ge=2, le=1_048_576)
     """For positions "relative": distances from here on share the last bias; more than half of `relative_buckets`."""
     max_positions: int = Field(default=1024, ge=1, le=1_048_576)
-    """Maximum length of a source or target in tokens, end mark included."""
+    """Maximum length of a source or target in tokens, EOS included."""
     scale_embeddings: bool = True
     """Multiply embeddings by the square root of `width`."""
     embedding_norm: bool = False
@@ -108,8 +108,8 @@ class ModelSettings(Settings):
     """Where a model of several languages reads its tags, special tokens of the vocabulary that name a language.
 
     "source": the tag of the target's language begins the source (Johnson et al. 2017). "target": the tag of its own
-    language begins the source, and that of the target's language is the decoder's first token after the begin mark (Fan
-    et al. 2021), as in M2M-100, NLLB-200 and mBART-50. "speech": the decoder's first tokens after the begin mark are
+    language begins the source, and that of the target's language is the decoder's first token after BOS (Fan
+    et al. 2021), as in M2M-100, NLLB-200 and mBART-50. "speech": the decoder's first tokens after BOS are
     the tag of the language of a recording, that of the task, and one that says that no times follow; "english_speech":
     only the last (Radford et al. 2023). No tag is predicted, and none counts in a loss or a score.
     """
@@ -157,7 +157,7 @@ class ModelSettings(Settings):
 
     @property
     def target_tags(self) -> int:
-        """Number of tags between the begin mark and the tokens of a target."""
+        """Number of tags between BOS and the tokens of a target."""
         return {"target": 1, "speech": 3, "english_speech": 1}.get(self.language_tags, 0)
 
     @model_validator(mode="after")

@@ -31,7 +31,7 @@ class SourceKind(Settings):
         return 0
 
     def longest(self, max_positions: int) -> int:
-        """Return the maximum length of a source, end mark included, for that of a target, `model.max_positions`."""
+        """Return the maximum length of a source, EOS included, for that of a target, `model.max_positions`."""
         return max_positions
 
 
@@ -163,7 +163,7 @@ class WhisperSettings(RecordingSettings):
         return 2 * self.positions
 
     def longest(self, max_positions: int) -> int:
-        return self.positions + 1  # there is no end mark
+        return self.positions + 1  # there is no EOS
 
 
 class ImageSettings(FrameSettings):

@@ -229,10 +229,10 @@ def _after(first: np.ndarray, rest: np.ndarray) -> np.ndarray:
 def block_batch(
     source: Ragged, target: Ragged, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, lines: tuple[int, ...]
 ) -> Batch:
-    """Return a batch of blocks of documents, whose sources are one end mark each.
+    """Return a batch of blocks of documents, whose sources are one EOS each.
 
     The labels are the tokens of a block. The decoder's first input is the token before the block, or bos if the block
-    begins a document; the token before that one is the end mark of the document before.
+    begins a document; the token before that one is the EOS of the document before.
     """
     specials = target_tokenizer.specials
     column = np.arange(int(target.lengths.max(initial=0)))

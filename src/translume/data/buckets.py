@@ -19,7 +19,7 @@ from translume.data.corpus import TokenizedCorpus
 from translume.data.plan import BatchPlan, shuffled_items, widths_of
 from translume.text import Tokenizer
 
-MOST: Final = 16
+MAX_BUCKETS: Final = 16
 """Maximum number of buckets."""
 EDGES: Final = 48
 """Maximum number of lengths of a side among which those of the buckets are chosen."""
@@ -174,7 +174,7 @@ def choose_buckets(
     widest: tuple[int, int] | None = None,
     scale: float = 1.0,
 ) -> tuple[Bucket, ...]:
-    """Return at most `MOST` buckets that hold all pairs of a corpus with little padding.
+    """Return at most `MAX_BUCKETS` buckets that hold all pairs of a corpus with little padding.
 
     They depend only on the lengths and weights of the pairs and on the other arguments. Dynamic programming finds
     buckets of a simple kind for each number of them; those of which a plan has the least padding are then improved.
@@ -252,7 +252,7 @@ class _Cells:
         return len(self.source)
 
     def of(self, source: Numbers, target: Numbers) -> NDArray[np.uint8]:
-        """Return the index of the cell of each pair of lengths: 8 bits suffice for MOST² cells.
+        """Return the index of the cell of each pair of lengths: 8 bits suffice for MAX_BUCKETS² cells.
 
         Raises ValueError if a pair is too long for all of them.
         """
@@ -394,27 +394,27 @@ def _edges(counts: Numbers) -> Numbers:
 
 
 def _partitions(histogram: _Histogram) -> Iterator[Places]:
-    """Yield the best buckets, 1 to `MOST` of them, if target lengths are divided into ranges with their own of sources.
+    """Yield the best buckets, 1 to `MAX_BUCKETS` of them: ranges of target lengths, each with its own of sources.
 
     `best[k, j]` is the least cost of the pairs in the first j columns with at most k buckets. For each bucket, half a
     batch is added: its last batch is filled, or its pairs move on.
     """
     before = np.pad(histogram.counts.cumsum(1), ((0, 0), (1, 0))).T  # [J + 1, I]
     columns = len(histogram.targets)
-    best = np.full((MOST + 1, columns + 1), _NEVER)
+    best = np.full((MAX_BUCKETS + 1, columns + 1), _NEVER)
     best[:, 0] = 0
-    found: dict[tuple[int, int], Places] = {(k, 0): () for k in range(MOST + 1)}
+    found: dict[tuple[int, int], Places] = {(k, 0): () for k in range(MAX_BUCKETS + 1)}
     for j in range(columns):
         costs, ranges = _ranges(before[j + 1] - before[: j + 1], histogram, j)
         chosen: dict[int, tuple[int, int]] = {}
         for used, cost in enumerate(costs, 1):
-            totals = best[: MOST + 1 - used, : j + 1] + cost  # [k - used, first column]
+            totals = best[: MAX_BUCKETS + 1 - used, : j + 1] + cost  # [k - used, first column]
             for k, first in enumerate(totals.argmin(1).tolist(), used):
                 if totals[k - used, first] < best[k, j + 1]:
                     best[k, j + 1], chosen[k] = totals[k - used, first], (used, first)
         for k, (used, first) in chosen.items():
             found[k, j + 1] = (*found[k - used, first], *((i, j) for i in ranges(used, first)))
-    yield from (found[k, columns] for k in range(1, MOST + 1))
+    yield from (found[k, columns] for k in range(1, MAX_BUCKETS + 1))
 
 
 def _ranges(
@@ -422,8 +422,8 @@ def _ranges(
 ) -> tuple[list[Numbers], Callable[[int, int], Iterator[int]]]:
     """Divide source lengths into ranges, whose targets have the length of a column, for several counts [P, I] of pairs.
 
-    Returns the least costs [P] with at most 1, 2, …, `MOST` ranges, and a function from their number and an index p to
-    the indices of the largest lengths of the ranges.
+    Returns the minimum costs [P] with at most 1, 2, …, `MAX_BUCKETS` ranges, and a function from their number and an
+    index p to the indices of the largest lengths of the ranges.
     """
     target = histogram.targets[column]
     widths = histogram.sources + target
@@ -434,7 +434,7 @@ def _ranges(
     costs[:, np.tri(len(widths), k=-1, dtype=np.bool_)] = _NEVER
     ends = (totals[:, 1:] < totals[:, -1:]).sum(1)  # the largest length of a pair
     best = [costs[:, 0]]
-    for _ in range(1, min(MOST, len(widths))):
+    for _ in range(1, min(MAX_BUCKETS, len(widths))):
         best.append(np.minimum(best[-1], (best[-1][:, :-1, None] + costs[:, 1:]).min(1)))
 
     def ranges(count: int, row: int) -> Iterator[int]:
@@ -470,7 +470,7 @@ def _changed(places: Places, index: int, histogram: _Histogram) -> Iterator[Plac
     rows, columns = histogram.counts.shape
     others = [(i, j) for i, j in steps if 0 <= i < rows and 0 <= j < columns and (i, j) not in places]
     yield from ((*before, other, *after) for other in others)
-    if len(places) < MOST:
+    if len(places) < MAX_BUCKETS:
         yield from ((*places[: index + 1], other, *after) for other in others)
     if len(places) > 1:
         yield before + after

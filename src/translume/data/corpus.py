@@ -37,7 +37,7 @@ class TokenizedCorpus:
     """Pairs of ids without bos and eos, by number from 0 to `pairs` - 1, in the order of the files.
 
     The arrays are memory-mapped; planning an epoch reads 4 bytes of lengths per pair. `limit` is the length of the
-    longest side that the model can read, in tokens without the end mark (None: no limit).
+    longest side that the model can read, in tokens without EOS (None: no limit).
     """
 
     pairs: int
@@ -57,7 +57,7 @@ class TokenizedCorpus:
     """Start of every 32nd pair in `tokens`, ¼ byte per pair instead of 8. Adding lengths gives the other starts."""
     line_numbers: NDArray[np.uint32] = field(repr=False)
     block_length: int = 0
-    """Above 0: the pairs are documents, targets with end marks and without sources, to be cut into such blocks."""
+    """Above 0: the pairs are documents, targets with EOS tokens and without sources, to be cut into such blocks."""
     temperature: float = 1.0
     """`data.sampling_temperature`: how the shares of the directions in an epoch are flattened."""
     tags: BatchTags | None = field(default=None, repr=False)
@@ -427,7 +427,7 @@ def texts_of(corpus: TokenizedCorpus, numbers: Sequence[int]) -> tuple[list[str]
 def cached_target_counts(
     cache: Path, settings: DataSettings, tokenizers: tuple[Tokenizer, Tokenizer]
 ) -> NDArray[np.int64] | None:
-    """Return the count [V] of each target token in the training pairs, one end mark per pair; None without a cache.
+    """Return the count [V] of each target token in the training pairs, one EOS per pair; None without a cache.
 
     cache: the folder of token caches. The one built from the training files in `settings` is read, so the counts are
     those after cleaning, even if the files have changed since.

@@ -30,7 +30,7 @@ _CHUNK = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Lengths in the training pairs, in tokens without end marks.
+    """Lengths in the training pairs, in tokens without EOS.
 
     Groups of sources: group k has those of 2^k to 2^(k+1) − 1 tokens, k from 0.
 
@@ -52,7 +52,7 @@ class Lengths:
         return self.several_sentences < SINGLE
 
     def target_limit(self, source: int) -> int:
-        """Return the maximum length of a target, end mark included, for a source of so many tokens.
+        """Return the maximum length of a target, EOS included, for a source of so many tokens.
 
         Beyond the longest source in training, the limit grows in proportion.
         """

@@ -282,7 +282,7 @@ class Stream:
 
     @property
     def widest(self) -> int:
-        """The largest number of tokens of a side, with tags and end mark, or of a block, that a pair may have."""
+        """The largest number of tokens of a side, with tags and EOS, or of a block, that a pair may have."""
         tags, limit = self.sample.tags, self.reader.encoder.limit
         if limit is None:
             return self.sample.block_length

@@ -356,10 +356,10 @@ def prepare(
     """Return the tokenized pairs of a split, from the cache under `folder` or built there first.
 
     Training pairs pass the cleaning rules; validation pairs only need two non-empty sides that fit the model.
-    `max_positions` is the maximum length of a side, tags and end mark included; `language_tags` is that of [model].
+    `max_positions` is the maximum length of a side, tags and EOS included; `language_tags` is that of [model].
     Without validation files, "valid" is the sample held out of "train", and both have the same account. With Labels
     instead of a target tokenizer the corpus is for classification; `cleaning.too_long` then applies to validation texts
-    too. Documents have any length, and an end mark as their last token; the batches of an epoch cut them into blocks of
+    too. Documents have any length, and EOS as their last token; the batches of an epoch cut them into blocks of
     `data.block_length`. `progress` is called with the number of pairs read so far while a corpus is built, and `look`
     with the pairs, before any rule drops them. `processes`: how many tokenize; None: one, or
     if the files are long, one on each core. The cache's name is a digest of the files' bytes, the tokenizers and the
@@ -420,7 +420,7 @@ def limits_of(
 ) -> tuple[int | None, int | None]:
     """Return the length of the longest side that the model can read, and that of a side to keep; None: no limit.
 
-    Lengths are in tokens without end mark and tags.  cleaned: whether the pairs pass the cleaning rules.
+    Lengths are in tokens without EOS and tags.  cleaned: whether the pairs pass the cleaning rules.
     """
     if find_task(settings.task).reads == "documents":
         return None, None
@@ -517,7 +517,7 @@ def encode_texts(tokenizer: Tokenizer, pairs: list[Pair]) -> list[list[int]]:
 
 
 def encode_documents(tokenizer: Tokenizer, pairs: list[Pair]) -> list[list[int]]:
-    """Return the ids of documents, each with its end mark; nothing for a document without tokens."""
+    """Return the ids of documents, each with EOS; nothing for a document without tokens."""
     end = tokenizer.specials.eos
     return [[*ids, end] if ids else [] for ids in encode_texts(tokenizer, pairs)]
 

@@ -24,11 +24,11 @@ from torch import Tensor
 from translume.decoding.beam import Hypothesis, ScoreTerms
 from translume.decoding.device_step import FixedShapeDecoder, SlotBeams, StepSettings
 
-LEAST_SOURCE, LEAST_TARGET, LEAST_REACH = 64, 64, 32
+MIN_SOURCE, MIN_TARGET, MIN_REACH = 64, 64, 32
 """The smallest caches, and the fewest places of a target that are read; larger ones are doubled. Each is a shape."""
 SLOT_STEP = 4
 """Ratio of one number of slots to the next."""
-MOST_IDLE = 4
+MAX_IDLE = 4
 """Number of idle searches whose caches and graphs are kept."""
 _FREE = -1
 
@@ -369,7 +369,7 @@ class DeviceSearch:
         """Take one step with the sentences in the slots."""
         taken = self._numbers != _FREE
         longest = int(self._places[taken].max(initial=0))
-        self._steps(min(doubled(longest + 1, LEAST_REACH), self.sizes.target))
+        self._steps(min(doubled(longest + 1, MIN_REACH), self.sizes.target))
         np.minimum(self._places + taken, self._last_places, out=self._places)
         self._seen = None
 
@@ -398,7 +398,7 @@ class DeviceSearch:
 
     def _fetch(self, slots: Tensor, own_slots: NDArray[np.int64]) -> _Results:
         """Begin to copy the finished hypotheses in some slots, given on the device and on the host."""
-        reach = min(doubled(int(self._places[own_slots].max()) + 1, LEAST_REACH), self.sizes.target)
+        reach = min(doubled(int(self._places[own_slots].max()) + 1, MIN_REACH), self.sizes.target)
         floats, integers = self._beams.results(slots, reach)
         return _Results(self.settings, _HostCopy(floats), _HostCopy(integers), reach)
 
@@ -510,7 +510,7 @@ class IdleSearches:
     def put(self, search: DeviceSearch) -> None:
         """Keep a search; forget the oldest one if there are too many."""
         with self._lock:
-            self._searches = [*self._searches, search][-MOST_IDLE:]
+            self._searches = [*self._searches, search][-MAX_IDLE:]
 
     def clear(self) -> None:
         """Forget all searches."""

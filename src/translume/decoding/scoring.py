@@ -50,8 +50,8 @@ class LengthPenalty:
 class Coverage:
     """Coverage penalty β · Σ_s log(min(Σ_t a_ts, 1)), at most 0 (Wu et al. 2016, equation 15).
 
-    a_ts is the attention to source token s in the step that wrote token t, eos included. All source tokens count, the
-    end mark included. Like the length penalty, it ranks complete hypotheses; the beam is chosen by totals without it.
+    a_ts is the attention to source token s in the step that wrote token t, eos included. All source tokens count,
+    EOS included. Like the length penalty, it ranks complete hypotheses; the beam is chosen by totals without it.
 
     weight: β, at least 0.
     """

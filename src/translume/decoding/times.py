@@ -14,7 +14,7 @@ class TimesInPairs:
     """Times stand at the beginning and the end of each segment, and never decrease.
 
     A target begins with a time, at most the token `latest`, if it is given. After the first time of a segment text
-    follows, after its last time the first one of the next segment or the end mark. If all times together are more
+    follows, after its last time the first one of the next segment or EOS. If all times together are more
     likely than any other token, a time follows.
     first: the token of the time 0; the larger ids are those of later times.  untimed: a token that is never generated.
     Equal to `WhisperTimeStampLogitsProcessor` of transformers.

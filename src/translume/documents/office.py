@@ -21,10 +21,10 @@ from lxml import etree
 from translume.documents.segments import Mark, Segment, check_markup, check_segments, with_style_marks
 from translume.errors import DocumentError
 
-MOST_PARTS, MOST_BYTES, MOST_RATIO = 5000, 100_000_000, 200
+MAX_PARTS, MAX_BYTES, MAX_RATIO = 5000, 100_000_000, 200
 """Limits of an archive: parts, unpacked bytes, and, from 1 MB on, unpacked bytes per byte of the archive."""
 LARGEST_TEXT = 20_000_000
-"""Most unpacked bytes of all parts with text."""
+"""Maximum number of unpacked bytes of all parts with text."""
 _SPACE: Final = "{http://www.w3.org/XML/1998/namespace}space"
 _NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BROKEN: Final = (
@@ -147,11 +147,11 @@ def _unpacked(archive: zipfile.ZipFile, size: int, with_text: re.Pattern[str]) -
     """
     entries = archive.infolist()
     whole = sum(entry.file_size for entry in entries)
-    most = min(MOST_BYTES, max(1_000_000, size * MOST_RATIO))
-    if len(entries) > MOST_PARTS or whole > most:
+    most = min(MAX_BYTES, max(1_000_000, size * MAX_RATIO))
+    if len(entries) > MAX_PARTS or whole > most:
         raise DocumentError(
             f"it has {len(entries):,} parts and {whole:,} bytes when unpacked, "
-            f"expected at most {MOST_PARTS:,} and {most:,}"
+            f"expected at most {MAX_PARTS:,} and {most:,}"
         )
     if any(entry.flag_bits & 1 for entry in entries):
         raise DocumentError("it has a password")

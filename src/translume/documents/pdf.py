@@ -13,7 +13,7 @@ from pypdf.errors import DependencyError, DeprecationError, PyPdfError
 from translume.documents.segments import Segment, check_segments
 from translume.errors import DocumentError
 
-MOST_PAGES: Final = 5000
+MAX_PAGES: Final = 5000
 _FULL: Final = 0.7
 """Share of a page's longest line from which a line is full: the paragraph goes on in the next one."""
 _ITEM: Final = re.compile(r"\s*(?:[•‣◦▪–—*-]|\d{1,3}[.)])\s")
@@ -41,8 +41,8 @@ class PdfText:
             reader = pypdf.PdfReader(io.BytesIO(data))
             if reader.is_encrypted and not reader.decrypt(""):
                 raise DocumentError("it has a password")
-            if len(reader.pages) > MOST_PAGES:
-                raise DocumentError(f"found {len(reader.pages):,} pages, expected at most {MOST_PAGES:,}")
+            if len(reader.pages) > MAX_PAGES:
+                raise DocumentError(f"found {len(reader.pages):,} pages, expected at most {MAX_PAGES:,}")
             for number, page in enumerate(reader.pages):
                 found += ((number, Segment(runs=(text,))) for text in paragraphs(page.extract_text()))
                 check_segments(len(found))

@@ -10,10 +10,10 @@ from typing import Final
 
 from translume.errors import DocumentError
 
-MOST_SEGMENTS: Final = 200_000
-"""Most segments of a document."""
-MOST_MARKUP: Final = 1_000_000
-"""Most tags and attributes of a document. Each costs about 1 microsecond and 100 bytes to read."""
+MAX_SEGMENTS: Final = 200_000
+"""Maximum number of segments of a document."""
+MAX_MARKUP: Final = 1_000_000
+"""Maximum number of tags and attributes of a document. Each costs about 1 microsecond and 100 bytes to read."""
 
 
 class Mark(Enum):
@@ -113,15 +113,15 @@ def with_style_marks(runs: Sequence[str], marks: Sequence[Mark], styles: Sequenc
 
 
 def check_segments(count: int) -> None:
-    """Raise DocumentError if a document has more than `MOST_SEGMENTS` segments."""
-    if count > MOST_SEGMENTS:
-        raise DocumentError(f"found {count:,} lines or paragraphs, expected at most {MOST_SEGMENTS:,}")
+    """Raise DocumentError if a document has more than `MAX_SEGMENTS` segments."""
+    if count > MAX_SEGMENTS:
+        raise DocumentError(f"found {count:,} lines or paragraphs, expected at most {MAX_SEGMENTS:,}")
 
 
 def check_markup(count: int) -> None:
-    """Raise DocumentError if a document has more than `MOST_MARKUP` tags and attributes."""
-    if count > MOST_MARKUP:
-        raise DocumentError(f"found {count:,} tags and attributes, expected at most {MOST_MARKUP:,}")
+    """Raise DocumentError if a document has more than `MAX_MARKUP` tags and attributes."""
+    if count > MAX_MARKUP:
+        raise DocumentError(f"found {count:,} tags and attributes, expected at most {MAX_MARKUP:,}")
 
 
 def has_letters(text: str) -> bool:

@@ -37,7 +37,7 @@ from translume.kernels import loading
 from translume.kernels.loading import address
 from translume.model.embedding import Embedding
 
-MOST_IDLE = 4
+MAX_IDLE = 4
 """Number of idle searches whose buffers are kept."""
 LIVE, DONE, FAILED = range(3)
 """States of a sentence in search.c."""
@@ -323,7 +323,7 @@ class IdleSearches:
     def put(self, search: NativeSearch) -> None:
         """Keep a search; forget the oldest one if there are too many."""
         with self._lock:
-            self._searches = [*self._searches, search][-MOST_IDLE:]
+            self._searches = [*self._searches, search][-MAX_IDLE:]
 
 
 @dataclass(frozen=True, slots=True)

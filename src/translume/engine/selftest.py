@@ -11,8 +11,8 @@ from translume.engine.engine import Engine
 from translume.model import Transformer
 
 SENTENCES, STEPS = 7, 11
-LEAST_STEPS, STEP_WORK = 3, 1 << 29
-"""A model reads fewer steps, but not fewer than LEAST_STEPS, if parameters times steps would exceed STEP_WORK."""
+MIN_STEPS, STEP_WORK = 3, 1 << 29
+"""A model reads fewer steps, but not fewer than MIN_STEPS, if parameters times steps would exceed STEP_WORK."""
 TOLERANCES = {"fp32": 1e-3, "bf16": 0.5, "int8": 0.5}
 """Largest difference from the plain model, in nats, of the log-probabilities of likely tokens."""
 LIKELY = -7.0
@@ -49,7 +49,7 @@ def self_test(engine: Engine, model: Transformer, *, alone: bool = True) -> Find
     device = next(model.parameters()).device
     longest = min(3 * SENTENCES, model.encoder.embedding.positions.longest)
     parameters = sum(each.numel() for each in model.parameters())
-    steps = min(STEPS, max(LEAST_STEPS, STEP_WORK // parameters), model.decoder.embedding.positions.longest)
+    steps = min(STEPS, max(MIN_STEPS, STEP_WORK // parameters), model.decoder.embedding.positions.longest)
     shape = torch.arange(longest) < torch.arange(3 * SENTENCES, 0, -3)[:, None]
     source, mask = (each.to(device) for each in model.encoder.embedding.example(shape, generator))
     target = torch.randint(target_size, (SENTENCES, steps), generator=generator).to(device)

@@ -130,7 +130,7 @@ class Calibration(JsonValue):
         """Return two lines, for tokens and for EOS, each with its definition."""
         kind = "" if self.normalised else "|distribution:no"
         lines = []
-        for of, confidence, found in (("tokens", "max p", self.tokens), ("end marks", "p(end)", self.end)):
+        for of, confidence, found in (("tokens", "max p", self.tokens), ("EOS tokens", "p(end)", self.end)):
             lines.append(
                 f"ECE|of:{of}|confidence:{confidence}|bins:{len(found.bins)}|forced:yes|T:{self.temperature:.4g}{kind}"
                 f" = {found.ece:.4f} (confidence {found.confidence:.4f}, right {found.accuracy:.4f} of {found.count})"

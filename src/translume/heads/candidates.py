@@ -144,7 +144,7 @@ class Selector(nn.Module):
 
     @torch.no_grad()
     def learn(self, counts: NDArray[np.int64], end: int) -> None:
-        """Initialise the bias from token counts [V] with one end mark, the id `end`, per pair.
+        """Initialise the bias from token counts [V] with one EOS, the id `end`, per pair.
 
         A token with λ occurrences per pair is in a target with p = 1 − e^−λ (Poisson), log-odds ln(e^λ − 1). Unseen
         tokens count as half an occurrence.

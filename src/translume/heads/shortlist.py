@@ -45,7 +45,7 @@ class ShortlistHead(Head):
         self.softmax = SoftmaxHead(SoftmaxSettings(bias=settings.bias, tie=settings.tie), sizes, tied)
         self.always: Tensor
         self.translations: Tensor | None
-        always = torch.full((settings.frequent + 1,), -1, dtype=torch.int32)  # the end mark first; −1 for unused
+        always = torch.full((settings.frequent + 1,), -1, dtype=torch.int32)  # EOS first; −1 for unused
         self.register_buffer("always", always)
         learned = settings.selector == "learned"
         table = torch.full((sizes.source_vocabulary, settings.candidates), -1, dtype=torch.int32)

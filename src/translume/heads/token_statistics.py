@@ -10,7 +10,7 @@ MAX_PAIRS = 1 << 18
 
 
 def target_counts(data: HeadData, vocabulary: int) -> NDArray[np.int64]:
-    """Return the count [V] of each target token in the training pairs, with one end mark per pair."""
+    """Return the count [V] of each target token in the training pairs, with one EOS per pair."""
     numbers = spread_evenly(data.corpus.pairs, MAX_PAIRS)
     counts = np.zeros(vocabulary, np.int64)
     for begin in range(0, len(numbers), 4096):

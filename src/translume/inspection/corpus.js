@@ -13,7 +13,7 @@ function showFacts() {
   const list = element("dl", {}, fact("pairs", count(lens.pairs)), fact("target tokens", count(lens.tokens)),
     fact("nll", lens.nll === null ? "none" : `${lens.nll.toFixed(3)} nats per token`),
     fact("accuracy", percent(lens.reliability.accuracy)), fact("confidence", percent(lens.reliability.confidence)),
-    fact("ECE", lens.reliability.ece.toFixed(3)), fact("ECE of the end mark", lens.end.ece.toFixed(3)));
+    fact("ECE", lens.reliability.ece.toFixed(3)), fact("ECE of EOS", lens.end.ece.toFixed(3)));
   if (lens.impossible) list.append(fact("impossible tokens", count(lens.impossible)));
   if (lens.too_long) list.append(fact("left out, too long", `${count(lens.too_long)}, the first at line ${lens.first_too_long}`));
   if (lens.truncated) list.append(fact("sources truncated", count(lens.truncated)));
@@ -24,7 +24,7 @@ function showFacts() {
 function groups() {
   const bands = lens.bands.filter((band) => band.reliability)
     .map((band) => [`tokens that occur ${range(band.least, band.most)} times`, band.reliability]);
-  return [["all steps", lens.reliability], ...bands, ["the end mark", lens.end]];
+  return [["all steps", lens.reliability], ...bands, ["EOS", lens.end]];
 }
 
 // A chart as wide as its container, with axes; x and y map values to pixels.
@@ -121,7 +121,7 @@ function showBands() {
   const rows = lens.bands.map((band) => [range(band.least, band.most), count(band.types), count(band.tokens), nats(band.nll),
     band.first === null ? "–" : percent(band.first), ...steps(band.reliability)]);
   rows.push(["all", count(lens.types), count(lens.tokens), nats(lens.nll), percent(lens.ranks[0].tokens / lens.tokens), ...steps(lens.reliability)]);
-  rows.push(["end mark", "", "", "", "", ...steps(lens.end)]);
+  rows.push(["EOS", "", "", "", "", ...steps(lens.end)]);
   at("bands").replaceChildren(element("thead", {}, element("tr", {}, ...names.map((name) => element("th", { scope: "col" }, name)))),
     element("tbody", {}, ...rows.map(([name, ...cells]) =>
       element("tr", {}, element("th", { scope: "row" }, name), ...cells.map((cell) => element("td", {}, cell))))));

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
@@ -27,14 +28,14 @@ KINDS = {
 }
 
 
-class HtmlPage:
+class HtmlPage(ABC):
     """Base of values that have an HTML page."""
 
     __slots__ = ()
 
+    @abstractmethod
     def to_page(self) -> str:
         """Return the HTML page."""
-        raise NotImplementedError
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, for notebooks."""

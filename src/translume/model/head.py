@@ -137,8 +137,8 @@ class TrainingPairs(Protocol):
 class HeadData:
     """The data from which a head computes its tables before the first update.
 
-    source_pieces, target_pieces: the vocabularies in order of ids.  end: the id of the target's end mark.
-    specials: ids of the target's special tokens, the end mark among them.
+    source_pieces, target_pieces: the vocabularies in order of ids.  end: the id of the target's EOS.
+    specials: ids of the target's special tokens, EOS among them.
     """
 
     corpus: TrainingPairs

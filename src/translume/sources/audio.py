@@ -25,7 +25,7 @@ WINDOW, HOP = 400, 160
 _RANGE = 8.0
 """Energies are at most so many powers of ten below the largest of a recording."""
 _LOWEST_RATE, _HIGHEST_RATE = 1000, 768_000
-_MOST_CHANNELS = 32
+_MAX_CHANNELS = 32
 _BLOCK = 1 << 16
 """Samples of each channel that are decoded at a time: a compressed recording of many channels may hold gigabytes."""
 _FRAMES = 1 << 13
@@ -52,8 +52,8 @@ class RecordingReader(FrameReader):
                     raise UnreadableError(
                         f"has {rate:,} samples a second, expected {_LOWEST_RATE:,} to {_HIGHEST_RATE:,}"
                     )
-                if file.channels > _MOST_CHANNELS:
-                    raise UnreadableError(f"has {file.channels:,} channels, expected at most {_MOST_CHANNELS}")
+                if file.channels > _MAX_CHANNELS:
+                    raise UnreadableError(f"has {file.channels:,} channels, expected at most {_MAX_CHANNELS}")
                 self._refuse_long(file.frames / rate)
                 samples = torch.cat([*resampled(self._mono(file), rate)])
         except soundfile.LibsndfileError:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 LONGEST = 20_000
 """Longest line, in characters, that sentencex splits; longer ones are split by our own rules."""
-MOST_QUOTES = 6_000_000
+MAX_QUOTES = 6_000_000
 """Largest product of a line's opening quotes and characters for sentencex, whose time grows with it (5 ms here)."""
 _OPENING = re.compile("[«‹“„‘「『]")
 _LINE = re.compile(r"\s*[^\r\n]+[\r\n\s]*|\s+")
@@ -27,7 +27,7 @@ def sentences_of(line: str, language: str = "") -> list[str]:
     language: a code; English for an empty or unknown one.  A blank line is one sentence.
     By sentencex, which knows the abbreviations of many languages; if it is not installed, by `split_sentences`.
     """
-    if _sentencex() is None or len(line) > LONGEST or len(_OPENING.findall(line)) * len(line) > MOST_QUOTES:
+    if _sentencex() is None or len(line) > LONGEST or len(_OPENING.findall(line)) * len(line) > MAX_QUOTES:
         found = [sentence + spacing for sentence, spacing in split_sentences(line)]
     else:
         found = _by_sentencex(line, language)

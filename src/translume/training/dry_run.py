@@ -22,7 +22,7 @@ WARM_UP_SECONDS = 10.0
 """Time after which updates are measured, however few there were."""
 UPDATES, SECONDS = 30, 5.0
 """Measuring ends after this many updates and this time, …"""
-MOST_SECONDS = 20.0
+MAX_SECONDS = 20.0
 """… or after this time since the first update, that after a shape was compiled, or that after a pause."""
 PAUSE = 128
 """Updates after which a validation and a commit are measured. Slower trainings do not get there, and seldom pause."""
@@ -102,7 +102,7 @@ class Stopwatch:
             self._restarted = now
         self._last = now
         enough = self._measured >= UPDATES and self._seconds >= SECONDS
-        late = self._measured > 0 and now - self._restarted > MOST_SECONDS
+        late = self._measured > 0 and now - self._restarted > MAX_SECONDS
         return enough or late or event.update == event.updates
 
     def _wait(self) -> None:

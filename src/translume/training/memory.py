@@ -11,8 +11,8 @@ from translume.model.device import GIB
 from translume.model.layers import DecoderLayer, EncoderLayer
 from translume.training.optimisation import Precision
 
-STEP, LEAST, MOST = 1024, 1024, 65_536
-"""`max_tokens = "auto"` is a multiple of STEP from LEAST to MOST: more tokens keep no GPU busier."""
+STEP, MIN_TOKENS, MAX_TOKENS = 1024, 1024, 65_536
+"""`max_tokens = "auto"` is a multiple of STEP from MIN_TOKENS to MAX_TOKENS: more tokens keep no GPU busier."""
 
 SHARE = 0.8
 """Share of the free memory that is planned with; the rest is for what the allocator cannot use."""
@@ -52,12 +52,12 @@ class MemoryNeeds:
         return self.token * tokens + LOGIT_BYTES * min(CHUNK_ELEMENTS, tokens * self.vocabulary)
 
     def tokens(self, free: int) -> int:
-        """Return the tokens of the batch that fits in `free` bytes: a multiple of `STEP` from `LEAST` to `MOST`."""
+        """Return the tokens of the batch that fits in `free` bytes: a multiple of `STEP` within the limits above."""
         room = int(SHARE * free) - RESERVED - self.state
         most = max(
             room // (self.token + LOGIT_BYTES * self.vocabulary), (room - LOGIT_BYTES * CHUNK_ELEMENTS) // self.token
         )
-        return min(max(most // STEP * STEP, LEAST), MOST)
+        return min(max(most // STEP * STEP, MIN_TOKENS), MAX_TOKENS)
 
 
 def parameter_bytes(settings: TrainingSettings, precision: Precision, processes: int) -> int:

@@ -92,8 +92,8 @@ def loss_options(settings: TrainingSettings, vocabulary: int, specials: SpecialI
 
     Label smoothing ε has three definitions. "all" puts ε/V on every token (Szegedy et al. 2016; PyTorch, Marian).
     "others" puts ε/(V−1) on all but the label (fairseq), which equals "all" with ε·V/(V−1). "text" spreads ε over all
-    tokens except padding, the begin mark and the unknown token, which no target holds (JoeyNMT leaves out padding); a
-    begin mark that is the end mark too, as in BART, is kept.
+    tokens except padding, BOS and the unknown token, which no target holds (JoeyNMT leaves out padding); a
+    BOS that is also EOS, as in BART, is kept.
     """
     smoothing, smoothed = settings.label_smoothing, None
     if smoothing and settings.label_smoothing_over == "others":

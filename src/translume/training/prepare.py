@@ -583,7 +583,7 @@ def document_head_data(source: Tokenizer, target: Tokenizer, corpus: TokenizedCo
 
 @dataclass(frozen=True, slots=True)
 class _WithoutEnds:
-    """Documents as `TrainingPairs`, which have no end marks."""
+    """Documents as `TrainingPairs`, which have no EOS tokens."""
 
     documents: TokenizedCorpus
 

@@ -150,8 +150,8 @@ class MLflow:
             experiment = found.experiment_id if found else self._client.create_experiment(name)
             self._run = self._client.create_run(experiment, run_name=folder.name).info.run_id
             values = [Param(name, str(value)) for name, value in _flat(config.model_dump(mode="json"))]
-            for begin in range(0, len(values), _MOST_PARAMETERS):
-                self._client.log_batch(self._run, params=values[begin : begin + _MOST_PARAMETERS])
+            for begin in range(0, len(values), _MAX_PARAMETERS):
+                self._client.log_batch(self._run, params=values[begin : begin + _MAX_PARAMETERS])
         except (MlflowException, OSError) as error:
             reason = _first_line(error)
             if not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -180,7 +180,7 @@ class MLflow:
 
 SERVICES: Final = {each.place: each for each in (WeightsAndBiases, MLflow)}
 """The trackers that a user chooses by name, which is also that of their package."""
-_MOST_PARAMETERS = 100
+_MAX_PARAMETERS = 100
 """The most that a request to MLflow may have."""
 
 

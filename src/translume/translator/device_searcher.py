@@ -13,8 +13,8 @@ from torch import Tensor
 from translume.belief import NextToken
 from translume.decoding import CompleteSearch, Rule, Strategy
 from translume.decoding.device_search import (
-    LEAST_SOURCE,
-    LEAST_TARGET,
+    MIN_SOURCE,
+    MIN_TARGET,
     Capture,
     CapturedSteps,
     CudaCapture,
@@ -125,8 +125,8 @@ class DeviceSearcher:
         positions, longest = self.model.decoder.embedding.positions, settings.prompt + max(own_limits, default=0) - 1
         if not own_limits or min(own_limits) < 1 or (positions.table is not None and longest > positions.longest):
             return None
-        source = doubled(state.memory_mask.size(1), LEAST_SOURCE)
-        target = doubled(longest, LEAST_TARGET)
+        source = doubled(state.memory_mask.size(1), MIN_SOURCE)
+        target = doubled(longest, MIN_TARGET)
         before = running.live if running is not None else 0
         most = self._most_slots(settings, source, target)
         sizes = SearchSizes(slots=slots_for(before + len(own_limits), most), source=source, target=target)
@@ -190,7 +190,7 @@ class _CapturedStart:
     def __call__(self, source: Tensor, mask: Tensor) -> DecoderState:
         """Return the state of sources [B, S]. Its memory may have more positions, at which the mask is False."""
         (count, length), positions = source.shape, self._model.encoder.embedding.positions
-        padded = doubled(length, LEAST_SOURCE)
+        padded = doubled(length, MIN_SOURCE)
         if positions.table is not None:
             padded = max(length, min(padded, positions.table.size(0)))
         shape = slots_for(count, MAX_CAPTURED), padded

@@ -1,5 +1,6 @@
 """What users load from a model folder: where and how it computes, its engine, how it is shown and pickled."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -105,7 +106,7 @@ def set_threads(threads: int | None) -> None:
 C = TypeVar("C", bound=Checkpoint | ClassifierCheckpoint)
 
 
-class LoadedModel(Generic[C]):
+class LoadedModel(ABC, Generic[C]):
     """A model of a folder. No call changes it, so threads may share it.
 
     checkpoint_class: of its checkpoints.  has_engine: whether an engine can search in place of the model.
@@ -168,9 +169,9 @@ class LoadedModel(Generic[C]):
             parts.append(str(self.folder))
         return f"<{type(self).__name__}{subject and ' '}{subject}: {', '.join(parts)}>"
 
+    @abstractmethod
     def _facts(self) -> tuple[str, list[str]]:
         """The languages, and phrases about the model, for `repr`."""
-        raise NotImplementedError
 
     @property
     def config(self) -> Config:

@@ -15,7 +15,7 @@ from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings, Direction, Directions
 from translume.data.batch import padded_frames
 from translume.data.cleaning import truncated_ids
-from translume.decoding.device_search import LEAST_SOURCE, doubled
+from translume.decoding.device_search import MIN_SOURCE, doubled
 from translume.errors import DataError, TranslationError, TranslumeError
 from translume.sources import FrameReader, describe, frame_reader
 from translume.text import SpecialIds, Tokenizer
@@ -404,7 +404,7 @@ def bucketed_batches(lengths: Sequence[int], max_tokens: int, max_rows: int) -> 
     at most `max_tokens` tokens with this padding.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    for padded_length, group in groupby(order, key=lambda index: doubled(lengths[index], LEAST_SOURCE)):
+    for padded_length, group in groupby(order, key=lambda index: doubled(lengths[index], MIN_SOURCE)):
         positions, rows = list(group), max(1, min(max_rows, max_tokens // padded_length))
         yield [positions[begin : begin + rows] for begin in range(0, len(positions), rows)]
 

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from translume.config import DecodingSettings
 from translume.errors import SettingsError, TranslationError
-from translume.parallel import ProcessLostError, WorkerPool, in_order
+from translume.parallel import Closing, ProcessLostError, WorkerPool, in_order
 from translume.translator.generator import Generation, Generator
 from translume.translator.loading import ComputeOptions
 from translume.translator.planning import Line, LineError, numbered_lines, windows
@@ -88,7 +87,7 @@ class Pool(Protocol):
         """End the processes."""
 
 
-class Workers:
+class Workers(Closing):
     """Processes that share the lines of an input, each with a model on one thread. To be closed, best by `with`."""
 
     def __init__(self, pool: Pool) -> None:
@@ -134,14 +133,6 @@ class Workers:
     def close(self) -> None:
         """End the processes. Work in progress is lost."""
         self._pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _load(folder: str, options: ComputeOptions) -> object:

@@ -237,6 +237,7 @@ def _load_pickled(path: Path) -> Mapping[str, Tensor]:
     """Return the tensors of a PyTorch file, mapped into memory if its format allows, by torch's weights-only reader."""
     try:
         with warnings.catch_warnings():
+            # Protocol 2 or another: the reader checks every opcode whatever the number says.
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
             # Files of torch before 1.6 are not zip archives and cannot be mapped.
             values = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))

@@ -61,7 +61,7 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout", "final_dropout
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 """A weight of old checkpoints that transformers ignores too."""
 MIN_POSITIONS = 1024
-"""Least `max_positions`: relative positions work beyond the lengths of the training, which config.json states."""
+"""Minimum of `max_positions`: relative positions work beyond the lengths of the training, which config.json states."""
 
 
 class T5(Family):

@@ -253,7 +253,7 @@ class GeneratedText(ResponseBody):
 
     text: str
     finished_by: Literal["eos", "length"]
-    """The model's end mark, or the limit of tokens."""
+    """EOS, or the limit of tokens."""
     log_prob: Nats
     score: Nats
     tokens: list[str] = []
@@ -267,7 +267,7 @@ class GenerationBody(ResponseBody):
     """The best of them, without the prompt."""
     prompt_tokens: Count
     generated_tokens: Count
-    """Of the best text, its end mark included."""
+    """Of the best text, EOS included."""
     warnings: list[TranslationWarning]
     texts: list[GeneratedText]
 

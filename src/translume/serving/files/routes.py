@@ -84,7 +84,7 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         gone = asyncio.ensure_future(client_disconnected(request))
         try:
             await wait_for_result(task, gone, limits.file_seconds, time.monotonic() + limits.file_seconds)
-        except BaseException:  # nobody knows the job
+        except BaseException:  # the client did not get the job's id
             jobs.delete(job)
             raise
         finally:

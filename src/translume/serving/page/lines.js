@@ -24,7 +24,7 @@ export function parted(text) {
 const spelt = (token) => token.replace(/▁▁|▁/g, (mark) => (mark.length === 2 ? "▁" : " "));
 
 // For each token the [begin, end) of its characters in the text, without the space before a word; empty if it has
-// none, such as an end mark. If several tokens spell one character (bytes), the first token gets it.
+// none, such as EOS. If several tokens spell one character (bytes), the first token gets it.
 export function placed(tokens, text) {
   const places = [];
   let at = 0, skipped = [];

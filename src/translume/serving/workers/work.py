@@ -265,7 +265,7 @@ class Scoring:
             if tokens > limit:
                 raise RequestError(
                     422,
-                    f"the {side} has {tokens:,} tokens with its end mark, expected at most {limit:,}",
+                    f"the {side} has {tokens:,} tokens with EOS, expected at most {limit:,}",
                     code="text_too_long",
                     field=side,
                 )
