@@ -149,7 +149,7 @@ class Jobs:
         """Cancel a job, and delete its result. Another process that translates it notices soon."""
         shutil.rmtree(self._folder / job.id, ignore_errors=True)
         if (task := self._tasks.get(job.id)) is not None:
-            task.cancel()
+            task.get_loop().call_soon_threadsafe(task.cancel)  # the sweep runs in another thread
 
     async def close(self) -> None:
         """End all jobs, and delete the folder of this process. What other processes read has time to end."""
@@ -347,9 +347,10 @@ class PrivateFolder:
         """parent: by default the system's folder for temporary files (TMPDIR). Raises OSError if there is no space."""
         for folder in (parent or Path(tempfile.gettempdir())).glob(f"{FOLDER_PREFIX}*"):
             with contextlib.suppress(OSError):
-                abandoned = not folder.is_symlink() and folder.stat().st_uid == os.getuid() and not _is_locked(folder)
-                if abandoned:
-                    shutil.rmtree(folder, ignore_errors=True)
+                if folder.is_symlink() or folder.stat().st_uid != os.getuid() or (number := _lock(folder)) is None:
+                    continue
+                shutil.rmtree(folder, ignore_errors=True)  # before the lock is released: its owner may be about to lock
+                os.close(number)
         self.path = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent))
         self._lock = os.open(self.path, os.O_RDONLY)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -374,19 +375,29 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(number)
 
 
-def _is_locked(folder: Path) -> bool:
-    """Return whether a process holds the lock of a folder."""
-    try:
-        number = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return False
+def _lock(folder: Path) -> int | None:
+    """Return the descriptor that locks a folder until it is closed; None if a process has locked it.
+
+    Raises OSError if there is no such folder.
+    """
+    number = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
-    finally:
         os.close(number)
-    return False
+        return None
+    return number
+
+
+def _is_locked(folder: Path) -> bool:
+    """Return whether a process holds the lock of a folder."""
+    try:
+        number = _lock(folder)
+    except OSError:
+        return False
+    if number is not None:
+        os.close(number)
+    return number is None
 
 
 def _compact(translation: Translation) -> Translation:
