@@ -24,13 +24,18 @@ LogProb = Annotated[
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 
+def to_bytes(value: object) -> bytes:
+    """Return dataclasses, tuples, paths and so on as compact JSON in UTF-8; null for numbers that are not finite."""
+    return _ANY.dump_json(value)
+
+
 def to_values(value: object) -> Any:
-    """Return dataclasses, tuples, paths and so on as JSON values; null for numbers that are not finite."""
-    return json.loads(_ANY.dump_json(value))
+    """Return the JSON values of `to_bytes`."""
+    return json.loads(to_bytes(value))
 
 
 def to_json(value: object) -> str:
-    """Return `to_values(value)` as one line of JSON."""
+    """Return `to_values(value)` as one line of JSON, with a space after commas and colons."""
     return json.dumps(to_values(value), ensure_ascii=False, allow_nan=False)
 
 

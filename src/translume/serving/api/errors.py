@@ -4,13 +4,13 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
 from translume.errors import DocumentError, TranslumeError
+from translume.json_values import to_bytes
 
 DEEPL: Final = "/v2/"
 """Prefix of the paths of DeepL, whose errors differ."""
@@ -72,17 +72,9 @@ class RequestError(TranslumeError):
         return headers if self.retry_after is None else {**headers, "Retry-After": str(self.retry_after)}
 
 
-_VALUES: Final = TypeAdapter[Any](Any)
-
-
-def to_json(value: Any) -> bytes:
-    """Return a value as one line of JSON in UTF-8. Infinities and NaN become null."""
-    return _VALUES.dump_json(value)
-
-
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return a value as `to_json` writes it, with a newline at the end."""
-    return Response(to_json(value) + b"\n", status_code=status, headers=headers, media_type="application/json")
+    """Return a value as JSON, with a newline at the end."""
+    return Response(to_bytes(value) + b"\n", status_code=status, headers=headers, media_type="application/json")
 
 
 def error_response(error: RequestError, scope: Scope) -> Response:
@@ -118,8 +110,8 @@ def add_error_handler(app: FastAPI) -> None:
         if "LibreTranslate" in _tags(request) and (known.status, known.code) in MALFORMED and known.field != "file":
             known.status = 400
         response = error_response(known, request.scope)
-        if allowed := getattr(error, "headers", {}) and error.headers.get("Allow"):  # type: ignore[attr-defined]
-            response.headers["Allow"] = allowed
+        if isinstance(error, HTTPException) and error.headers and "Allow" in error.headers:
+            response.headers["Allow"] = error.headers["Allow"]
         return response
 
     for kind in (HTTPException, RequestValidationError, TranslumeError, Exception):

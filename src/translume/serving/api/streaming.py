@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from translume.errors import TranslumeError
-from translume.serving.api.errors import noted_error, to_json
+from translume.json_values import to_bytes
+from translume.serving.api.errors import noted_error
 from translume.serving.api.texts import SplitTexts
 from translume.translator import Generation, TextHypothesis, Translation
 
@@ -63,7 +64,7 @@ def stream(request: Request, events: AsyncIterator[Event]) -> StreamingResponse:
 
 def _event(kind: str, value: Any) -> bytes:
     """Return one event; its data is one line of JSON."""
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), to_json(value))
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), to_bytes(value))
 
 
 async def prefix_events(
