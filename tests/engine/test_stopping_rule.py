@@ -20,7 +20,7 @@ def beam(exponent, **options):
     return BeamSearch(width=2, length_penalty=LengthPenalty(exponent=exponent), **options)
 
 
-# Every token is A with probability 0.6, EOS with 0.3 and B with 0.1, whatever was before. So a step finishes Aⁿ EOS with
+# Every token is A with probability 0.6, EOS with 0.3 and B with 0.1, whatever was before. A step finishes Aⁿ EOS with
 # 0.6ⁿ · 0.3, and the best live hypothesis has 0.6 to the power of the steps.
 CASES = {
     # 0.6³ < 0.3: nothing live can win any more.
