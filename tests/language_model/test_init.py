@@ -50,7 +50,7 @@ def test_two_files_and_columns_are_refused_for_a_language_model(tmp_path: Path) 
     assert init(tmp_path / "a.txt", tmp_path / "a.txt", *task) == (
         1,
         "",
-        "Error: init: found two files, expected one text file for a language model\n",
+        "Error: TRAIN_TARGET cannot be combined with a language model, which reads one file of texts\n",
     )
     assert init(tmp_path / "a.txt", "--columns", "0,1", *task)[0] == 1
 

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 
@@ -97,3 +99,18 @@ def test_a_document_that_takes_too_much_memory_is_rejected(monkeypatch: pytest.M
     for function, item in ((parsing.read_document, (".txt", b"", 1)), (parsing.write_document, (".txt", b"", []))):
         with pytest.raises(DocumentError, match=r"^reading it takes more than 1,073,741,824 bytes of memory$"):
             function(0, item)  # type: ignore[operator]
+
+
+def test_a_process_says_so_where_memory_cannot_be_limited(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    parsing.start("json")
+    assert capsys.readouterr().err == "warning: the memory of the process that reads files is not limited\n"
+
+
+def test_a_process_cannot_have_more_memory_than_the_limit() -> None:
+    code = "from translume.serving.files import parsing; parsing.start('json'); bytearray(parsing.MEMORY_BYTES)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1] == "MemoryError"

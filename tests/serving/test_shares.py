@@ -65,17 +65,13 @@ MANY = {
 
 @pytest.mark.parametrize("name", MANY)
 @pytest.mark.parametrize("path", ["/v1/translate", "/translate", "/v2/translate"])
-def test_json_of_many_small_values_is_rejected_at_the_first_fault(
+def test_json_of_many_small_values_is_rejected_before_it_is_parsed(
     start: Any, translator: Any, path: str, name: str
 ) -> None:
     live = start(Served.of("en-de", translator))
-    started = time.process_time()
     answer = live.ask("POST", path, MANY[name], content_type="application/json")
-    assert time.process_time() - started < 1
-    assert (answer.status, answer.json()["code"]) in (
-        *((400, code) for code in ("missing_field", "invalid_json", "too_many_texts")),
-        *((413, "too_many_texts"), (422, "unknown_field")),
-    )
+    assert (answer.status, answer.json()["code"]) == (413, "too_many_values")
+    assert answer.json()["error"] == "the body has more than 40,000 JSON strings, commas and brackets, expected fewer"
 
 
 @given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner, max_size=6), max_leaves=20))

@@ -220,7 +220,7 @@ def test_segments_come_when_their_window_is_done(whisper, monkeypatch):
     [
         (("--format", "srt"), "Error: --format: found no FILE, expected that of a recording"),
         (("talk.wav", "--format", "vtt", "--nbest", "2"),
-         "Error: --nbest: talk.wav is one source; expected lines with paths of sources"),
+         "Error: --nbest cannot be combined with talk.wav, which is one source"),
         (("talk.wav",), "Error: text: talk.wav: no such file"),
     ],
 )  # fmt: skip

@@ -382,8 +382,10 @@ def load(
     dtype: Dtype = "auto",
     threads: int | None = None,
     engine: EngineName = "auto",
-) -> Translator | Classifier | Generator:
-    """The translator, the classifier or the language model in a model folder.
+) -> Any:
+    """The `Translator`, the `Classifier` or the `Generator` in a model folder, which decides.
+
+    `Translator.load(folder)` and so on are for type checkers, and refuse other models.
 
     folder: may be hf://owner/name[@revision], a repository of the Hugging Face Hub, which is imported into the cache.
     The defaults are those of the commands `translume translate`, `classify` and `generate`: "auto" searches with the

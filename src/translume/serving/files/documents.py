@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from translume.documents.segments import Segment
-from translume.errors import DataError
+from translume.errors import DataError, TranslumeError
 from translume.parallel import ProcessLostError, WorkerPool
 from translume.serving.api.errors import RequestError
 from translume.serving.files import parsing
@@ -87,7 +87,7 @@ class DocumentProcesses:
         return Frames(np.asarray(values, np.float32))
 
     async def _run(self, module: str, function: Callable[[int, Any], Any], item: Any) -> Any:
-        """Return what a function of `parsing` returns. The process is used again only if that took a short time."""
+        """Return what a function of `parsing` returns. The process is used again if that took a short time."""
         try:
             await asyncio.wait_for(self._turns.acquire(), self._seconds)
         except TimeoutError:
@@ -95,14 +95,17 @@ class DocumentProcesses:
             raise RequestError(503, reason, code="queue_full", retry_after=5) from None
         in_thread = partial(asyncio.get_running_loop().run_in_executor, None)
         process: _Process | None = None
-        kept = False
+        intact, started = False, time.monotonic()
         try:
             reader: _Process = self._idle.pop(module) if module in self._idle else await in_thread(_Process, module)
             process = reader
             started = time.monotonic()
             result = await asyncio.wait_for(in_thread(reader.run, function, item), self._seconds)
-            kept = time.monotonic() - started < REUSED_SECONDS and module not in self._idle
+            intact = True
             return result
+        except TranslumeError:  # the file is invalid
+            intact = True
+            raise
         except TimeoutError:
             reason = f"file: not processed after {self._seconds:g} s"
             raise RequestError(422, reason, code="file_too_complex", field="file") from None
@@ -111,7 +114,8 @@ class DocumentProcesses:
             raise RequestError(422, reason, code="file_too_complex", field="file") from None
         finally:
             self._turns.release()
-            if process is not None and kept:
+            quick = time.monotonic() - started < REUSED_SECONDS
+            if process is not None and intact and quick and module not in self._idle:
                 self._idle[module] = process
             elif process is not None:
                 in_thread(process.end)
