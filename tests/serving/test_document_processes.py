@@ -111,6 +111,6 @@ def test_a_process_says_so_where_memory_cannot_be_limited(
 
 
 def test_a_process_cannot_have_more_memory_than_the_limit() -> None:
-    code = "from translume.serving.files import parsing; parsing.start('json'); bytearray(parsing.MEMORY_BYTES)"
+    code = "from translume.serving.files import parsing; parsing.start('json'); bytearray(parsing.MEMORY_BYTES + 2**26)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.stderr.splitlines()[-1] == "MemoryError"
