@@ -44,11 +44,10 @@ def small() -> Translator:
     return Translator(checkpoint)
 
 
-def memory(pids: list[int]) -> float:
-    """Return the memory of processes in MiB; shared memory counts once."""
-    texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
-    lines = [next(line for line in text.splitlines() if line.startswith("Pss:")) for text in texts]
-    return sum(int(line.split()[1]) for line in lines) / 1024
+def memory(pid: int) -> float:
+    """Return the memory of a process in MiB."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return int(next(line for line in text.splitlines() if line.startswith("Pss:")).split()[1]) / 1024
 
 
 def processor_seconds(pid: int) -> float:
@@ -57,29 +56,28 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def told(counts: dict[str, Any], workers: list[int]) -> None:
-    pids = [os.getpid(), *workers]
-    computed = {"processor_seconds": sum(map(processor_seconds, pids)), "front_seconds": processor_seconds(pids[0])}
-    print(json.dumps({**counts, "mebibytes": memory(pids), **computed}), flush=True)
+def told(counts: dict[str, Any]) -> None:
+    computed = {"processor_seconds": processor_seconds(os.getpid()), "mebibytes": memory(os.getpid())}
+    print(json.dumps({**counts, **computed}), flush=True)
 
 
 def ours(model: str, computing: ComputeOptions, limits: dict[str, Any]) -> None:
     from translume.checkpoint import save_model
     from translume.serving.api.app import build_app
+    from translume.serving.models import ServedModels
+    from translume.serving.reloading import load_served
     from translume.serving.run import listen, serve
     from translume.serving.server import Server
     from translume.serving.settings import Limits
-    from translume.serving.workers.models import ServedModels
-    from translume.serving.workers.pool import PLACES, WorkerPool
 
     lanes = limits.pop("lanes", 1)
     bound = Limits(**limits)
-    with WorkerPool(bound.workers, computing, lanes=lanes) as pool, tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model" if model == "-" else Path(model)
         if model == "-":
             save_model(folder, small().checkpoint)
-        models = ServedModels([pool.load("model", folder)])
-        server = Server(models=models, limits=bound, batches_per_lane=PLACES, lanes=lanes)
+        models = ServedModels([load_served(computing, "model", folder)])
+        server = Server(models=models, limits=bound, lanes=lanes)
         listener = listen("127.0.0.1", 0)
         print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
 
@@ -91,7 +89,7 @@ def ours(model: str, computing: ComputeOptions, limits: dict[str, Any]) -> None:
                     for name, *rest in lines
                     if name.startswith("translume_batch_") and "{" not in name
                 }
-                told(counts, pool.pids)
+                told(counts)
             os.kill(os.getpid(), signal.SIGTERM)
 
         threading.Thread(target=answer, daemon=True).start()
@@ -148,7 +146,7 @@ def plainly(translate: Translate) -> None:
     print(json.dumps({"port": listener.server_port}), flush=True)
     threading.Thread(target=listener.serve_forever, daemon=True).start()
     for _ in sys.stdin:
-        told({}, [])
+        told({})
 
 
 if __name__ == "__main__":

@@ -52,7 +52,6 @@ class Server:
             "lines": 64,
             "texts": 16,
             "timeout_seconds": DEADLINE_SECONDS,
-            "workers": options.workers,
             "lanes": options.lanes,
         }
         command = [sys.executable, str(HERE / "_serve_load_servers.py"), kind, options.model or "-", options.engine,
@@ -135,8 +134,6 @@ class Load:
         busy = after["processor_seconds"] - before["processor_seconds"]
         found["lines_per_processor_second"] = found["lines_answered"] / busy
         found["server_processor_share"] = busy / (time.monotonic() - begun)
-        front = after["front_seconds"] - before["front_seconds"]
-        found["front_processor_share"] = front / (time.monotonic() - begun)
         batches = after.get("translume_batch_lines_count", 0) - before.get("translume_batch_lines_count", 0)
         if batches:
             for name in ("fill", "lines"):
@@ -177,7 +174,6 @@ COLUMNS = (
     ("failed", "failed", 7, ""),
     ("unsent", "unsent", 7, ""),
     ("server", "server_processor_share", 7, ".0%"),
-    ("front", "front_processor_share", 6, ".0%"),
     ("clients", "clients_processor_share", 8, ".0%"),
 )
 """Columns: heading, name in a row, width, format. The last are processor shares: of the server with its worker, of its
@@ -229,8 +225,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=12 if SHORT else 120, help="number of different requests")
     parser.add_argument("--engine", choices=["fast", "plain"], default="fast")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=1, help="worker processes of our server")
-    parser.add_argument("--lanes", type=int, default=1, help="searches at a time of each worker of our server")
+    parser.add_argument("--lanes", type=int, default=1, help="searches at a time of our server")
     parser.add_argument("--queue", type=int, default=256, help="maximum number of lines in the queue")
     parser.add_argument("--only-stream", action="store_true")
     parser.add_argument("--json", action="store_true")

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from translume import atomic
 
-from .warm_python import start, warm_children
+from .warm_python import start
 
 # torch reads this when it is first imported, so tests without torch need not import it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -57,13 +57,6 @@ def warm_python() -> Iterator[Path]:
     """Return a program that does what `python` does in less time: it forks a process that has imported torch."""
     with tempfile.TemporaryDirectory() as folder, start(Path(folder)) as program:
         yield program
-
-
-@pytest.fixture(scope="module")
-def warm_processes(warm_python: Path) -> Iterator[None]:
-    """Start the child processes of Translume as forks of a process that has imported torch."""
-    with warm_children(warm_python):
-        yield
 
 
 @pytest.fixture

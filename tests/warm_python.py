@@ -3,11 +3,8 @@
 `start` writes a program that takes the arguments of `python`: `-c CODE`, `-m MODULE` or FILE, and then others. Its
 working directory, environment and standard streams are those of the caller, and SIGHUP, SIGINT and SIGTERM reach it.
 PYTHONUNBUFFERED and the like have no effect. Tests of what is imported start `sys.executable` instead.
-
-`warm_children` makes such forks of the processes that `translume.processes` starts. They are children of the tests.
 """
 
-import ctypes
 import fcntl
 import gc
 import importlib
@@ -20,13 +17,11 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 SRC = Path(__file__).resolve().parents[1] / "src"
 IMPORTED = (
@@ -36,14 +31,11 @@ IMPORTED = (
     "translume.experiments.measuring",
     "translume.data.evaluation_files", "translume.inspection.figures", "translume.engine",
     "translume.evaluation.metrics",
-    "translume.serving.api.app", "translume.serving.run", "translume.serving.workers.main",
+    "translume.serving.api.app", "translume.serving.run", "translume.serving.front",
     "translume.tasks.classification", "translume.tasks.language_model", "translume.tasks.sequence",
     "translume.training.train", "translume.translator.workers",
 )  # fmt: skip
 OPTIONAL = ("sentencex", "torch.utils.tensorboard")
-PR_SET_CHILD_SUBREAPER = 36
-CHILD = "child"
-"""First word of a job that becomes a child of the process that sent it."""
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
 
@@ -86,102 +78,6 @@ def start(folder: Path) -> Iterator[Path]:
         yield program
 
 
-class WarmChild:
-    """What `subprocess.Popen` makes of the arguments that `translume.processes` gives it, as a fork."""
-
-    subreaper = threading.Lock()
-
-    def __init__(
-        self,
-        address: str,
-        command: Sequence[str],
-        *,
-        pass_fds: Sequence[int],
-        stdin: int,
-        stdout: int | IO[bytes],
-        stderr: int,
-        env: Mapping[str, str],
-        process_group: int,
-    ) -> None:
-        assert (stdin, stderr, process_group) == (subprocess.DEVNULL, subprocess.STDOUT, 0)
-        self.returncode: int | None = None
-        self.stdout: IO[bytes] | None = None
-        self.lock = threading.Lock()
-        target = stdout if isinstance(stdout, int) else stdout.fileno()
-        pipe = os.pipe() if target == subprocess.PIPE else None
-        if pipe is not None:
-            self.stdout, target = os.fdopen(pipe[0], "rb"), pipe[1]
-        with open(os.devnull, "rb") as nothing, socket.socket(socket.AF_UNIX) as server, self.subreaper:
-            server.connect(address)
-            job = json.dumps([[CHILD, *command[1:]], os.getcwd(), dict(env), [0, 1, 2, *pass_fds]]).encode()
-            streams = [nothing.fileno(), target, target, *pass_fds]
-            adopt = ctypes.CDLL(None).prctl  # the kernel gives an orphan to the next ancestor that wants it
-            adopt(PR_SET_CHILD_SUBREAPER, 1)
-            try:
-                socket.send_fds(server, [len(job).to_bytes(8, "big")], streams)
-                server.sendall(job)
-                self.pid = int.from_bytes(server.recv(4), "big")
-            finally:
-                adopt(PR_SET_CHILD_SUBREAPER, 0)
-        if pipe is not None:
-            os.close(pipe[1])
-
-    def wait(self) -> int:
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        with self.lock:
-            if self.returncode is None:
-                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        with self.lock:
-            if self.returncode is None:
-                os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
-
-
-@contextmanager
-def warm_children(program: Path) -> Iterator[None]:
-    """Let `translume.processes` start forks instead of interpreters.  program: that of `start`."""
-    from translume import processes
-
-    address, begin = str(program.parent / "socket"), processes.subprocess
-
-    def popen(command: Sequence[str], **options: Any) -> WarmChild | subprocess.Popen[bytes]:
-        limited = "translume.documents" in command[3]  # its memory has a limit that torch alone exceeds
-        return begin.Popen(command, **options) if limited else WarmChild(address, command, **options)
-
-    names = {name: getattr(begin, name) for name in ("DEVNULL", "PIPE", "STDOUT")}
-    processes.subprocess = types.SimpleNamespace(Popen=popen, **names)  # type: ignore[assignment]  # has what is called
-    try:
-        yield
-    finally:
-        processes.subprocess = begin
-
-
-def orphan() -> int:
-    """Fork, and return 0 in the fork, whose parent is the next ancestor that adopts orphans; its id in the caller."""
-    told, tells = os.pipe()
-    if middle := os.fork():
-        os.close(tells)
-        with os.fdopen(told, "rb") as number:
-            pid = int.from_bytes(number.read(), "big")
-        os.waitpid(middle, 0)
-        return pid
-    middle = os.getpid()
-    if pid := os.fork():
-        os.write(tells, pid.to_bytes(4, "big"))
-        os._exit(0)
-    os.close(told)
-    os.close(tells)
-    while os.getppid() == middle:
-        time.sleep(0.001)
-    os.setpgid(0, 0)
-    return 0
-
-
 def serve(address: str) -> tuple[list[str], str, dict[str, str], dict[int, int]] | None:
     """Fork for each job and return it in the fork: arguments, folder, environment, streams. Return None at the end."""
     woken, wakes = os.pipe()
@@ -212,20 +108,16 @@ def serve(address: str) -> tuple[list[str], str, dict[str, str], dict[int, int]]
                 while len(job) < length:
                     job += client.recv(length - len(job))
                 words, folder, environment, streams = json.loads(job)
-                child = words[0] == CHILD
-                if not (pid := orphan() if child else os.fork()):
+                if not (pid := os.fork()):
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     for each in (client, *running.values()):
                         each.close()
                     for each in (woken, wakes):
                         os.close(each)
-                    return words[child:], folder, environment, dict(zip(streams, received, strict=True))
+                    return words, folder, environment, dict(zip(streams, received, strict=True))
                 client.sendall(pid.to_bytes(4, "big"))
-                if child:
-                    client.close()
-                else:
-                    running[pid] = client
+                running[pid] = client
                 for each in received:
                     os.close(each)
 

@@ -6,10 +6,8 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from email.message import Message
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 from weakref import WeakKeyDictionary
@@ -17,7 +15,6 @@ from weakref import WeakKeyDictionary
 import pytest
 import torch
 from tests.serving.openapi_checker import ResponseChecker
-from tests.warm_python import warm_children
 
 from translume.checkpoint import (
     Checkpoint,
@@ -25,28 +22,21 @@ from translume.checkpoint import (
     LanguageModelCheckpoint,
     build_language_model,
     build_model,
-    commit,
     save_model,
-    unique_tensors,
 )
 from translume.checkpoint.building import build_classifier
-from translume.checkpoint.loading import model_files
 from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSettings
 from translume.model.classifier import Classifier as Network
+from translume.serving import models
 from translume.serving.access.quotas import Access
 from translume.serving.api.app import build_app
 from translume.serving.api.languages import Detector
+from translume.serving.models import ServedModel, ServedModels
 from translume.serving.run import listen, uvicorn_server
 from translume.serving.server import Server
 from translume.serving.settings import Limits
-from translume.serving.workers import models
-from translume.serving.workers.models import Served, ServedClassifier, ServedGenerator, ServedModels, ServedTranscriber
-from translume.serving.workers.pool import WorkerPool
 from translume.text import Labels, train_tokenizer
 from translume.translator import Classifier, Generator, Translator, load
-from translume.translator.loading import ComputeOptions
-
-AnyServed = Served | ServedTranscriber | ServedClassifier | ServedGenerator
 
 ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
 LABELS = ("animal", "colour", "fruit")
@@ -258,9 +248,9 @@ class Live:
         return self.ask("POST", path, urlencode(fields).encode(), content_type="application/x-www-form-urlencoded")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def warm(warm_processes: None) -> Iterator[None]:
-    """Start worker processes as forks, and use processes for documents again even if the machine is busy."""
+@pytest.fixture(scope="session", autouse=True)
+def reused_processes() -> Iterator[None]:
+    """Use processes for documents again even if the machine is busy."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("translume.serving.files.documents.REUSED_SECONDS", 60.0)
         yield
@@ -269,12 +259,12 @@ def warm(warm_processes: None) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def remembered_facts() -> Iterator[None]:
     """Test the engine of a translator once, not for each server that has it."""
-    find, known = models._facts_of, WeakKeyDictionary[Translator, dict[str, Any]]()
+    find, known = models._facts_of, WeakKeyDictionary[Any, dict[str, Any]]()
 
-    def facts_of(translator: Translator) -> dict[str, Any]:
-        if translator not in known:
-            known[translator] = find(translator)
-        return known[translator]
+    def facts_of(model: Any, kind: models.Kind) -> dict[str, Any]:
+        if model not in known:
+            known[model] = find(model, kind)
+        return known[model]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(models, "_facts_of", facts_of)
@@ -282,60 +272,14 @@ def remembered_facts() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def worker_pool(warm_python: Path) -> Iterator[WorkerPool]:
-    """Return the worker process that all servers share, because starting one takes seconds."""
-    with ExitStack() as ended:
-        with warm_children(warm_python):
-            options = ComputeOptions(engine="plain", device="cpu", dtype="fp32", threads=None)
-            pool = ended.enter_context(WorkerPool(1, options))
-            started = time.monotonic()
-            while not pool.pids:
-                assert time.monotonic() - started < 120
-                time.sleep(0.005)
-        yield pool
-
-
-@pytest.fixture(scope="session")
-def in_worker(worker_pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Callable[[AnyServed], AnyServed]:
-    """Return a function that moves a model of this process into the worker process.
-
-    The translator may be wrapped by a class that disturbs it and keeps it as `_translator`.
-    """
-    moved: dict[tuple[str, int], tuple[Any, AnyServed]] = {}
-
-    def move(served: AnyServed) -> AnyServed:
-        found: Any = served.model
-        inner = vars(found).get("_translator", found)
-        if type(inner) not in (Translator, Classifier, Generator):
-            return served
-        if (served.name, id(inner)) not in moved:
-            folder = tmp_path_factory.mktemp("served") / "model"
-            checkpoint = inner.checkpoint
-            if isinstance(inner, Translator | Generator):
-                save_model(folder, checkpoint)
-            else:
-                weights = unique_tensors(checkpoint.model)
-                commit(folder, model_files(checkpoint.config, weights, checkpoint.source_tokenizer, checkpoint.labels))
-            moved[served.name, id(inner)] = inner, worker_pool.load(served.name, folder)
-        remote = moved[served.name, id(inner)][1]
-        remote = replace(remote, facts={**served.facts, **remote.facts})
-        if found is inner or not isinstance(remote, Served):
-            return remote
-        found._translator = remote.translator
-        return replace(remote, translator=found)
-
-    return move
-
-
-@pytest.fixture(scope="session")
-def start(in_worker: Callable[[AnyServed], AnyServed]) -> Iterator[Callable[..., Live]]:
-    """Start servers whose models run in a worker process, as in production. They are stopped at the end."""
+def start() -> Iterator[Callable[..., Live]]:
+    """Start servers, which are stopped at the end."""
     begun: list[Live] = []
 
     def begin(
-        *served: AnyServed, access: Access | None = None, detector: Detector | None = None, **limits: float
+        *served: ServedModel, access: Access | None = None, detector: Detector | None = None, **limits: float
     ) -> Live:
-        server = Server(models=ServedModels(map(in_worker, served)), limits=Limits(**limits), access=access)
+        server = Server(models=ServedModels(served), limits=Limits(**limits), access=access)
         begun.append(Live(server, detector=detector))
         return begun[-1]
 
@@ -349,7 +293,7 @@ def start(in_worker: Callable[[AnyServed], AnyServed]) -> Iterator[Callable[...,
 @pytest.fixture(scope="session")
 def live(start: Callable[..., Live], translator: Translator) -> Live:
     """Return a server of the translator, named en-de, with small limits."""
-    served = Served.of("en-de", translator)
+    served = ServedModel.of("en-de", translator)
     return start(served, body_bytes=5000, texts=5, lines=50, characters=300, width=6, read_seconds=1.0)
 
 

@@ -18,9 +18,9 @@ from translume.serving.access import guard
 from translume.serving.access.keys import add_key
 from translume.serving.access.quotas import IN_BODY, OPEN, OPEN_BELOW, open_access, used_of
 from translume.serving.api.errors import DEEPL
+from translume.serving.models import ServedModel
 from translume.serving.settings import KeySettings
-from translume.serving.workers.models import AnyServed, Served, ServedGenerator, ServedTranscriber
-from translume.serving.workers.work import FRAMES_PER_CHARACTER
+from translume.serving.work import FRAMES_PER_CHARACTER
 from translume.translator import Generator, Translator
 
 Start = Callable[..., Any]
@@ -30,14 +30,14 @@ NO_KEY = {"error": "found no key, expected 'Authorization: Bearer KEY'", "code":
 class Gate:
     """A server that requires keys, and three of its keys."""
 
-    def __init__(self, start: Start, translator: Translator, folder: Path, *others: AnyServed) -> None:
+    def __init__(self, start: Start, translator: Translator, folder: Path, *others: ServedModel) -> None:
         path = folder / "keys.json"
         self.alice = add_key(path, "alice", {})
         self.quick = add_key(path, "quick", {"requests_per_minute": 2})
         self.small = add_key(path, "small", {"characters_per_day": 40})
         settings = KeySettings(file=str(path), requests_per_minute=10_000, characters_per_day=0)
         self.access: Any = open_access(settings)
-        self.live = start(Served.of("en-de", translator), *others, access=self.access, characters=300)
+        self.live = start(ServedModel.of("en-de", translator), *others, access=self.access, characters=300)
 
     def ask(self, path: str, secret: str, **fields: Any) -> Any:
         body = json.dumps(fields).encode()
@@ -186,8 +186,8 @@ def test_every_endpoint_that_processes_text_enforces_the_quota(
     make_transcriber: Callable[..., Translator],
     tmp_path: Path,
 ) -> None:
-    arrays = ServedTranscriber.of("arrays", make_transcriber("features", values=5))
-    gate = Gate(start, translator, tmp_path, ServedGenerator.of("plays", generator), arrays)
+    arrays = ServedModel.of("arrays", make_transcriber("features", values=5))
+    gate = Gate(start, translator, tmp_path, ServedModel.of("plays", generator), arrays)
     content = io.BytesIO()
     np.save(content, np.ones((41 * FRAMES_PER_CHARACTER, 5)))
     listed = gate.live.get("/openapi.json").json()["paths"]

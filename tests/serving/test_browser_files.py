@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from tests.conftest import CHROMIUM
 
-from translume.serving.workers.models import Served, ServedTranscriber
+from translume.serving.models import ServedModel
 from translume.translator import Translator
 
 RATE = 48_000
@@ -56,8 +56,8 @@ def models(make_transcriber: Callable[..., Translator]) -> dict[str, Translator]
 
 @pytest.fixture(scope="module")
 def live(start: Callable[..., Any], models: dict[str, Translator], translator: Translator) -> Any:
-    served = [ServedTranscriber.of(name, model) for name, model in models.items()]
-    return start(*served, Served.of("en-de", translator), seconds=1.5)
+    served = [ServedModel.of(name, model) for name, model in models.items()]
+    return start(*served, ServedModel.of("en-de", translator), seconds=1.5)
 
 
 def sent(request: Any) -> bytes:

@@ -10,9 +10,9 @@ import pytest
 
 from translume.serving.access.keys import add_key
 from translume.serving.access.quotas import open_access
+from translume.serving.models import ServedModel
 from translume.serving.page.routes import DRAWN, OWN, PAGES
 from translume.serving.settings import KeySettings
-from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 PAGE = Path(__file__).resolve().parents[2] / "src" / "translume" / "serving" / "page"
@@ -74,7 +74,7 @@ def test_the_page_prompts_for_a_key_when_the_server_requires_one(
 ) -> None:
     path = tmp_path / "keys.json"
     secret = add_key(path, "alice", {})
-    live = start(Served.of("en-de", translator), access=open_access(KeySettings(file=str(path))))
+    live = start(ServedModel.of("en-de", translator), access=open_access(KeySettings(file=str(path))))
     tab = open_tab(live)
     tab.page.fill("#text", "a man")
     tab.tell("#problem", "Enter an API key to translate.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from translume.serving.workers.models import Served
+from translume.serving.models import ServedModel
 from translume.translator import Translator
 
 TOLERANCE = 2e-4
@@ -80,16 +80,13 @@ def nearly_equal(found: Any, wanted: Any) -> bool:
     return bool(found == wanted)
 
 
-@pytest.mark.parametrize(
-    ("count", "workers"),
-    [(100, 2), pytest.param(1000, 1, marks=pytest.mark.slow), pytest.param(1000, 2, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_concurrent_mixed_requests_get_the_responses_they_get_alone(
-    start: Callable[..., Any], make: Callable[..., Translator], count: int, workers: int
+    start: Callable[..., Any], make: Callable[..., Translator], count: int
 ) -> None:
     first, second = make("decoding.beam=3"), make("decoding.beam=2", "data.source_language=de",
                                                   "data.target_language=fr", seed=5)  # fmt: skip
-    live = start(Served.of("en-de", first), Served.of("de-fr", second), requests=2000, queue=20_000, workers=workers)
+    live = start(ServedModel.of("en-de", first), ServedModel.of("de-fr", second), requests=2000, queue=20_000)
     requests = mixed(count)
     alone = [last_of(live.post(path, body)) for path, body in requests]
     with ThreadPoolExecutor(count) as clients:

@@ -1,7 +1,6 @@
 """What a request may cost is known before any work, counts against quotas and batches, and can be stopped."""
 
 import json
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,9 @@ from translume.serving.access.quotas import open_access, used_of
 from translume.serving.api.cost import characters_to_charge
 from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import find_language
+from translume.serving.models import ServedModel
 from translume.serving.settings import KeySettings, Limits
-from translume.serving.workers.models import Served
-from translume.serving.workers.scheduler import Scheduler
-from translume.serving.workers.work import Part, Translating
+from translume.serving.work import Part, Translating
 from translume.translator import Translator
 from translume.translator.planning import Line
 
@@ -54,7 +52,7 @@ def test_a_line_costs_its_hypotheses_times_its_target_limit(
 def test_a_request_that_may_make_too_many_tokens_is_refused_with_the_field_to_lower(
     start: Callable[..., Any], translator: Translator
 ) -> None:
-    live = start(Served.of("en-de", translator), target_tokens=5000)
+    live = start(ServedModel.of("en-de", translator), target_tokens=5000)
     before = live.server.scheduler.waiting
     refused = live.post("/v1/translate", text=[SENTENCE] * 32, **LONG)
     assert (refused.status, refused.json()) == (
@@ -78,7 +76,7 @@ def test_a_request_that_may_make_too_many_tokens_is_refused_with_the_field_to_lo
 
 
 def test_other_interfaces_have_the_same_limit(start: Callable[..., Any], translator: Translator) -> None:
-    live = start(Served.of("en-de", translator), target_tokens=5000)
+    live = start(ServedModel.of("en-de", translator), target_tokens=5000)
     for fields in ({}, {"format": "html"}):
         many = live.post("/translate", q=[SENTENCE] * 20, source="en", target="de", alternatives=15, **fields)
         assert (many.status, many.json()["field"]) == (413, "alternatives")
@@ -86,7 +84,7 @@ def test_other_interfaces_have_the_same_limit(start: Callable[..., Any], transla
         assert live.post("/translate", q=[SENTENCE] * 90, source="en", target="de", **fields).json()["field"] == "q"
     deepl = live.post("/v2/translate", text=[SENTENCE] * 49, target_lang="DE")
     assert deepl.status == 200
-    live = start(Served.of("en-de", translator), target_tokens=500)
+    live = start(ServedModel.of("en-de", translator), target_tokens=500)
     deepl = live.post("/v2/translate", text=[SENTENCE] * 49, target_lang="DE")
     assert (deepl.status, deepl.json()["field"]) == (413, "text")
 
@@ -94,7 +92,7 @@ def test_other_interfaces_have_the_same_limit(start: Callable[..., Any], transla
 def test_long_codes_of_languages_cost_no_time(start: Callable[..., Any], translator: Translator) -> None:
     begin = time.perf_counter()
     assert find_language("x-" * 200_000, ["en", "de"]) is None
-    live = start(Served.of("en-de", translator))
+    live = start(ServedModel.of("en-de", translator))
     for path in ("/translate", "/v1/translate"):
         refused = live.post(path, q="ab", text="ab", source="x-" * 32_000, target="de")
         assert 400 <= refused.status < 500
@@ -113,7 +111,7 @@ def test_the_cost_counts_against_the_quota_of_a_key(
     key = add_key(tmp_path / "keys.json", "small", {"characters_per_day": 25})
     access = open_access(KeySettings(file=str(tmp_path / "keys.json"), characters_per_day=0))
     assert access is not None
-    live = start(Served.of("en-de", translator), access=access)
+    live = start(ServedModel.of("en-de", translator), access=access)
 
     def ask(**options: Any) -> Any:
         return live.ask(
@@ -142,32 +140,3 @@ def test_a_search_with_constraints_ends_between_two_steps(translator: Translator
     with pytest.raises(RequestError, match="the request was cancelled"):
         list(translator.translate_lines([line], translator.config.decoding, None, check_cancelled))
     assert len(asked) == 5
-
-
-class Slow:
-    """Takes 0.2 s for each item."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Event()
-
-    def size(self, item: int) -> int:
-        return item
-
-    def run(self, items: Any) -> list[int]:
-        self.begun.set()
-        time.sleep(0.2 * len(items))
-        return list(items)
-
-
-def test_other_requests_do_not_wait_for_all_items_of_a_costly_one() -> None:
-    """Items of one request were due 10 ms apart, however long each took: with 20 of them, others waited 4 s."""
-    costly, other = Slow(), Slow()
-    made = Scheduler(queue=100, batch_tokens=10)
-    made.submit(costly, [10] * 20, 60)
-    costly.begun.wait(120)
-    time.sleep(0.3)
-    started = time.monotonic()
-    (found,) = made.submit(other, [1], 60)
-    found.result(120)
-    assert time.monotonic() - started < 1.5
-    made.close(0)

@@ -8,7 +8,7 @@ import pytest
 
 from translume.serving.api import languages
 from translume.serving.api.languages import Lingua, installed_detector
-from translume.serving.workers.models import Served
+from translume.serving.models import ServedModel
 from translume.text.sentences import iso_code
 from translume.translator import Translator
 
@@ -82,7 +82,7 @@ def test_a_server_detects_languages_with_the_installed_library(
 ) -> None:
     detector = installed_detector()
     assert detector is not None
-    server = start(Served.of("en-de", translator), detector=detector)
+    server = start(ServedModel.of("en-de", translator), detector=detector)
     found = server.post("/detect", q=SENTENCES["de"]).json()
     assert [each["language"] for each in found] == ["de", "en"]
     assert found[0]["confidence"] > 90

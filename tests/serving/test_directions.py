@@ -8,8 +8,8 @@ import pytest
 
 from translume.checkpoint import save_model
 from translume.config import CorpusSettings, TokenizerSettings
-from translume.serving.workers.models import Served
-from translume.serving.workers.work import Part, Translating
+from translume.serving.models import ServedModel
+from translume.serving.work import Part, Translating
 from translume.text import train_tokenizer
 from translume.translator import Translator, load
 
@@ -52,7 +52,7 @@ def many(make: Callable[..., Translator], tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def server(start: Callable[..., Any], many: Translator) -> Any:
-    return start(Served.of("many", many), detector=German())
+    return start(ServedModel.of("many", many), detector=German())
 
 
 def text_of(many: Translator, to: str, from_: str) -> str:
@@ -87,14 +87,16 @@ def test_lines_of_all_directions_share_a_batch_and_are_translated_as_alone(many:
         for source, target in (("en", "de"), ("de", "en"), ("en", "fr"))
     ]
     given = [
-        Translating(many, many.config.decoding.model_copy(update=codes)).across_directions([Part(text=text)])
+        Translating(many, many.config.decoding.model_copy(update=codes)).shared([Part(text=text)])[0]
         for text, codes in asked
     ]
     (work,) = {shared for shared, _ in given}  # the scheduler and a running search join equal works
-    found = work.run([item for _, items in given for item in items])
+    batch = work.begin()
+    batch.enter(dict(enumerate(item for _, item in given)))
+    found = [result for _, result in sorted(batch.run(tuple).items())]
     assert [each.text for each in found] == [many.translate(text, **codes).text for text, codes in asked]
     assert len({each.text for each in found}) > len(asked) // 2
-    sizes = [shared.size(items[0]) for shared, items in given]
+    sizes = [shared.size(item) for shared, item in given]
     assert sizes == [
         Translating(many, many.config.decoding.model_copy(update=codes)).size(Part(text=text)) for text, codes in asked
     ]

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from translume.checkpoint import save_model
-from translume.serving.workers.models import Served
+from translume.serving.models import ServedModel
 from translume.translator import Translator
 
 Start = Callable[..., Any]
@@ -42,17 +42,17 @@ class Disturbed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._translator, name)
 
-    def translate_each(self, lines: Any, settings: Any, on_prefix: Any, unneeded: Any) -> Iterator[Any]:
+    def translate_lines(self, lines: Any, settings: Any, on_progress: Any, check_cancelled: Any) -> Iterator[Any]:
         def slowly(say: Callable[[str], None]) -> Callable[[str], None]:
             return lambda text: (say(text), self._wait())[0]
 
         self.texts += [line.text for line in lines]
-        if not on_prefix and lines:
+        if not on_progress:
             self._wait()
-        if self.errors and lines:
+        if self.errors:
             raise self.errors.pop(0)
-        held = {n: slowly(say) for n, say in on_prefix.items()}
-        return self._translator.translate_each(lines, settings, held, unneeded)
+        held = {n: slowly(say) for n, say in on_progress.items()}
+        return self._translator.translate_lines(lines, settings, held, check_cancelled)
 
     def _wait(self) -> None:
         self.started.set()
@@ -106,7 +106,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 def test_a_client_that_disconnects_during_a_stream_leaves_no_work_behind(
     start: Start, disturbed: Disturbed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    live = start(Served.of("en-de", disturbed), batch_tokens=16)
+    live = start(ServedModel.of("en-de", disturbed), batch_tokens=16)
     connection = send_request(live.port, "/v1/translate/stream", text=["abc de", "fgh", "ijk"], strategy="greedy")
     started = b""
     while b"event: prefix" not in started:
@@ -126,7 +126,7 @@ def test_a_client_that_disconnects_during_a_stream_leaves_no_work_behind(
 def test_a_client_that_does_not_read_delays_no_other_and_is_disconnected(
     start: Start, translator: Translator, path: str
 ) -> None:
-    live = start(Served.of("en-de", translator))
+    live = start(ServedModel.of("en-de", translator))
     assert live.bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
     live.bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     live.bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 700)
@@ -143,7 +143,7 @@ def test_a_client_that_does_not_read_delays_no_other_and_is_disconnected(
 
 @stalling
 def test_a_client_that_reads_slowly_gets_the_complete_response(start: Start, translator: Translator) -> None:
-    live = start(Served.of("en-de", translator))
+    live = start(ServedModel.of("en-de", translator))
     live.bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     stalled, pause = 2.0, 0.06  # seconds: each pause is far below the timeout of a connection, their sum far above it
     live.bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * stalled))
@@ -167,7 +167,7 @@ def test_a_client_that_reads_slowly_gets_the_complete_response(start: Start, tra
 def test_requests_of_a_failed_worker_are_answered_by_the_next_worker(
     start: Start, disturbed: Disturbed, translator: Translator, path: str, error: BaseException
 ) -> None:
-    live = start(Served.of("en-de", disturbed))
+    live = start(ServedModel.of("en-de", disturbed))
     disturbed.errors.append(error)
     disturbed.open.set()
     answer = live.post(path, text=["abc", "de f"])
@@ -179,7 +179,7 @@ def test_requests_of_a_failed_worker_are_answered_by_the_next_worker(
 
 
 def test_a_request_that_fails_twice_fails_alone_with_a_generic_message(start: Start, disturbed: Disturbed) -> None:
-    live = start(Served.of("en-de", disturbed))
+    live = start(ServedModel.of("en-de", disturbed))
     disturbed.errors += [RuntimeError("a secret"), RuntimeError("a secret")]
     disturbed.open.set()
     answer = live.post("/v1/translate", text="abc")
@@ -193,7 +193,7 @@ def test_a_request_that_fails_twice_fails_alone_with_a_generic_message(start: St
 def test_a_jump_of_the_system_clock_neither_expires_nor_extends_requests(
     start: Start, disturbed: Disturbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = start(Served.of("en-de", disturbed))
+    live = start(ServedModel.of("en-de", disturbed))
     with ThreadPoolExecutor(2) as clients:
         timely = clients.submit(live.post, "/v1/translate", text="abc")
         assert disturbed.started.wait(120)
@@ -210,7 +210,7 @@ def test_a_jump_of_the_system_clock_neither_expires_nor_extends_requests(
 def test_a_full_queue_refuses_requests_with_retry_after_while_the_model_is_busy(
     start: Start, disturbed: Disturbed
 ) -> None:
-    live = start(Served.of("en-de", disturbed), queue=3, lines=3, texts=3)
+    live = start(ServedModel.of("en-de", disturbed), queue=3, lines=3, texts=3)
     taken = [send_request(live.port, "/v1/translate", text="a")]
     assert disturbed.started.wait(120)
     taken.append(send_request(live.port, "/v1/translate", text=["b", "c", "d"]))
@@ -234,7 +234,7 @@ def test_a_full_queue_refuses_requests_with_retry_after_while_the_model_is_busy(
 def test_requests_are_refused_before_their_body_is_read_when_the_queue_is_full(
     start: Start, disturbed: Disturbed
 ) -> None:
-    live = start(Served.of("en-de", disturbed), queue=1, lines=1, texts=1)
+    live = start(ServedModel.of("en-de", disturbed), queue=1, lines=1, texts=1)
     taken = [send_request(live.port, "/v1/translate", text="a")]
     assert disturbed.started.wait(120)
     taken.append(send_request(live.port, "/v1/translate", text="b"))
@@ -277,7 +277,7 @@ def test_sigterm_under_load_ends_the_server_after_all_accepted_requests_are_answ
     folder = tmp_path / "en-de"
     save_model(folder, translator.checkpoint)
     settings = tmp_path / "serve.toml"
-    settings.write_text('port = 0\nstandby = false\nmodels = {en-de = "en-de"}\n', encoding="utf-8")
+    settings.write_text('port = 0\nmodels = {en-de = "en-de"}\n', encoding="utf-8")
     command = [str(warm_python), "-m", "translume", "serve", "--config", str(settings), "--engine", "plain"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from translume.serving.workers.models import Served
+from translume.serving.models import ServedModel
 from translume.translator import Translator
 
 HTML = "<p>a <b>man</b> runs</p><script>b</script>\n<p>two</p>"
@@ -36,7 +36,7 @@ def finished_status(live: Any, answer: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def live(start: Callable[..., Any], translator: Translator) -> Any:
-    served = Served.of("en-de", translator)
+    served = ServedModel.of("en-de", translator)
     return start(served, file_bytes=20_000, file_characters=3000, body_bytes=2000)
 
 

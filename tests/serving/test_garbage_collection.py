@@ -11,10 +11,9 @@ import pytest
 from translume.checkpoint import save_model
 from translume.config import DecodingSettings
 from translume.serving.api.app import build_app
-from translume.serving.run import listen, serve
+from translume.serving.models import ServedModel, ServedModels
+from translume.serving.run import freeze_startup_objects, listen, serve
 from translume.serving.server import Server
-from translume.serving.workers.main import freeze_startup_objects
-from translume.serving.workers.models import Served, ServedModels
 from translume.translator import Translator, load
 from translume.translator.planning import Line
 
@@ -39,7 +38,7 @@ def is_garbage_collected(value: object) -> bool:
 
 @pytest.mark.usefixtures("restored")
 def test_objects_created_before_startup_are_excluded_from_garbage_collection(translator: Translator) -> None:
-    server = Server(models=ServedModels([Served.of("en-de", translator)]))
+    server = Server(models=ServedModels([ServedModel.of("en-de", translator)]))
     found: list[bool] = []
 
     def started() -> None:
@@ -60,10 +59,10 @@ def test_a_model_loaded_before_startup_is_freed_after_its_last_reference(
 ) -> None:
     save_model(tmp_path / "model", make().checkpoint)
     model = load(tmp_path / "model", device="cpu", dtype="fp32")
-    served = Served.of("en-de", model.compile() if compiled else model)
+    served = ServedModel.of("en-de", model.compile() if compiled else model)
     weights = weakref.ref(next(model.checkpoint.model.parameters()))
-    assert isinstance(served.translator, Translator)
-    assert len(list(served.translator.translate_lines([Line(number=0, text="a b")], DecodingSettings()))) == 1
+    assert isinstance(served.model, Translator)
+    assert len(list(served.model.translate_lines([Line(number=0, text="a b")], DecodingSettings()))) == 1
     freeze_startup_objects()
     gc.disable()
     try:

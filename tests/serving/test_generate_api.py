@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from translume.config import DecodingSettings
-from translume.serving.workers.models import Served, ServedGenerator
+from translume.serving.models import ServedModel
 from translume.translator import Generator, Translator
 
 
 @pytest.fixture(scope="module")
 def plays(start: Callable[..., Any], generator: Generator, translator: Translator) -> Any:
-    served = (Served.of("en-de", translator), ServedGenerator.of("plays", generator))
+    served = (ServedModel.of("en-de", translator), ServedModel.of("plays", generator))
     return start(*served, texts=5, characters=300, width=6)
 
 

@@ -15,8 +15,9 @@ from translume.inspection import BeamRecord, Trace, force_token, record_beam, tr
 from translume.serving.api.errors import RequestError
 from translume.serving.api.inspection import inspect, inspection_of
 from translume.serving.api.requests import InspectRequest
+from translume.serving.files import inspection as routes
+from translume.serving.models import ServedModel
 from translume.serving.settings import Limits
-from translume.serving.workers.models import Served
 from translume.translator import Translator
 
 Start = Callable[..., Any]
@@ -201,7 +202,9 @@ def test_too_expensive_requests_are_refused_before_any_work(
     monkeypatch.setattr(Limits, "inspected_numbers", 2000)
 
     def inspected(**values: Any) -> str:
-        return inspect(inspection_of(Served.of("en-de", translator), values, Limits()), Limits(), "json", lambda: None)
+        return inspect(
+            inspection_of(ServedModel.of("en-de", translator), values, Limits()), Limits(), "json", lambda: None
+        )
 
     settings: dict[str, Any] = {"text": "a b c", "translation": "d", "show": ["occlusion"]}
     # Source: 6 tokens with end of sentence; target: 2. One pass of 8 tokens, and one more for each source token.
@@ -216,28 +219,25 @@ def test_too_expensive_requests_are_refused_before_any_work(
 
 
 class Held:
-    """A translator that waits before it inspects."""
+    """An inspection that waits before it begins."""
 
-    def __init__(self, translator: Translator) -> None:
+    def __init__(self) -> None:
         self.open, self.begun, self.count = threading.Event(), threading.Event(), 0
-        self._translator: Any = translator
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._translator, name)
-
-    def inspected(self, *arguments: Any) -> str:
+    def wait_and_inspect(self, *arguments: Any) -> str:
         self.count += 1
         self.begun.set()
         assert self.open.wait(120)
-        return str(self._translator.inspected(*arguments))
+        return inspect(*arguments)
 
 
 def test_inspections_are_limited_do_not_delay_translations_and_are_cancelled_on_disconnect(
     start: Start, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Held(translator)
+    held = Held()
+    monkeypatch.setattr(routes, "inspect", held.wait_and_inspect)
     monkeypatch.setattr(Limits, "inspections", 2)
-    own = start(Served.of("en-de", held), timeout_seconds=20.0)
+    own = start(ServedModel.of("en-de", translator), timeout_seconds=20.0)
     gone = [http.client.HTTPConnection("127.0.0.1", own.port, timeout=120) for _ in range(2)]
     for connection in gone:
         connection.request("POST", "/v1/inspect", '{"text": "a"}', {"Content-Type": "application/json"})
@@ -258,9 +258,10 @@ def test_inspections_are_limited_do_not_delay_translations_and_are_cancelled_on_
     assert held.count == 2
 
 
-def test_inspections_have_a_deadline(start: Start, translator: Translator) -> None:
-    held = Held(translator)
-    own = start(Served.of("en-de", held))
+def test_inspections_have_a_deadline(start: Start, translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    monkeypatch.setattr(routes, "inspect", held.wait_and_inspect)
+    own = start(ServedModel.of("en-de", translator))
     late = own.post("/v1/inspect", text="a", timeout_seconds=0.2)
     held.open.set()
     assert refused(late) == (504, "deadline_exceeded", "", "not done after 0.2 s, the request's deadline")

@@ -3,6 +3,7 @@
 Every response that a test in this directory receives is checked against it too (`Live.ask`).
 """
 
+import hashlib
 import io
 import time
 from collections.abc import Callable
@@ -12,12 +13,14 @@ import numpy as np
 import pytest
 from tests.serving.openapi_checker import ResponseChecker
 
+from translume.checkpoint import save_model
 from translume.serving.api.errors import CODES
 from translume.serving.api.languages import Detector
 from translume.serving.api.responses import REASONS
-from translume.serving.workers.loading import MANIFEST, with_manifest
-from translume.serving.workers.models import Served, ServedClassifier, ServedGenerator, ServedTranscriber
+from translume.serving.models import MANIFEST, ServedModel
+from translume.serving.reloading import load_served
 from translume.translator import Generator, Translator
+from translume.translator.loading import ComputeOptions
 
 FILE = (
     b'--xx\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\na man\r\n'
@@ -42,9 +45,9 @@ def live(
     generator: Generator,
 ) -> Any:
     detector: Detector = English()
-    labels, texts = ServedClassifier.of("topics", make_classifier()), ServedGenerator.of("plays", generator)
-    arrays = ServedTranscriber.of("arrays", make_transcriber("features", values=5))
-    return start(Served.of("en-de", translator), labels, texts, arrays, detector=detector)
+    labels, texts = ServedModel.of("topics", make_classifier()), ServedModel.of("plays", generator)
+    arrays = ServedModel.of("arrays", make_transcriber("features", values=5))
+    return start(ServedModel.of("en-de", translator), labels, texts, arrays, detector=detector)
 
 
 def send(live: Any, address: str) -> Any:
@@ -114,7 +117,7 @@ def test_the_checker_finds_responses_that_are_not_described(live: Any) -> None:
 def test_all_servers_have_one_document_that_is_built_once(
     live: Any, start: Callable[..., Any], make_classifier: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = start(ServedClassifier.of("topics", make_classifier()), body_bytes=7000)
+    other = start(ServedModel.of("topics", make_classifier()), body_bytes=7000)
     found = other.get("/openapi.json").json()
     monkeypatch.setattr("translume.serving.api.app._without_defaults", None)
     assert live.get("/openapi.json").json() == found == other.get("/openapi.json").json()
@@ -144,10 +147,9 @@ def test_a_model_is_identified_by_the_digest_of_its_manifest(
     start: Callable[..., Any], translator: Translator, tmp_path: Any
 ) -> None:
     folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "manifest.json").write_text("abc")
-    served = with_manifest(lambda name, _: Served.of(name, translator))("en-de", folder)
-    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # SHA-256 of "abc", FIPS 180-2
+    save_model(folder, translator.checkpoint)
+    served = load_served(ComputeOptions(engine="plain", device="cpu"), "en-de", folder)
+    digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
     live = start(served)
     assert live.get("/v1/info").json()["manifests"] == {"en-de": digest}
     assert live.get("/v1/models").json()["models"][0][MANIFEST] == digest

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from translume.checkpoint import save_model
 from translume.cli import main
 from translume.errors import TranslumeError
+from translume.serving.models import ServedModel, ServedModels
 from translume.serving.run import JsonLines, listen
-from translume.serving.workers.models import Served, ServedModels
 from translume.translator import Translator
 
 Start = Callable[..., Any]
@@ -40,12 +40,11 @@ class Held:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._translator, name)
 
-    def translate_each(self, lines: Any, settings: Any, on_prefix: Any, unneeded: Any) -> Iterator[Any]:
-        if lines:
-            self.texts += [line.text for line in lines]
-            self.begun.set()
-            assert self.open.wait(120)
-        return self._translator.translate_each(lines, settings, on_prefix, unneeded)
+    def translate_lines(self, lines: Any, *arguments: Any) -> Iterator[Any]:
+        self.texts += [line.text for line in lines]
+        self.begun.set()
+        assert self.open.wait(120)
+        return self._translator.translate_lines(lines, *arguments)
 
 
 @pytest.fixture
@@ -190,7 +189,7 @@ def test_slow_request_headers_close_the_connection_and_kept_connections_may_be_i
 def test_the_request_of_a_client_that_disconnected_is_not_translated(
     start: Start, held: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
-    live = start(Served.of("en-de", held))
+    live = start(ServedModel.of("en-de", held))
     first = request_of(live.port, "one")
     held.begun.wait(120)
     with caplog.at_level(logging.INFO, logger="translume.serving"):
@@ -208,7 +207,7 @@ def test_the_request_of_a_client_that_disconnected_is_not_translated(
 
 
 def test_a_request_past_its_deadline_gets_504(start: Start, held: Held) -> None:
-    live = start(Served.of("en-de", held))
+    live = start(ServedModel.of("en-de", held))
     answer = live.post("/v1/translate", text="one", timeout_seconds=0.1)
     assert (answer.status, answer.json()) == (
         504,
@@ -219,7 +218,7 @@ def test_a_request_past_its_deadline_gets_504(start: Start, held: Held) -> None:
 
 
 def test_too_many_texts_and_too_many_requests_are_refused_immediately(start: Start, held: Held) -> None:
-    live = start(Served.of("en-de", held), queue=2, lines=2, texts=2, requests=4)
+    live = start(ServedModel.of("en-de", held), queue=2, lines=2, texts=2, requests=4)
     taken = [request_of(live.port, "one")]
     held.begun.wait(120)
     taken += [request_of(live.port, "two"), request_of(live.port, "three")]
@@ -244,7 +243,7 @@ def test_too_many_texts_and_too_many_requests_are_refused_immediately(start: Sta
 
 
 def test_100_concurrent_clients_get_the_responses_they_get_alone(start: Start, translator: Translator) -> None:
-    live = start(Served.of("en-de", translator))
+    live = start(ServedModel.of("en-de", translator))
     bodies = [
         ({"text": f"{chr(97 + number % 7)} bc", "beam": 1 + number % 3, "max_length": 9}) for number in range(100)
     ]
@@ -307,7 +306,7 @@ def test_extreme_numbers_cause_no_server_error(live: Any, strategy: str, knob: s
 
 
 def test_duplicate_model_names_and_an_empty_list_of_models_are_refused(translator: Translator) -> None:
-    served = Served.of("en-de", translator)
+    served = ServedModel.of("en-de", translator)
     with pytest.raises(TranslumeError) as caught:
         ServedModels([served, served])
     assert str(caught.value) == "en-de: two models have this name; rename one with NAME=MODEL"
@@ -342,7 +341,7 @@ def test_the_serve_command_finishes_open_requests_on_sigterm(
     folder = tmp_path / "en-de"
     save_model(folder, checkpoint)
     settings = tmp_path / "serve.toml"
-    settings.write_text('port = 0\nstandby = false\nmodels = {en-de = "en-de"}\n', encoding="utf-8")
+    settings.write_text('port = 0\nmodels = {en-de = "en-de"}\n', encoding="utf-8")
     command = [str(warm_python), "-m", "translume", "serve", "--config", str(settings), "--engine", "plain"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,13 @@ from translume.checkpoint import save_model
 from translume.cli import main
 from translume.errors import TranslumeError
 from translume.serving.access.keys import add_key, remove_key
+from translume.serving.access.quotas import open_access
+from translume.serving.metrics import serve_metrics
+from translume.serving.reloading import Loader, Reloader, load_served
 from translume.serving.run import JsonLines
 from translume.serving.settings import ServeSettings
-from translume.serving.workers.loading import Loader
-from translume.serving.workers.pool import WorkerPool
-from translume.serving.workers.reloading import Reloader, open_access
 from translume.translator import Translator
+from translume.translator.loading import ComputeOptions
 
 TEXT = "a man sleeps"
 
@@ -42,19 +45,17 @@ def until(true: Callable[[], bool]) -> None:
 class Running:
     """A server of a serve.toml in a folder, with two different models, one and two."""
 
-    def __init__(
-        self, folder: Path, make: Callable[..., Translator], start: Callable[..., Any], pool: WorkerPool
-    ) -> None:
+    def __init__(self, folder: Path, make: Callable[..., Translator], start: Callable[..., Any]) -> None:
         self.folder, self.path = folder, folder / "serve.toml"
         self.translators = {"one": make(seed=3), "two": make(seed=5)}
         for name, translator in self.translators.items():
             save_model(folder / name, translator.checkpoint)
         shutil.copytree(folder / "one", folder / "model")
         self.write('[models]\nen-de = "model"\n')
-        self.loader = Loader(pool.load)
+        self.loader = Loader(partial(load_served, ComputeOptions(engine="plain", device="cpu", dtype="fp32")))
         settings = ServeSettings.read(self.path)
-        models = self.loader.load_all({name: Path(place) for name, place in settings.models.items()})
-        self.live = start(*models)
+        self.models = self.loader.load_all({name: Path(place) for name, place in settings.models.items()})
+        self.live = start(*self.models)
         self.server = self.live.server
         self.reloader = Reloader(self.server, self.loader, settings, lambda: ServeSettings.read(self.path))
 
@@ -83,10 +84,8 @@ class Running:
 
 
 @pytest.fixture
-def running(
-    tmp_path: Path, make: Callable[..., Translator], start: Callable[..., Any], worker_pool: WorkerPool
-) -> Iterator[Running]:
-    found = Running(tmp_path, make, start, worker_pool)
+def running(tmp_path: Path, make: Callable[..., Translator], start: Callable[..., Any]) -> Iterator[Running]:
+    found = Running(tmp_path, make, start)
     yield found
     found.reloader.close()
 
@@ -245,7 +244,7 @@ def test_new_keys_are_accepted_and_removed_keys_refused(running: Running) -> Non
     running.reloader.reload()
     bob = add_key(keys, "bob", {})
     assert [ask_with(running, secret) for secret in (alice, bob, "")] == [200, 401, 401]
-    assert running.server.reloaded.keys == 1
+    assert running.reloader.reload().keys == 2
     counts = running.server.access.counts
     remove_key(keys, "alice")
     assert ask_with(running, alice) == 200
@@ -322,17 +321,17 @@ def test_no_request_is_dropped_while_models_change(running: Running) -> None:
     assert {text for _, text in found} == known
 
 
-def test_a_replaced_model_is_unloaded(running: Running, worker_pool: WorkerPool) -> None:
+def test_a_replaced_model_is_unloaded(running: Running) -> None:
     running.says()
-    before = next(iter(running.server.models)).translator._key
-    assert before in worker_pool._models
+    before = weakref.ref(next(iter(running.server.models)).model)
+    del running.models
     running.put("two")
     running.reloader.reload()
     assert running.says() == running.of("two")
 
     def gone() -> bool:
         gc.collect()
-        return before not in worker_pool._models
+        return before() is None
 
     until(gone)
 
@@ -377,7 +376,7 @@ def test_invalid_serve_settings_give_a_one_line_error(
 
 def test_a_metrics_port_in_use_gives_a_one_line_error(running: Running) -> None:
     port = running.live.port
-    with pytest.raises(TranslumeError) as caught, running.server.metrics.serve("127.0.0.1", port):
+    with pytest.raises(TranslumeError) as caught, serve_metrics(running.server.metrics.registry, "127.0.0.1", port):
         pass
     assert str(caught.value) == (
         f"127.0.0.1:{port}: cannot listen: address already in use; stop the other process or choose another --metrics"
@@ -434,9 +433,7 @@ def test_the_serve_command_reloads_on_sighup_and_serves_metrics_on_another_port(
 ) -> None:
     keys = running.folder / "keys.json"
     alice = add_key(keys, "alice", {})
-    text = (
-        'port = 0\nstandby = false\nmetrics = "0"\nlog_text = {}\nkeys.file = "keys.json"\n[models]\nen-de = "model"\n'
-    )
+    text = 'port = 0\nmetrics = "0"\nlog_text = {}\nkeys.file = "keys.json"\n[models]\nen-de = "model"\n'
     running.write(text.format("false"))
     server = Process(running.path, python=warm_python)
     try:
@@ -472,7 +469,7 @@ def test_the_serve_command_reloads_on_sighup_and_serves_metrics_on_another_port(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses a Linux pseudo-terminal")
 def test_closing_the_terminal_ends_the_server(running: Running) -> None:
-    running.write('port = 0\nstandby = false\n[models]\nen-de = "model"\n')
+    running.write('port = 0\n[models]\nen-de = "model"\n')
     terminal, side = os.openpty()
     server = Process(running.path, terminal=side)
     os.close(side)

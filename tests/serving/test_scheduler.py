@@ -1,14 +1,12 @@
-"""The scheduler answers every accepted item as if it were alone, and refuses the others immediately."""
+"""The scheduler answers every accepted item as if it were alone, fairly, and refuses the others immediately."""
 
 import asyncio
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,248 +16,296 @@ from hypothesis import strategies as st
 from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
 from translume.serving.background import Wakeups
-from translume.serving.workers.scheduler import BatchDone, ItemFuture, Scheduler
+from translume.serving.scheduler import Scheduler, WholeBatch
 
 
 @dataclass(eq=False)
 class Doubling:
-    """Doubles numbers; the size of a number is its value. -1 has no size, -2 cannot be doubled, -3 breaks the batch."""
+    """Doubles numbers; the size of a number is its value. -2 cannot be doubled, -3 breaks the batch."""
 
     open: threading.Event = field(default_factory=threading.Event)
     begun: threading.Event = field(default_factory=threading.Event)
     batches: list[list[int]] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
+    """Raised one after another by the first batches."""
 
     def size(self, item: int) -> int:
-        if item == -1:
-            raise RequestError(422, "minus one")
         return abs(item)
 
-    def run(self, items: Sequence[int]) -> list[int | TranslumeError]:
+    def begin(self) -> WholeBatch:
+        return WholeBatch(self.run)
+
+    def run(self, items: Sequence[int], check_cancelled: Callable[[], None]) -> list[int | TranslumeError]:
         self.batches.append(list(items))
         self.begun.set()
-        assert self.open.wait(120)
+        while not self.open.wait(0.005):
+            check_cancelled()
+        if self.errors:
+            raise self.errors.pop(0)
         if -3 in items:
             raise RuntimeError("a secret")
         return [RequestError(422, "minus two") if item == -2 else 2 * item for item in items]
 
 
-def opened() -> Doubling:
-    work = Doubling()
+def opened(*errors: BaseException) -> Doubling:
+    work = Doubling(errors=list(errors))
     work.open.set()
     return work
 
 
+class Counts:
+    """What a scheduler reports."""
+
+    def __init__(self) -> None:
+        self.waiting, self.entered = list[int](), list[tuple[int, int, int, int]]()
+
+    def count_waiting(self, items: int) -> None:
+        self.waiting.append(items)
+
+    def count_entered(self, waited: Sequence[float], tokens: int, items_running: int, tokens_running: int) -> None:
+        assert all(seconds >= 0 for seconds in waited)
+        self.entered.append((len(waited), tokens, items_running, tokens_running))
+
+
+class Queue(Scheduler):
+    """A scheduler to which items of one work are given without their sizes."""
+
+    def put(self, work: Any, items: Sequence[int], seconds: float = 60, client: str = "") -> list[Future[Any]]:
+        return self.submit([(work, item) for item in items], [work.size(item) for item in items], seconds, client)
+
+    def hold(self) -> Doubling:
+        """Let a lane work until the work that is returned is opened."""
+        gate = Doubling()
+        self.put(gate, [1])
+        assert gate.begun.wait(120)
+        return gate
+
+
 @contextmanager
 def scheduler(
-    queue: int = 100, batch_tokens: int = 10, batches: list[BatchDone] | None = None, workers: int = 1
-) -> Iterator[Scheduler]:
-    on_batch = None if batches is None else batches.append
-    made = Scheduler(queue=queue, batch_tokens=batch_tokens, on_batch=on_batch, workers=workers)
+    queue: int = 100, batch_tokens: int = 10, lanes: int = 1, observer: Counts | None = None
+) -> Iterator[Queue]:
+    made = Queue(queue=queue, batch_tokens=batch_tokens, lanes=lanes, observer=observer)
     try:
         yield made
     finally:
         made.close(10)
 
 
-@given(requests=st.lists(st.lists(st.integers(-3, 12), max_size=7), max_size=9), workers=st.integers(1, 3))
-def test_every_item_gets_its_own_result_and_no_batch_exceeds_the_budget(
-    requests: list[list[int]], workers: int
-) -> None:
-    work, batches = opened(), list[BatchDone]()
-    with scheduler(batches=batches, workers=workers) as made:
-        futures = [made.submit(work, items, 60) for items in requests]
+def error_of(future: Future[Any]) -> tuple[int, str, str]:
+    """Return the status, code and text of the error of a future."""
+    error = future.exception(120)
+    assert isinstance(error, RequestError)
+    return error.status, error.code, str(error)
+
+
+CANCELLED = (499, "client_gone", "the request was cancelled")
+FAILED = (500, "internal_error", "the server failed at this text (RuntimeError); its log says where")
+LATE = (504, "deadline_exceeded", "the text was still in the queue at its deadline")
+
+
+@given(requests=st.lists(st.lists(st.integers(-3, 12), max_size=7), max_size=9), lanes=st.integers(1, 3))
+def test_every_item_gets_its_own_result_and_no_batch_exceeds_the_budget(requests: list[list[int]], lanes: int) -> None:
+    work, counts = opened(), Counts()
+    with scheduler(lanes=lanes, observer=counts) as made:
+        futures = [made.put(work, items) for items in requests]
         for items, found in zip(requests, futures, strict=True):
             for item, future in zip(items, found, strict=True):
-                if item >= 0:
+                if item == -2:
+                    assert error_of(future) == (422, "invalid_value", "minus two")
+                elif item == -3:
+                    assert error_of(future) == FAILED
+                else:
                     assert future.result(120) == 2 * item
-                    continue
-                with pytest.raises(RequestError) as caught:
-                    future.result(120)
-                wanted = {-1: "minus one", -2: "minus two"}
-                broken = "the server failed at this text (RuntimeError); its log says where"
-                assert str(caught.value) == wanted.get(item, broken)
     assert all(len(batch) == 1 or sum(map(abs, batch)) <= 10 for batch in work.batches)
-    assert sum(each.items for each in batches) == sum(item != -1 for items in requests for item in items)
-    assert all(seconds >= 0 for each in batches for seconds in each.waited)
+    assert sum(items for items, *_ in counts.entered) == sum(map(len, work.batches))
+    assert all(
+        (items, tokens) == running for items, tokens, *running_ in counts.entered if (running := tuple(running_))
+    )
+    assert not requests or not counts.waiting or counts.waiting[-1] == 0
 
 
 def test_items_of_the_same_work_are_batched_together_and_others_apart() -> None:
-    first, second, gate = opened(), opened(), Doubling()
+    first, second = opened(), opened()
     with scheduler() as made:
-        made.submit(gate, [1], 60)
-        gate.begun.wait(120)
+        gate = made.hold()
         for number in range(4):
-            made.submit(first if number % 2 else second, [number], 60)
+            made.put(first if number % 2 else second, [number])
         gate.open.set()
     assert (first.batches, second.batches) == ([[1, 3]], [[0, 2]])
 
 
-def test_an_item_whose_size_cannot_be_computed_fails_alone() -> None:
-    class Uncountable(Doubling):
-        def size(self, item: int) -> int:
-            if item == 7:
-                raise RuntimeError
-            return super().size(item)
-
-    work = Uncountable()
-    work.open.set()
-    with scheduler(batch_tokens=100) as made:
-        found = made.submit(work, [1, -1, 7, 2, 7, 3], 60)
-        errors = [future.exception(10) for future in found]
-        assert [future.result(0) for future, error in zip(found, errors, strict=True) if error is None] == [2, 4, 6]
-    assert [error.status if isinstance(error, RequestError) else 0 for error in errors] == [0, 422, 500, 0, 500, 0]
-
-
 def test_a_full_queue_refuses_immediately_with_retry_after() -> None:
-    work = Doubling()
+    work = opened()
     with scheduler(queue=5) as made:
-        running = made.submit(work, [1], 60)
-        work.begun.wait(120)
-        made.submit(work, [1, 2, 3], 60)
-        with pytest.raises(RequestError) as caught:  # while the worker is held
-            made.submit(work, [4, 5, 6], 60)
+        gate = made.hold()
+        made.put(work, [1, 2, 3])
+        with pytest.raises(RequestError) as caught:  # while the lane is held
+            made.put(work, [4, 5, 6])
         assert (caught.value.status, caught.value.code) == (503, "queue_full")
         assert str(caught.value) == "the queue is full: 3 lines waiting, 3 new, at most 5; try later"
         assert caught.value.headers == {"Retry-After": "1"}
-        taken = made.submit(work, [4, 5], 60)
-        work.open.set()
-        assert [future.result(120) for future in running + taken] == [2, 8, 10]
+        taken = made.put(work, [4, 5])
+        assert made.refusal(60) is not None
+        gate.open.set()
+        assert [future.result(120) for future in taken] == [8, 10]
+        assert made.refusal(60) is None
 
 
 def test_cancelled_items_are_not_processed_and_free_their_place() -> None:
-    work = Doubling()
+    work = opened()
     with scheduler(queue=3) as made:
-        made.submit(work, [1], 60)
-        work.begun.wait(120)
-        for future in made.submit(work, [2, 3, 4], 60):
+        gate = made.hold()
+        for future in made.put(work, [2, 3, 4]):
             assert future.cancel()
-        kept = made.submit(work, [5, 6], 60)
+            assert future.cancel()  # and is counted once
+        kept = made.put(work, [5, 6])
         assert made.waiting == 2
         assert kept[0].cancel()
-        work.open.set()
+        assert made.waiting == 1
+        gate.open.set()
         assert kept[1].result(120) == 12
-    assert work.batches == [[1], [6]]
+        assert made.waiting == 0
+    assert work.batches == [[6]]
 
 
-def test_refusing_does_not_scan_a_queue_without_cancelled_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    work, looks, cancelled = Doubling(), list[ItemFuture](), ItemFuture.cancelled
-
-    def inspected(future: ItemFuture) -> bool:
-        looks.append(future)
-        return cancelled(future)
-
-    with scheduler(queue=5) as made:
-        made.submit(work, [1], 60)
-        assert work.begun.wait(120)
-        futures = made.submit(work, [2, 3, 4, 5, 6], 60)
-        monkeypatch.setattr(ItemFuture, "cancelled", inspected)
-        assert [made.refusal(60) is None for _ in range(3)] == [False] * 3
-        assert looks == []
-        assert futures[2].cancel()
-        assert [made.refusal(60) is None for _ in range(3)] == [True] * 3
-        assert sorted(map(id, looks)) == sorted(map(id, futures))
-        work.open.set()
-
-
-@dataclass(eq=False)
-class Endless(Doubling):
-    """Runs until it is cancelled."""
-
-    def run_cancellable(self, items: Sequence[int], check_cancelled: Callable[[], None]) -> list[int | TranslumeError]:
-        self.batches.append(list(items))
-        self.begun.set()
-        for _ in range(10_000):
-            check_cancelled()
-            time.sleep(0.002)
-        raise AssertionError("somebody seems to wait")
-
-
-def test_work_is_stopped_when_all_its_requests_are_cancelled(caplog: pytest.LogCaptureFixture) -> None:
-    work, gate = Endless(), Doubling()
+def test_a_batch_ends_when_all_its_requests_are_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    work = Doubling()
     with scheduler() as made:
-        made.submit(gate, [1], 60)
-        gate.begun.wait(120)
-        first, second = made.submit(work, [1, 2], 60)
+        gate = made.hold()
+        first, second = made.put(work, [1, 2])
         gate.open.set()
         assert work.begun.wait(120)
         assert not first.cancel()
         time.sleep(0.05)
         assert not second.done()
         second.cancel()
-        for each in (first, second):
-            with pytest.raises(RequestError, match=r"^the request was cancelled$"):
-                each.result(120)
-        assert made.submit(opened(), [3], 60)[0].result(120) == 6
+        assert [error_of(first), error_of(second)] == [CANCELLED] * 2
+        assert made.put(opened(), [3])[0].result(120) == 6
     assert work.batches == [[1, 2]]
     assert not caplog.records
 
 
-class Apart(Doubling):
-    """Gives back each item at once, the second only when it is open, or never if it is cancelled before."""
+class Rounds:
+    """A batch that takes a permit for each round, in which one item is done: the one that entered first."""
 
-    def run_each(self, items: Sequence[int], unneeded: Callable[[], Any]) -> Iterator[tuple[int, int]]:
-        self.batches.append(list(items))
-        for place, item in enumerate(items):
-            while place == 1 and not self.open.wait(0.01):
-                if place in unneeded():
-                    break
-            else:
-                yield place, 2 * item
+    def __init__(self, work: "Round") -> None:
+        self.work, self.items = work, dict[int, int]()
+
+    def enter(self, items: Mapping[int, int]) -> None:
+        self.items |= items
+        self.work.entered.append(list(items.values()))
+
+    def remove(self, number: int) -> None:
+        self.work.removed.append(self.items.pop(number))
+
+    def run(self, unneeded: Callable[[], Collection[int]]) -> Mapping[int, int]:
+        assert self.work.permits.acquire(timeout=120)
+        number = next(iter(self.items))
+        return {number: 2 * self.items.pop(number)}
+
+    def close(self) -> None:
+        assert not self.items
+        self.work.closed += 1
 
 
-def test_an_item_is_given_back_before_the_others_of_its_batch_and_cancelled_alone() -> None:
-    work, gate = Apart(), Doubling()
-    with scheduler() as made:
-        made.submit(gate, [1], 60)
-        gate.begun.wait(120)
-        first, second, third = made.submit(work, [1, 2, 3], 60)
-        gate.open.set()
+class Round(Doubling):
+    """A work whose items enter a running batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.permits = threading.Semaphore(0)
+        self.entered, self.removed, self.closed = list[list[int]](), list[int](), 0
+
+    def begin(self) -> Any:
+        return Rounds(self)
+
+
+def test_items_enter_a_running_batch_are_given_back_alone_and_leave_when_they_are_cancelled() -> None:
+    work = Round()
+    with scheduler(batch_tokens=6) as made:
+        first, second, third = made.put(work, [1, 2, 3])
+        work.permits.release()
         assert first.result(120) == 2
-        assert not third.done()
+        (later,) = made.put(work, [1])
         assert not second.cancel()
-        assert third.result(120) == 6
-        with pytest.raises(RequestError, match=r"^the request was cancelled$"):
-            second.result(120)
-    assert work.batches == [[1, 2, 3]]
+        work.permits.release()  # the round that is running, before the second is removed
+        work.permits.release(9)
+        assert (third.result(120), later.result(120)) == (6, 2)
+    assert work.entered == [[1, 2, 3], [1]]
+    assert work.removed in ([2], [])
+    assert work.closed == 1
 
 
-def test_items_past_their_deadline_are_dropped_unprocessed() -> None:
-    work = Doubling()
+def test_no_item_enters_a_running_batch_while_other_work_is_due_before_it() -> None:
+    work, other = Round(), opened()
+    with scheduler(batch_tokens=9) as made:
+        running = made.put(work, [1, 2])
+        while not work.entered:
+            time.sleep(0.001)
+        made.put(other, [1])
+        waiting = made.put(work, [5])
+        work.permits.release(9)
+        assert [future.result(120) for future in running + waiting] == [2, 4, 10]
+    assert work.entered == [[1, 2], [5]]
+    assert (other.batches, work.closed) == ([[1]], 2)
+
+
+def test_items_past_their_deadline_are_dropped_whatever_the_system_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = opened()
     with scheduler() as made:
-        made.submit(work, [1], 60)
-        work.begun.wait(120)
-        late, timely = made.submit(work, [2], 0.01), made.submit(work, [3], 60)
-        time.sleep(0.02)
-        work.open.set()
-        with pytest.raises(RequestError, match=r"^the text was still in the queue at its deadline$") as caught:
-            late[0].result(120)
-        assert caught.value.status == 504
+        gate = made.hold()
+        late, timely = made.put(work, [2], 0.01), made.put(work, [3])
+        for jump in (1e9, -1e9):
+            monkeypatch.setattr(time, "time", lambda jump=jump: jump)
+            time.sleep(0.02)
+        gate.open.set()
+        assert error_of(late[0]) == LATE
         assert timely[0].result(120) == 6
-    assert work.batches == [[1], [3]]
+    assert work.batches == [[3]]
 
 
-def test_short_requests_are_served_before_the_rest_of_a_long_one() -> None:
-    work = Doubling()
-    with scheduler(batch_tokens=3) as made:
-        made.submit(work, [1], 60)
-        work.begun.wait(120)
-        made.submit(work, [2] * 50, 60)
-        time.sleep(0.02)
-        made.submit(work, [3], 60)
-        work.open.set()
-    assert [3] in work.batches[1:7]
+def order(made: Queue, *requests: tuple[str, list[int]]) -> list[int]:
+    """Return the order in which the items of requests of clients are started."""
+    work = opened()
+    gate = made.hold()
+    futures = [future for client, items in requests for future in made.put(work, items, client=client)]
+    gate.open.set()
+    for future in futures:
+        future.result(120)
+    return [item for batch in work.batches for item in batch]
+
+
+def test_a_short_request_overtakes_a_long_one_also_of_its_own_client() -> None:
+    with scheduler(batch_tokens=1) as made:
+        assert order(made, ("a", [2, 2, 2, 2]), ("b", [3])) == [2, 3, 2, 2, 2]
+    with scheduler(batch_tokens=1) as made:
+        assert order(made, ("a", [2, 2, 2, 2]), ("a", [1])) == [2, 1, 2, 2, 2]
+
+
+def test_a_client_with_many_requests_waits_for_itself() -> None:
+    many = [("a", [2])] * 4
+    with scheduler(batch_tokens=1) as made:
+        assert order(made, *many, ("b", [1]), ("b", [3])) == [1, 2, 2, 3, 2, 2]
+    with scheduler(batch_tokens=1) as made:  # unknown clients are different ones
+        assert order(made, *[("", [2])] * 3, ("", [1])) == [1, 2, 2, 2]
+
+
+def test_costly_items_wait_for_others_of_less_cost() -> None:
+    with scheduler(batch_tokens=1) as made:
+        assert order(made, ("a", [50, 50]), ("b", [7, 7, 7]), ("c", [20])) == [7, 7, 20, 7, 50, 50]
 
 
 def test_closing_finishes_waiting_items_and_refuses_new_ones() -> None:
     work = Doubling()
-    made = Scheduler(queue=9, batch_tokens=1)
-    futures = made.submit(work, [1, 2, 3], 60)
+    made = Queue(queue=9, batch_tokens=1)
+    futures = made.put(work, [1, 2, 3])
     closer = threading.Thread(target=made.close)
     closer.start()
     while not made.closing:
         time.sleep(0.001)
     with pytest.raises(RequestError, match=r"^the server is shutting down; use another one$") as caught:
-        made.submit(work, [4], 60)
+        made.put(work, [4])
     assert (caught.value.status, caught.value.code) == (503, "shutting_down")
     work.open.set()
     closer.join(120)
@@ -268,239 +314,101 @@ def test_closing_finishes_waiting_items_and_refuses_new_ones() -> None:
 
 
 def test_closing_with_a_timeout_fails_the_waiting_items() -> None:
-    work = Doubling()
-    made = Scheduler(queue=9, batch_tokens=1)
-    running, waiting = made.submit(work, [1], 60), made.submit(work, [2], 60)
-    work.begun.wait(120)
+    made, work = Queue(queue=9, batch_tokens=1), opened()
+    gate = made.hold()
+    (waiting,) = made.put(work, [2])
     assert not made.close(0.01)
-    with pytest.raises(RequestError, match=r"^the server stopped before it processed the text$"):
-        waiting[0].result(120)
-    work.open.set()
-    assert running[0].result(120) == 2
+    stopped = "the server stopped before it processed the text"
+    assert error_of(waiting) == (503, "shutting_down", stopped)
+    gate.open.set()
 
 
-def test_the_text_of_an_unexpected_error_is_not_returned(caplog: pytest.LogCaptureFixture) -> None:
-    work = opened()
-    with scheduler() as made, pytest.raises(RequestError):
-        made.submit(work, [-3], 60)[0].result(120)
+@pytest.mark.parametrize("error", [RuntimeError("a secret"), MemoryError(), SystemExit(3), KeyboardInterrupt()])
+def test_items_of_a_failed_batch_are_tried_again_alone(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    work = opened(error)
+    with scheduler() as made:
+        gate = made.hold()
+        futures = made.put(work, [1, 2, 3])
+        gate.open.set()
+        assert [future.result(120) for future in futures] == [2, 4, 6]
+    assert work.batches == [[1, 2, 3], [1], [2], [3]]
     assert "work failed" in caplog.text
     assert "secret" not in caplog.text
 
 
-@dataclass(eq=False)
-class Failing(Doubling):
-    """Doubles numbers, but raises each of `errors` first; counts its runs."""
-
-    errors: list[BaseException] = field(default_factory=list)
-    runs: int = 0
-
-    def run(self, items: Sequence[int]) -> list[int | TranslumeError]:
-        self.runs += 1
-        if self.errors:
-            raise self.errors.pop(0)
-        return super().run(items)
-
-
-@pytest.mark.parametrize("error", [RuntimeError("a secret"), MemoryError(), SystemExit(3), KeyboardInterrupt()])
-def test_items_of_a_failed_batch_are_retried_alone(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
-    work = Failing(errors=[error])
-    work.open.set()
+def test_cancelled_items_of_a_failed_batch_are_not_tried_again() -> None:
+    work = Doubling(errors=[RuntimeError()])
     with scheduler() as made:
-        assert [future.result(120) for future in made.submit(work, [1, 2, 3], 60)] == [2, 4, 6]
-    assert work.batches == [[1], [2], [3]]
-    assert "secret" not in caplog.text
-
-
-def test_cancelled_items_of_a_failed_batch_are_not_queued_again() -> None:
-    work, waiting = Doubling(), list[int]()
-    with scheduler() as made:
-        first, second = made.submit(work, [1, -3], 60)
+        first, second = made.put(work, [1, 2])
         assert work.begun.wait(10)
-        for each in (first, second):
-            each.cancel()
-            each.add_done_callback(lambda _: waiting.append(made.waiting))
+        first.cancel()
         work.open.set()
-        for each in (first, second):
-            with pytest.raises(RequestError, match=r"^the request was cancelled$"):
-                each.result(10)
-    assert waiting == [0, 0]
+        assert (error_of(first), second.result(10)) == (CANCELLED, 4)
+    assert work.batches in ([[1, 2], [2]], [[1], [2]])
 
 
 def test_an_item_that_fails_twice_does_not_fail_the_others() -> None:
-    work = Failing(errors=[RuntimeError(), RuntimeError()])
-    work.open.set()
+    work = opened(RuntimeError(), RuntimeError())
     with scheduler() as made:
-        one, two = made.submit(work, [1, 2], 60)
-        with pytest.raises(RequestError) as caught:
-            one.result(120)
-        assert (caught.value.status, caught.value.code) == (500, "internal_error")
-        assert two.result(120) == 4
-    assert work.runs == 3
+        gate = made.hold()
+        one, two = made.put(work, [1, 2])
+        gate.open.set()
+        assert (error_of(one), two.result(120)) == (FAILED, 4)
+    assert work.batches == [[1, 2], [1], [2]]
 
 
 def test_too_few_results_are_an_internal_error() -> None:
     class Short(Doubling):
-        def run(self, items: Sequence[int]) -> list[int | TranslumeError]:
-            return super().run(items)[1:]
+        def run(self, items: Sequence[int], check_cancelled: Callable[[], None]) -> list[int | TranslumeError]:
+            return []
 
-    work = Short()
-    work.open.set()
-    with scheduler() as made, pytest.raises(RequestError, match=r"^the server failed at this text \(RuntimeError\)"):
-        made.submit(work, [1, 2], 60)[0].result(120)
-
-
-def test_deadlines_do_not_depend_on_the_system_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Doubling()
     with scheduler() as made:
-        made.submit(work, [1], 60)
-        work.begun.wait(120)
-        timely, late = made.submit(work, [2], 60), made.submit(work, [3], 0.01)
-        for jump in (1e9, -1e9):
-            monkeypatch.setattr(time, "time", lambda jump=jump: jump)
-            time.sleep(0.02)
-        work.open.set()
-        assert timely[0].result(120) == 4
-        with pytest.raises(RequestError, match=r"^the text was still in the queue at its deadline$"):
-            late[0].result(120)
-
-
-def test_an_error_in_the_batch_callback_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    def failing_callback(done: BatchDone) -> None:
-        raise ValueError("no")
-
-    made = Scheduler(queue=9, batch_tokens=10, on_batch=failing_callback)
-    assert [made.submit(opened(), [number], 60)[0].result(120) for number in (1, 2)] == [2, 4]
-    assert made.close(10)
-    assert "work failed" in caplog.text
-
-
-@dataclass(eq=False)
-class Slow(Doubling):
-    """Takes a tenth of a second for each number."""
-
-    def run(self, items: Sequence[int]) -> list[int | TranslumeError]:
-        time.sleep(0.1 * len(items))
-        return super().run(items)
+        message = "the server failed at this text (ValueError); its log says where"
+        assert error_of(made.put(Short(), [1])[0]) == (500, "internal_error", message)
 
 
 def test_items_that_would_miss_their_deadline_are_refused_immediately() -> None:
-    slow, gate = Slow(), Doubling()
+    class Slow(Doubling):
+        def run(self, items: Sequence[int], check_cancelled: Callable[[], None]) -> list[int | TranslumeError]:
+            time.sleep(0.1 * len(items))
+            return super().run(items, check_cancelled)
+
+    slow = Slow()
     slow.open.set()
     with scheduler() as made:
-        assert made.submit(slow, [1], 60)[0].result(120) == 2
-        made.submit(gate, [1], 60)
-        gate.begun.wait(120)
-        for _ in range(8):
-            made.submit(slow, [1], 60)
-        with pytest.raises(RequestError) as caught:  # while the worker is held
-            made.submit(slow, [2], 1)
-        assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "queue_full", 1)
-        assert re.fullmatch(
-            r"the wait is about [\d.]+ s, expected at most 0\.5 s, half of the request's timeout; try later",
-            str(caught.value),
-        )
-        refused = made.refusal(1)
-        assert refused is not None
-        assert refused.status == 503
-        assert made.refusal(60) is None
-        patient = made.submit(slow, [2], 60)
-        gate.open.set()
-        assert patient[0].result(120) == 4
-
-
-def test_a_waiting_long_request_does_not_cause_short_ones_to_be_refused() -> None:
-    slow, gate = Slow(), Doubling()
-    slow.open.set()
-    with scheduler() as made:
-        assert made.submit(slow, [1], 60)[0].result(120) == 2
-        made.submit(gate, [1], 60)
-        gate.begun.wait(120)
-        long = made.submit(slow, [1] * 90, 60)
-        short = made.submit(slow, [2], 4)
-        gate.open.set()
-        assert short[0].result(120) == 4
-        for future in long:
+        assert made.put(slow, [1])[0].result(120) == 2
+        gate = made.hold()
+        futures = made.put(slow, [1] * 30)
+        with pytest.raises(RequestError, match=r"^the wait is about [\d.]+ s, expected at most 1 s, half of") as caught:
+            made.put(slow, [90], 2)
+        assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "queue_full", 4)
+        taken = made.put(slow, [1], 2)  # it is due before the others
+        for future in futures[1:]:
             future.cancel()
-
-
-def test_a_short_request_behind_long_ones_is_accepted_and_served_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("translume.serving.workers.scheduler.time", SimpleNamespace(monotonic=lambda: clock.now))
-
-    class Timed(Doubling):
-        """Processes 20 items a second by a simulated clock."""
-
-        def run(self, items: Sequence[int]) -> list[int | TranslumeError]:
-            clock.now += 0.05 * len(items)
-            return super().run(items)
-
-    timed, gate = Timed(), Doubling()
-    timed.open.set()
-    with scheduler(queue=5000) as made:
-        assert made.submit(timed, [1], 60)[0].result(120) == 2
-        made.submit(gate, [1], 60)
-        gate.begun.wait(120)
-        long = [future for _ in range(3) for future in made.submit(timed, [1] * 1000, 600)]
-        clock.now += 10
-        short = made.submit(timed, [2], 60)
         gate.open.set()
-        assert short[0].result(120) == 4
-        done = [item for batch in timed.batches for item in batch]
-        assert done.index(2) <= 10 / 0.05
-        for future in long:
-            future.cancel()
+        assert taken[0].result(120) == 2
 
 
-def test_the_costly_requests_of_one_client_wait_for_each_other_and_not_others_for_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("translume.serving.workers.scheduler.time", SimpleNamespace(monotonic=lambda: clock.now))
-    started: list[tuple[int, float]] = []
-    arrivals: list[float] = []
-
-    class Timed(Doubling):
-        """Processes 100 tokens a second by a simulated clock; a usual item arrives during each costly one."""
-
-        def run(self, items: Sequence[int]) -> list[int | TranslumeError]:
-            started.extend((item, clock.now) for item in items)
-            if items[0] == 100:
-                arrivals.append(clock.now + 0.5)
-                clock.now += 0.5
-                usual.extend(made.submit(timed, [1], 600))
-                clock.now -= 0.5
-            clock.now += 0.01 * sum(items)
-            return super().run(items)
-
-    timed, gate = Timed(), Doubling()
-    usual: list[Any] = []
-    timed.open.set()
-    with scheduler(queue=5000, batch_tokens=100) as made:
-        assert made.submit(timed, [1], 60)[0].result(120) == 2
-        made.submit(gate, [1], 60)
-        gate.begun.wait(120)
-        costly = [future for _ in range(8) for future in made.submit(timed, [100] * 3, 600, "an address")]
-        usual.extend(made.submit(timed, [1], 600))
-        gate.open.set()
-        assert [future.result(120) for future in costly] == [200] * 24
-        assert [future.result(120) for future in usual] == [2] * 25
-    assert started[1] == (1, started[0][1] + 0.01)  # before all costly ones
-    begun = [when for item, when in started if item == 1][2:]
-    assert [when - came for when, came in zip(begun, arrivals, strict=True)] == pytest.approx([0.5] * 24)
-
-
-def test_several_workers_process_batches_in_parallel() -> None:
+def test_several_lanes_process_batches_in_parallel_and_share_what_waits() -> None:
     first, second = Doubling(), Doubling()
-    with scheduler(workers=2) as made:
-        futures = made.submit(first, [1], 60) + made.submit(second, [2], 60)
+    with scheduler(lanes=2) as made:
+        futures = made.put(first, [1]) + made.put(second, [2])
         assert first.begun.wait(120)
         assert second.begun.wait(120)
-        quick = made.submit(opened(), [3], 60)
+        quick = made.put(opened(), [3])
         second.open.set()
         assert futures[1].result(120) == 4
         assert quick[0].result(120) == 6
         first.open.set()
         assert futures[0].result(120) == 2
+    work = Doubling()
+    with scheduler(lanes=2) as made:
+        futures = made.put(work, [1, 2, 3, 4])
+        while len(work.batches) < 2:
+            time.sleep(0.001)
+        work.open.set()
+        assert [future.result(120) for future in futures] == [2, 4, 6, 8]
+    assert sorted(map(len, work.batches)) in ([1, 3], [2, 2], [1, 1, 2])
 
 
 def test_results_of_requests_that_end_together_wake_the_event_loop_once() -> None:

@@ -15,8 +15,8 @@ from translume.serving.api.body import parse_json
 from translume.serving.api.errors import RequestError
 from translume.serving.api.texts import RequestTexts
 from translume.serving.files.jobs import Job, jobs_to_delete
+from translume.serving.models import ServedModel
 from translume.serving.settings import Limits
-from translume.serving.workers.models import Served
 
 sizes = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 50)), max_size=20)
 
@@ -68,7 +68,7 @@ MANY = {
 def test_json_of_many_small_values_is_rejected_before_it_is_parsed(
     start: Any, translator: Any, path: str, name: str
 ) -> None:
-    live = start(Served.of("en-de", translator))
+    live = start(ServedModel.of("en-de", translator))
     answer = live.ask("POST", path, MANY[name], content_type="application/json")
     assert (answer.status, answer.json()["code"]) == (413, "too_many_values")
     assert answer.json()["error"] == "the body has more than 40,000 JSON strings, commas and brackets, expected fewer"

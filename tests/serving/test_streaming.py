@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.serving.workers.models import Served
+from translume.serving.models import ServedModel
 from translume.translator import Translator
 
 texts = st.lists(st.text("abc .\n\u200b\u3042", max_size=12), max_size=4)
@@ -40,8 +40,8 @@ class Stepwise:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._translator, name)
 
-    def translate_each(
-        self, lines: Any, settings: Any, on_prefix: Mapping[int, Callable[[str], None]], unneeded: Any
+    def translate_lines(
+        self, lines: Any, settings: Any, on_progress: Mapping[int, Callable[[str], None]], check_cancelled: Any
     ) -> Iterator[Any]:
         def waiting(say: Callable[[str], None]) -> Callable[[str], None]:
             def report_and_wait(text: str) -> None:
@@ -50,8 +50,8 @@ class Stepwise:
 
             return report_and_wait
 
-        held = {number: waiting(say) for number, say in on_prefix.items()}
-        return self._translator.translate_each(lines, settings, held, unneeded)
+        held = {number: waiting(say) for number, say in on_progress.items()}
+        return self._translator.translate_lines(lines, settings, held, check_cancelled)
 
 
 def events(body: bytes) -> Iterator[tuple[str, Any]]:
@@ -117,7 +117,7 @@ def test_the_last_prefix_of_a_text_contains_all_its_lines(live: Any, translator:
 
 def test_prefixes_are_sent_while_the_search_is_running(start: Any, translator: Translator) -> None:
     stepwise = Stepwise(translator)
-    live = start(Served.of("en-de", stepwise))
+    live = start(ServedModel.of("en-de", stepwise))
     wanted = translator.translate("abc de", strategy="greedy").text
     assert len(wanted) > 5
     with reading(live, text="abc de", strategy="greedy") as values:
@@ -132,7 +132,7 @@ def test_prefixes_are_sent_while_the_search_is_running(start: Any, translator: T
 
 def test_a_request_during_a_stream_gets_the_same_response_as_without(start: Any, translator: Translator) -> None:
     stepwise = Stepwise(translator)
-    live = start(Served.of("en-de", stepwise))
+    live = start(ServedModel.of("en-de", stepwise))
     with reading(live, text="abc de") as values:
         next(values)
         beside = threading.Thread(target=lambda: plain.append(live.post("/v1/translate", text="abc").json()))
@@ -161,7 +161,7 @@ def test_early_errors_have_an_http_status_and_later_ones_an_event(live: Any) -> 
 def test_a_client_that_disconnects_during_a_stream_cancels_its_work(start: Any, translator: Translator) -> None:
     """The search is held at its first prefix, so only the disconnection can empty the queue."""
     stepwise = Stepwise(translator)
-    live = start(Served.of("en-de", stepwise), batch_tokens=20)
+    live = start(ServedModel.of("en-de", stepwise), batch_tokens=20)
     with reading(live, text=["a b c\nd e f\n" * 5] * 4) as values:
         next(values)
         assert live.server.scheduler.waiting > 0

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.config import DecodingSettings
+from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.scheduler import Scheduler
-from translume.serving.workers.work import Paragraphs, Part, Scoring, Translating
+from translume.serving.scheduler import Scheduler
+from translume.serving.work import LineBatch, Paragraphs, Part, Scoring, Translating
 from translume.translator import Translation, Translator
 from translume.translator.planning import FULL_BATCH_WIDTH
 
@@ -57,14 +58,27 @@ def test_90_mixed_concurrent_requests_get_the_results_they_get_alone(make: Make)
         settings = translator.config.decoding.model_copy(update=kind)
         settings = settings.model_copy(update={"max_length": 9})
         works.append((Translating(translator, settings), [Part(text=text()) for _ in range(draw.randint(1, 3))]))
-    scheduler = Scheduler(queue=2000, batch_tokens=512)
+    scheduler = Scheduler(queue=2000, batch_tokens=512, lanes=2)
     try:
-        futures = [scheduler.submit(work, texts, 60) for work, texts in works]
-        for (work, texts), found in zip(works, futures, strict=True):
-            for each, future in zip(texts, found, strict=True):
+        futures = [
+            scheduler.submit(work.shared(items), [work.size(item) for item in items], 60) for work, items in works
+        ]
+        for (work, items), found in zip(works, futures, strict=True):
+            for each, future in zip(items, found, strict=True):
                 assert close(future.result(60), work.translator.translate(each.text, settings=work.settings))
     finally:
         scheduler.close(60)
+
+
+def results(work: Translating, items: list[Part]) -> list[Translation | TranslumeError]:
+    """Return the results of items in one batch of each work."""
+    batches: dict[Translating, LineBatch] = {}
+    found: dict[int, Translation | TranslumeError] = {}
+    for number, (shared, item) in enumerate(work.shared(items)):
+        batches.setdefault(shared, shared.begin()).enter({number: item})
+    for batch in batches.values():
+        found |= batch.run(tuple)
+    return [found[number] for number in range(len(items))]
 
 
 def test_a_sentence_that_is_too_long_fails_alone(translator: Translator) -> None:
@@ -73,7 +87,7 @@ def test_a_sentence_that_is_too_long_fails_alone(translator: Translator) -> None
         work.size(Part(text="a" * 50))
     assert str(caught.value) == 'a sentence has 50 tokens, expected at most 40; "max_length_action": "truncate" cuts it'
     assert (caught.value.status, caught.value.code) == (422, "text_too_long")
-    first, refused, last = work.run([Part(text=text) for text in ("a b", "a" * 50, "c d")])
+    first, refused, last = results(work, [Part(text=text) for text in ("a b", "a" * 50, "c d")])
     assert isinstance(refused, RequestError)
     assert [str(first), str(last)] == [translator.translate(text).text for text in ("a b", "c d")]
 
@@ -81,7 +95,7 @@ def test_a_sentence_that_is_too_long_fails_alone(translator: Translator) -> None
 def test_only_the_first_line_of_a_text_begins_with_the_prefix(translator: Translator) -> None:
     settings = translator.config.decoding.model_copy(update={"prefix": "xyz"})
     items = [Part(text="a b"), Part(text="c d", first=False), Part(text="e")]
-    first, rest, other = Translating(translator, settings).run(items)
+    first, rest, other = results(Translating(translator, settings), items)
     assert str(first) == translator.translate("a b", settings=settings).text
     assert str(rest) == translator.translate("c d").text
     assert str(other) == translator.translate("e", settings=settings).text
@@ -99,7 +113,9 @@ def test_sizes_count_tokens_with_end_of_sentence_and_at_least_16(translator: Tra
 def test_scores_equal_those_of_the_translator_and_long_texts_are_refused(translator: Translator) -> None:
     work = Scoring(translator)
     pairs = [("a b", "c"), ("d", "")]
-    assert work.run(pairs) == list(translator.score_all(pairs))
+    batch = work.begin()
+    batch.enter(dict(enumerate(pairs)))
+    assert list(batch.run(tuple).values()) == list(translator.score_all(pairs))
     assert work.size(("a b", "c")) == len(translator.checkpoint.source_tokenizer.encode("a b")) + 1
     with pytest.raises(RequestError) as caught:
         work.size(("a", "b" * 45))

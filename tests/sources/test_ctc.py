@@ -18,7 +18,7 @@ from translume.model.frames import FrameEmbedding
 from translume.model.transformer import Encoder
 from translume.training import train
 from translume.translator import Translation, load
-from translume.translator.cohort import translate_each
+from translume.translator.cohort import Cohort
 from translume.translator.planning import Line
 
 BLANK = 1
@@ -94,8 +94,9 @@ def test_a_search_ranks_by_attention_and_ctc_and_encodes_its_source_once(
             )
             assert each.log_prob == pytest.approx(plain.score(source, each.text).log_prob, abs=1e-4)
             assert each.score == pytest.approx(0.25 * each.log_prob + 0.75 * max(-loss.item(), -1e4), abs=1e-3)
-        lines = [Line(number=0, text="", given=source)]
-        ((_, queued),) = translate_each(translator, lines, translator.config.decoding.model_copy(update=settings))
+        cohort = Cohort(translator, translator.config.decoding.model_copy(update=settings))
+        cohort.enter({0: Line(number=0, text="", given=source)}, {})
+        queued = cohort.run()[0]
         assert isinstance(queued, Translation)
         assert [(each.ids, each.score) for each in queued.hypotheses] == [(each.ids, each.score) for each in found]
         alone = translator.translate(source, beam=1, nbest=1, ctc_weight=0.75, strategy="beam").hypotheses[0]

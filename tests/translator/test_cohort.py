@@ -11,7 +11,7 @@ from translume.engine.packing import packed_as
 from translume.kernels.loading import has_kernels
 from translume.text import train_tokenizer
 from translume.translator import Translator
-from translume.translator.cohort import Cohort, translate_each
+from translume.translator.cohort import Cohort
 from translume.translator.planning import Line, LineError
 
 TEXTS = ["ab c.", "the", "a much longer sentence, with more words", "x. y! z?", " ", "qrs tuv", "zyx wvu ts"]
@@ -103,9 +103,12 @@ def test_each_line_is_given_back_when_it_is_done_and_one_that_is_given_up_is_not
     texts, unneeded = ["a", TEXTS[2], "b" * 60, "x" * 40], set[int]()
     lines = [Line(number=number, text=text) for number, text in enumerate(texts, start=1)]
     found = {}
-    for number, result in translate_each(translator, lines, settings, unneeded=lambda: unneeded):
-        found[number] = str(result)
-        unneeded.add(3)
+    cohort = Cohort(translator, settings)
+    cohort.enter(dict(enumerate(lines)), {})
+    while cohort:
+        for number, result in cohort.run(lambda: unneeded).items():
+            found[number] = str(result)
+            unneeded.add(3)
     assert found.keys() == {0, 1, 2}
     assert found[1] == translator.translate(TEXTS[2], settings=settings).text
     assert found[2].startswith("line 3: a sentence has 60 tokens, expected at most 46; ")

@@ -12,7 +12,6 @@ import translume
 from translume.belief import BeliefError
 from translume.checkpoint import save_model
 from translume.decoding import SearchError
-from translume.processes import UnexpectedChildError
 from translume.serving.api.errors import RequestError
 from translume.training.group import GroupError
 from translume.translator import Translator
@@ -27,7 +26,6 @@ ERRORS = [
     RequestError(429, "too many requests", code="busy", field="text", retry_after=3),
     translume.SettingsError("decoding.beam: found 0"),
     GroupError("process 1 died", reports=False),
-    UnexpectedChildError("ValueError", "line 3"),
     PairError(ScoredPair(place="line 3", source="a", target="b"), 2, "the target has 9 tokens, expected at most 4"),
 ]
 

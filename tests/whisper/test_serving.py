@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,15 +9,14 @@ import numpy as np
 import pytest
 from tests.serving.conftest import Live, Tab
 from tests.serving.conftest import open_tab as open_tab
-from tests.warm_python import warm_children
 from tests.whisper.conftest import CODES, POSITIONS, sound
 
 from translume.documents.transcripts import transcript
 from translume.inspection import trace
+from translume.serving.models import ServedModels
+from translume.serving.reloading import load_served
 from translume.serving.server import Server
 from translume.serving.settings import Limits
-from translume.serving.workers.models import ServedModels
-from translume.serving.workers.pool import WorkerPool
 from translume.translator.loading import ComputeOptions
 
 soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (extra: audio)")
@@ -28,13 +26,11 @@ SHORT, LONG = 320 * POSITIONS // 2, 320 * POSITIONS * 5 // 2
 
 
 @pytest.fixture(scope="module")
-def live(whisper: SimpleNamespace, warm_python: Path) -> Iterator[Live]:
-    options = ComputeOptions(engine="plain", device="cpu", dtype="fp32", threads=None)
-    with warm_children(warm_python), WorkerPool(1, options) as pool:
-        server = Server(models=ServedModels([pool.load("whisper", whisper.ours)]), limits=Limits(seconds=5.0))
-        live = Live(server)
-        yield live
-        live.stop()
+def live(whisper: SimpleNamespace) -> Iterator[Live]:
+    served = load_served(ComputeOptions(engine="plain", device="cpu", dtype="fp32"), "whisper", whisper.ours)
+    live = Live(Server(models=ServedModels([served]), limits=Limits(seconds=5.0)))
+    yield live
+    live.stop()
 
 
 def wav(samples: int) -> bytes:

@@ -1,10 +1,11 @@
 """translume serve"""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +15,8 @@ from translume.cli.terminal import note, warn
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
+    import socket
+
     from translume.serving.settings import ServeSettings
 
 EXAMPLES = """\b
@@ -64,65 +67,56 @@ def command(
     progress and exits.
     """
     try:
-        from translume.serving.access.quotas import open_access
         from translume.serving.api.app import build_app
         from translume.serving.api.languages import installed_detector
+        from translume.serving.files.jobs import PrivateFolder
+        from translume.serving.front import Front, WorkerOptions, serve_front
+        from translume.serving.metrics import serve_metrics
+        from translume.serving.reloading import Reloader, lanes_of, open_server, reload_on_hangup
         from translume.serving.run import listen, log_to_stderr, serve
-        from translume.serving.server import Server
         from translume.serving.settings import place_of
-        from translume.serving.workers.loading import Loader, with_manifest
-        from translume.serving.workers.pool import PLACES, WorkerPool, lanes_of
-        from translume.serving.workers.reloading import Reloader, reload_on_hangup
     except ModuleNotFoundError as error:
         raise SettingsError(f"serve: {error.name} is not installed; pip install 'translume[serve]'") from None
 
-    given = {
-        **{"host": host, "port": port, "host_names": host_name or None, "metrics": metrics, "keys.file": keys},
-        "limits.workers": workers,
-    }
-    read = _settings_reader(config, given, models, overrides)
+    given = {"host": host, "port": port, "host_names": host_name or None, "metrics": metrics, "keys.file": keys}
+    read = _settings_reader(config, {**given, "workers": workers}, models, overrides)
     settings = read()
-    access = open_access(settings.keys)
     # Checks that the port is free. Listens after loading, so that a load balancer uses other replicas until then.
     listen(settings.host, settings.port).close()
     log_to_stderr()
+    lanes, computing = lanes_of(settings.workers, compute.to_load())
     with interrupt_hint("Stopped."), ExitStack() as stack:
-        lanes, computing = lanes_of(settings.lanes, settings.limits.workers, compute.to_load())
-        pool = stack.enter_context(
-            WorkerPool(settings.limits.workers, computing, lanes=lanes, standby=settings.standby)
-        )
-        loader = Loader(with_manifest(pool.load))
-        server = Server(
-            models=loader.load_all({name: Path(folder) for name, folder in settings.models.items()}),
-            limits=settings.limits,
-            access=access,
-            cors_origins=settings.cors_origins,
-            public_address=settings.public_address,
-            host_names=settings.hosts,
-            batches_per_lane=PLACES,
-            lanes=lanes,
-            log_text=settings.log_text,
-            log_clients=settings.log_clients,
-        )
-        pool.on_lost = server.metrics.workers_lost.inc
-        bound = stack.enter_context(listen(settings.host, settings.port))
-        if settings.metrics:
-            counted = place_of(settings.metrics)
-            at = stack.enter_context(server.metrics.serve(*counted))
-            note(f"metrics for Prometheus at {_address(counted[0], at)}/metrics")
+
+        def bind() -> "socket.socket":
+            bound = stack.enter_context(listen(settings.host, settings.port))
+            address.append(_address(settings.host, bound.getsockname()[1]))
+            return bound
+
+        def start_metrics(registry: Any) -> None:
+            if settings.metrics:
+                at, wanted = place_of(settings.metrics)
+                counted = stack.enter_context(serve_metrics(registry, at, wanted))
+                note(f"metrics for Prometheus at {_address(at, counted)}/metrics")
+
+        def started() -> None:
+            if not settings.keys.file and not _is_loopback(settings.host):
+                warn(f"warning: anyone who can reach {settings.host} can use the server; --keys requires API keys")
+            note(f"serving {', '.join(settings.models)} at {address[0]}")
+
+        address: list[str] = []
+        if settings.workers > 1:
+            private = PrivateFolder()
+            options = WorkerOptions(read=read, computing=computing, lanes=lanes, folder=private.path)
+            front = Front(options, settings.limits, private)
+            start_metrics(front.metrics.registry)
+            asyncio.run(serve_front(front, settings.workers, bind, settings.proxies, started))
+            return
+        server, loader = open_server(settings, computing, lanes)
+        start_metrics(server.metrics.registry)
         reloader = Reloader(server, loader, settings, read)
         stack.callback(reloader.close)
         reload_on_hangup(reloader.request)
-        if access is None and not _is_loopback(settings.host):
-            warn(f"warning: anyone who can reach {settings.host} can use the server; --keys requires API keys")
-        message = f"serving {', '.join(settings.models)} at {_address(settings.host, bound.getsockname()[1])}"
-        serve(
-            build_app(server, detector=installed_detector()),
-            bound,
-            server.limits,
-            partial(note, message),
-            settings.proxies,
-        )
+        serve(build_app(server, detector=installed_detector()), bind(), server.limits, started, settings.proxies)
 
 
 def _settings_reader(
@@ -132,24 +126,24 @@ def _settings_reader(
     overrides: tuple[str, ...],
 ) -> "Callable[[], ServeSettings]":
     """Return a function that reads the settings file again and applies the options of the command line."""
-    from translume.checkpoint import model_folder
     from translume.config.base import literal
-    from translume.serving.settings import ServeSettings
 
     flags = [f"{name}={literal(value)}" for name, value in given.items() if value is not None]
-    assignments = (*flags, *overrides)
     named: dict[str, str] = {}
     for name, folder in map(_named, models):
         if name in named:
             raise SettingsError(f"{name}: two models have this name; rename one with NAME=MODEL")
         named[name] = str(folder)
+    return partial(_read, config, (*flags, *overrides), named)
 
-    def read() -> ServeSettings:
-        settings = ServeSettings.read(config, assignments)
-        models = {name: str(model_folder(source)) for name, source in (named or settings.models).items()}
-        return settings.model_copy(update={"models": models}).must_have_models()
 
-    return read
+def _read(config: Path | None, assignments: tuple[str, ...], named: dict[str, str]) -> "ServeSettings":
+    from translume.checkpoint import model_folder
+    from translume.serving.settings import ServeSettings
+
+    settings = ServeSettings.read(config, assignments)
+    models = {name: str(model_folder(source)) for name, source in (named or settings.models).items()}
+    return settings.model_copy(update={"models": models}).must_have_models()
 
 
 def _named(model: Path) -> tuple[str, Path]:

@@ -6,14 +6,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from translume.serving.access.quotas import check_share, client_of
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.scheduler import public_error
+from translume.serving.scheduler import public_error
 from translume.translator.search import CancelCheck
 
 T = TypeVar("T")
@@ -51,12 +50,6 @@ class BackgroundExecutor:
             gone.cancel()
             cancelled.set()
             future.cancel()
-
-    def run_if_idle(self, task: Callable[[CancelCheck], None]) -> None:
-        """Run a task without a result, if no other task waits or runs."""
-        if not self._clients:
-            with suppress(RequestError):
-                self._submit(task, threading.Event(), "")
 
     def close(self) -> None:
         """Refuse new tasks and cancel the waiting ones."""

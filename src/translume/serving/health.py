@@ -12,16 +12,6 @@ from starlette.responses import Response
 from translume.serving.api.errors import json_response
 from translume.serving.api.responses import ALWAYS, Live, Ready, errors
 from translume.serving.server import Server
-from translume.serving.workers.work import (
-    GENERATE_PROBE,
-    PROBE,
-    PROBE_SETTINGS,
-    Classifying,
-    Generating,
-    Part,
-    Prompt,
-    Translating,
-)
 
 PROBE_SECONDS: Final = 5.0
 
@@ -45,18 +35,9 @@ def routes(server: Server) -> APIRouter:
     probes: list[asyncio.Task[None]] = []
 
     async def probe() -> None:
-        for served in server.models:
-            await server.results(
-                None, Translating(served.translator, served.probe_settings), [Part(text=PROBE)], PROBE_SECONDS
-            )
-        for each in server.models.classifiers.values():
-            await server.results(None, Classifying(each.classifier), [PROBE], PROBE_SECONDS)
-        for other in server.models.transcribers.values():
-            part = Part(text="", frames=other.health_probe)
-            await server.results(None, Translating(other.transcriber, PROBE_SETTINGS), [part], PROBE_SECONDS)
-        for one in server.models.generators.values():
-            work = Generating(one.generator, GENERATE_PROBE)
-            await server.results(None, work, [Prompt(text="")], PROBE_SECONDS)
+        for served in server.models.all:
+            work, item = served.probe()
+            await server.results(None, work, [item], PROBE_SECONDS)
 
     @router.get("/health/live", response_model=Live, responses=errors(*ALWAYS))
     async def live() -> Response:
@@ -70,7 +51,7 @@ def routes(server: Server) -> APIRouter:
         if not probes or probes[0].done():
             probes[:] = [asyncio.ensure_future(probe())]
         await asyncio.shield(probes[0])
-        reloaded = {} if server.reloaded is None else {"last_reload": server.reloaded.to_public_dict()}
+        reloaded = {} if server.reloaded is None else {"last_reload": server.reloaded}
         return json_response({"status": "ready", **reloaded})
 
     return router

@@ -1,6 +1,7 @@
 """The HTTP server process: listening, limiting connections, shutting down, and its log."""
 
 import errno
+import gc
 import json
 import logging
 import socket
@@ -16,11 +17,9 @@ from starlette.types import ASGIApp
 from translume.errors import TranslumeError
 from translume.serving.connections import MAX_HEAD_BYTES, Connections
 from translume.serving.settings import LOOPBACK_ADDRESSES, Limits
-from translume.serving.workers.main import freeze_startup_objects
 
 SWITCH_SECONDS: Final = 0.0005
-"""Python's thread switch interval. With the default, 5 ms, the event loop would wait for the translating thread again
-and again."""
+"""Python's thread switch interval. With the default, 5 ms, the event loop would wait for the lanes again and again."""
 STALLED_SECONDS: Final = 60.0
 """Seconds without acknowledged data after which a connection counts as lost."""
 
@@ -94,6 +93,16 @@ def uvicorn_server(app: ASGIApp, limits: Limits, proxies: Sequence[str] = LOOPBA
             timeout_graceful_shutdown=int(limits.drain_seconds) + 1,
         )
     )
+
+
+def freeze_startup_objects() -> None:
+    """Exclude objects created at startup from garbage collection.
+
+    Traversing the objects of torch and pydantic takes 0.1 s or more, during which no other thread runs. They are still
+    freed by reference counting.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def serve(

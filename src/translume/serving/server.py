@@ -2,37 +2,36 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from translume.errors import TranslumeError
 from translume.serving.access.quotas import ACCESS, ADMITTED, Access, client_of
 from translume.serving.api.errors import RequestError
 from translume.serving.api.texts import SplitTexts
 from translume.serving.background import BackgroundExecutor, Wakeups, client_disconnected, wait_for_result
-from translume.serving.metrics import DriftMonitor, Metrics
+from translume.serving.metrics import Metrics
+from translume.serving.models import ServedModels
+from translume.serving.scheduler import Scheduler, Work
 from translume.serving.settings import Limits
-from translume.serving.workers.loading import ReloadReport
-from translume.serving.workers.models import ServedModels
-from translume.serving.workers.scheduler import Scheduler, Work
-from translume.serving.workers.work import Translating
+from translume.serving.work import Translating
 from translume.translator import Translation
 
 UPDATE_SECONDS: Final = 0.04
 """Shortest time between two partial results: readers could not follow more of them."""
-COSTLY: Final = 4
-"""A request that counts for so many times its characters may cost so many times the usual."""
-PAYER: Final = "translume.payer"
-"""Scope entry: the client of a costly request; see `Scheduler.submit`."""
+MEASURED_AT_ONCE: Final = 16
+"""Items of a request whose sizes are measured in the event loop; those of more, in a thread."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Server:
-    """Models, limits, scheduler and metrics of a server. Call `close` at the end."""
+    """Models, limits, queue and metrics of a server. Call `close` at the end."""
 
     models: ServedModels
     limits: Limits = field(default_factory=Limits)
@@ -42,32 +41,24 @@ class Server:
     public_address: str = ""
     host_names: tuple[str, ...] = ()
     """Hosts that requests may name, besides loopback names and IP addresses; "*" allows all."""
-    batches_per_lane: int = 1
-    """Batches that a lane of a worker processes at a time, each with its share of `limits.batch_tokens`."""
     lanes: int = 1
-    """Searches that a worker runs at a time."""
+    """Searches at a time, each in a thread."""
     log_text: bool = False
     log_clients: bool = False
     files: Path | None = None
     """The private folder of jobs, if several processes share it."""
-    reloaded: ReloadReport | None = None
-    """The outcome of the last reload; None if there was none."""
+    reloaded: Mapping[str, Any] | None = None
+    """The outcome of the last reload, for clients; None if there was none."""
     scheduler: Scheduler = field(init=False)
     metrics: Metrics = field(init=False)
     background: BackgroundExecutor = field(init=False)
-    drift: DriftMonitor = field(init=False)
     _wakeups: Wakeups = field(init=False, default_factory=Wakeups)
 
     def __post_init__(self) -> None:
         self.background = BackgroundExecutor(capacity=self.limits.inspections)
-        batch_tokens = max(1, self.limits.batch_tokens // self.batches_per_lane)
-        self.metrics = Metrics(lambda: self.scheduler.waiting, batch_tokens)
-        self.drift = DriftMonitor(self.metrics, self.background)
+        self.metrics = Metrics(self.limits.batch_tokens)
         self.scheduler = Scheduler(
-            queue=self.limits.queue,
-            batch_tokens=batch_tokens,
-            on_batch=self.metrics.count_batch,
-            workers=self.limits.workers * self.lanes * self.batches_per_lane,
+            queue=self.limits.queue, batch_tokens=self.limits.batch_tokens, lanes=self.lanes, observer=self.metrics
         )
 
     async def admit(self, request: Request, secret: object) -> None:
@@ -86,8 +77,6 @@ class Server:
         if self.log_text:
             request.scope.get("translume.note", {})["texts"] = given
         own = sum(map(len, given)) + others
-        if more >= (COSTLY - 1) * own > 0:
-            request.scope[PAYER] = client_of(request.scope)
         access: Access | None = request.scope.get(ACCESS)
         if access is not None:
             await access.charge(request.scope, own + more)
@@ -97,7 +86,7 @@ class Server:
         done = await self.results(request, work, split.parts, split.texts.timeout_seconds, split.names)
         return split.join(done, work.settings.nbest)
 
-    def partial_results(
+    async def partial_results(
         self,
         request: Request,
         work: Work,
@@ -106,13 +95,15 @@ class Server:
         timeout_seconds: float,
         names: Sequence[str],
     ) -> AsyncIterator[list[Any]]:
-        """Yield the results so far, None for unfinished items, after each result or when `changed` is set; at last all.
+        """Return an iterator of the results so far, None for unfinished items; at last of all.
+
+        It yields after each result and when `changed` is set.
 
         At least `UPDATE_SECONDS` pass between two of them, except before the last. Errors are those of `results`; a
         full queue is reported by this call, later errors by the iterator.
         """
         request.scope.get("translume.note", {})["lines"] = len(items)
-        futures = self._submit(request, work, items, timeout_seconds) if items else []
+        futures = await self._submit(request, work, items, timeout_seconds)
         return _partial_results(request, futures, changed, timeout_seconds, names)
 
     async def results(
@@ -134,7 +125,7 @@ class Server:
             request.scope.get("translume.note", {})["lines"] = len(items)
         if not items:
             return []
-        futures = self._submit(request, work, items, timeout_seconds)
+        futures = await self._submit(request, work, items, timeout_seconds)
         waiting = self._wakeups.gather(futures)
         gone = asyncio.ensure_future(client_disconnected(request))
         try:
@@ -157,15 +148,37 @@ class Server:
         self.background.close()
         return self.scheduler.close(self.limits.drain_seconds)
 
-    def _submit(
+    async def _submit(
         self, request: Request | None, work: Work, items: Sequence[Any], timeout_seconds: float
     ) -> "list[Future[Any]]":
-        payer = "" if request is None else request.scope.get(PAYER, "")
-        shared, parts = work.across_directions(items) if isinstance(work, Translating) else (work, items)
-        futures = list(self.scheduler.submit(shared, parts, timeout_seconds, payer))
-        self.drift.watch(work, futures)
+        """Queue items. Those whose size cannot be measured get a future with the error."""
+        works = work.shared(items) if isinstance(work, Translating) else [(work, item) for item in items]
+
+        def measure() -> list[int | TranslumeError]:
+            return [_size(*each) for each in works]
+
+        sizes = measure() if len(works) <= MEASURED_AT_ONCE else await run_in_threadpool(measure)
+        valid = [(pair, size) for pair, size in zip(works, sizes, strict=True) if isinstance(size, int)]
+        client = "" if request is None else client_of(request.scope)
+        queued = iter(
+            self.scheduler.submit([pair for pair, _ in valid], [size for _, size in valid], timeout_seconds, client)
+        )
+        futures = [next(queued) if isinstance(size, int) else _failed(size) for size in sizes]
         self.metrics.watch(futures)
         return futures
+
+
+def _size(work: Work, item: Any) -> int | TranslumeError:
+    try:
+        return work.size(item)
+    except TranslumeError as error:
+        return error
+
+
+def _failed(error: TranslumeError) -> "Future[Any]":
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
 
 
 async def _partial_results(

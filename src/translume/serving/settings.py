@@ -20,6 +20,9 @@ LOOPBACK_ADDRESSES: Final = ("127.0.0.1", "::1")
 
 REMOVED: Final = {
     "keys.burst": "did you mean 'keys.requests_per_minute'?",
+    "lanes": "a process runs one search for each processor that it has",
+    "standby": "workers are replaced without one",
+    "limits.workers": "did you mean 'workers'?",
     "limits.connections_per_address": "an address may have an eighth of limits.connections",
     **{
         f"limits.{name}": "this limit is fixed"
@@ -108,7 +111,7 @@ class Limits(Settings):
     """Open connections; beyond them, idle ones are closed. An address (IPv4) or network (IPv6, /64) that is not in
     `proxies` may have an eighth of them."""
     queue: PositiveInt = 2048
-    """Lines in the queue."""
+    """Lines in the queue of a process."""
     batch_tokens: PositiveInt = 2048
     """Tokens of a batch, with up to 2 hypotheses per sentence; fewer with more hypotheses."""
     file_bytes: PositiveInt = 5_000_000
@@ -129,8 +132,6 @@ class Limits(Settings):
     """Time limit for receiving the headers of a request, and for receiving its body."""
     drain_seconds: PositiveFloat = 30.0
     """Time limit for finishing requests in progress at shutdown."""
-    workers: int = Field(default=1, ge=1, le=256)
-    """Worker processes. Each has all models and runs `lanes` searches at a time."""
     inspections: ClassVar[int] = 32
     """Inspections that wait or run."""
     inspected_tokens: ClassVar[int] = 30_000
@@ -182,11 +183,9 @@ class ServeSettings(Settings):
     """Where to serve Prometheus metrics: a port on localhost, such as "9100", or ADDRESS:PORT; empty: nowhere."""
     cors_origins: Annotated[tuple[Origin, ...], BeforeValidator(as_tuple)] = ()
     """Origins whose pages may read responses (CORS), such as "https://app.example"; "*" allows all."""
-    lanes: int = Field(default=0, ge=0, le=256)
-    """Searches that a worker runs at a time, each on one processor; they share one copy of the weights. 0: one for each
-    processor that a worker has, or one on a GPU and with `--threads`."""
-    standby: bool = True
-    """Whether one more process waits, without models, to replace a worker that ends. It takes 170 MB."""
+    workers: int = Field(default=1, ge=1, le=256)
+    """Processes that each hold all models and share the processors. With several, another process distributes the
+    requests, and replaces one that ends."""
     log_text: bool = False
     """Whether to log the texts of requests."""
     log_clients: bool = False
@@ -225,8 +224,9 @@ class ServeSettings(Settings):
     @classmethod
     def _without_removed_settings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         for path, hint in REMOVED.items():
-            table, _, name = path.partition(".")
-            if isinstance(group := values.get(table), Mapping) and name in group:
+            table, _, name = path.rpartition(".")
+            group = values.get(table) if table else values
+            if isinstance(group, Mapping) and name in group:
                 raise ValueError(f"{path}: no such setting; {hint}")
         return values
 

@@ -107,17 +107,17 @@ class ClassificationTask(Task):
         return describe_classifier(config)
 
     def evaluate(self, options: Any) -> None:
-        from translume.cli.classifiers import evaluate_classifier
+        from translume.cli.classify import evaluate_classifier
 
         evaluate_classifier(options)
 
     def inspect_text(self, options: Any) -> None:
-        from translume.cli.classifiers import inspect_class
+        from translume.cli.classify import inspect_class
 
         inspect_class(options)
 
     def inspect_corpus(self, options: Any) -> None:
-        from translume.cli.classifiers import inspect_classes
+        from translume.cli.classify import inspect_classes
 
         inspect_classes(options)
 
@@ -125,11 +125,6 @@ class ClassificationTask(Task):
         from translume.experiments.texts import propose_for_labels
 
         return propose_for_labels(data, count)
-
-    def served_class(self) -> Any:
-        from translume.serving.workers.models import ServedClassifier
-
-        return ServedClassifier
 
 
 TASK = ClassificationTask()

@@ -124,12 +124,12 @@ class LanguageModelTask(Task):
         return describe_language_model(config)
 
     def evaluate(self, options: Any) -> None:
-        from translume.cli.language_models import evaluate_language_model
+        from translume.cli.generate import evaluate_language_model
 
         evaluate_language_model(options)
 
     def inspect_text(self, options: Any) -> None:
-        from translume.cli.language_models import inspect_language_model
+        from translume.cli.generate import inspect_language_model
 
         inspect_language_model(options)
 
@@ -140,11 +140,6 @@ class LanguageModelTask(Task):
         from translume.experiments.texts import propose_for_documents
 
         return propose_for_documents(data, count)
-
-    def served_class(self) -> Any:
-        from translume.serving.workers.models import ServedGenerator
-
-        return ServedGenerator
 
 
 TASK = LanguageModelTask()

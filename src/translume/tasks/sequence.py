@@ -127,10 +127,5 @@ class SequenceTask(Task):
 
         return propose_for_pairs(data, count)
 
-    def served_class(self) -> Any:
-        from translume.serving.workers.models import Served
-
-        return Served
-
 
 TASK = SequenceTask()

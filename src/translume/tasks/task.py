@@ -135,10 +135,6 @@ class Task(ABC):
     def recommend(self, data: "DataSettings", count: int) -> Any:
         """Return the settings that `translume init` proposes for so many examples."""
 
-    @abstractmethod
-    def served_class(self) -> Any:
-        """Return the class that holds a model in a server."""
-
 
 def task_names() -> list[str]:
     """Return the names of all tasks, which are the modules of this package."""

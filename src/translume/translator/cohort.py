@@ -1,6 +1,6 @@
 """Lines that share one search: each enters while others run, and is given back when it is done."""
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -196,22 +196,3 @@ class Cohort(Generic[Key]):
             except LineError as error:
                 begun = error.line.number + 1
                 yield error
-
-
-def translate_each(
-    translator: Translator,
-    lines: Sequence[Line],
-    settings: DecodingSettings,
-    on_progress: Mapping[int, ProgressCallback] | None = None,
-    unneeded: Callable[[], Collection[int]] = tuple,
-) -> Iterator[tuple[int, Translation | TranslumeError]]:
-    """Yield the translation of each line, or its LineError, with its position in `lines`, as soon as it is done.
-
-    on_progress: as in `Translator.translate_lines`, but by position.
-    unneeded: called between steps of the search; the positions of lines that are given up.
-    """
-    cohort = Cohort[int](translator, settings)
-    cohort.enter(dict(enumerate(lines)), on_progress or {})
-    while cohort:
-        yield from cohort.run(unneeded).items()
-    cohort.close()

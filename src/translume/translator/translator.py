@@ -341,12 +341,6 @@ class Translator(LoadedModel[Checkpoint]):
             raise error from None
         yield from done
 
-    def translate_each(self, *arguments: Any) -> Iterator[tuple[int, Any]]:
-        """Call `cohort.translate_each`; for the server until it has a queue before its `Cohort`."""
-        from translume.translator.cohort import translate_each
-
-        return translate_each(self, *arguments)
-
     def plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[LinePlan]:
         """The lines split into pieces that the model can read; LineError for a line that cannot be split so."""
         plans: list[LinePlan] = []

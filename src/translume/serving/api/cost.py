@@ -13,7 +13,7 @@ from translume.serving.api.errors import RequestError
 from translume.serving.api.texts import in_thread
 from translume.serving.server import Server
 from translume.serving.settings import Limits
-from translume.serving.workers.work import Generating, LineCost, Part, Translating
+from translume.serving.work import Generating, LineCost, Part, Translating
 from translume.translator.search import target_limit
 
 LENGTHENING: Final = ("max_length", "max_length_extra", "max_length_ratio", "prefix")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from translume.config import DecodingSettings
-from translume.errors import TranslationError, TranslumeError
+from translume.errors import TranslumeError
 from translume.inspection import BeamRecord, Trace, record_beam, trace
 from translume.inspection.inputs import SentenceSearch
 from translume.inspection.tracing import MAX_WEIGHTS
@@ -15,7 +15,7 @@ from translume.serving.api.decoding import decoding_settings, split_language
 from translume.serving.api.errors import RequestError
 from translume.serving.api.requests import InspectFileRequest, InspectionFields, InspectRequest
 from translume.serving.settings import Limits
-from translume.serving.workers.work import Paragraphs
+from translume.serving.work import Paragraphs
 from translume.sources import Frames
 from translume.translator import TextHypothesis, Translator
 from translume.translator.planning import Line, LineError, Reading, plan_lines
@@ -87,16 +87,6 @@ def inspect(inspection: Inspection, limits: Limits, form: str, check_cancelled: 
     search = {} if inspected.search is None else {"search": inspected.search.to_dict()}
     response = {"model": inspection.name, "part": inspection.part, "parts": inspected.parts}
     return to_json({**response, "trace": inspected.trace.to_dict(), **search}) + "\n"
-
-
-def entropies(translator: Translator, source: str, target: TextHypothesis, settings: DecodingSettings) -> list[float]:
-    """Return the entropy in nats of the predicted distribution at each step; empty if the target cannot be traced."""
-    try:
-        steps = trace(translator, source, target, k=1, settings=settings, show=()).steps
-    except TranslationError:
-        # A line that was truncated to the model's maximum length cannot be traced as a whole.
-        return []
-    return [step.entropy for step in steps]
 
 
 def _inspected(inspection: Inspection, limits: Limits, check_cancelled: CancelCheck) -> _Inspected:

@@ -37,7 +37,7 @@ from translume.serving.api.responses import (
 )
 from translume.serving.api.texts import RequestTexts, check_lines, in_thread
 from translume.serving.server import Server
-from translume.serving.workers.work import Part, Translating
+from translume.serving.work import Part, Translating
 from translume.translator import TextHypothesis, Translation
 from translume.translator.assembly import combinations
 

@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from translume.serving.api.errors import RequestError
 from translume.serving.settings import Limits
-from translume.serving.workers.work import Paragraphs, Part
+from translume.serving.work import Paragraphs, Part
 from translume.translator import Translation
 
 SHORT: Final = 2000

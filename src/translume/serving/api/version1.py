@@ -31,9 +31,9 @@ from translume.serving.api.responses import (
 from translume.serving.api.streaming import Progress, prefix_events, stream, text_events
 from translume.serving.api.texts import RequestTexts, SplitTexts, field_names, in_thread
 from translume.serving.health import version, versions
+from translume.serving.models import MANIFEST
 from translume.serving.server import Server
-from translume.serving.workers.loading import MANIFEST
-from translume.serving.workers.work import Classifying, Generating, Prompt, Scoring, Translating
+from translume.serving.work import Classifying, Generating, Prompt, Scoring, Translating
 from translume.translator import Classification, Generation, Translation
 
 MAX_GENERATED: Final = 4096
@@ -108,7 +108,7 @@ def _add_translation(router: APIRouter, server: Server) -> None:
         name, work, split = await accepted(request, call)
         progress = Progress(len(split.parts))
         parts = [replace(part, on_prefix=progress.reporter(place)) for place, part in enumerate(split.parts)]
-        results = server.partial_results(request, work, parts, progress.changed, call.seconds, split.names)
+        results = await server.partial_results(request, work, parts, progress.changed, call.seconds, split.names)
 
         def respond(lines: Sequence[Translation]) -> dict[str, Any]:
             return response(name, call, split.join(lines, work.settings.nbest))
@@ -150,7 +150,7 @@ def _add_scoring(router: APIRouter, server: Server) -> None:
     )
     async def classify(request: Request, call: ClassifyRequest) -> Response:
         """Classify each text: labels with probabilities, the most probable first."""
-        texts, served = as_list(call.text), server.models.classifier(call.model)
+        texts, served = as_list(call.text), server.models.only("classify", call.model)
         await server.accept(request, texts)
         names = field_names("text", len(texts), several=isinstance(call.text, list))
         classified = await server.results(request, Classifying(served.model), texts, call.seconds, names)
@@ -177,7 +177,7 @@ def _add_generation(router: APIRouter, server: Server) -> None:
     )
     async def generate(request: Request, call: GenerateRequest) -> Response:
         """Continue each prompt. With `"stream": true`, send `text` events with the next part of a text, then `done`."""
-        prompts, served = as_list(call.prompt), server.models.generator(call.model)
+        prompts, served = as_list(call.prompt), server.models.only("generate", call.model)
         settings = await settings_with(served, call.decoding, server.limits)
         if settings.max_length > MAX_GENERATED:
             reason = f"max_length: found {settings.max_length:,}, expected at most {MAX_GENERATED:,}"
@@ -197,7 +197,7 @@ def _add_generation(router: APIRouter, server: Server) -> None:
             return json_response(respond(await server.results(request, work, items, call.seconds, names)))
         progress = Progress(len(prompts))
         items = [Prompt(text=prompt, on_text=progress.reporter(place)) for place, prompt in enumerate(prompts)]
-        results = server.partial_results(request, work, items, progress.changed, call.seconds, names)
+        results = await server.partial_results(request, work, items, progress.changed, call.seconds, names)
         return stream(request, text_events(results, progress, respond))
 
 

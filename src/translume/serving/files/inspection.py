@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, Response
 
 from translume.serving.api.body import FORM, FORM_LIMITS, JSON, ApiRoute, media_type, validated
 from translume.serving.api.errors import unsupported_type
-from translume.serving.api.inspection import inspection_settings
+from translume.serving.api.inspection import inspect, inspection_of, inspection_settings
 from translume.serving.api.requests import InspectFileRequest, InspectionFields, InspectRequest
 from translume.serving.api.responses import WORKED, InspectResponse, described, errors, with_media
 from translume.serving.files.documents import DocumentProcesses
@@ -31,7 +31,7 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
             async with request.form(**FORM_LIMITS) as form_data:
                 values: dict[str, Any] = {name: text for name, text in form_data.items() if isinstance(text, str)}
                 call = validated(InspectFileRequest, values)
-                served: Any = server.models.transcriber(call.model)
+                served: Any = server.models.only("transcribe", call.model)
                 settings = await run_in_threadpool(inspection_settings, served, call, limits)
                 file: Any = form_data.get("file")
                 read = await ReadFile.from_upload(
@@ -47,8 +47,8 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
             raise unsupported_type(kind)
 
         def work(check_cancelled: CancelCheck) -> str:
-            frames = None if read is None else read.part.frames
-            return str(served.model.inspected(values, limits, form, check_cancelled, frames))
+            inspection = inspection_of(served, values, limits, None if read is None else read.part.frames)
+            return inspect(inspection, limits, form, check_cancelled)
 
         return await server.background.run(request, work, call.seconds if read is None else read.seconds_left)
 

@@ -33,7 +33,7 @@ from translume.serving.api.decoding import settings_with, split_language
 from translume.serving.api.errors import RequestError, as_request_error
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.server import Server
-from translume.serving.workers.work import Part, Translating
+from translume.serving.work import Part, Translating
 from translume.translator import Translation
 
 GROUP: Final = 64

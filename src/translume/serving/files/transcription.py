@@ -29,7 +29,7 @@ from translume.serving.background import client_disconnected, wait_for_result
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.files.routes import file_content
 from translume.serving.server import Server
-from translume.serving.workers.work import Part, Translating
+from translume.serving.work import Part, Translating
 from translume.translator import Translation
 from translume.translator.speech import FRAMES_PER_SECOND
 
@@ -101,7 +101,7 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
         request: Request, file: UploadFile, call: TranscribeRequest
     ) -> tuple[ReadFile, Translation, Response]:
         """Return a file, what it says, and the response if its format is no JSON."""
-        served = server.models.transcriber(call.model)
+        served = server.models.only("transcribe", call.model)
         if call.format in ("srt", "vtt") and not served.facts["reads"]["times"]:
             reason = f"format: found {call.format}, expected json or txt: the model writes no times"
             raise RequestError(422, reason, field="format")

@@ -1,22 +1,21 @@
-"""The kinds of work of the scheduler: translate lines, score pairs, classify texts."""
+"""The kinds of work of the scheduler: translate lines, score pairs, classify texts, continue prompts."""
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
-from translume.checkpoint import Checkpoint
 from translume.config import Config, DecodingSettings
 from translume.config.languages import Direction
 from translume.decoding import strategy_from
 from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError
-from translume.serving.workers.proxy import ClassifierProxy, GeneratorProxy, TranslatorProxy
+from translume.serving.scheduler import WholeBatch
 from translume.sources import Frames
 from translume.text.sentences import sentences_of
-from translume.translator import Classification, Generation, TargetScore, Translation
+from translume.translator import Classification, Classifier, Generation, Generator, TargetScore, Translation, Translator
 from translume.translator.assembly import ProgressCallback, join_pieces
+from translume.translator.cohort import Cohort
 from translume.translator.constraints import build_constraint, constrained_beam_width, constraint_cost
 from translume.translator.planning import (
     FULL_BATCH_WIDTH,
@@ -29,11 +28,6 @@ from translume.translator.planning import (
     plan_lines,
 )
 from translume.translator.search import CancelCheck, target_limit
-
-PROBE = "a"
-"""Text with which a model is tested."""
-GENERATE_PROBE = DecodingSettings(strategy="greedy", max_length=1)
-PROBE_SETTINGS = DecodingSettings(strategy="greedy", max_length=5, max_length_action="truncate")
 
 FRAMES_PER_CHARACTER = 4
 """Frames of a source that is no text which count as one character: 25 a second of speech, which has about 15."""
@@ -141,16 +135,25 @@ class LineCost:
 class Translating:
     """Translates lines with certain settings, which the model supports."""
 
-    translator: TranslatorProxy
+    translator: Translator
     settings: DecodingSettings
 
-    def across_directions(self, items: Sequence[Part]) -> tuple["Translating", Sequence[Part]]:
-        """Return the same work with the languages in the items, so that items of all directions share batches."""
-        if not (self.settings.from_ or self.settings.to):
-            return self, items
-        direction = Direction(source=self.settings.from_, target=self.settings.to)
-        settings = self.settings.model_copy(update={"from_": "", "to": ""})
-        return Translating(self.translator, settings), [replace(item, direction=direction) for item in items]
+    def shared(self, items: Sequence[Part]) -> list[tuple["Translating", Part]]:
+        """Return each item with the work whose batches it shares.
+
+        The languages move from the settings into the items, so that all directions share batches, and the forced
+        prefix is only for the first line of a text.
+        """
+        first, direction = self.settings, None
+        if first.from_ or first.to:
+            direction = Direction(source=first.from_, target=first.to)
+            first = first.model_copy(update={"from_": "", "to": ""})
+            items = [replace(item, direction=direction) for item in items]
+        of_first = Translating(self.translator, first)
+        later = of_first
+        if first.prefix:
+            later = Translating(self.translator, first.model_copy(update={"prefix": ""}))
+        return [(of_first if item.first else later, item) for item in items]
 
     def size(self, item: Part) -> int:
         """Return the source tokens with end tokens, multiplied for a wide beam and for a target limit above the usual.
@@ -179,10 +182,8 @@ class Translating:
         size, made, usual = 0, 0, 0
         for piece in (each for each in plan.pieces for _ in range(_windows(each, checkpoint.config))):
             length = len(piece.ids)
-            limit = target_limit(
-                cast(Checkpoint, checkpoint), length, prefix if piece.first else 0, self.settings, held
-            )
-            usual_limit = target_limit(cast(Checkpoint, checkpoint), length, 0, own)
+            limit = target_limit(checkpoint, length, prefix if piece.first else 0, self.settings, held)
+            usual_limit = target_limit(checkpoint, length, 0, own)
             size += math.ceil(max(length + 1, MIN_COUNTED_TOKENS) * max(1.0, limit / usual_limit))
             made += limit
             usual += usual_limit
@@ -193,59 +194,43 @@ class Translating:
             usual_target_tokens=usual * strategy_from(own).width,
         )
 
-    def run(self, items: Sequence[Part]) -> list[Translation | TranslumeError]:
-        """Return a Translation for each line, or a RequestError for a line that cannot be translated."""
-        found = dict(self.run_each(items, tuple))
-        return [found[place] for place in range(len(items))]
+    def begin(self) -> "LineBatch":
+        """Return an empty batch of lines."""
+        return LineBatch(Cohort(self.translator, self.settings))
 
-    def run_each(
-        self, items: Sequence[Part], unneeded: Callable[[], Collection[int]]
-    ) -> Iterator[tuple[int, Translation | TranslumeError]]:
-        """Yield the place of each line and what `run` returns for it, as soon as it is done.
 
-        unneeded: called between decoding steps; the places of lines whose results are not needed any more.
-        """
-        later = self.settings.model_copy(update={"prefix": ""}) if self.settings.prefix else self.settings
-        first = [place for place, item in enumerate(items) if item.first or later == self.settings]
-        rest = [place for place in range(len(items)) if place not in set(first)]
-        for places, settings in ((first, self.settings), (rest, later)):
-            if places:
-                yield from self._each(items, places, settings, unneeded)
+class LineBatch:
+    """Lines that share one search."""
 
-    def _each(
-        self,
-        items: Sequence[Part],
-        places: Sequence[int],
-        settings: DecodingSettings,
-        unneeded: Callable[[], Collection[int]],
-    ) -> Iterator[tuple[int, Translation | TranslumeError]]:
-        """Translate the lines at some places."""
-        chosen = [items[place] for place in places]
-        lines = [
-            Line(
+    def __init__(self, cohort: Cohort[int]) -> None:
+        self._cohort = cohort
+        self.remove, self.close = cohort.remove, cohort.close
+
+    def enter(self, items: Mapping[int, Part]) -> None:
+        """Add lines."""
+        lines = {
+            number: Line(
                 number=number,
                 text=item.text,
                 constraints=item.constraints,
                 direction=item.direction,
                 given=item.frames,
             )
-            for number, item in enumerate(chosen, start=1)
-        ]
-        on_prefix = {number: item.on_prefix for number, item in enumerate(chosen) if item.on_prefix is not None}
+            for number, item in items.items()
+        }
+        self._cohort.enter(lines, {n: item.on_prefix for n, item in items.items() if item.on_prefix is not None})
 
-        def gone() -> list[int]:
-            given_up = unneeded()
-            return [number for number, place in enumerate(places) if place in given_up]
-
-        for number, result in self.translator.translate_each(lines, settings, on_prefix, gone):
-            yield places[number], _refused(result) if isinstance(result, LineError) else result
+    def run(self, unneeded: Callable[[], Collection[int]]) -> Mapping[int, Translation | TranslumeError]:
+        """Return the lines that are done: a Translation, or a RequestError for one that cannot be translated."""
+        done = self._cohort.run(unneeded)
+        return {n: _refused(result) if isinstance(result, LineError) else result for n, result in done.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
     """Scores pairs of a source and a target by forced decoding.  to, from_: of the model's languages, if several."""
 
-    translator: TranslatorProxy
+    translator: Translator
     to: str = ""
     from_: str = ""
 
@@ -254,7 +239,7 @@ class Scoring:
         checkpoint = self.translator.checkpoint
         limit = checkpoint.config.model.max_positions
         direction = Direction(source=self.from_, target=self.to)
-        reading = Reading.from_settings(cast(Checkpoint, checkpoint), checkpoint.config.decoding, direction)
+        reading = Reading.from_settings(checkpoint, checkpoint.config.decoding, direction)
         longest = 0
         for side, text, tokenizer in zip(
             ("source", "target"), item, (checkpoint.source_tokenizer, checkpoint.target_tokenizer), strict=True
@@ -272,8 +257,11 @@ class Scoring:
             longest = max(longest, tokens)
         return longest
 
-    def run(self, items: Sequence[tuple[str, str]]) -> list[TargetScore]:
-        """Return a score for each pair."""
+    def begin(self) -> WholeBatch:
+        """Return an empty batch of pairs."""
+        return WholeBatch(self._scores)
+
+    def _scores(self, items: Sequence[tuple[str, str]], _: CancelCheck) -> list[TargetScore]:
         return list(self.translator.score_all(items, to=self.to or None, from_=self.from_ or None))
 
 
@@ -281,14 +269,18 @@ class Scoring:
 class Classifying:
     """Classifies texts."""
 
-    classifier: ClassifierProxy
+    classifier: Classifier
 
     def size(self, item: str) -> int:
         """Return the number of tokens that are read, with the end token."""
         longest = self.classifier.config.model.max_positions
         return min(len(self.classifier.checkpoint.source_tokenizer.encode(item)) + 1, longest)
 
-    def run(self, items: Sequence[str]) -> list[Classification | TranslumeError]:
+    def begin(self) -> WholeBatch:
+        """Return an empty batch of texts."""
+        return WholeBatch(self._classes)
+
+    def _classes(self, items: Sequence[str], _: CancelCheck) -> list[Classification | TranslumeError]:
         """Return a Classification for each text, or a RequestError for a text that is too long."""
         done: list[Classification | TranslumeError] = []
         while len(done) < len(items):
@@ -313,7 +305,7 @@ class Prompt:
 class Generating:
     """Continues prompts with certain settings, for any number of requests."""
 
-    generator: GeneratorProxy
+    generator: Generator
     settings: DecodingSettings
 
     def size(self, item: Prompt) -> int:
@@ -330,18 +322,17 @@ class Generating:
             )
         return (tokens + (self.settings.max_length or context - tokens)) * strategy_from(self.settings).width
 
-    def run(self, items: Sequence[Prompt]) -> list[Generation]:
-        """Return a Generation for each prompt."""
-        return self.run_cancellable(items, lambda: None)
+    def begin(self) -> WholeBatch:
+        """Return an empty batch of prompts."""
+        return WholeBatch(self._texts)
 
-    def run_cancellable(self, items: Sequence[Prompt], check_cancelled: CancelCheck) -> list[Generation]:
-        """Do the same.  check_cancelled: called between decoding steps; raises once no result is needed any more."""
+    def _texts(self, items: Sequence[Prompt], check_cancelled: CancelCheck) -> list[Generation]:
         on_text = {place: item.on_text for place, item in enumerate(items) if item.on_text is not None}
         prompts = [item.text for item in items]
-        found = self.generator.generate_all(
+        texts = self.generator.generate_all(
             prompts, settings=self.settings, on_text=on_text, check_cancelled=check_cancelled
         )
-        return list(found)
+        return list(texts)
 
 
 def _windows(piece: Piece, config: Config) -> int:

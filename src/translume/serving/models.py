@@ -1,0 +1,296 @@
+"""The models of a server, by name and by pair of languages."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Self
+
+import numpy as np
+
+from translume.config import DecodingSettings, Direction, FrameSettings
+from translume.config.languages import SHOWN
+from translume.config.sources import RecordingSettings
+from translume.errors import SettingsError, TranslumeError, nearest
+from translume.kernels.loading import describe_kernels
+from translume.serving.api.errors import RequestError
+from translume.serving.api.language_codes import find_language, public
+from translume.serving.scheduler import Work
+from translume.serving.work import Classifying, Generating, Part, Prompt, Translating
+from translume.sources import Frames
+from translume.sources.headers import EXTENSIONS
+from translume.tasks import task_of
+from translume.translator import Translator
+from translume.translator.planning import Reading, directions_of
+from translume.translator.speech import FRAMES_PER_SECOND
+
+MANIFEST: Final = "manifest_sha256"
+"""Name of the fact that is the digest of a model's manifest."""
+PROBE: Final = "a"
+"""Text with which a model is tested."""
+GENERATE_PROBE: Final = DecodingSettings(strategy="greedy", max_length=1)
+PROBE_SETTINGS: Final = DecodingSettings(strategy="greedy", max_length=5, max_length_action="truncate")
+
+Kind = Literal["translate", "transcribe", "classify", "generate"]
+OFFERS: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "translate": ("translate", "score", "inspect"),
+    "transcribe": ("transcribe", "inspect"),
+    "classify": ("classify",),
+    "generate": ("generate",),
+}
+"""The operations of /v1 that each kind of model offers."""
+NAMES: Final[Mapping[Kind, tuple[str, str]]] = {
+    "translate": ("translator", "no_translator"),
+    "transcribe": ("model of recordings, images or arrays", "no_transcriber"),
+    "classify": ("classifier", "no_classifier"),
+    "generate": ("language model", "no_generator"),
+}
+"""What a kind of model is called, and the code of an error if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model under its name, or one direction of a translator with several.
+
+    kind: "transcribe" for a translator that reads recordings, images or arrays. Routes for texts do not know it: a
+    text would be the path of a file.
+    facts: values for clients, besides name and languages.
+    source, target: language codes as clients know them; empty if the settings have none, and for a model with several.
+    directions: the directions of a model with several, or the one of this view; empty for other models.
+    """
+
+    name: str
+    model: Any
+    kind: Kind
+    facts: Mapping[str, Any]
+    source: str = ""
+    target: str = ""
+    directions: tuple[Direction, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, model: Any) -> Self:
+        """Describe a `Translator`, `Classifier` or `Generator`. Runs the self-test of its engine."""
+        reads_files = model.config.data.source.reader
+        kind: Any = "transcribe" if reads_files else task_of(model.config).command
+        facts = {**_facts_of(model, kind), **(_facts_of_reader(model) if reads_files else {})}
+        served = cls(name=name, model=model, kind=kind, facts=facts)
+        if kind != "translate":
+            return served
+        offered = directions_of(model.checkpoint).offered
+        if len(offered) > 1:
+            return replace(served, directions=offered)
+        data = model.config.data
+        only = offered[0] if offered else Direction(source=data.source_language, target=data.target_language)
+        return replace(served, source=public(only.source), target=public(only.target))
+
+    def views(self) -> list[Self]:
+        """Return the model once for each direction that it offers."""
+        return [
+            replace(self, source=public(each.source), target=public(each.target), directions=(each,))
+            for each in self.directions
+        ] or [self]
+
+    @property
+    def direction(self) -> Mapping[str, str]:
+        """The settings in [decoding] that choose the direction of this view; empty for other models."""
+        if len(self.directions) != 1:
+            return {}
+        return {"from_": self.directions[0].source, "to": self.directions[0].target}
+
+    def probe(self, *, quick: bool = True) -> tuple[Work, Any]:
+        """Return work that shows whether the model works, and its item.
+
+        quick: not to search windows of audio, which would take seconds.
+        """
+        if self.kind == "classify":
+            return Classifying(self.model), PROBE
+        if self.kind == "generate":
+            return Generating(self.model, GENERATE_PROBE), Prompt(text="")
+        settings = PROBE_SETTINGS.model_copy(update=dict(self.views()[0].direction))
+        return Translating(self.model, settings), self._probed_part(quick=quick)
+
+    def run_probe(self) -> None:
+        """Do that work in this thread; raise the error of a model that does not work."""
+        work, item = self.probe(quick=False)
+        shared, item = work.shared([item])[0] if isinstance(work, Translating) else (work, item)
+        batch = shared.begin()
+        done: Mapping[int, Any] = {}
+        batch.enter({0: item})
+        while not done:
+            done = batch.run(tuple)
+        batch.close()
+        if isinstance(done[0], TranslumeError):
+            raise done[0]
+
+    def _probed_part(self, *, quick: bool) -> Part:
+        """Return a text, or frames: noise, or for windows silence, which is not searched."""
+        if self.kind == "translate":
+            return Part(text=PROBE)
+        source: FrameSettings = self.model.config.data.source
+        shape = source.window or 2 << source.convolutions, source.size
+        noise = np.random.default_rng(0).random(shape, np.float32)
+        return Part(text="", frames=Frames(np.zeros(shape, np.float32) if quick and source.window else noise))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values for clients.
+
+        directions: pairs of a source and a target language, of a model with several.
+        offers: names of the /v1 operations.  engine: the engine, or the plain model, and the self-test's result.
+        reads: as `responses.Reads` defines it.  languages: of recordings that the model can tell apart.
+        """
+        several = {"directions": [[each.source, each.target] for each in self.views()]} if self.directions else {}
+        pair = {"source": self.source, "target": self.target} if self.kind == "translate" else {}
+        return {"name": self.name, **pair, **several, **self.facts}
+
+
+def _facts_of(model: Any, kind: Kind) -> dict[str, Any]:
+    """Return facts for clients. Runs the self-test of the engine."""
+    checkpoint, settings = model.checkpoint, model.config
+    weights = list(checkpoint.model.parameters())
+    dtype = model.engine.dtype if model.engine is not None else str(weights[0].dtype)
+    engine = {"kind": "plain", "dtype": dtype.removeprefix("torch."), "own_kernels": False}
+    if model.engine is not None:
+        from translume.engine import self_test
+
+        own = model.engine.decoder.indirect_slots if kind == "generate" else model.engine.encoder is not None
+        findings = self_test(model.engine, checkpoint.model).to_dict()
+        engine |= {"kind": "fast", "own_kernels": own, **findings, "kernels": describe_kernels()}
+    facts: dict[str, Any] = {
+        "parameters": sum(each.numel() for each in weights),
+        "source_vocabulary": len(checkpoint.source_tokenizer),
+        "max_positions": model.context if kind == "generate" else settings.model.max_positions,
+        "engine": engine,
+        "offers": list(OFFERS[kind]),
+    }
+    if kind == "classify":
+        return {**facts, "labels": list(model.labels.names), "several_labels": bool(model.labels.separator)}
+    return {
+        **facts,
+        "target_vocabulary": len(checkpoint.target_tokenizer),
+        "decoding": settings.decoding.model_dump(mode="json"),
+    }
+
+
+def _facts_of_reader(model: Translator) -> dict[str, Any]:
+    """Return what a model of recordings, images or arrays reads."""
+    source: Any = model.config.data.source
+    recording = isinstance(source, RecordingSettings)
+    medium: Any = "audio" if recording else source.kind
+    reads: dict[str, Any] = {"kind": source.kind, "files": list(EXTENSIONS[medium]), "times": source.window > 0}
+    if recording:
+        limit = Reading.from_settings(model.checkpoint, PROBE_SETTINGS).limit
+        longest = math.inf if source.window else (limit << source.convolutions) / FRAMES_PER_SECOND
+        reads["seconds"] = min(source.max_seconds, longest)
+    directions = model.directions
+    return {"reads": reads, "languages": list(directions.sources) if directions.speech else []}
+
+
+class ServedModels:
+    """The models of a server. Immutable: a reload replaces it as a whole. Iterates over the translation models."""
+
+    def __init__(self, served: Iterable[ServedModel]) -> None:
+        """Raises SettingsError if there is no model, or if two have the same name."""
+        self._all: dict[str, ServedModel] = {}
+        for each in served:
+            if each.name in self._all:
+                raise SettingsError(f"{each.name}: two models have this name; rename one with NAME=MODEL")
+            self._all[each.name] = each
+        if not self._all:
+            raise SettingsError("found no model, expected at least one")
+        self._translators = self.of("translate")
+        views = [view for each in self._translators.values() for view in each.views()]
+        self._views = {(each.name, each.source, each.target): each for each in views}
+
+    def of(self, kind: Kind) -> dict[str, ServedModel]:
+        """Return the models of a kind by name, such as all translators."""
+        return {name: each for name, each in self._all.items() if each.kind == kind}
+
+    def only(self, kind: Kind, name: str) -> ServedModel:
+        """Return the model of a kind by its name, or the only one. Raises RequestError (404 or 422) if there is none.
+
+        kind: not "translate", whose models `choose` finds.
+        """
+        known, (what, code) = self.of(kind), NAMES[kind]
+        if not known:
+            raise RequestError(404, f"model: this server has no {what}", code=code, field="model")
+        if name in known:
+            return known[name]
+        if name:
+            raise RequestError(404, f"model: no such {what}{nearest(name, known)}", code="unknown_model", field="model")
+        if len(known) > 1:
+            raise RequestError(422, f"model: found nothing, expected one of: {', '.join(known)}", field="model")
+        return next(iter(known.values()))
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._translators.values())
+
+    @property
+    def all(self) -> tuple[ServedModel, ...]:
+        """The models of every task."""
+        return tuple(self._all.values())
+
+    def named(self, name: str) -> ServedModel:
+        """Return the translation model of a name. Raises RequestError (404 or 422) if there is none.
+
+        "NAME:SOURCE-TARGET" is one direction of a model with several.
+        """
+        model, _, pair = name.rpartition(":")
+        for split in range(len(pair)):
+            view = self._views.get((model, pair[:split], pair[split + 1 :])) if pair[split] == "-" else None
+            if view is not None:
+                return view
+        if name in self._all and name not in self._translators:
+            other = self._all[name]
+            kind = "model of files" if other.kind == "transcribe" else task_of(other.model.config).model
+            reason = f"model: {name!r} is a {kind}, expected a translator; use /v1/{OFFERS[other.kind][0]}"
+            raise RequestError(422, reason, field="model")
+        if name not in self._translators:
+            raise RequestError(
+                404, f"model: found {name!r}{nearest(name, self._translators)}", code="unknown_model", field="model"
+            )
+        return self._translators[name]
+
+    def between(self, source: str, target: str) -> ServedModel | None:
+        """Return the first model from one language to another, in any spelling of their codes, or None."""
+        into = self.sources()
+        first = find_language(source, (each for each, targets in into.items() if targets))
+        second = None if first is None else find_language(target, into[first])
+        return next((each for each in self._views.values() if (each.source, each.target) == (first, second)), None)
+
+    def choose(self, name: str, source: str, target: str) -> ServedModel:
+        """Return the model for a request: by name, by both languages, or the only one. Raises RequestError."""
+        if name:
+            named = self.named(name)
+            if len(named.directions) < 2 or not source or not target:
+                return named
+            return ServedModels([named]).choose("", source, target)
+        if source and target:
+            found = self.between(source, target)
+            if found is None:
+                known = sorted({f"{each.source}-{each.target}" for each in self._views.values() if each.source})
+                pairs = ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
+                raise RequestError(
+                    404,
+                    f"source, target: found '{source}-{target}', expected one of: {pairs or 'none; name a model'}",
+                    code="unknown_pair",
+                    field="target",
+                )
+            return found
+        if source or target:
+            missing = "target" if source else "source"
+            raise RequestError(422, f"{missing}: found nothing, expected both source and target", field=missing)
+        if not self._translators:
+            raise RequestError(404, "model: this server has none that translates", code="no_translator", field="model")
+        if len(self._translators) > 1:
+            raise RequestError(
+                422, f"model: found nothing, expected one of: {', '.join(self._translators)}", field="model"
+            )
+        return next(iter(self))
+
+    def sources(self) -> dict[str, list[str]]:
+        """Return the target languages of each source language. A language that is only a target has an empty list."""
+        found: dict[str, dict[str, None]] = {}
+        for each in self._views.values():
+            if each.source and each.target:
+                found.setdefault(each.source, {})[each.target] = None
+                found.setdefault(each.target, {})
+        return {source: list(targets) for source, targets in found.items()}

@@ -1,0 +1,300 @@
+"""Load models at startup, all or none; reload settings, API keys and models while the server runs.
+
+Each valid part is replaced by one assignment. An invalid part is kept as it was, and reported in the log and by
+/health/ready. Requests in progress finish with the models and keys that they started with.
+"""
+
+import hashlib
+import logging
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final
+
+from translume.checkpoint import read_config, verify
+from translume.errors import TranslumeError
+from translume.model.device import is_cpu
+from translume.parallel import usable_processors
+from translume.serving.access.quotas import open_access
+from translume.serving.models import MANIFEST, ServedModel, ServedModels
+from translume.serving.server import Server
+from translume.serving.settings import ServeSettings
+from translume.tasks import task_of
+from translume.translator.loading import ComputeOptions
+
+Load = Callable[[str, Path], ServedModel]
+"""Loads the model of a folder under a name. Raises TranslumeError if the folder holds no valid model."""
+AT_START: Final = ("host", "port", "proxies", "metrics", "workers")
+"""Settings that take effect only at startup."""
+LIMITS_AT_START: Final = (
+    *("connections", "queue", "batch_tokens", "drain_seconds"),
+    *("files", "file_seconds", "kept_seconds"),
+)
+"""Limits that take effect only at startup."""
+
+log = logging.getLogger("translume.serving")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """The outcome of reloading models.  problems: by model, why it was not loaded."""
+
+    models: ServedModels
+    loaded: tuple[str, ...]
+    kept: tuple[str, ...]
+    unloaded: tuple[str, ...]
+    problems: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadReport:
+    """The outcome of a reload.
+
+    at: UTC time.  loaded, kept, unloaded: names of models that are new or changed, unchanged, and removed.
+    problems: by "settings", "keys" or "models.NAME", why that part was not reloaded.
+    waiting: changed settings that take effect at the next start.
+    keys: number of API keys; None if none is required.
+    """
+
+    at: str
+    loaded: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    unloaded: tuple[str, ...] = ()
+    problems: Mapping[str, str]
+    waiting: tuple[str, ...] = ()
+    keys: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome for the log."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def to_public_dict(self) -> dict[str, Any]:
+        """Return the outcome for clients: what failed, but not the reasons, which name files."""
+        return {"at": self.at, "done": not self.problems, "kept_as_before": sorted(self.problems)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LoadedFolder:
+    """A loaded model, its folder, and the folder's state at that time; see `state_of`."""
+
+    served: ServedModel
+    folder: Path
+    state: str
+
+
+class Loader:
+    """Loads models, and keeps track of the loaded ones."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._held: dict[str, _LoadedFolder] = {}
+
+    def load_all(self, folders: Mapping[str, Path]) -> ServedModels:
+        """Load all models; raise the error of the first that fails."""
+        self._held = {name: self._loaded(name, folder) for name, folder in folders.items()}
+        return ServedModels(each.served for each in self._held.values())
+
+    def reload(self, folders: Mapping[str, Path]) -> LoadResult:
+        """Load the models whose folder has changed, and keep the others.
+
+        A model that cannot be loaded, or cannot translate, stays in its previous version, if there is one.
+        """
+        held: dict[str, _LoadedFolder] = {}
+        loaded: list[str] = []
+        kept: list[str] = []
+        problems: dict[str, str] = {}
+        for name, folder in folders.items():
+            before = self._held.get(name)
+            found = _attempt(partial(self._current, name, folder, before))
+            if isinstance(found, _LoadedFolder):
+                held[name] = found
+                (kept if found is before else loaded).append(name)
+                continue
+            problems[name] = found
+            if before is not None:
+                held[name] = before
+                kept.append(name)
+        held = held or self._held  # a server needs at least one model
+        models = ServedModels(each.served for each in held.values())
+        unloaded = tuple(self._held.keys() - held.keys())
+        self._held = held
+        return LoadResult(models=models, loaded=tuple(loaded), kept=tuple(kept), unloaded=unloaded, problems=problems)
+
+    def _current(self, name: str, folder: Path, before: _LoadedFolder | None) -> _LoadedFolder:
+        """Return the model that the folder holds now: `before` itself if nothing changed and all files are intact."""
+        if before is not None and (before.folder, before.state) == (folder, state_of(folder)):
+            verify(folder)
+            return before
+        return self._loaded(name, folder)
+
+    def _loaded(self, name: str, folder: Path) -> _LoadedFolder:
+        state = state_of(folder)
+        served = self._load(name, folder)
+        served.run_probe()
+        return _LoadedFolder(served=served, folder=folder, state=state)
+
+
+def load_served(computing: ComputeOptions, name: str, folder: Path) -> ServedModel:
+    """Load the model of a folder. Its facts have the digest of its manifest, which identifies the exact weights."""
+    digest = state_of(folder)
+    user_class = task_of(read_config(folder)).user_class()
+    served = ServedModel.of(name, user_class.load(folder, computing))
+    return replace(served, facts={**served.facts, MANIFEST: digest})
+
+
+def open_server(
+    settings: ServeSettings, computing: ComputeOptions, lanes: int, files: Path | None = None
+) -> tuple[Server, Loader]:
+    """Return a server whose models are loaded, and what loads them again.  files: see `Server`.
+
+    Raises TranslumeError if a model or the keys cannot be loaded.
+    """
+    access = open_access(settings.keys)
+    loader = Loader(partial(load_served, computing))
+    server = Server(
+        models=loader.load_all({name: Path(folder) for name, folder in settings.models.items()}),
+        limits=settings.limits,
+        access=access,
+        cors_origins=settings.cors_origins,
+        public_address=settings.public_address,
+        host_names=settings.hosts,
+        lanes=lanes,
+        log_text=settings.log_text,
+        log_clients=settings.log_clients,
+        files=files,
+    )
+    return server, loader
+
+
+def lanes_of(workers: int, computing: ComputeOptions) -> tuple[int, ComputeOptions]:
+    """Return how many searches a process runs at a time, and how it computes with them.
+
+    One for each processor that a worker has, each on one thread; or one on a GPU and with `--threads`.
+    """
+    if not is_cpu(computing.device) or computing.threads is not None:
+        return 1, computing
+    lanes = max(1, usable_processors() // workers)
+    return lanes, replace(computing, threads=1)
+
+
+def state_of(folder: Path) -> str:
+    """Return the SHA-256 of a folder's manifest, which changes with every commit; empty if it cannot be read."""
+    try:
+        return hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    except OSError:  # loading reports the reason
+        return ""
+
+
+def _attempt(load: Callable[[], _LoadedFolder]) -> _LoadedFolder | str:
+    """Return the loaded model, or the reason in one line why it was not loaded."""
+    # The future of a thread returns any exception, including MemoryError, as a value.
+    with ThreadPoolExecutor(1, thread_name_prefix="translume-load") as thread:
+        done = thread.submit(load)
+        error = done.exception()
+    if error is None:
+        return done.result()
+    if isinstance(error, TranslumeError):
+        return str(error)
+    log.error("loading failed", extra={"fields": {"traceback": "".join(traceback.format_tb(error.__traceback__))}})
+    return f"cannot be loaded: {type(error).__name__}"
+
+
+class Reloader:
+    """Reloads a server on request, one reload at a time. Call `close` at the end."""
+
+    def __init__(
+        self, server: Server, loader: Loader, settings: ServeSettings, read: Callable[[], ServeSettings]
+    ) -> None:
+        """settings: those at startup.  read: reads the settings again."""
+        self._server, self._loader, self._settings, self._read = server, loader, settings, read
+        self._requests: SimpleQueue[bool] = SimpleQueue()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="translume-reload")
+        self._thread = threading.Thread(target=self._serve, name="translume-reloader", daemon=True)
+        self._thread.start()
+
+    def request(self) -> None:
+        """Request a reload. Safe to call from a signal handler."""
+        self._requests.put(True)
+
+    def close(self) -> None:
+        """Stop, after a reload in progress."""
+        self._requests.put(False)
+        self._thread.join()
+        self._pool.shutdown()
+
+    def reload(self) -> ReloadReport:
+        """Read everything again, and replace the parts that are valid."""
+        problems: dict[str, str] = {}
+        settings = self._settings
+        try:
+            settings = self._read()
+        except TranslumeError as error:
+            problems["settings"] = str(error)
+        server = self._server
+        try:
+            access = open_access(settings.keys, server.access)
+        except TranslumeError as error:
+            access = server.access
+            problems["keys"] = str(error)
+        change = self._loader.reload({name: Path(folder) for name, folder in settings.models.items()})
+        waiting = [name for name in AT_START if getattr(settings, name) != getattr(self._settings, name)]
+        held = {name: getattr(server.limits, name) for name in LIMITS_AT_START}
+        waiting += [f"limits.{name}" for name in held if getattr(settings.limits, name) != held[name]]
+        server.models, server.access = change.models, access
+        server.limits = settings.limits.model_copy(update=held)
+        server.cors_origins, server.host_names = settings.cors_origins, settings.hosts
+        server.log_text, server.log_clients = settings.log_text, settings.log_clients
+        server.public_address = settings.public_address
+        # Settings that take effect at startup are compared with those of the last startup.
+        self._settings = settings.model_copy(update={name: getattr(self._settings, name) for name in AT_START})
+        report = ReloadReport(
+            at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            loaded=change.loaded,
+            kept=change.kept,
+            unloaded=change.unloaded,
+            problems={**problems, **{f"models.{name}": reason for name, reason in change.problems.items()}},
+            waiting=tuple(waiting),
+            keys=len(access.keys.all) if access is not None else None,
+        )
+        server.reloaded = report.to_public_dict()
+        return report
+
+    def _serve(self) -> None:
+        while self._requests.get():
+            done = self._pool.submit(self.reload)
+            if (error := done.exception()) is not None:
+                places = "".join(traceback.format_tb(error.__traceback__))
+                log.error("reload failed", extra={"fields": {"error": type(error).__name__, "traceback": places}})
+                continue
+            found = done.result()
+            level = logging.ERROR if found.problems else logging.WARNING if found.waiting else logging.INFO
+            log.log(level, "reloaded", extra={"fields": found.to_dict()})
+
+
+def reload_on_hangup(request: Callable[[], object]) -> None:
+    """Call `request` on SIGHUP; but if the terminal was closed, end as on SIGTERM."""
+    had_terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+
+    def hangup(number: int, frame: object) -> None:
+        if had_terminal and not _has_terminal():
+            signal.raise_signal(signal.SIGTERM)
+        else:
+            request()
+
+    signal.signal(signal.SIGHUP, hangup)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

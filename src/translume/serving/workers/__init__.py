@@ -1,1 +1,0 @@
-"""Models in worker processes: loading, scheduling, batching, reloading."""
