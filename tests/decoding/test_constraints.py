@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.decoding.searching import BOS, EOS, limits3, seeds
 
 from translume.decoding import (
     BeamSearch,
@@ -21,10 +22,8 @@ from translume.decoding import (
 )
 from translume.decoding.constrained_beam import allocated
 
-BOS, EOS, SPACE = 0, 1, 2
+SPACE = 2
 SIZE, LONGEST = 5, 4
-few = settings(deadline=None, max_examples=40)
-seeds = st.integers(0, 10**6)
 NO_WORDS = Boundaries(begins=torch.ones(SIZE, dtype=torch.bool), ends=torch.ones(SIZE, dtype=torch.bool))
 
 
@@ -123,7 +122,6 @@ def test_candidates_that_can_still_meet_all_constraints_take_precedence(toy, end
         assert all(meets(each.tokens, wanted, boundaries) for each in found), seed
 
 
-@few
 @given(seeds, worlds(), st.sampled_from([0.0, 1.0]))
 def test_exhaustive_beam_finds_the_best_target_that_meets_all_constraints(toy, seed, world, exponent):
     boundaries, limits, wanted = world
@@ -138,8 +136,7 @@ def test_exhaustive_beam_finds_the_best_target_that_meets_all_constraints(toy, s
         assert best.score == pytest.approx(score, abs=1e-5)
 
 
-@few
-@given(seeds, st.lists(st.integers(1, 4), min_size=3, max_size=3), st.integers(1, 5), st.integers(1, 2))
+@given(seeds, limits3, st.integers(1, 5), st.integers(1, 2))
 def test_without_constraints_equals_beam_search(toy, seed, limits, width, nbest):
     beam = BeamSearch(width=width, nbest=min(nbest, width))
     rules = [ForbidTokens((BOS,)), ForcedPrefix([[], [2], [3]])]
@@ -151,7 +148,6 @@ def test_without_constraints_equals_beam_search(toy, seed, limits, width, nbest)
     assert [beside[0], beside[2]] == [plain[0], plain[2]]
 
 
-@few
 @given(seeds, worlds(), st.integers(1, 4))
 def test_results_do_not_depend_on_other_sentences_in_the_batch(toy, seed, world, width):
     boundaries, limits, wanted = world
@@ -213,7 +209,6 @@ def test_a_phrase_at_a_word_start_needs_a_preceding_space():
     assert [each for _, each in found] == [[3], [SPACE], [SPACE], [3], [], [SPACE], [3]]
 
 
-@few
 @given(worlds(), st.lists(st.integers(2, SIZE - 1), max_size=6))
 def test_needed_is_zero_iff_all_constraints_are_met_and_proposals_reduce_it(world, tokens):
     boundaries, _, wanted = world

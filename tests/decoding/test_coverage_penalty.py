@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.decoding.searching import BOS, EOS, NeverDone, limits3, penalties, run, seeds, steps_of
 
 from translume.belief import Logits
 from translume.config import DecodingSettings
@@ -18,19 +19,11 @@ from translume.decoding import (
     ForbidTokens,
     Greedy,
     LengthPenalty,
-    decode,
     search,
     strategy_from,
 )
 
-BOS, EOS = 0, 1
-few = settings(deadline=None, max_examples=25)
-seeds = st.integers(0, 10**6)
 weights = st.sampled_from([0.1, 0.7, 3.0])
-limits3 = st.lists(st.integers(1, 4), min_size=3, max_size=3)
-penalties = st.builds(
-    LengthPenalty, form=st.sampled_from(["power", "gnmt"]), exponent=st.sampled_from([0.0, 0.6, 1.0, -0.5])
-)
 LENGTHS = (7, 5, 3)
 
 
@@ -87,12 +80,6 @@ class AttentionToy:
         return sorted(found, reverse=True)
 
 
-def run(step, strategy, limits, rules=(), state=None):
-    state = step.start() if state is None else state
-    return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
-
-
-@few
 @given(seeds, penalties, limits3, weights, st.integers(1, 4))
 def test_exhaustive_beam_finds_the_best_targets_with_coverage(toy, seed, penalty, limits, weight, nbest):
     step = AttentionToy(toy, seed, size=4)
@@ -103,20 +90,14 @@ def test_exhaustive_beam_finds_the_best_targets_with_coverage(toy, seed, penalty
         assert [h.tokens for h in found] == [tokens for _, tokens in best]
 
 
-@few
 @given(seeds, penalties, limits3, weights, st.integers(2, 4), st.integers(1, 2))
 def test_optimal_stop_equals_a_search_that_never_stops_early(toy, seed, penalty, limits, weight, width, nbest):
-    class NeverDone(BeamSearch):
-        def done(self, standing):
-            return torch.zeros_like(standing.limits, dtype=torch.bool)
-
     options = {"width": width, "nbest": nbest, "length_penalty": penalty, "coverage": Coverage(weight=weight)}
     assert run(AttentionToy(toy, seed), BeamSearch(**options), limits) == run(
         AttentionToy(toy, seed), NeverDone(**options), limits
     )
 
 
-@few
 @given(seeds, limits3, weights, st.integers(1, 4), st.booleans())
 def test_scores_are_the_sum_of_the_terms_of_each_hypothesis(toy, seed, limits, weight, width, diverse):
     step, coverage = AttentionToy(toy, seed), Coverage(weight=weight)
@@ -132,12 +113,11 @@ def test_scores_are_the_sum_of_the_terms_of_each_hypothesis(toy, seed, limits, w
             assert diverse or terms.total == pytest.approx(h.log_prob, abs=1e-5)
 
 
-@few
 @given(seeds, limits3, weights)
 def test_beams_report_the_coverage_of_live_hypotheses(toy, seed, limits, weight):
     step = AttentionToy(toy, seed)
     strategy = BeamSearch(width=3, coverage=Coverage(weight=weight))
-    for beam in decode(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits)):
+    for beam in steps_of(step, strategy, limits):
         for place, sentence in enumerate(beam.sentences.tolist()):
             for k in range(3):
                 if beam.total[place, k] == -math.inf:
@@ -149,7 +129,6 @@ def test_beams_report_the_coverage_of_live_hypotheses(toy, seed, limits, weight)
                 assert beam.score[place, k].item() == pytest.approx(score, abs=1e-4)
 
 
-@few
 @given(seeds, st.lists(st.integers(0, 2), min_size=1, max_size=7), limits3, weights)
 def test_results_do_not_depend_on_other_sentences_or_padding(toy, seed, sentences, limits, weight):
     step, strategy = AttentionToy(toy, seed), BeamSearch(width=3, nbest=3, coverage=Coverage(weight=weight))
@@ -161,7 +140,6 @@ def test_results_do_not_depend_on_other_sentences_or_padding(toy, seed, sentence
         assert [h.score for h in found] == pytest.approx([h.score for h in alone], abs=1e-5)
 
 
-@few
 @given(seeds, limits3, weights)
 def test_greedy_equals_a_beam_of_one_with_coverage(toy, seed, limits, weight):
     coverage = Coverage(weight=weight)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.decoding.searching import beams, lists_of_rules, samplings
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from translume.belief import exact_topk
@@ -35,7 +36,6 @@ from translume.decoding import (
     ForbidTokens,
     ForcedPrefix,
     Greedy,
-    LengthPenalty,
     MinimumLength,
     NoRepeatNgram,
     OnlyTokens,
@@ -51,11 +51,7 @@ from translume.decoding import (
     device_search,
     search,
 )
-from translume.decoding.device_search import (
-    SearchSizes,
-    doubled,
-    slots_for,
-)
+from translume.decoding.device_search import SearchSizes, doubled, slots_for
 from translume.decoding.device_step import SlotBeams, StepSettings, UnsupportedSearchError, best_of_rows
 from translume.model.fixed_decoder import FixedDecoder
 from translume.translator import device_searcher
@@ -153,71 +149,17 @@ def assert_same(found, expected, tolerance=1e-5):
             assert (each.terms.divisor, each.terms.coverage) == (other.terms.divisor, 0.0)
 
 
-penalties = st.builds(
-    LengthPenalty, form=st.sampled_from(["power", "gnmt"]), exponent=st.sampled_from([0.0, 0.6, 1.0, 1.7, -0.5])
-)
 limits_of_five = st.lists(st.integers(1, 13), min_size=5, max_size=5).map(torch.tensor)
-
-
-@st.composite
-def strategies(draw):
-    width, penalty = draw(st.integers(1, 5)), draw(penalties)
-    if width == 1:
-        return Greedy(length_penalty=penalty)
-    stop = draw(st.sampled_from(["optimal", "first"]))
-    return BeamSearch(
-        width=width,
-        nbest=draw(st.integers(1, width)),
-        length_penalty=penalty,
-        stop=stop,
-        patience=draw(st.sampled_from([0.3, 1.0, 2.5])) if stop == "first" else 1.0,
-    )
-
-
-@st.composite
-def rule_lists(draw):
-    """Rules of some kinds, in any order."""
-    kinds = [
-        st.builds(ForbidTokens, st.just((0, 1))),
-        st.builds(MinimumLength, st.integers(0, 30)),
-        st.builds(NoRepeatNgram, st.integers(1, 4)),
-        st.builds(RepetitionPenalty, st.sampled_from([1.0, 1.1, 3.0, 1e6])),
-        st.builds(OnlyTokens, st.sets(st.integers(3, TARGET - 1), min_size=1, max_size=90)),
-        st.builds(ForbidFirst, st.lists(st.integers(0, TARGET - 1), unique=True, max_size=9).map(tuple)),
-    ]
-    return [draw(kind) for kind in draw(st.lists(st.sampled_from(kinds), unique_by=id, max_size=len(kinds)))]
-
-
-truncations = st.builds(
-    Truncation,
-    top_k=st.sampled_from([0, 0, 1, 5, 300, 600]),
-    top_p=st.sampled_from([1.0, 1.0, 0.9, 0.3]),
-    min_p=st.sampled_from([0.0, 0.0, 0.1]),
-    epsilon=st.sampled_from([0.0, 0.0, 3e-3]),
-    eta=st.sampled_from([0.0, 0.0, 3e-3]),
-)
-
-
-@st.composite
-def samplings(draw):
-    width = draw(st.integers(1, 4))
-    return Sampling(
-        keys=torch.tensor(draw(st.lists(st.integers(0, 2**63 - 1), min_size=5, max_size=5))),
-        width=width,
-        nbest=draw(st.integers(1, width)),
-        seed=draw(st.integers(-9, 2**64)),
-        temperature=draw(st.sampled_from([1.0, 0.3, 1.7])),
-        truncation=draw(truncations),
-        length_penalty=draw(penalties),
-    )
 
 
 @settings(max_examples=25)
 @given(
     name=st.sampled_from(sorted(VARIANTS)),
-    strategy=strategies() | samplings(),
+    strategy=beams() | samplings(),
     limits=limits_of_five,
-    rules=rule_lists(),
+    rules=lists_of_rules(
+        st.builds(ForbidFirst, st.lists(st.integers(0, TARGET - 1), unique=True, max_size=9).map(tuple))
+    ),
     prompt=st.integers(1, 4),
     seed=st.integers(0, 999),
     steps=st.sampled_from([1, 4, 8]),
@@ -264,7 +206,7 @@ def test_the_best_of_rows_are_ordered_by_value_and_then_by_id(rows, size, count,
 
 
 @settings(max_examples=5)
-@given(strategy=strategies(), seed=st.integers(0, 99))
+@given(strategy=beams(), seed=st.integers(0, 99))
 def test_ties_between_hypotheses_and_tokens_are_ordered_as_in_the_decoding_loop(strategy, seed):
     """The logits do not depend on the prefix, so that products cannot be rounded differently."""
     model = copy.deepcopy(make())
@@ -569,16 +511,13 @@ def test_a_step_of_six_layers_takes_few_operations_and_reads_nothing_back(strate
     assert again.calls == counted.calls
 
 
-@pytest.mark.parametrize(
-    ("strategy", "rules"),
-    [
-        (Greedy(), []),
-        (BeamSearch(width=5, nbest=3, stop="first"), [MinimumLength(3), ForbidTokens((0, 3)), ForbidFirst((5,))]),
-        (BeamSearch(width=2), [NoRepeatNgram(2), RepetitionPenalty(1.2)]),
-        (Sampling(keys=torch.zeros(4, dtype=torch.long), truncation=Truncation(top_p=0.9, eta=0.01)), []),
-        (Sampling(keys=torch.zeros(4, dtype=torch.long), width=2, truncation=Truncation(top_k=5)), []),
-    ],
-)
+@pytest.mark.parametrize(("strategy", "rules"), [
+    (Greedy(), []),
+    (BeamSearch(width=5, nbest=3, stop="first"), [MinimumLength(3), ForbidTokens((0, 3)), ForbidFirst((5,))]),
+    (BeamSearch(width=2), [NoRepeatNgram(2), RepetitionPenalty(1.2)]),
+    (Sampling(keys=torch.zeros(4, dtype=torch.long), truncation=Truncation(top_p=0.9, eta=0.01)), []),
+    (Sampling(keys=torch.zeros(4, dtype=torch.long), width=2, truncation=Truncation(top_k=5)), []),
+])  # fmt: skip
 @pytest.mark.parametrize("name", ["plain", "rotary", "relative", "ssru"])
 def test_a_step_needs_no_number_from_its_device(name, strategy, rules):
     nowhere = torch.device("meta")  # without data: every read, and every use of two devices, is an error there

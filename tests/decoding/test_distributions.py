@@ -4,17 +4,15 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.decoding import searching
+from tests.decoding.searching import seeds
 
 from translume.belief import BeliefError, Bias, Logits
-from translume.decoding import BeamSearch, Greedy, LengthPenalty, Tempered, Unsmoothed, decode, reshaped, search
+from translume.decoding import BeamSearch, Greedy, LengthPenalty, Tempered, Unsmoothed, reshaped
 from translume.decoding.rules import ForcedPrefix, MinimumLength
 
-BOS, EOS = 0, 1
-
-few = settings(deadline=None, max_examples=40)
-seeds = st.integers(0, 10**6)
 sizes = st.sampled_from([1, 2, 5, 127, 128, 1031])
 sharpness = st.sampled_from([0.1, 1.0, 9.0, 80.0])
 shapes = st.sampled_from(
@@ -40,7 +38,6 @@ def draw_bias(seed, rows, size):
     return Bias(*pairs, values, torch.rand(rows, size, generator=generator) < 0.7)
 
 
-@few
 @given(seeds, st.integers(1, 7), sizes, sharpness, shapes, st.integers(1, 12))
 def test_topk_returns_the_first_tokens_of_the_full_ranking(seed, rows, size, sharpness, shape, k):
     own = Logits(draw(seed, rows, size, sharpness))
@@ -57,7 +54,6 @@ def test_topk_returns_the_first_tokens_of_the_full_ranking(seed, rows, size, sha
     assert not bool(belief.log_probs().amax(-1).isneginf().any())
 
 
-@few
 @given(seeds, st.integers(1, 7), sizes, sharpness, shapes, st.integers(1, 12))
 def test_a_bias_is_added_to_the_reshaped_scores_and_log_probs_stay_the_models(seed, rows, size, sharpness, shape, k):
     own, bias = Logits(draw(seed, rows, size, sharpness)), draw_bias(seed, rows, size)
@@ -72,7 +68,6 @@ def test_a_bias_is_added_to_the_reshaped_scores_and_log_probs_stay_the_models(se
     assert torch.equal(top.log_probs, own.log_prob_of(top.ids))
 
 
-@few
 @given(seeds, st.integers(1, 7), sizes, sharpness, st.sampled_from([0.05, 0.5, 1.0, 2.0, 20.0]))
 def test_a_tempered_softmax_is_the_softmax_of_scaled_logits(seed, rows, size, sharpness, temperature):
     logits = draw(seed, rows, size, sharpness, torch.float64)
@@ -81,7 +76,6 @@ def test_a_tempered_softmax_is_the_softmax_of_scaled_logits(seed, rows, size, sh
     torch.testing.assert_close(found.log_probs(), (logits / temperature).log_softmax(-1), rtol=1e-10, atol=1e-10)
 
 
-@few
 @given(seeds, st.integers(1, 7), sizes, sharpness, st.sampled_from([0.01, 0.1, 0.5]))
 def test_unsmoothing_a_smoothed_distribution_restores_the_original(seed, rows, size, sharpness, epsilon):
     original = draw(seed, rows, size, sharpness, torch.float64).softmax(-1)
@@ -131,8 +125,7 @@ def test_a_nan_is_refused_with_its_row(shape):
 
 
 def run(step, state, strategy, rules=(), limit=4):
-    limits = torch.full((len(state.sentences),), limit)
-    return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=limits, rules=rules)
+    return searching.run(step, strategy, [limit] * len(state.sentences), rules, state)
 
 
 @pytest.mark.parametrize("change", [{"temperature": 3.0}, {"temperature": 0.3}, {"unsmooth": 0.1}])
@@ -191,9 +184,4 @@ def test_a_step_without_reshaping_is_returned_unchanged(toy):
     assert reshaped(step) is step
     with pytest.raises(ValueError, match=r"^temperature and unsmooth: expected at most one of them$"):
         reshaped(step, temperature=2.0, unsmooth=0.1)
-    beams = list(
-        decode(
-            reshaped(step, unsmooth=0.1), step.start(), bos=BOS, eos=EOS, strategy=Greedy(), limits=torch.ones(3).long()
-        )
-    )
-    assert len(beams) == 1
+    assert all(run(reshaped(step, unsmooth=0.1), step.start(), Greedy(), limit=1))

@@ -5,28 +5,16 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.decoding.searching import EOS, EmptyState, limits3, penalties, run, seeds
 
 from translume.belief import Logits
 from translume.config import DecodingSettings
-from translume.decoding import BeamSearch, DiverseBeam, ForbidTokens, Greedy, LengthPenalty, search, strategy_from
-from translume.errors import SettingsError
+from translume.decoding import BeamSearch, DiverseBeam, Greedy, LengthPenalty, search, strategy_from
 
-BOS, EOS = 0, 1
-few = settings(deadline=None, max_examples=40)
-seeds = st.integers(0, 10**6)
-limits3 = st.lists(st.integers(1, 4), min_size=3, max_size=3)
-penalties = st.builds(
-    LengthPenalty, form=st.sampled_from(["power", "gnmt"]), exponent=st.sampled_from([0.0, 1.0, -0.5])
-)
 stops = st.sampled_from(["optimal", "first"])
 patiences = st.sampled_from([0.5, 1.0, 2.0])
-
-
-def run(step, strategy, limits, rules=(), state=None):
-    state = step.start() if state is None else state
-    return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
 
 
 def is_done(strategy, ended):
@@ -65,7 +53,6 @@ def reference_search(step, sentence, limit, strategy):
     return sorted(((value, ids) for ids, value in found.items()), reverse=True)[: strategy.nbest]
 
 
-@few
 @given(data=st.data())
 def test_results_equal_the_reference_implementation(toy, data):
     each, groups = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4))
@@ -84,7 +71,6 @@ def test_results_equal_the_reference_implementation(toy, data):
             assert h.log_prob == pytest.approx(step.log_prob(sentence, h.tokens), abs=1e-5)
 
 
-@few
 @given(seeds, limits3, penalties, stops, st.integers(2, 5), st.integers(1, 2), patiences)
 def test_one_group_equals_beam_search_bit_for_bit(toy, seed, limits, penalty, stop, width, nbest, patience):
     one, other = toy(seed), toy(seed)
@@ -93,7 +79,6 @@ def test_one_group_equals_beam_search_bit_for_bit(toy, seed, limits, penalty, st
     assert one.rows == other.rows
 
 
-@few
 @given(seeds, limits3, st.integers(1, 3), st.integers(1, 3))
 def test_all_groups_share_one_step(toy, seed, limits, each, groups):
     step = toy(seed)
@@ -103,26 +88,9 @@ def test_all_groups_share_one_step(toy, seed, limits, each, groups):
     assert all(rows % (each * groups) == 0 for rows in step.rows[1:])
 
 
-@few
-@given(seeds, st.lists(st.integers(0, 2), min_size=1, max_size=7), limits3)
-def test_results_do_not_depend_on_other_sentences_in_the_batch(toy, seed, sentences, limits):
-    step, rules = toy(seed), [ForbidTokens((BOS,))]
-    strategy = DiverseBeam(group=BeamSearch(width=2, nbest=2), groups=3, nbest=6)
-    together = run(step, strategy, [limits[s] for s in sentences], rules, step.start(sentences))
-    for sentence, found in zip(sentences, together, strict=True):
-        (alone,) = run(step, strategy, [limits[sentence]], rules, step.start([sentence]))
-        assert [h.tokens for h in found] == [h.tokens for h in alone]
-        assert [h.score for h in found] == pytest.approx([h.score for h in alone], abs=1e-5)
-
-
 def fixed_step(prefix, state):
     row = [0.0, 0.0, 0.5, 0.3, 0.2] if prefix.size(1) == 1 else [0.0, 1.0, 0.0, 0.0, 0.0]
     return Logits(torch.tensor(row).log().expand(prefix.size(0), -1).clone()), state
-
-
-class EmptyState:
-    def select(self, rows):
-        return self
 
 
 def diverse_results(diversity):
@@ -164,22 +132,3 @@ def test_settings_split_the_beam_into_groups():
     alone = strategy_from(DecodingSettings(strategy="diverse", beam=6))
     assert (alone.groups, alone.width) == (6, 6)
     assert strategy_from(DecodingSettings(strategy="diverse", beam=1)) == Greedy()
-
-
-@pytest.mark.parametrize(
-    ("options", "wanted"),
-    [
-        ({"beam": 6, "groups": 4}, "decoding.groups: found 4, expected a divisor of beam = 6"),
-        ({"beam": 2, "groups": 4}, "decoding.groups: found 4, expected a divisor of beam = 2"),
-        ({"beam": 4, "nbest": 5}, "decoding.nbest: found 5, expected at most beam = 4"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused_in_one_line(options, wanted):
-    with pytest.raises(SettingsError) as error:
-        strategy_from(DecodingSettings(strategy="diverse", **options))
-    assert str(error.value) == wanted
-
-
-def test_nbest_above_the_width_raises_value_error():
-    with pytest.raises(ValueError, match=r"^nbest is 5, expected 1 to the width, 4$"):
-        DiverseBeam(group=BeamSearch(width=2), groups=2, nbest=5)

@@ -4,16 +4,14 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.decoding import searching
+from tests.decoding.searching import BOS, limits3, seeds
 
 from translume.belief import Bias, Logits
-from translume.decoding import Averaged, BeamSearch, Coverage, Ensemble, ForbidTokens, search
+from translume.decoding import Averaged, BeamSearch, Coverage, Ensemble, ForbidTokens
 
-BOS, EOS = 0, 1
-few = settings(deadline=None, max_examples=30)
-seeds = st.integers(0, 10**6)
-limits3 = st.lists(st.integers(1, 4), min_size=3, max_size=3)
 averages = st.sampled_from(["probability", "log_probability"])
 
 
@@ -31,7 +29,6 @@ def mean(beliefs, average):
     return (product / product.sum(-1, keepdim=True)).log()
 
 
-@few
 @given(seeds, averages, st.integers(1, 4), st.integers(1, 13))
 def test_the_mean_is_a_distribution_and_its_methods_agree(seed, average, count, k):
     each = beliefs(seed, count)
@@ -49,7 +46,6 @@ def test_the_mean_is_a_distribution_and_its_methods_agree(seed, average, count, 
     assert torch.equal(top.ranks_by, values[:, :k])
 
 
-@few
 @given(seeds, averages)
 def test_a_bias_changes_the_ranking_and_no_log_probability(seed, average):
     belief = Averaged(beliefs(seed), average)
@@ -110,18 +106,10 @@ MASK = torch.ones(3, 2, dtype=torch.bool)
 
 
 def run(ensemble, limits, width=3):
-    return search(
-        ensemble.step,
-        ensemble.start(SOURCE, MASK),
-        bos=BOS,
-        eos=EOS,
-        strategy=BeamSearch(width=width, nbest=width),
-        limits=torch.tensor(limits),
-        rules=[ForbidTokens((BOS,))],
-    )
+    strategy = BeamSearch(width=width, nbest=width)
+    return searching.run(ensemble.step, strategy, limits, [ForbidTokens((BOS,))], ensemble.start(SOURCE, MASK))
 
 
-@few
 @given(seeds, limits3, averages)
 def test_a_hypothesis_carries_the_log_probability_of_the_mean(toy, seed, limits, average):
     members = [Stepper(toy, seed), Stepper(toy, seed + 1)]
@@ -135,7 +123,6 @@ def test_a_hypothesis_carries_the_log_probability_of_the_mean(toy, seed, limits,
             assert h.log_prob == pytest.approx(total, abs=1e-4)
 
 
-@few
 @given(seeds, limits3, averages, st.integers(1, 3))
 def test_an_ensemble_of_a_model_with_itself_equals_the_model(toy, seed, limits, average, count):
     alone = run(Ensemble([Stepper(toy, seed)], average), limits)
@@ -163,12 +150,6 @@ def test_attention_of_an_ensemble_is_the_mean_or_none_if_a_member_has_none(toy):
     assert ensemble.start(SOURCE, MASK).attention is None
     with pytest.raises(ValueError, match=r"^attention is needed, which Stepper does not report$"):
         Ensemble([AttentionModel(toy, 1), Stepper(toy, 2)]).start_with_attention(SOURCE, MASK)
+    strategy = BeamSearch(coverage=Coverage(weight=0.5))
     with pytest.raises(ValueError, match=r"^the coverage penalty needs attention, which the states of this step "):
-        search(
-            ensemble.step,
-            ensemble.start(SOURCE, MASK),
-            bos=BOS,
-            eos=EOS,
-            strategy=BeamSearch(coverage=Coverage(weight=0.5)),
-            limits=torch.tensor([2, 2, 2]),
-        )
+        searching.run(ensemble.step, strategy, [2, 2, 2], (), ensemble.start(SOURCE, MASK))

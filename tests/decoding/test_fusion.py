@@ -6,17 +6,15 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.decoding import searching
+from tests.decoding.searching import BOS, EOS, fixed, limits3, seeds
 
 from translume.belief import Logits
-from translume.decoding import BeamSearch, ForcedPrefix, Fusion, Greedy, LengthPenalty, Sampling, reshaped, search
+from translume.decoding import BeamSearch, ForcedPrefix, Fusion, Greedy, LengthPenalty, Sampling, reshaped
 from translume.errors import SettingsError
 
-BOS, EOS = 0, 1
-few = settings(deadline=None, max_examples=30)
-seeds = st.integers(0, 10**6)
-limits3 = st.lists(st.integers(1, 4), min_size=3, max_size=3)
 weights = st.sampled_from([0.1, 0.6, 2.0])
 
 
@@ -50,19 +48,9 @@ class Bigrams:
 
 
 def run(toy, fusion, strategy, limits, rules=(), **shape):
-    step = reshaped(toy, **shape)
-    return search(
-        fusion.over(step),
-        fusion.start(toy.start(), 3),
-        bos=BOS,
-        eos=EOS,
-        strategy=strategy,
-        limits=torch.tensor(limits),
-        rules=rules,
-    )
+    return searching.run(fusion.over(reshaped(toy, **shape)), strategy, limits, rules, fusion.start(toy.start(), 3))
 
 
-@few
 @given(seeds, limits3, weights, st.sampled_from([0.0, 1.0]))
 def test_the_best_targets_by_both_models_are_found_and_log_prob_is_the_translators(toy, seed, limits, weight, exponent):
     step, bigrams = toy(seed, size=4), Bigrams(seed + 1, size=4)
@@ -84,11 +72,7 @@ def test_the_best_targets_by_both_models_are_found_and_log_prob_is_the_translato
 
 
 def test_fusion_changes_the_ranking_worked_by_hand(toy):
-    step = toy(1)
-    for logits, row in zip(
-        step.logits, [[0.0, 0.0, 0.5, 0.3, 0.2], [0.0, 1.0, 0.0, 0.0, 0.0], [0.2] * 5, [0.2] * 5], strict=True
-    ):
-        logits[:] = torch.tensor(row).log()
+    step = fixed(toy(1), [0.0, 0.0, 0.5, 0.3, 0.2], [0.0, 1.0, 0.0, 0.0, 0.0], [0.2] * 5, [0.2] * 5)
     # p · p_lm of the first token: 0.5·0.1, 0.3·0.7 and 0.2·0.2. Each then ends, with a bigram probability of 0.5.
     table = [[0.0, 0.0, 0.1, 0.7, 0.2], *[[0.125, 0.5, 0.125, 0.125, 0.125]] * 4]
     strategy = BeamSearch(width=3, nbest=3, length_penalty=LengthPenalty(exponent=0.0))
@@ -98,13 +82,11 @@ def test_fusion_changes_the_ranking_worked_by_hand(toy):
     assert [h.score for h in found] == pytest.approx([math.log(p * 0.5) for p in (0.3 * 0.7, 0.5 * 0.1, 0.2 * 0.2)])
     # With half the weight, √p_lm counts: 0.5·√0.1 = 0.158, 0.3·√0.7 = 0.251, 0.2·√0.2 = 0.089. With a tenth of it, 2
     # stays.
-    (found, *_) = run(step, Fusion(Bigrams(table=table), 0.5), Greedy(), [2, 2, 2])
-    assert found[0].tokens == (3, EOS)
-    (found, *_) = run(step, Fusion(Bigrams(table=table), 0.1), Greedy(), [2, 2, 2])
-    assert found[0].tokens == (2, EOS)
+    for weight, first in ((0.5, 3), (0.1, 2)):
+        (found, *_) = run(step, Fusion(Bigrams(table=table), weight), Greedy(), [2, 2, 2])
+        assert found[0].tokens == (first, EOS)
 
 
-@few
 @given(seeds, limits3, weights, st.sampled_from([{"temperature": 0.5}, {"unsmooth": 0.2}]))
 def test_reshaped_distributions_under_fusion_keep_the_log_probability(toy, seed, limits, weight, shape):
     step = toy(seed)

@@ -4,18 +4,13 @@ import math
 
 import pytest
 import torch
+from tests.decoding.searching import EmptyState
 
 from translume.belief import Logits
 from translume.config.decoding import DecodingSettings
 from translume.decoding import BeamSearch, Greedy, LengthPenalty, search, strategy_from
-from translume.errors import SettingsError
 
 BOS, EOS, WORD = 2, 0, 1
-
-
-class EmptyState:
-    def select(self, rows):
-        return self
 
 
 def automaton(prefix, state):
@@ -58,19 +53,3 @@ def test_settings_build_the_named_strategy():
     settings = DecodingSettings(beam=7, nbest=2, length_penalty=0.6, length_penalty_form="gnmt", stop="first")
     penalty = LengthPenalty(form="gnmt", exponent=0.6)
     assert strategy_from(settings) == BeamSearch(width=7, nbest=2, length_penalty=penalty, stop="first")
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        (DecodingSettings(beam=3, nbest=4), "decoding.nbest: found 4, expected at most beam = 3"),
-        (
-            DecodingSettings(strategy="greedy", nbest=2),
-            "decoding.nbest: found 2, expected 1 for greedy search",
-        ),
-    ],
-)
-def test_nbest_above_the_width_is_refused(settings, text):
-    with pytest.raises(SettingsError) as error:
-        strategy_from(settings)
-    assert str(error.value) == text

@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.decoding.searching import BOS, EOS, EmptyState, build_strategy, seeds
 
 from translume.belief import Bias, Logits
-from translume.config import DecodingSettings
 from translume.config.decoding import STRATEGIES
 from translume.decoding import (
     BannedPhrases,
@@ -24,28 +24,15 @@ from translume.decoding import (
     Spellings,
     TextPrefix,
     search,
-    strategy_from,
 )
 from translume.engine.rules import KernelRules
-from translume.errors import SettingsError
 
-BOS, EOS = 0, 1
 few = settings(deadline=None, max_examples=13)
 every = pytest.mark.parametrize("name", sorted(STRATEGIES))
-seeds = st.integers(0, 10**6)
 PIECES = ("", "", "a", "b", "ä", " ", " a", "ba", "a b", "ab!", " äb", "狗")
 SIZE = len(PIECES)
 SPELLED = tuple(piece.encode() for piece in PIECES)
 BYTES = tuple(bytes([byte]) for byte in sorted(set("abä !狗".encode())))
-
-
-def build_strategy(name):
-    wanted = DecodingSettings(strategy=name, beam=4, samples=4)
-    keys = torch.tensor([11, 5, 7])
-    try:
-        return strategy_from(wanted.model_copy(update={"nbest": 4}), keys)
-    except SettingsError:
-        return strategy_from(wanted, keys)
 
 
 def search_with_rules(step, name, rules, limit):
@@ -65,11 +52,7 @@ def text_of(tokens, spelled=SPELLED):
 def context(prefix, size=SIZE, limit=99):
     rows = prefix.size(0)
     return RuleContext(
-        eos=EOS,
-        size=size,
-        step=prefix.size(1) - 1,
-        sentences=torch.arange(rows),
-        limits=torch.full((rows,), limit),
+        eos=EOS, size=size, step=prefix.size(1) - 1, sentences=torch.arange(rows), limits=torch.full((rows,), limit)
     )
 
 
@@ -299,12 +282,8 @@ def test_tokens_that_do_not_begin_a_target_may_follow(name):
     def step(prefix, state):
         return Logits(scores.expand(len(prefix), -1)), state
 
-    class State:
-        def select(self, rows):
-            return self
-
     found = search(
-        step, State(), bos=BOS, eos=EOS, strategy=build_strategy(name), limits=torch.tensor([3]), rules=rules
+        step, EmptyState(), bos=BOS, eos=EOS, strategy=build_strategy(name), limits=torch.tensor([3]), rules=rules
     )
     assert all(each.tokens[0] not in (EOS, 3) for each in found[0])
     assert found[0][0].tokens[1:] == (3, 3)

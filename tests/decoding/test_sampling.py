@@ -5,29 +5,10 @@ from collections import Counter
 
 import pytest
 import torch
+from tests.decoding.searching import BOS, EOS, KEYS, Prefer, run, steps_of
 
-from translume.belief import Bias
 from translume.config import DecodingSettings
-from translume.decoding import (
-    ForbidTokens,
-    LengthPenalty,
-    MinimumLength,
-    Sampling,
-    Truncation,
-    decode,
-    reshaped,
-    search,
-    strategy_from,
-)
-from translume.errors import SettingsError
-
-BOS, EOS = 0, 1
-KEYS = torch.tensor([11, 5, 2**62])
-
-
-def run(step, strategy, limits, rules=(), state=None):
-    state = step.start() if state is None else state
-    return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
+from translume.decoding import ForbidTokens, LengthPenalty, MinimumLength, Sampling, Truncation, reshaped, strategy_from
 
 
 def tempered(step, limit, change, sentence=0):
@@ -89,7 +70,7 @@ def test_draws_of_different_seeds_steps_and_chains_are_independent(toy, follows_
     step = toy(9, longest=2)
     wanted = tempered(step, 2, lambda p, tokens: p)
     drawn = Counter()
-    for seed in range(800):
+    for seed in range(300):
         strategy = Sampling(keys=KEYS[:1], width=2, nbest=2, seed=seed)
         (found,) = run(step, strategy, [2], state=step.start([0]))
         drawn.update([tuple(h.tokens for h in found)])
@@ -104,16 +85,12 @@ def test_draws_of_different_seeds_steps_and_chains_are_independent(toy, follows_
 def test_a_bias_changes_draws_and_scores_but_not_the_log_probability(toy, follows_distribution):
     step = toy(1, longest=1)
 
-    def prefer(prefix, context):
-        rows = torch.arange(prefix.size(0))
-        return Bias(rows, torch.full_like(rows, 3), torch.full(rows.shape, 1.5))
-
     strategy = Sampling(keys=KEYS, width=5000, nbest=5000, length_penalty=LengthPenalty(exponent=0.0))
-    for sentence, found in enumerate(run(step, strategy, [1, 1, 1], [prefer])):
+    for sentence, found in enumerate(run(step, strategy, [1, 1, 1], [Prefer(3, 1.5)])):
         chances = (step.logits[0][sentence, 0].double() + torch.tensor([0.0, 0, 0, 1.5, 0])).softmax(-1)
         counts = Counter(h.tokens[0] for h in found)
         assert follows_distribution([counts[id] for id in range(5)], chances)
-        for h in found:
+        for h in {h.tokens: h for h in found}.values():
             assert h.log_prob == pytest.approx(step.log_prob(sentence, h.tokens), abs=1e-5)
             assert h.score == pytest.approx(h.log_prob + 1.5 * (h.tokens[0] == 3), abs=1e-5)
 
@@ -121,9 +98,7 @@ def test_a_bias_changes_draws_and_scores_but_not_the_log_probability(toy, follow
 def test_temperatures_of_the_distribution_and_of_the_draw_multiply(toy, follows_distribution):
     step = toy(4, longest=2)
     strategy = Sampling(keys=KEYS, width=5000, nbest=5000, temperature=0.5)
-    found = search(
-        reshaped(step, temperature=3.0), step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor([2] * 3)
-    )
+    found = run(reshaped(step, temperature=3.0), strategy, [2] * 3, (), step.start())
     wanted = tempered(step, 2, lambda p, tokens: cut(p, Truncation(), 1.5))
     counts = Counter(h.tokens for h in found[0])
     assert follows_distribution([counts[tokens] for tokens in wanted], list(wanted.values()))
@@ -169,15 +144,8 @@ def test_repeated_samples_are_all_counted(toy):
 def test_a_search_ends_when_its_last_chain_ends(toy):
     step = toy(6)
     strategy = Sampling(keys=KEYS, width=3)
-    beams = list(decode(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor([4, 4, 4])))
+    beams = [*steps_of(step, strategy, [4, 4, 4])]
     ended = Counter(ending.sentence for beam in beams for ending in beam.ended)
     assert ended == {0: 3, 1: 3, 2: 3}
     assert step.rows[0] == 3
     assert step.rows[1:] == [3 * len(beam.sentences) for beam in beams[1:]]
-
-
-@pytest.mark.parametrize("name", ["sampling", "stochastic"])
-def test_nbest_above_the_number_of_samples_is_refused_in_one_line(name):
-    with pytest.raises(SettingsError) as error:
-        strategy_from(DecodingSettings(strategy=name, samples=2, nbest=3))
-    assert str(error.value) == "decoding.nbest: found 3, expected at most samples = 2"

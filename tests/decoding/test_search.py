@@ -5,10 +5,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.decoding.searching import BOS, EOS, EmptyState, Prefer, fixed, limits3, penalties, run, seeds, steps_of
 
-from translume.belief import Bias, Logits
+from translume.belief import Logits
 from translume.decoding import (
     BeamSearch,
     ForbidTokens,
@@ -17,24 +18,8 @@ from translume.decoding import (
     LengthPenalty,
     MinimumLength,
     SearchError,
-    decode,
     search,
 )
-
-BOS, EOS = 0, 1
-few = settings(deadline=None, max_examples=40)
-seeds = st.integers(0, 10**6)
-penalties = st.builds(
-    LengthPenalty,
-    form=st.sampled_from(["power", "gnmt"]),
-    exponent=st.sampled_from([-1.0, -0.5, 0.0, 0.6, 1.0, 2.0]),
-)
-limits3 = st.lists(st.integers(1, 4), min_size=3, max_size=3)
-
-
-def run(step, strategy, limits, rules=(), state=None):
-    state = step.start() if state is None else state
-    return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
 
 
 def length_normalised(penalty):
@@ -43,14 +28,6 @@ def length_normalised(penalty):
     return lambda log_prob, length: log_prob / ((5 + length) / 6) ** penalty.exponent
 
 
-def assert_close(found, wanted):
-    assert [h.tokens for h in found] == [h.tokens for h in wanted]
-    assert [h.finished_by for h in found] == [h.finished_by for h in wanted]
-    assert [h.log_prob for h in found] == pytest.approx([h.log_prob for h in wanted], abs=1e-5)
-    assert [h.score for h in found] == pytest.approx([h.score for h in wanted], abs=1e-5)
-
-
-@few
 @given(seeds, penalties, limits3, st.integers(1, 6))
 def test_exhaustive_beam_finds_the_best_targets(toy, seed, penalty, limits, nbest):
     step = toy(seed)
@@ -61,29 +38,6 @@ def test_exhaustive_beam_finds_the_best_targets(toy, seed, penalty, limits, nbes
         assert [h.tokens for h in found] == [tokens for _, tokens in best]
 
 
-@few
-@given(seeds, penalties, limits3, st.integers(2, 4), st.integers(1, 2))
-def test_optimal_stop_equals_a_search_that_never_stops_early(toy, seed, penalty, limits, width, nbest):
-    class NeverDone(BeamSearch):
-        def done(self, standing):
-            return torch.zeros_like(standing.limits, dtype=torch.bool)
-
-    wanted = run(toy(seed), NeverDone(width=width, nbest=nbest, length_penalty=penalty), limits)
-    found = run(toy(seed), BeamSearch(width=width, nbest=nbest, length_penalty=penalty), limits)
-    for one, other in zip(found, wanted, strict=True):
-        assert_close(one, other)
-
-
-@few
-@given(seeds, penalties, limits3, st.integers(2, 4))
-def test_stop_first_never_scores_better_than_optimal(toy, seed, penalty, limits, width):
-    first = run(toy(seed), BeamSearch(width=width, length_penalty=penalty, stop="first"), limits)
-    optimal = run(toy(seed), BeamSearch(width=width, length_penalty=penalty), limits)
-    for one, other in zip(first, optimal, strict=True):
-        assert one[0].score <= other[0].score + 1e-6
-
-
-@few
 @given(seeds, penalties, limits3, st.sampled_from(["optimal", "first"]))
 def test_greedy_equals_a_beam_of_one(toy, seed, penalty, limits, stop):
     greedy, beam = toy(seed), toy(seed)
@@ -92,7 +46,6 @@ def test_greedy_equals_a_beam_of_one(toy, seed, penalty, limits, stop):
     assert greedy.rows == beam.rows
 
 
-@few
 @given(seeds, limits3)
 def test_greedy_takes_the_likeliest_token_at_every_step(toy, seed, limits):
     step = toy(seed)
@@ -103,51 +56,10 @@ def test_greedy_takes_the_likeliest_token_at_every_step(toy, seed, limits):
         assert found.tokens == tokens
 
 
-@few
-@given(seeds, limits3, st.integers(1, 6), st.sampled_from(["optimal", "first"]))
-def test_hypotheses_are_distinct_and_carry_their_own_log_probability(toy, seed, limits, width, stop):
-    step = toy(seed)
-    rules = [ForbidTokens((BOS,)), MinimumLength(1), ForcedPrefix([[], [2], [3]])]
-    strategy = BeamSearch(width=width, nbest=width, stop=stop)
-    for sentence, found in enumerate(run(step, strategy, limits, rules)):
-        assert 1 <= len(found) <= width
-        assert len({h.tokens for h in found}) == len(found)
-        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
-        for h in found:
-            assert math.isfinite(h.score)
-            assert h.log_prob == pytest.approx(step.log_prob(sentence, h.tokens), abs=1e-5)
-            assert h.score == pytest.approx(h.log_prob / len(h.tokens), abs=1e-6)
-            assert EOS not in h.tokens[:-1]
-            assert (h.tokens[-1] == EOS) == (h.finished_by == "eos")
-            assert h.finished_by == "eos" or len(h.tokens) == limits[sentence]
-            assert BOS not in h.tokens
-            assert h.tokens[: min(sentence, 1)] == ((), (2,), (3,))[sentence]
-
-
-@few
-@given(seeds, st.lists(st.integers(0, 2), min_size=1, max_size=7), limits3, st.integers(1, 4), penalties)
-def test_results_do_not_depend_on_other_sentences_in_the_batch(toy, seed, sentences, limits, width, penalty):
-    step, strategy = toy(seed), BeamSearch(width=width, nbest=width, length_penalty=penalty)
-    rules = [ForbidTokens((BOS,))]
-    together = run(step, strategy, [limits[s] for s in sentences], rules, step.start(sentences))
-    for sentence, found in zip(sentences, together, strict=True):
-        assert_close(found, run(step, strategy, [limits[sentence]], rules, step.start([sentence]))[0])
-
-
-@few
 @given(seeds, limits3, st.integers(1, 4))
 def test_a_step_receives_width_rows_for_each_unfinished_sentence(toy, seed, limits, width):
     step = toy(seed)
-    beams = list(
-        decode(
-            step,
-            step.start(),
-            bos=BOS,
-            eos=EOS,
-            strategy=BeamSearch(width=width),
-            limits=torch.tensor(limits),
-        )
-    )
+    beams = [*steps_of(step, BeamSearch(width=width), limits)]
     assert step.rows[0] == 3
     assert step.rows[1:] == [len(beam.sentences) * width for beam in beams[1:]]
     assert len(beams) == len(step.rows) <= max(limits)
@@ -156,11 +68,10 @@ def test_a_step_receives_width_rows_for_each_unfinished_sentence(toy, seed, limi
     assert sorted(s for beam in beams for s in beam.sentences[beam.finished].tolist()) == [0, 1, 2]
 
 
-@few
 @given(seeds, limits3)
 def test_beams_are_not_changed_after_they_are_yielded_and_follow_their_origins(toy, seed, limits):
     step, seen = toy(seed), []
-    for beam in decode(step, step.start(), bos=BOS, eos=EOS, strategy=BeamSearch(width=3), limits=torch.tensor(limits)):
+    for beam in steps_of(step, BeamSearch(width=3), limits):
         seen.append((beam, beam.tokens.clone()))
     for t, (beam, copy) in enumerate(seen):
         assert torch.equal(beam.tokens, copy)
@@ -194,36 +105,12 @@ def test_a_limit_below_one_is_refused(toy):
         run(toy(1), Greedy(), [2, 0, 1])
 
 
-@pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=2)])
-def test_a_nan_raises_with_sentence_and_token(toy, strategy):
-    step = toy(3)
-    step.logits = [logits.index_fill(-1, torch.tensor([EOS]), -9.0) for logits in step.logits]
-    step.logits[1][1] = math.nan
-    with pytest.raises(SearchError) as error:
-        run(step, strategy, [4, 4, 4])
-    row = strategy.width
-    wanted = f"sentence 2, token 2: the head's logits of row {row} hold a NaN, an infinity or no finite number"
-    assert str(error.value) == wanted
-    assert (error.value.sentence, error.value.token) == (1, 2)
-
-
-@pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(width=2)])
-def test_an_error_in_one_line_is_raised_if_every_token_is_forbidden(toy, strategy):
-    with pytest.raises(SearchError) as error:
-        run(toy(3), strategy, [4, 4, 4], [ForbidTokens((2,)), ForcedPrefix([[3], [3, 2], []])])
-    assert str(error.value) == (
-        "sentence 2, token 2: every next token is impossible or forbidden, "
-        "expected one that is neither (rules: ForbidTokens, ForcedPrefix)"
-    )
-
-
 def test_a_prefix_longer_than_the_limit_is_refused(toy):
     with pytest.raises(SearchError) as error:
         run(toy(3), Greedy(), [2, 3, 4], [ForcedPrefix([[2, 2], [2, 2, 3, 3], []])])
     assert str(error.value) == "sentence 2, token 4: a prefix of 4 tokens, expected at most the limit of 3"
 
 
-@few
 @given(seeds, st.integers(2, 30))
 def test_a_beam_wider_than_the_number_of_targets_returns_only_possible_ones(toy, seed, width):
     step = toy(seed)
@@ -258,18 +145,14 @@ def test_a_prefix_that_ends_with_eos_is_returned_with_its_score(toy):
 
 
 def test_a_search_longer_than_its_first_chunk_of_columns():
-    class SelectionCounter:
-        def select(self, rows):
-            return self
-
     def count(prefix, state):
         logits = torch.zeros(prefix.size(0), 103)
         logits[torch.arange(prefix.size(0)), prefix.size(1) + 1] = 30.0
         return Logits(logits), state
 
     limits = torch.tensor([97, 70])
-    beam = search(count, SelectionCounter(), bos=BOS, eos=EOS, strategy=BeamSearch(width=2), limits=limits)
-    greedy = search(count, SelectionCounter(), bos=BOS, eos=EOS, strategy=Greedy(), limits=limits)
+    beam = search(count, EmptyState(), bos=BOS, eos=EOS, strategy=BeamSearch(width=2), limits=limits)
+    greedy = search(count, EmptyState(), bos=BOS, eos=EOS, strategy=Greedy(), limits=limits)
     assert [each[0].tokens for each in beam] == [tuple(range(2, 2 + n)) for n in (97, 70)]
     assert beam == greedy
 
@@ -293,7 +176,6 @@ def reference_search(step, sentence, limit, strategy, score):
     return sorted(ended, key=lambda each: -each[0])[: strategy.nbest]
 
 
-@few
 @given(seeds, limits3, penalties, st.integers(2, 6), st.sampled_from(["optimal", "first"]), st.data())
 def test_results_equal_the_reference_implementation(toy, seed, limits, penalty, width, stop, data):
     step = toy(seed)
@@ -303,13 +185,6 @@ def test_results_equal_the_reference_implementation(toy, seed, limits, penalty, 
         wanted = reference_search(step, sentence, limits[sentence], strategy, length_normalised(penalty))
         assert [h.tokens for h in found] == [tokens for _, tokens in wanted]
         assert [h.score for h in found] == pytest.approx([score for score, _ in wanted], abs=1e-5)
-
-
-def fixed(step, *probabilities):
-    """Set the probabilities after every prefix of length t to the t-th of `probabilities`."""
-    for logits, row in zip(step.logits, probabilities, strict=True):
-        logits[:] = torch.tensor(row).log()
-    return step
 
 
 def test_ties_are_broken_by_hypothesis_and_then_by_id(toy):
@@ -330,12 +205,8 @@ def test_an_end_among_the_2k_but_not_the_k_best_is_dropped(toy):
 def test_a_bias_changes_the_score_and_not_the_log_probability(toy):
     step = fixed(toy(1), *[[0.1, 0.2, 0.3, 0.2, 0.2]] * 4)
 
-    def prefer(prefix, context):
-        rows = torch.arange(prefix.size(0))
-        return Bias(rows, torch.full_like(rows, EOS), torch.full(rows.shape, 1.0))
-
     for strategy in (Greedy(), BeamSearch(width=2)):
-        for (found,) in run(step, strategy, [4, 4, 4], [prefer]):
+        for (found,) in run(step, strategy, [4, 4, 4], [Prefer(EOS, 1.0)]):
             assert found.tokens == (EOS,)
             assert found.log_prob == pytest.approx(math.log(0.2))
             assert found.score == pytest.approx(math.log(0.2) + 1.0)
@@ -343,16 +214,10 @@ def test_a_bias_changes_the_score_and_not_the_log_probability(toy):
 
 def test_a_consumer_may_stop_after_any_beam(toy):
     step = toy(2)
-    arguments = {"bos": BOS, "eos": EOS, "strategy": BeamSearch(width=3), "limits": torch.tensor([4, 4, 4])}
-    first = next(decode(step, step.start(), **arguments))
+    first = next(steps_of(step, BeamSearch(width=3), [4, 4, 4]))
     assert first.tokens.shape == (3, 3, 1)
     assert len(step.rows) == 1
 
 
 def test_a_rule_without_tokens_returns_no_bias(toy):
     assert ForbidTokens(())(torch.zeros(2, 1), None) is None
-
-
-def test_nbest_above_the_width_raises_value_error():
-    with pytest.raises(ValueError, match=r"^nbest is 3, expected 1 to the width, 2$"):
-        BeamSearch(width=2, nbest=3)

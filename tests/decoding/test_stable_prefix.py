@@ -4,30 +4,15 @@ from itertools import takewhile
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.decoding import searching
+from tests.decoding.searching import BOS, EOS, EmptyState, Prefer, build_strategy, limits3, seeds
 
-from translume.belief import Bias, Logits
-from translume.config import DecodingSettings
+from translume.belief import Logits
 from translume.config.decoding import STRATEGIES
-from translume.decoding import (
-    BeamSearch,
-    BestHypotheses,
-    ForbidTokens,
-    Greedy,
-    LengthPenalty,
-    StablePrefix,
-    decode,
-    search,
-    strategy_from,
-)
-from translume.errors import SettingsError
+from translume.decoding import BeamSearch, BestHypotheses, ForbidTokens, Greedy, LengthPenalty, StablePrefix, decode
 
-BOS, EOS = 0, 1
-KEYS = torch.tensor([11, 5, 2**62])
-few = settings(deadline=None, max_examples=30)
-seeds = st.integers(0, 10**6)
-limits3 = st.lists(st.integers(1, 4), min_size=3, max_size=3)
 every = pytest.mark.parametrize("name", sorted(STRATEGIES))
 knobs = st.sampled_from(
     [
@@ -41,31 +26,11 @@ knobs = st.sampled_from(
 )
 
 
-class Prefer3:
-    """Adds a bias to token 3."""
-
-    lift = 0.5
-
-    def __call__(self, prefix, context):
-        rows = torch.arange(prefix.size(0))
-        return Bias(rows, torch.full_like(rows, 3), torch.full(rows.shape, 0.5))
-
-
-def build_strategy(name, **options):
-    """The strategy with a width of four and those options that it accepts."""
-    for chosen in ({"nbest": 3, **options}, options, {"nbest": 3}, {}):
-        try:
-            return strategy_from(DecodingSettings(strategy=name, beam=4, samples=4, **chosen), KEYS)
-        except SettingsError:
-            continue
-    raise AssertionError(name)
-
-
 def run(step, strategy, limits, *, sentences=(0, 1, 2), rules=(), reranked=False):
     """Return (results, reported [(sentence, ids)], [(beam, number of reports so far)] after each step)."""
     told, steps = [], []
 
-    beams = decode(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
+    beams = searching.steps_of(step, strategy, limits, rules)
     watch = StablePrefix(lambda number, ids: told.append((number, tuple(ids))), sentences, reranked=reranked)
     best = BestHypotheses(strategy, 3)
     for beam in beams:
@@ -80,21 +45,11 @@ def common_prefix(sequences):
 
 
 @every
-@few
 @given(seeds, limits3, knobs, st.booleans())
 def test_reported_prefixes_begin_the_first_hypothesis_and_the_last_is_complete(toy, name, seed, limits, options, lift):
-    strategy, rules = build_strategy(name, **options), [ForbidTokens((BOS,)), *([Prefer3()] if lift else [])]
+    strategy, rules = build_strategy(name, **options), [ForbidTokens((BOS,)), *([Prefer(3, 0.5)] if lift else [])]
     found, told, _ = run(toy(seed, sharpness=2.0), strategy, limits, rules=rules)
-    plain = search(
-        toy(seed, sharpness=2.0),
-        toy(seed).start(),
-        bos=BOS,
-        eos=EOS,
-        strategy=strategy,
-        limits=torch.tensor(limits),
-        rules=rules,
-    )
-    assert found == plain
+    assert found == searching.run(toy(seed, sharpness=2.0), strategy, limits, rules)
     for number in range(3):
         first = found[number][0].tokens
         parts = [ids for sentence, ids in told if sentence == number]
@@ -104,7 +59,6 @@ def test_reported_prefixes_begin_the_first_hypothesis_and_the_last_is_complete(t
 
 
 @every
-@few
 @given(seeds, limits3)
 def test_with_later_reranking_only_a_prefix_common_to_all_hypotheses_is_reported(toy, name, seed, limits):
     found, told, _ = run(
@@ -114,7 +68,6 @@ def test_with_later_reranking_only_a_prefix_common_to_all_hypotheses_is_reported
         assert all(each.tokens[: len(ids)] == ids for each in found[number])
 
 
-@few
 @given(seeds, limits3, st.integers(2, 4), st.integers(1, 2))
 def test_reports_are_the_longest_common_prefix_of_all_possible_winners(toy, seed, limits, width, nbest):
     """After every step, the report is exactly the common prefix of the live hypotheses and the best finished one."""
@@ -132,7 +85,6 @@ def test_reports_are_the_longest_common_prefix_of_all_possible_winners(toy, seed
             assert list(parts[-1] if parts else ()) == common_prefix(left)
 
 
-@few
 @given(seeds, limits3)
 def test_greedy_search_reports_every_token_at_once(toy, seed, limits):
     found, told, _ = run(toy(seed), Greedy(), limits)
@@ -143,7 +95,6 @@ def test_greedy_search_reports_every_token_at_once(toy, seed, limits):
         ]
 
 
-@few
 @given(seeds, limits3, st.sets(st.integers(0, 2)))
 def test_only_the_selected_sentences_are_reported(toy, seed, limits, sentences):
     _, told, _ = run(toy(seed), BeamSearch(width=3), limits, sentences=sentences)
@@ -159,10 +110,6 @@ def test_reports_worked_by_hand():
         def __call__(self, prefix, state):
             rows = torch.tensor([[0.0, 0.0, 0.9, 0.1], [0.0, 0.0, 0.49, 0.51], [0.0, 1.0, 0.0, 0.0]])
             return Logits(rows[prefix.size(1) - 1].log().expand(prefix.size(0), -1)), state
-
-    class EmptyState:
-        def select(self, rows):
-            return self
 
     told = []
     beams = decode(

@@ -6,20 +6,14 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.decoding import searching
+from tests.decoding.searching import BOS, EOS, limits3, run, seeds, steps_of
 
-from translume.decoding import ForbidTokens, MinimumLength, StochasticBeam, decode, reshaped, search
+from translume.decoding import ForbidTokens, StochasticBeam
 
-BOS, EOS = 0, 1
-few = settings(deadline=None, max_examples=30)
-seeds = st.integers(0, 10**6)
 ROUNDS = 4000
-
-
-def run(step, strategy, limits, rules=(), state=None):
-    state = step.start() if state is None else state
-    return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
 
 
 def rounds(step, width, temperature=1.0, rules=(), count=ROUNDS, limit=2):
@@ -45,7 +39,6 @@ def targets(step, limit=2, temperature=1.0, forbidden=()):
     return {tokens: mass for tokens, mass in ended.items() if mass}
 
 
-@few
 @given(seeds, st.lists(st.integers(1, 3), min_size=3, max_size=3))
 def test_a_beam_as_wide_as_the_number_of_targets_returns_each_once(toy, seed, limits):
     step = toy(seed, size=4, longest=3)
@@ -56,8 +49,7 @@ def test_a_beam_as_wide_as_the_number_of_targets_returns_each_once(toy, seed, li
         assert len(found) == len(wanted)
 
 
-@few
-@given(seeds, st.integers(1, 6), st.lists(st.integers(1, 4), min_size=3, max_size=3))
+@given(seeds, st.integers(1, 6), limits3)
 def test_targets_are_distinct_and_log_probabilities_are_not_perturbed(toy, seed, width, limits):
     step = toy(seed, sharpness=2.0)
     strategy = StochasticBeam(keys=torch.tensor([3, 4, 5]), width=width, nbest=width, seed=seed)
@@ -126,41 +118,16 @@ def test_a_narrow_beam_returns_the_first_of_a_wider_one(toy):
 
 def test_results_do_not_depend_on_when_the_search_stops(toy):
     class NeverDone(StochasticBeam):
-        def done(self, standing):
-            return torch.zeros_like(standing.limits, dtype=torch.bool)
+        done = searching.NeverDone.done
 
     for seed in range(12):
         step, options = toy(seed), {"keys": torch.tensor([3, 4, 5]), "width": 4, "nbest": 2, "seed": seed}
         assert run(step, StochasticBeam(**options), [4, 4, 4]) == run(step, NeverDone(**options), [4, 4, 4])
 
 
-def test_rules_and_reshaped_distributions_apply(toy):
-    step = toy(4, sharpness=2.0)
-    strategy = StochasticBeam(keys=torch.tensor([3, 4, 5]), width=3, nbest=3)
-    found = search(
-        reshaped(step, unsmooth=0.3),
-        step.start(),
-        bos=BOS,
-        eos=EOS,
-        strategy=strategy,
-        limits=torch.tensor([4, 4, 4]),
-        rules=[ForbidTokens((BOS,)), MinimumLength(2)],
-    )
-    for sentence, each in enumerate(found):
-        for h in each:
-            assert BOS not in h.tokens
-            assert h.finished_by == "length" or len(h.tokens) > 2
-            assert h.log_prob == pytest.approx(step.log_prob(sentence, h.tokens), abs=1e-4)
-
-
 def test_a_beam_orders_hypotheses_by_perturbed_total(toy):
     step = toy(4)
     strategy = StochasticBeam(keys=torch.tensor([3, 4, 5]), width=3)
-    for beam in decode(step, step.start(), bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor([4, 4, 4])):
+    for beam in steps_of(step, strategy, [4, 4, 4]):
         assert (beam.total.diff(dim=1).nan_to_num(0.0) <= 0).all()
         assert beam.carried.shape == beam.total.shape
-
-
-def test_nbest_above_the_width_raises_value_error():
-    with pytest.raises(ValueError, match=r"^nbest is 3, expected 1 to the width, 2$"):
-        StochasticBeam(keys=torch.tensor([1]), width=2, nbest=3)

@@ -4,29 +4,27 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.decoding.searching import BOS, EOS, KEYS, Prefer, build_strategy, limits3, run, seeds
 
 from translume.belief import Bias
 from translume.config import DecodingSettings
 from translume.config.decoding import STRATEGIES
 from translume.decoding import (
+    BeamSearch,
+    DiverseBeam,
     ForbidTokens,
     ForcedPrefix,
     MinimumLength,
     SearchError,
+    StochasticBeam,
     reshaped,
     resolve_strategy,
-    search,
     strategy_from,
 )
 from translume.errors import SettingsError
 
-BOS, EOS = 0, 1
-KEYS = torch.tensor([11, 5, 2**62])
-few = settings(deadline=None, max_examples=30)
-seeds = st.integers(0, 10**6)
-limits3 = st.lists(st.integers(1, 4), min_size=3, max_size=3)
 every = pytest.mark.parametrize("name", sorted(STRATEGIES))
 shapes = st.sampled_from([{}, {"temperature": 0.5}, {"temperature": 2.0}, {"unsmooth": 0.1}])
 drawing = st.sampled_from(
@@ -34,46 +32,18 @@ drawing = st.sampled_from(
 )
 
 
-def build_strategy(name, keys=KEYS, **options):
-    """The strategy with a width of four, which returns as many hypotheses as it keeps."""
-    wanted = DecodingSettings(strategy=name, beam=4, samples=4, **options)
-    try:
-        return strategy_from(wanted.model_copy(update={"nbest": 4}), keys)
-    except SettingsError:
-        return strategy_from(wanted, keys)
-
-
-def run(step, strategy, limits, rules=(), state=None):
-    state = step.start() if state is None else state
-    return search(step, state, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
-
-
-class NoImmediateRepeat:
-    """Forbids each token after itself, and adds a bias to token 3."""
-
-    def __call__(self, prefix, context):
-        rows = torch.arange(prefix.size(0))
-        fond = Bias(rows, torch.full_like(rows, 3), torch.full(rows.shape, 0.5))
-        return Bias.join([Bias.forbid(rows, prefix[:, -1]), fond])
+def no_immediate_repeat(prefix, context):
+    """Forbid each token after itself, and add a bias to token 3."""
+    return Bias.join([Bias.forbid(torch.arange(prefix.size(0)), prefix[:, -1]), Prefer(3, 0.5)(prefix, context)])
 
 
 @every
-@few
 @given(seeds, limits3, shapes, drawing)
 def test_rules_are_obeyed_and_log_probabilities_are_the_models_own(toy, name, seed, limits, shape, options):
     step = toy(seed, sharpness=2.0)
-    rules = [ForbidTokens((BOS,)), MinimumLength(2), ForcedPrefix([[], [2], [3]]), NoImmediateRepeat()]
+    rules = [ForbidTokens((BOS,)), MinimumLength(2), ForcedPrefix([[], [2], [3]]), no_immediate_repeat]
     strategy = build_strategy(name, seed=seed, **options)
-    found = search(
-        reshaped(step, **shape),
-        step.start(),
-        bos=BOS,
-        eos=EOS,
-        strategy=strategy,
-        limits=torch.tensor(limits),
-        rules=rules,
-    )
-    for sentence, hypotheses in enumerate(found):
+    for sentence, hypotheses in enumerate(run(reshaped(step, **shape), strategy, limits, rules, step.start())):
         assert 1 <= len(hypotheses) <= strategy.nbest
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
         for h in hypotheses:
@@ -90,7 +60,6 @@ def test_rules_are_obeyed_and_log_probabilities_are_the_models_own(toy, name, se
 
 
 @every
-@few
 @given(seeds, st.lists(st.integers(0, 2), min_size=1, max_size=7), limits3, drawing)
 def test_results_do_not_depend_on_other_sentences_or_their_order(toy, name, seed, sentences, limits, options):
     step, rules = toy(seed), [ForbidTokens((BOS,))]
@@ -101,7 +70,8 @@ def test_results_do_not_depend_on_other_sentences_or_their_order(toy, name, seed
 
     for sentence, together in zip(sentences, found(sentences), strict=True):
         (alone,) = found([sentence])
-        assert [h.tokens for h in together] == [h.tokens for h in alone]
+        assert [(h.tokens, h.finished_by) for h in together] == [(h.tokens, h.finished_by) for h in alone]
+        assert [h.log_prob for h in together] == pytest.approx([h.log_prob for h in alone], abs=1e-5)
         assert [h.score for h in together] == pytest.approx([h.score for h in alone], abs=1e-5)
 
 
@@ -109,20 +79,16 @@ def test_results_do_not_depend_on_other_sentences_or_their_order(toy, name, seed
 def test_a_hypothesis_without_possible_tokens_does_not_stop_the_others(toy, name):
     step = toy(3)
     step.logits[0][:] = torch.tensor([-9.0, -9.0, 1.0, 1.0, 1.0])
-    found = run(step, build_strategy(name), [4, 4, 4], [ForbidTokens((BOS,)), OnlyAfterTwo()])
+    found = run(step, build_strategy(name), [4, 4, 4], [ForbidTokens((BOS,)), only_after_two])
     assert all(h.tokens[0] != 3 for hypotheses in found for h in hypotheses)
     assert all(hypotheses for hypotheses in found)
 
 
-class OnlyAfterTwo:
-    """Forbids every token after 3. Tokens 2 and 3 may only come first."""
-
-    def __call__(self, prefix, context):
-        allowed = (prefix[:, -1] != 3)[:, None].repeat(1, context.size)
-        allowed &= torch.tensor([False, False, True, True, False] if context.step == 0 else [True] * 3 + [False, True])
-        rows = torch.arange(prefix.size(0))
-        fond = Bias(rows, torch.full_like(rows, 2), torch.full(rows.shape, 0.5))
-        return Bias.join([Bias.only(allowed), fond])
+def only_after_two(prefix, context):
+    """Forbid every token after 3. Tokens 2 and 3 may only come first."""
+    allowed = (prefix[:, -1] != 3)[:, None].repeat(1, context.size)
+    allowed &= torch.tensor([False, False, True, True, False] if context.step == 0 else [True] * 3 + [False, True])
+    return Bias.join([Bias.only(allowed), Prefer(2, 0.5)(prefix, context)])
 
 
 @every
@@ -136,12 +102,16 @@ def test_an_error_in_one_line_is_raised_if_every_token_is_forbidden(toy, name):
 
 
 @every
-def test_a_nan_raises_with_its_sentence(toy, name):
-    step = toy(3)
-    step.logits[0][1] = math.nan
+def test_a_nan_raises_with_its_sentence_and_token(toy, name):
+    step, strategy = toy(3), build_strategy(name)
+    step.logits = [logits.index_fill(-1, torch.tensor([EOS]), -math.inf) for logits in step.logits]
+    step.logits[1][1] = math.nan
     with pytest.raises(SearchError) as error:
-        run(step, build_strategy(name), [4, 4, 4])
-    assert (error.value.sentence, error.value.token) == (1, 1)
+        run(step, strategy, [4, 4, 4])
+    assert str(error.value) == (
+        f"sentence 2, token 2: the head's logits of row {strategy.width} hold a NaN, an infinity or no finite number"
+    )
+    assert (error.value.sentence, error.value.token) == (1, 2)
 
 
 @every
@@ -153,7 +123,6 @@ def test_settings_that_a_strategy_reads_exist_and_are_accepted(name):
 
 
 @every
-@few
 @given(data=st.data())
 def test_settings_that_a_strategy_does_not_read_have_no_effect_and_are_refused(toy, name, data):
     strategy = build_strategy(name)
@@ -170,6 +139,35 @@ def test_settings_that_a_strategy_does_not_read_have_no_effect_and_are_refused(t
     readers = sorted(each for each in STRATEGIES if setting in type(build_strategy(each)).reads)
     assert str(error.value).startswith(f"decoding.{setting}: strategy '{name}' does not read it, expected ")
     assert all(f"'{reader}'" in str(error.value) for reader in readers)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam": 3, "nbest": 4}, "decoding.nbest: found 4, expected at most beam = 3"),
+        ({"strategy": "greedy", "nbest": 2}, "decoding.nbest: found 2, expected 1 for greedy search"),
+        ({"strategy": "sampling", "samples": 2, "nbest": 3}, "decoding.nbest: found 3, expected at most samples = 2"),
+        ({"strategy": "stochastic", "samples": 2, "nbest": 3}, "decoding.nbest: found 3, expected at most samples = 2"),
+        ({"strategy": "diverse", "beam": 4, "nbest": 5}, "decoding.nbest: found 5, expected at most beam = 4"),
+        ({"strategy": "diverse", "beam": 6, "groups": 4}, "decoding.groups: found 4, expected a divisor of beam = 6"),
+        ({"strategy": "diverse", "beam": 2, "groups": 4}, "decoding.groups: found 4, expected a divisor of beam = 2"),
+        ({"patience": 2.0}, "decoding.patience: found 2.0 with stop = 'optimal', expected stop = 'first'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_in_one_line(options, message):
+    with pytest.raises(SettingsError) as error:
+        strategy_from(DecodingSettings(**options))
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("build", [
+    lambda: BeamSearch(width=2, nbest=3),
+    lambda: DiverseBeam(group=BeamSearch(width=1), groups=2, nbest=3),
+    lambda: StochasticBeam(keys=torch.tensor([1]), width=2, nbest=3),
+])  # fmt: skip
+def test_nbest_above_the_width_raises_value_error(build):
+    with pytest.raises(ValueError, match=r"^nbest is 3, expected 1 to the width, 2$"):
+        build()
 
 
 def test_a_setting_of_another_strategy_is_refused_in_one_line():

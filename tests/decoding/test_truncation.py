@@ -4,13 +4,12 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.decoding.searching import seeds
 
 from translume.decoding.sampling import Truncation, epsilon, eta, min_p, top_k, top_p
 
-few = settings(deadline=None, max_examples=60)
-seeds = st.integers(0, 10**6)
 sizes = st.sampled_from([1, 2, 7, 31, 33, 257, 1031])
 sharpness = st.sampled_from([0.0, 0.1, 1.0, 3.0, 20.0])
 ALL = {
@@ -52,7 +51,6 @@ def by_definition(name, row, value):
 
 
 @pytest.mark.parametrize("name", ALL)
-@few
 @given(seeds, sizes, sharpness, st.data())
 def test_each_truncation_keeps_the_tokens_of_its_definition(name, seed, size, sharpness, data):
     function, values = ALL[name]
@@ -69,7 +67,6 @@ def test_each_truncation_keeps_the_tokens_of_its_definition(name, seed, size, sh
         assert found
 
 
-@few
 @given(seeds, sizes, sharpness, st.integers(0, 9), st.data())
 def test_combined_truncations_keep_the_intersection_with_a_likeliest_token(seed, size, sharpness, used, data):
     log_probs = draw(seed, size, sharpness, quantum=0.5)
@@ -111,7 +108,6 @@ def test_truncations_worked_by_hand():
     assert eta(log_probs, 0.16).tolist() == [[True, True, False, True, True]]
 
 
-@few
 @given(seeds, sharpness, st.floats(0.05, 0.95))
 def test_results_equal_those_of_transformers(seed, sharpness, p):
     transformers = pytest.importorskip("transformers")

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.decoding.searching import beams, lists_of_rules, samplings
 
 from translume.checkpoint import build_model
 from translume.config import CopySettings, ModelSettings, SoftmaxSettings
@@ -26,7 +27,6 @@ from translume.decoding import (
     LengthPenalty,
     MinimumLength,
     NoRepeatNgram,
-    OnlyTokens,
     PromptedState,
     PromptedStep,
     RepetitionPenalty,
@@ -34,11 +34,10 @@ from translume.decoding import (
     SearchError,
     Spellings,
     TextPrefix,
-    Truncation,
     search,
 )
 from translume.engine import Choice, Engine
-from translume.engine.copying import CopyKernels
+from translume.engine.logits import CopyKernels
 from translume.engine.packing import NativeLinear, packed_as
 from translume.engine.probe import NATIVE as PACKINGS
 from translume.errors import SettingsError
@@ -52,11 +51,6 @@ WIDE = {"width": 32, "attention_heads": 2, "feed_forward": 48, "encoder_layers":
 NATIVE = {"decoder 32×48, 2 heads, 2 layers": "native"}
 pytestmark = pytest.mark.skipif(not has_kernels(), reason="no kernels")
 
-penalties = st.builds(
-    LengthPenalty, form=st.sampled_from(["power", "gnmt"]), exponent=st.sampled_from([0.0, 0.6, 1.0, 1.7, -0.5])
-)
-
-
 LETTERS = random.Random(5)
 SPELLED = [b"", b"", b"", *("".join(LETTERS.choices("ab é", k=LETTERS.randint(1, 4))).encode() for _ in range(520))]
 SPELLINGS = Spellings(SPELLED)
@@ -67,41 +61,15 @@ def banned(*phrases):
     return BannedPhrases(SPELLED, phrases, str.isalpha)
 
 
-@st.composite
-def rule_lists(draw):
-    """Rules of some kinds, in any order."""
-    kinds = [
-        st.builds(ForbidTokens, st.just((0, 1))),
-        st.builds(MinimumLength, st.integers(0, 30)),
-        st.builds(NoRepeatNgram, st.integers(1, 4)),
-        st.builds(RepetitionPenalty, st.sampled_from([1.0, 1.1, 3.0, 1e6])),
-        st.builds(OnlyTokens, st.sets(st.integers(3, 522), min_size=1, max_size=90)),
-        st.sampled_from([("a",), ("ab", "é"), ("a b", "ba", "bbé")]).map(lambda phrases: banned(*phrases)),
-        st.builds(
-            TextPrefix,
-            st.just(SPELLINGS),
-            st.text("ab é", min_size=1, max_size=12).map(str.encode),
-            st.lists(st.booleans(), min_size=5, max_size=5),
-        ),
-    ]
-    return [draw(kind) for kind in draw(st.lists(st.sampled_from(kinds), unique_by=id, max_size=len(kinds)))]
-
-
-@st.composite
-def strategies(draw, covered=False):
-    width, penalty = draw(st.integers(1, 5)), draw(penalties)
-    coverage = Coverage(weight=draw(st.sampled_from([0.2, 3.0]))) if covered and draw(st.booleans()) else None
-    if width == 1:
-        return Greedy(length_penalty=penalty, coverage=coverage)
-    stop = draw(st.sampled_from(["optimal", "first"]))
-    return BeamSearch(
-        width=width,
-        nbest=draw(st.integers(1, width)),
-        length_penalty=penalty,
-        coverage=coverage,
-        stop=stop,
-        patience=draw(st.sampled_from([0.3, 1.0, 2.5])) if stop == "first" else 1.0,
-    )
+TEXT_RULES = [
+    st.sampled_from([("a",), ("ab", "é"), ("a b", "ba", "bbé")]).map(lambda phrases: banned(*phrases)),
+    st.builds(
+        TextPrefix,
+        st.just(SPELLINGS),
+        st.text("ab é", min_size=1, max_size=12).map(str.encode),
+        st.lists(st.booleans(), min_size=5, max_size=5),
+    ),
+]
 
 
 def kernels_only(model, engine, dtype):
@@ -123,7 +91,7 @@ def large_vocabulary():
         model.head.weight.mul_(3.0)
         model.head.weight[300:511] = model.head.weight[3:214]
         model.head.bias[300:511] = model.head.bias[3:214]
-    return model, Engine(model, Choice("fp32", NATIVE))
+    return model, kernels_only(model, Engine(model, Choice("fp32", NATIVE)), "fp32")
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +106,7 @@ def copying():
         model.head.gate.weight.normal_()
         model.head.gate.bias.zero_()
         model.head.copied[:] = torch.tensor([-1, -1, 2, 522, 5, 5, -1, 300, 128, 127, 6, 7, 3, 3, 4, 200, -1])
-    return model, Engine(model, Choice("fp32", NATIVE))
+    return model, kernels_only(model, Engine(model, Choice("fp32", NATIVE)), "fp32")
 
 
 @pytest.fixture(scope="module", params=["softmax", "copy"])
@@ -165,32 +133,12 @@ def kernel_search(engine, state, words, steps=1 << 30):
     return [whole.hypotheses(number) for number in numbers]
 
 
-@st.composite
-def samplings(draw):
-    """Sampling with all truncations, of which none or some are on."""
-    return Sampling(
-        keys=torch.tensor(draw(st.lists(st.integers(0, 2**63 - 1), min_size=5, max_size=5))),
-        width=(width := draw(st.integers(1, 4))),
-        nbest=draw(st.integers(1, width)),
-        seed=draw(st.integers(-9, 2**64)),
-        temperature=draw(st.sampled_from([1.0, 1.0, 0.3, 1.7])),
-        truncation=Truncation(
-            top_k=draw(st.sampled_from([0, 0, 1, 5, 300, 600])),
-            top_p=draw(st.sampled_from([1.0, 1.0, 0.9, 0.3])),
-            min_p=draw(st.sampled_from([0.0, 0.0, 0.1])),
-            epsilon=draw(st.sampled_from([0.0, 0.0, 3e-3])),
-            eta=draw(st.sampled_from([0.0, 0.0, 3e-3])),
-        ),
-        length_penalty=draw(penalties),
-    )
-
-
 limits_of_five = st.lists(st.integers(1, 71), min_size=5, max_size=5)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
 @settings(max_examples=5)
-@given(strategy=strategies(), limits=limits_of_five, seed=st.integers(0, 99), steps=st.sampled_from([1, 7, 99]))
+@given(strategy=beams(), limits=limits_of_five, seed=st.integers(0, 99), steps=st.sampled_from([1, 7, 99]))
 def test_the_kernels_search_equals_the_decoding_loop(fresh, whole, sources, dtype, strategy, limits, seed, steps):
     if dtype == "int8" and not kernels().int8:
         pytest.skip("this processor has no int8 products")
@@ -204,7 +152,7 @@ def test_the_kernels_search_equals_the_decoding_loop(fresh, whole, sources, dtyp
 
 @settings(max_examples=10)
 @given(
-    strategy=strategies(),
+    strategy=beams(),
     limits=limits_of_five,
     seed=st.integers(0, 999),
     forbidden=st.sets(st.integers(3, 522), max_size=3),
@@ -213,8 +161,7 @@ def test_the_kernels_search_equals_the_decoding_loop(fresh, whole, sources, dtyp
 def test_ties_are_ordered_as_in_the_decoding_loop(
     large_vocabulary, sources, strategy, limits, seed, forbidden, shortest
 ):
-    model, engine = large_vocabulary
-    engine = kernels_only(model, engine, "fp32")
+    _, engine = large_vocabulary
     words = search_options(strategy, limits, [ForbidTokens(tuple(forbidden)), MinimumLength(shortest)])
     source, mask = sources(*LENGTHS, seed=seed)
     wanted = search(engine.step, engine.start(source, mask), **words)
@@ -223,17 +170,16 @@ def test_ties_are_ordered_as_in_the_decoding_loop(
 
 @settings(max_examples=25)
 @given(
-    strategy=strategies(covered=True) | samplings(),
+    strategy=beams(coverages=(None, Coverage(weight=0.2), Coverage(weight=3.0))) | samplings(),
     limits=limits_of_five,
     seed=st.integers(0, 999),
-    rules=rule_lists(),
+    rules=lists_of_rules(*TEXT_RULES),
     short=st.booleans(),
 )
 def test_every_rule_has_the_same_effect_as_in_the_decoding_loop(
     searched, sources, strategy, limits, seed, rules, short
 ):
-    model, engine = searched
-    engine = kernels_only(model, engine, "fp32")
+    _, engine = searched
     start = engine.start if strategy.coverage is None else engine.start_with_attention
     words = search_options(strategy, limits, rules)
     source, mask = sources(*((5, 2, 9, 3, 7) if short else LENGTHS), seed=seed)
@@ -246,11 +192,10 @@ def test_every_rule_has_the_same_effect_as_in_the_decoding_loop(
 
 
 @settings(max_examples=10)
-@given(strategy=strategies(), seed=st.integers(0, 99), some=st.sets(st.integers(0, 4), min_size=1))
+@given(strategy=beams(), seed=st.integers(0, 99), some=st.sets(st.integers(0, 4), min_size=1))
 def test_a_sentence_has_the_same_result_alone_and_in_a_batch(searched, sources, strategy, seed, some):
     assume(len(some) > 1)
-    model, engine = searched
-    engine = kernels_only(model, engine, "fp32")
+    _, engine = searched
     source, mask = sources(*LENGTHS, seed=seed)
     chosen, limits = torch.tensor(sorted(some)), [23, 41, 5, 71, 12]
     words = search_options(strategy, [limits[number] for number in chosen.tolist()])
@@ -264,7 +209,7 @@ def test_a_sentence_has_the_same_result_alone_and_in_a_batch(searched, sources, 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
 @settings(max_examples=4)
-@given(strategy=strategies(), seed=st.integers(0, 99))
+@given(strategy=beams(), seed=st.integers(0, 99))
 def test_the_decoding_loop_gives_the_same_result_alone_and_in_a_batch(fresh, whole, sources, dtype, strategy, seed):
     if dtype == "int8" and not kernels().int8:
         pytest.skip("this processor has no int8 products")
@@ -280,7 +225,7 @@ def test_the_decoding_loop_gives_the_same_result_alone_and_in_a_batch(fresh, who
 
 @settings(max_examples=8)
 @given(
-    strategy=strategies(),
+    strategy=beams(),
     seed=st.integers(0, 99),
     waits=st.lists(st.integers(0, 9), min_size=5, max_size=5),
     prompt=st.integers(0, 3),
@@ -290,8 +235,7 @@ def test_a_sentence_that_enters_a_running_search_has_the_same_result(
     searched, sources, strategy, seed, waits, prompt, removed
 ):
     """Each sentence enters some steps after the one before; one is removed before the last enters."""
-    model, engine = searched
-    engine = kernels_only(model, engine, "fp32")
+    _, engine = searched
     (source, mask), limits = sources(*LENGTHS, seed=seed), [23, 41, 5, 71, 12]
     prompts = torch.cat([torch.ones(5, 1, dtype=torch.long), source[:, :1].expand(-1, prompt)], 1)
     found, running = {}, None
@@ -334,8 +278,7 @@ def test_copies_have_the_probabilities_of_the_plain_model(copying, sources):
 
 
 def test_a_nan_in_the_memory_ends_the_search_of_its_sentence_only(copying, sources):
-    model, engine = copying
-    engine = kernels_only(model, engine, "fp32")
+    _, engine = copying
     source, mask = sources(*LENGTHS)
     words = search_options(BeamSearch(width=3), [7] * 5)
     state = engine.start(source, mask)
@@ -368,7 +311,7 @@ def test_sources_read_in_one_call_have_the_keys_and_values_of_torch(large_vocabu
     assert alone.cross[:, 0, :, :3].equal(found.cross[:, 3, :, :3])
 
 
-def test_sources_that_begin_later_or_have_unknown_ids_are_left_to_torch(large_vocabulary, sources):
+def test_no_sources_and_those_that_begin_later_or_have_unknown_ids_are_left_to_torch(large_vocabulary, sources):
     _, engine = large_vocabulary
     source, mask = sources(5, 4)
     assert engine._sources.read(source, mask) is not None
@@ -379,10 +322,6 @@ def test_sources_that_begin_later_or_have_unknown_ids_are_left_to_torch(large_vo
         with pytest.raises(IndexError, match="index out of range"):
             engine.start(source, mask)
     assert engine._sources.read(*sources(80)) is None
-
-
-def test_a_batch_of_no_sources_is_left_to_torch(large_vocabulary):
-    _, engine = large_vocabulary
     nothing = torch.zeros(0, 3, dtype=torch.long)
     assert engine._sources.read(nothing, nothing.bool()) is None
     assert engine.start(nothing, nothing.bool()).cache.cross.numel() == 0
@@ -403,7 +342,7 @@ def test_an_idle_search_does_not_keep_the_weights_of_an_engine(large_vocabulary,
 
 
 def test_searches_in_several_threads_share_the_weights_and_give_the_same_results(large_vocabulary, sources):
-    engine = kernels_only(*large_vocabulary, "fp32")
+    _, engine = large_vocabulary
     source, mask = sources(*LENGTHS)
     rules = [BannedPhrases(SPELLED, ("a b",), str.isalpha), NoRepeatNgram(2), RepetitionPenalty(1.2)]
     limits = [41, 17, 3, 29, 1]
@@ -426,7 +365,6 @@ def test_searches_in_several_threads_share_the_weights_and_give_the_same_results
 
 def test_the_engine_reports_the_attention_of_the_plain_model(large_vocabulary, sources):
     model, engine = large_vocabulary
-    engine = kernels_only(model, engine, "fp32")
     source, mask = sources(5, 3)
     prefix = torch.tensor([[1, 7, 9], [1, 4, 4]])
     wanted = model.step(prefix, model.start_with_attention(source, mask))[1]
@@ -452,7 +390,6 @@ def test_the_attention_of_pooled_segments_has_a_column_for_each_segment(make, so
 
 def test_unsupported_searches_are_left_to_the_decoding_loop(large_vocabulary, sources):
     model, engine = large_vocabulary
-    engine = kernels_only(model, engine, "fp32")
     state = engine.start(*sources(3))
     for strategy in (
         BeamSearch(width=2, coverage=Coverage(weight=0.2)),
@@ -469,13 +406,13 @@ def test_unsupported_searches_are_left_to_the_decoding_loop(large_vocabulary, so
         [TextPrefix(SPELLINGS, b"ababab", [True])],
     ):
         assert complete_search(engine, state, **search_options(Greedy(), [1], rules)) is None
-    engine.head = packed_as("fp32", model.head.weight, model.head.bias)
-    assert complete_search(engine, state, **search_options(Greedy(), [5])) is None
+    plain = copy.copy(engine)
+    plain.head = packed_as("fp32", model.head.weight, model.head.bias)
+    assert complete_search(plain, state, **search_options(Greedy(), [5])) is None
 
 
 def test_searches_out_of_bounds_are_left_to_the_decoding_loop(large_vocabulary, sources):
     model, engine = large_vocabulary
-    engine = kernels_only(model, engine, "fp32")
 
     def left(state, limits, engine=engine):
         return complete_search(engine, state, **search_options(Greedy(), limits)) is None
@@ -497,8 +434,7 @@ def test_searches_out_of_bounds_are_left_to_the_decoding_loop(large_vocabulary, 
 
 @pytest.mark.parametrize("beam", [{}, {"nbest": 3, "stop": "first"}], ids=["greedy", "beam"])
 def test_a_hypothesis_with_an_infinite_score_is_found(large_vocabulary, sources, beam):
-    model, engine = large_vocabulary
-    engine = kernels_only(model, engine, "fp32")
+    _, engine = large_vocabulary
     steep = LengthPenalty(exponent=-40.0)
     strategy = BeamSearch(width=3, length_penalty=steep, **beam) if beam else Greedy(length_penalty=steep)
     words = search_options(strategy, [13, 41], [MinimumLength(99)])

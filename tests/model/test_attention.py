@@ -6,13 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from translume.model.attention import (
-    AttentionOptions,
-    attend,
-    attention_weights,
-    packed_attention,
-    rotate,
-)
+from translume.model.attention import AttentionOptions, attend, attention_weights, packed_attention, rotate
 from translume.model.layout import Layout
 from translume.model.positions import AttentionPositions, rotation
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from translume.model import StaleStateError
@@ -74,6 +74,7 @@ def test_padding_changes_nothing(make, make_inputs, changes):
         torch.testing.assert_close(model.score(*alone)[0], model.score(*args)[row, :target], **CLOSE)
 
 
+@settings(max_examples=13)
 @given(pieces=st.lists(st.integers(1, 3), min_size=1, max_size=5), variant=st.sampled_from(VARIANTS[:4] + SSRU))
 @torch.no_grad()
 def test_any_split_of_the_target_gives_the_same_hidden_states(make, make_inputs, pieces, variant):
@@ -89,6 +90,7 @@ def test_any_split_of_the_target_gives_the_same_hidden_states(make, make_inputs,
 
 
 @pytest.mark.parametrize("mixing", ["attention", "ssru"])
+@settings(max_examples=11)
 @given(data=st.data(), steps=st.integers(1, 4))
 @torch.no_grad()
 def test_selecting_rows_commutes_with_stepping(make, make_inputs, mixing, data, steps):

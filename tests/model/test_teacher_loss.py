@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from translume.belief import Logits
@@ -97,6 +97,7 @@ def test_a_teacher_equal_to_the_student_gives_no_loss_and_no_gradient(kind):
     assert max(float(each.grad.abs().max()) for each in student.parameters() if each.grad is not None) < 1e-9
 
 
+@settings(max_examples=9)
 @given(chunk=st.integers(1, 13), seed=st.integers(0, 99), share=st.sampled_from([0.3, 1.0]))
 def test_blending_teacher_targets_in_the_softmax_equals_a_separate_term(chunk, seed, share):
     student, teacher = network(SoftmaxSettings(bias=True), seed), network(SoftmaxSettings(), seed + 1).eval()
@@ -113,6 +114,7 @@ def test_blending_teacher_targets_in_the_softmax_equals_a_separate_term(chunk, s
         torch.testing.assert_close(own, by_beliefs)
 
 
+@settings(max_examples=9)
 @given(chunk=st.integers(1, 13), seed=st.integers(0, 99))
 def test_the_divergence_is_the_same_for_any_chunk_size(chunk, seed):
     torch.manual_seed(seed)

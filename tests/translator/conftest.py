@@ -1,4 +1,4 @@
-"""Fixtures: small translators with random weights, which return a hypothesis for every text."""
+"""Small translators with random weights, which return a hypothesis for every text."""
 
 from collections.abc import Callable
 
@@ -7,42 +7,42 @@ import torch
 
 from translume.checkpoint import Checkpoint, build_model
 from translume.config import Config, DataSettings, ModelSettings, SoftmaxSettings, TokenizerSettings
-from translume.text import train_tokenizer
+from translume.text import Tokenizer, train_tokenizer
 from translume.translator import Translator
 
 ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
+
+
+def untrained(
+    source: Tokenizer, target: Tokenizer, *options: str, seed: int = 5, data: DataSettings | None = None, **changes
+) -> Translator:
+    """Return a translator by [decoding] options and changed [model]. Large weights make end of sentence likely."""
+    values = {"width": 22, "feed_forward": 29, "encoder_layers": 1, "decoder_layers": 1, "attention_heads": 11}
+    model = ModelSettings(**{**values, **changes})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = build_model(model, len(source), len(target)).eval()
+        for parameter in network.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    config = Config(model=model, data=data or DataSettings()).change(*options)
+    return Translator(Checkpoint(config=config, model=network, source_tokenizer=source, target_tokenizer=target))
 
 
 @pytest.fixture(scope="session")
 def make() -> Callable[..., Translator]:
     """Return translators from English to German by [decoding] options and longest source.
 
-    Only lines that are too long are split. Large weights make end of sentence likely.
+    Only lines that are too long are split.
     """
+    source = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [ALPHABET])
+    of_bytes = train_tokenizer(TokenizerSettings(kind="byte"), [])
+    data = DataSettings(source_language="en", target_language="de")
 
     def build(*options: str, max_positions: int = 41, shared: bool = True, seed: int = 3) -> Translator:
-        source = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [ALPHABET])
-        target = source
-        if not shared:
-            target = train_tokenizer(TokenizerSettings(kind="byte"), [])
-        head = SoftmaxSettings(tie="all" if shared else "target")
-        model = ModelSettings(
-            width=22,
-            feed_forward=29,
-            encoder_layers=2,
-            decoder_layers=1,
-            attention_heads=11,
-            max_positions=max_positions,
-            head=head,
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network = build_model(model, len(source), len(target)).eval()
-            for parameter in network.parameters():
-                parameter.data += 0.3 * torch.randn_like(parameter)
-        data = DataSettings(source_language="en", target_language="de")
-        config = Config(model=model, data=data).change("decoding.split=never", *options)
-        return Translator(Checkpoint(config=config, model=network, source_tokenizer=source, target_tokenizer=target))
+        return untrained(
+            source, source if shared else of_bytes, "decoding.split=never", *options, seed=seed, data=data,
+            encoder_layers=2, max_positions=max_positions, head=SoftmaxSettings(tie="all" if shared else "target"),
+        )  # fmt: skip
 
     return build
 

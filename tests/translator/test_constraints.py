@@ -5,12 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from translume.checkpoint import Checkpoint, build_model
-from translume.config import Config, DecodingSettings, ModelSettings, TokenizerSettings
+from translume.config import DecodingSettings, TokenizerSettings
 from translume.errors import DataError, SettingsError, TranslationError
 from translume.text import Tokenizer, train_tokenizer
 from translume.translator import Translator
@@ -23,6 +21,8 @@ from translume.translator.constraints import (
     unmet_constraints,
     words_of,
 )
+
+from .conftest import untrained
 
 Make = Callable[..., Translator]
 TEXTS = ["der mann und die mannschaft", "ein haus, zwei häuser. 12 und 1234", "漢字 und かな sind schrift-zeichen!"]
@@ -40,12 +40,8 @@ def tokenizers() -> dict[str, Tokenizer]:
     sizes = {"byte": 259, "character": 331, "word": 331, "wordpiece": 101}
     return {
         kind: train_tokenizer(
-            TokenizerSettings.model_validate(
-                {
-                    "kind": kind,
-                    "size": sizes.get(kind, 347),
-                    "unknown": "token" if kind == "wordpiece" else "bytes",
-                }
+            TokenizerSettings(
+                kind=kind, size=sizes.get(kind, 347), unknown="token" if kind == "wordpiece" else "bytes"
             ),
             TEXTS * 3,
         )
@@ -56,25 +52,8 @@ def tokenizers() -> dict[str, Tokenizer]:
 @pytest.fixture(scope="module")
 def models(tokenizers: dict[str, Tokenizer]) -> dict[str, Translator]:
     """Return a translator with random weights for every kind of vocabulary."""
-    found = {}
-    for kind, tokenizer in tokenizers.items():
-        model = ModelSettings(
-            width=22, feed_forward=29, encoder_layers=1, decoder_layers=1, attention_heads=11, max_positions=97
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(5)
-            network = build_model(model, len(tokenizer), len(tokenizer)).eval()
-            for parameter in network.parameters():
-                parameter.data += 0.3 * torch.randn_like(parameter)
-        found[kind] = Translator(
-            Checkpoint(
-                config=Config(model=model).change("decoding.beam=3", "decoding.max_length_extra=29"),
-                model=network,
-                source_tokenizer=tokenizer,
-                target_tokenizer=tokenizer,
-            )
-        )
-    return found
+    options = "decoding.beam=3", "decoding.max_length_extra=29"
+    return {kind: untrained(each, each, *options, max_positions=97) for kind, each in tokenizers.items()}
 
 
 @settings(deadline=None, max_examples=15)

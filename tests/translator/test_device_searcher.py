@@ -18,16 +18,7 @@ from translume.translator.loading import ComputeOptions, describe_engine, with_e
 from translume.translator.planning import Line, LineError, bucketed_batches
 from translume.translator.search import describe_device_search
 
-LINES = [
-    "ab c.",
-    "",
-    "the",
-    "a long line. it is split up.",
-    "x. y! z?",
-    "the",
-    "zyx",
-    " ",
-]
+LINES = ["ab c.", "", "the", "a long line. it is split up.", "x. y! z?", "the", "zyx", " "]
 SETTINGS = [
     {"strategy": "greedy"},
     {"strategy": "beam", "beam": 4, "nbest": 3, "min_length": 2},

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from translume import trace
-from translume.checkpoint import Checkpoint, build_model
-from translume.config import Config, DataSettings, ModelSettings, TokenizerSettings
+from translume.config import DataSettings, TokenizerSettings
 from translume.errors import DataError, SettingsError
 from translume.inspection import record_beam
 from translume.text import Tokenizer, train_tokenizer
 from translume.translator import Translator
+
+from .conftest import untrained
 
 TEXT = "hello there."
 LANGUAGES = ("en", "de", "fr")
@@ -30,18 +31,10 @@ def build() -> Callable[..., Translator]:
 
     def made(tags: str, *options: str, data: DataSettings | None = None) -> Translator:
         pieces = tokenizer() if tags != "none" else tokenizer(())
-        model = ModelSettings(
-            width=22, feed_forward=29, encoder_layers=2, decoder_layers=2, attention_heads=11, max_positions=41
-        ).model_copy(update={"language_tags": tags})
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            network = build_model(model, len(pieces), len(pieces)).eval()
-            for parameter in network.parameters():
-                parameter.data += 0.3 * torch.randn_like(parameter)
-        config = Config(model=model, data=data or DataSettings()).change(
-            "decoding.beam=3", "decoding.max_length=7", *options
-        )
-        return Translator(Checkpoint(config=config, model=network, source_tokenizer=pieces, target_tokenizer=pieces))
+        return untrained(
+            pieces, pieces, "decoding.beam=3", "decoding.max_length=7", *options, seed=3, data=data, encoder_layers=2,
+            decoder_layers=2, max_positions=41, language_tags=tags,
+        )  # fmt: skip
 
     return made
 
@@ -131,10 +124,7 @@ def test_a_damaged_tag_is_an_error() -> None:
     ("given", "message"),
     [
         ({"to": "fra"}, "decoding.to: found 'fra'; did you mean 'fr'?"),
-        (
-            {"to": "zh"},
-            "decoding.to: found 'zh'; the model translates en→de, en→fr, de→en, de→fr, fr→en, fr→de",
-        ),
+        ({"to": "zh"}, "decoding.to: found 'zh'; the model translates en→de, en→fr, de→en, de→fr, fr→en, fr→de"),
         ({"from_": "en"}, "decoding.to: empty, expected one of the model's languages (--to): en, de, fr"),
         (
             {"to": "de", "from_": "de"},

@@ -54,11 +54,7 @@ def with_facts(translator: Translator, share: float | None, source: str = "en", 
     ],
 )
 def test_which_lines_are_translated_sentence_by_sentence(
-    make: Make,
-    split: Literal["auto", "always", "never"],
-    share: float | None,
-    languages: tuple[str, str],
-    splits: bool,
+    make: Make, split: Literal["auto", "always", "never"], share: float | None, languages: tuple[str, str], splits: bool
 ) -> None:
     translator = with_facts(make("decoding.strategy=greedy"), share, *languages)
     found = str(translator.translate(TEXT, split=split))

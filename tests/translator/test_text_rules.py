@@ -8,13 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from translume.checkpoint import Checkpoint, build_model
-from translume.config import Config, DecodingSettings, ModelSettings, ShortlistSettings, SoftmaxSettings
+from translume.config import DecodingSettings, ShortlistSettings, SoftmaxSettings
 from translume.config import TokenizerSettings as Kind
 from translume.errors import DataError, SettingsError, TranslationError
 from translume.text import train_tokenizer
 from translume.translator import Translator
 from translume.translator.constraints import word_character
+
+from .conftest import untrained
 
 CORPUS = [
     "ein mann geht mit einem hund über die straße .",
@@ -43,26 +44,13 @@ def translator_of(kind: str) -> Translator:
     if kind not in _made:
         tokenizer = train_tokenizer(KINDS[kind], CORPUS)
         head = SoftmaxSettings(tie="all", bias=True)
-        model = ModelSettings(
-            width=22,
-            feed_forward=29,
-            encoder_layers=1,
-            decoder_layers=1,
-            attention_heads=2,
-            max_positions=97,
-            head=head,
+        made = untrained(
+            tokenizer, tokenizer, "decoding.max_length_extra=5", attention_heads=2, max_positions=97, head=head
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(5)
-            network = build_model(model, len(tokenizer), len(tokenizer)).eval()
-            for parameter in network.parameters():
-                parameter.data += 0.3 * torch.randn_like(parameter)
         # Without this, most output would be bytes that are not valid text.
         bytes_ = [id_ for id_, each in enumerate(tokenizer.spellings) if len(each) == 1 and each not in ASCII]
-        network.head.bias.data[bytes_] = -30.0
-        config = Config(model=model).change("decoding.max_length_extra=5")
-        made = Checkpoint(config=config, model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
-        _made[kind] = Translator(made)
+        made.checkpoint.model.head.bias.data[bytes_] = -30.0
+        _made[kind] = made
     return _made[kind]
 
 
@@ -214,16 +202,12 @@ def test_bans_can_be_listed_in_the_settings_or_in_a_file(tmp_path: Path) -> None
 def test_a_prefix_outside_a_shortlist_gives_a_one_line_error() -> None:
     tokenizer = train_tokenizer(KINDS["word"], CORPUS)
     head = ShortlistSettings(frequent=3, candidates=1)
-    model = ModelSettings(
-        width=22, feed_forward=29, encoder_layers=1, decoder_layers=1, attention_heads=2, max_positions=97, head=head
-    )
-    network = build_model(model, len(tokenizer), len(tokenizer)).eval()
-    network.head.always.copy_(torch.tensor([tokenizer.specials.eos, 7, 8, 9], dtype=torch.int32))
-    made = Checkpoint(config=Config(model=model), model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
+    made = untrained(tokenizer, tokenizer, attention_heads=2, max_positions=97, head=head)
+    made.checkpoint.model.head.always.copy_(torch.tensor([tokenizer.specials.eos, 7, 8, 9], dtype=torch.int32))
     listed = {7, 8, 9}
     off = next(word for word in " ".join(CORPUS).split() if not listed & set(tokenizer.encode(word)))
     with pytest.raises(TranslationError) as error:
-        Translator(made).translate("zwei", settings=chosen("beam", prefix=off))
+        made.translate("zwei", settings=chosen("beam", prefix=off))
     assert str(error.value) == (
         "text: token 1: every next token is impossible or forbidden, expected one that is neither "
         "(rules: ForbidTokens, TextPrefix); model.head.kind = 'shortlist' holds most tokens for impossible, "

@@ -19,28 +19,15 @@ def test_every_token_is_scored_once_with_its_pair_and_position(make, rows, max_t
     pairs = [ScoredPair(place="", source=source, target=target) for source, target in PAIRS]
     found = list(beliefs_of_pairs(translator.checkpoint, pairs, max_tokens, rows))
     assert all(judged.belief.rows == len(judged.labels) <= rows for judged in found)
-    which, places, labels, log_probs = (
-        torch.cat(each).tolist()
-        for each in zip(
-            *(
-                (judged.pairs, judged.places, judged.labels, judged.belief.log_prob_of(judged.labels[:, None])[:, 0])
-                for judged in found
-            ),
-            strict=True,
-        )
-    )
-    tokenizer = translator.checkpoint.target_tokenizer
-    wanted = {
-        (pair, place): (id_, log_prob)
-        for pair, (source, target) in enumerate(PAIRS)
-        for place, (id_, log_prob) in enumerate(
-            zip(
-                [*tokenizer.encode(target), tokenizer.specials.eos],
-                translator.score(source, target).token_log_probs,
-                strict=True,
-            )
-        )
-    }
+    columns = [
+        (each.pairs, each.places, each.labels, each.belief.log_prob_of(each.labels[:, None])[:, 0]) for each in found
+    ]
+    which, places, labels, log_probs = (torch.cat(each).tolist() for each in zip(*columns, strict=True))
+    tokenizer, wanted = translator.checkpoint.target_tokenizer, {}
+    for pair, (source, target) in enumerate(PAIRS):
+        ids = [*tokenizer.encode(target), tokenizer.specials.eos]
+        for place, scored in enumerate(zip(ids, translator.score(source, target).token_log_probs, strict=True)):
+            wanted[pair, place] = scored
     assert len(which) == len(wanted)
     for pair, place, id_, log_prob in zip(which, places, labels, log_probs, strict=True):
         assert wanted[pair, place] == (id_, pytest.approx(log_prob, abs=1e-5))

@@ -81,13 +81,8 @@ def test_forced_decoding_reproduces_every_score(translator: Translator, texts: l
     for (_, hypothesis), score in zip(pairs, translator.score_all(pairs), strict=True):
         assert score.log_prob == pytest.approx(hypothesis.log_prob, abs=TOLERANCE)
         assert score.tokens == hypothesis.tokens
-        assert len(score.token_log_probs) == len(score.tokens)
+        assert score.token_log_probs == pytest.approx(hypothesis.token_log_probs, abs=TOLERANCE)
         assert math.fsum(score.token_log_probs) == pytest.approx(score.log_prob)
-
-
-@given(text=written)
-def test_greedy_search_and_a_beam_of_one_agree(translator: Translator, text: str) -> None:
-    assert translator.translate(text, beam=1) == translator.translate(text, strategy="greedy")
 
 
 @given(texts=st.lists(written, min_size=1, max_size=5))
@@ -194,13 +189,8 @@ def test_options_override_single_settings(translator: Translator) -> None:
     ("options", "message"),
     [
         ({"nbest": 4}, "decoding.nbest: found 4, expected at most beam = 3"),
-        ({"nbest": 2, "strategy": "greedy"}, "decoding.nbest: found 2, expected 1 for greedy search"),
         ({"beam": 0}, "decoding.beam: found 0, expected greater than or equal to 1"),
         ({"strategy": "beem"}, "decoding.strategy: found 'beem'; did you mean 'beam'?"),
-        (
-            {"strategy": "greedy", "beam": 5},
-            "decoding.beam: strategy 'greedy' does not read it, expected 'beam' or 'diverse'",
-        ),
         (
             {"temperature": 0.5},
             "decoding.temperature: strategy 'beam' does not read it, expected 'sampling' or 'stochastic'",
@@ -261,13 +251,6 @@ def test_results_convert_to_json(translator: Translator) -> None:
     fields = ["text", "tokens", "log_prob", "token_log_probs", "score", "finished_by", "terms"]
     assert list(found["hypotheses"][0]) == fields
     assert list(translator.score("a", "b").to_dict()) == ["log_prob", "tokens", "token_log_probs", "warnings"]
-
-
-def test_token_log_probabilities_equal_those_of_forced_decoding(translator: Translator) -> None:
-    for hypothesis in translator.translate("abc de", beam=3, nbest=3).hypotheses:
-        assert sum(hypothesis.token_log_probs) == pytest.approx(hypothesis.log_prob, abs=1e-4)
-        forced = translator.score("abc de", hypothesis)
-        assert hypothesis.token_log_probs == pytest.approx(forced.token_log_probs, abs=1e-4)
 
 
 def test_a_score_is_computed_from_its_terms(translator: Translator) -> None:

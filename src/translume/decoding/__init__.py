@@ -15,7 +15,6 @@ from translume.decoding.loop import (
     runs_searches,
     search,
 )
-from translume.decoding.prompt import PromptedState, PromptedStep
 from translume.decoding.rules import (
     AfterTokens,
     ForbidFirst,
@@ -27,15 +26,23 @@ from translume.decoding.rules import (
     RepetitionPenalty,
     Rule,
     RuleContext,
+    TimesInPairs,
 )
 from translume.decoding.sampling import Sampling, Truncation
 from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.decoding.stable_prefix import SearchObserver, StablePrefix
-from translume.decoding.step import AttentionState, AttentionStepper, SearchState, Step, Stepper
+from translume.decoding.step import (
+    AttentionState,
+    AttentionStepper,
+    PromptedState,
+    PromptedStep,
+    SearchState,
+    Step,
+    Stepper,
+)
 from translume.decoding.stochastic_beam import StochasticBeam
 from translume.decoding.strategy import Strategy, makes_draws, resolve_strategy, strategy_from
 from translume.decoding.text_rules import BannedPhrases, Spellings, TextPrefix
-from translume.decoding.times import TimesInPairs
 from translume.decoding.used_distribution import Reshaped, Tempered, Unsmoothed, reshaped
 
 __all__ = [

@@ -1,5 +1,6 @@
 """Data structures of a search: beams, candidates and hypotheses, and its exception."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -142,38 +143,24 @@ class Candidates:
 
     def foremost(self, count: int) -> "Candidates":
         """Return the first `count` of each sentence."""
-        if count == self.token.size(1):
-            return self
-        return Candidates(
-            token=self.token[:, :count].contiguous(),
-            origin=self.origin[:, :count].contiguous(),
-            log_prob=self.log_prob[:, :count].contiguous(),
-            total=self.total[:, :count].contiguous(),
-            carried=None if self.carried is None else self.carried[:, :count].contiguous(),
-        )
+        return self if count == self.token.size(1) else self._changed(lambda each: each[:, :count].contiguous())
 
     def filled(self, count: int) -> "Candidates":
         """Append empty places, up to `count` candidates per sentence."""
         missing = count - self.token.size(1)
         if missing <= 0:
             return self
-        return Candidates(
-            token=functional.pad(self.token, (0, missing)),
-            origin=functional.pad(self.origin, (0, missing)),
-            log_prob=functional.pad(self.log_prob, (0, missing), value=-torch.inf),
-            total=functional.pad(self.total, (0, missing), value=-torch.inf),
-            carried=None
-            if self.carried is None
-            else functional.pad(self.carried, (*[0, 0] * (self.carried.dim() - 2), 0, missing)),
-        )
+        padded = self._changed(lambda each: functional.pad(each, (*[0, 0] * (each.dim() - 2), 0, missing)))
+        padded.log_prob[:, -missing:] = padded.total[:, -missing:] = -torch.inf
+        return padded
 
     def take(self, places: Tensor) -> "Candidates":
         """Return the candidates at `places` [B, M] of each sentence."""
         sentences = torch.arange(places.size(0), device=places.device)[:, None]
-        return Candidates(
-            token=self.token.gather(1, places),
-            origin=self.origin.gather(1, places),
-            log_prob=self.log_prob.gather(1, places),
-            total=self.total.gather(1, places),
-            carried=None if self.carried is None else self.carried[sentences, places],
-        )
+        return self._changed(lambda each: each[sentences, places])
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> "Candidates":
+        """Return candidates with each of the tensors changed."""
+        token, origin, log_prob, total = map(change, (self.token, self.origin, self.log_prob, self.total))
+        carried = None if self.carried is None else change(self.carried)
+        return Candidates(token=token, origin=origin, log_prob=log_prob, total=total, carried=carried)

@@ -22,14 +22,7 @@ CHUNK = 32
 
 @torch.inference_mode()
 def decode(
-    step: Step[S],
-    state: S,
-    *,
-    bos: int,
-    eos: int,
-    strategy: Strategy,
-    limits: Tensor,
-    rules: Sequence[Rule] = (),
+    step: Step[S], state: S, *, bos: int, eos: int, strategy: Strategy, limits: Tensor, rules: Sequence[Rule] = ()
 ) -> Iterator[Beam]:
     """Yield the beam after every step, until every sentence is done.
 
@@ -334,14 +327,7 @@ def _moved(rows: Tensor, count: int) -> Tensor | None:
 
 
 def search(
-    step: Step[S],
-    state: S,
-    *,
-    bos: int,
-    eos: int,
-    strategy: Strategy,
-    limits: Tensor,
-    rules: Sequence[Rule] = (),
+    step: Step[S], state: S, *, bos: int, eos: int, strategy: Strategy, limits: Tensor, rules: Sequence[Rule] = ()
 ) -> list[list[Hypothesis]]:
     """Return for each sentence its 1 to `strategy.nbest` best finished hypotheses, best first.
 

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.decoding import CompleteSearch, ForbidTokens, MinimumLength, Rule, Sampling, Strategy
-from translume.engine.copying import CopyKernels, CopySources
 from translume.engine.layers import choose_layers
-from translume.engine.logits import LogitRefiner, summarize_logits
+from translume.engine.logits import CopyKernels, CopySources, LogitRefiner, summarize_logits
 from translume.engine.native_layers import NativeLayers, cache_heads, native_layers
 from translume.engine.packing import LANES
 from translume.engine.probe import CANDIDATES, Choice, Dtype, load_choice, save_choice

@@ -24,11 +24,7 @@ from translume.model.transformer import Decoder, Encoder
 
 ACTIVATIONS = ("relu", "gelu", "swish", "swiglu", "geglu")
 """In the order of `activation` of stack.h."""
-LINEAR: dict[Dtype, type[NativeLinear]] = {
-    "fp32": NativeLinear,
-    "bf16": NativeBfloat16Linear,
-    "int8": NativeInt8Linear,
-}
+LINEAR: dict[Dtype, type[NativeLinear]] = {"fp32": NativeLinear, "bf16": NativeBfloat16Linear, "int8": NativeInt8Linear}
 
 
 def cache_heads(layer: DecoderLayer) -> int:

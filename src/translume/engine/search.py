@@ -15,23 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from translume.belief import BLOCK, UNSHIFTED
-from translume.decoding import (
-    BeamSearch,
-    Greedy,
-    Hypothesis,
-    LengthPenalty,
-    Rule,
-    Sampling,
-    ScoreTerms,
-    Strategy,
-)
-from translume.engine.copying import CopyKernels, CopySources
+from translume.decoding import BeamSearch, Greedy, Hypothesis, LengthPenalty, Rule, Sampling, ScoreTerms, Strategy
 from translume.engine.layers import Layers
-from translume.engine.logits import LogitRefiner
+from translume.engine.logits import CopyKernels, CopySources, LogitRefiner
 from translume.engine.native_layers import NativeLayers, cache_struct, field_place
 from translume.engine.packing import NativeLinear, PackedLinear
-from translume.engine.rules import KernelRules
-from translume.engine.sampling import KernelSampling, SamplingSettings
+from translume.engine.rules import KernelRules, KernelSampling, SamplingSettings
 from translume.engine.state import EngineState
 from translume.kernels import loading
 from translume.kernels.loading import address
@@ -167,10 +156,7 @@ class NativeSearch:
             self._sampling = KernelSampling(
                 settings.sampling, model.head.outputs, has_phrases=settings.rules.has_phrases
             )
-        self._kept: dict[str, Tensor | None] = {
-            "table": model.table,
-            "positions": model.positions,
-        }
+        self._kept: dict[str, Tensor | None] = {"table": model.table, "positions": model.positions}
         self._settings_struct = loading.SearchSettingsStruct(
             stack=model.layers.address,
             head=ctypes.addressof(model.head.struct),
@@ -371,12 +357,7 @@ class _Entry:
     """
 
     def __init__(
-        self,
-        settings: KernelSearchSettings,
-        state: EngineState,
-        last: Tensor,
-        own: dict[str, Tensor],
-        number: int,
+        self, settings: KernelSearchSettings, state: EngineState, last: Tensor, own: dict[str, Tensor], number: int
     ) -> None:
         """last: [B], the last token of each prompt. The state has read those before it.
 

@@ -257,22 +257,10 @@ class _Norm(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         width, normed = x.size(-1), x if residual is None else torch.empty_like(x)
         y, statistics = torch.empty_like(x), torch.empty(x.numel() // width, 2)
-        inputs = _NormInputs(
-            {
-                "rows": len(statistics),
-                "width": width,
-                "x": x,
-                "residual": residual,
-                "keep": keep,
-                "scale": scale,
-                "epsilon": epsilon,
-                "weight": weight,
-                "bias": bias,
-                "sums": normed,
-                "y": y,
-                "statistics": statistics,
-            }
-        )
+        inputs = _NormInputs({
+            "rows": len(statistics), "width": width, "x": x, "residual": residual, "keep": keep, "scale": scale,
+            "epsilon": epsilon, "weight": weight, "bias": bias, "sums": normed, "y": y, "statistics": statistics,
+        })  # fmt: skip
         kernels().library.translume_norm(_is_bf16(x), ctypes.byref(inputs))
         ctx.save_for_backward(normed, statistics, weight, keep)
         ctx.scale, ctx.added, ctx.biased = scale, residual is not None, bias is not None
@@ -284,22 +272,11 @@ class _Norm(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         by_rows, by_x = torch.empty_like(normed), None if keep is None else torch.empty_like(normed)
         by_weight, by_bias = torch.zeros(2, len(weight))
-        inputs = _NormGradients(
-            {
-                "rows": len(statistics),
-                "width": len(weight),
-                "gradient": gradient,
-                "normed": normed,
-                "statistics": statistics,
-                "weight": weight,
-                "keep": keep,
-                "scale": ctx.scale,
-                "by_rows": by_rows,
-                "by_x": by_x,
-                "by_weight": by_weight,
-                "by_bias": by_bias,
-            }
-        )
+        inputs = _NormGradients({
+            "rows": len(statistics), "width": len(weight), "gradient": gradient, "normed": normed,
+            "statistics": statistics, "weight": weight, "keep": keep, "scale": ctx.scale, "by_rows": by_rows,
+            "by_x": by_x, "by_weight": by_weight, "by_bias": by_bias,
+        })  # fmt: skip
         kernels().library.translume_norm_gradient(_is_bf16(normed), ctypes.byref(inputs))
         return (
             by_rows if by_x is None else by_x,

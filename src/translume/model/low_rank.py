@@ -86,9 +86,7 @@ def adapt(network: nn.Module, settings: TrainingSettings) -> None:
                 f"the size of the smallest adapted map"
             )
         setattr(
-            module,
-            name,
-            LowRankLinear(linear, parts, settings.lora_rank, settings.lora_alpha, settings.lora_dropout),
+            module, name, LowRankLinear(linear, parts, settings.lora_rank, settings.lora_alpha, settings.lora_dropout)
         )
     if settings.lora_norms:
         for module in network.modules():

@@ -138,11 +138,7 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
         return self.config.data.block_length
 
     def generate(
-        self,
-        prompt: str = "",
-        *,
-        settings: DecodingSettings | None = None,
-        **options: Unpack[DecodingOptions],
+        self, prompt: str = "", *, settings: DecodingSettings | None = None, **options: Unpack[DecodingOptions]
     ) -> Generation:
         """Continue a prompt; an empty one begins a document.
 
@@ -221,11 +217,7 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
             callback(text)
 
     def stream(
-        self,
-        prompt: str = "",
-        *,
-        settings: DecodingSettings | None = None,
-        check_cancelled: CancelCheck | None = None,
+        self, prompt: str = "", *, settings: DecodingSettings | None = None, check_cancelled: CancelCheck | None = None
     ) -> Steps[str, None, Generation]:
         """Yield the text after a prompt as it is generated, in parts; return the generation (`yield from`).
 

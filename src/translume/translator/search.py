@@ -150,15 +150,7 @@ class PreparedSearch:
 
     def beams(self) -> Iterator[Beam]:
         """The beam after every step, as `decode` yields them."""
-        return decode(
-            self.step,
-            self.state,
-            bos=self.bos,
-            eos=self.eos,
-            strategy=self.strategy,
-            limits=self.limits,
-            rules=self.rules,
-        )
+        return decode(self.step, self.state, bos=self.bos, **self._words)
 
     def run_searcher(self, check_cancelled: CancelCheck | None) -> list[list[Hypothesis]] | None:
         """The hypotheses that the searcher finds; None if there is no searcher, or it cannot run this search.
@@ -185,15 +177,12 @@ class PreparedSearch:
         if self.searcher is None:
             return None
         state = self.state.inner if isinstance(self.state, PromptedState) else self.state
-        return self.searcher.complete_search(
-            state,
-            prompts=self.prompts,
-            eos=self.eos,
-            strategy=self.strategy,
-            limits=self.limits,
-            rules=self.rules,
-            running=running,
-        )
+        return self.searcher.complete_search(state, prompts=self.prompts, running=running, **self._words)
+
+    @property
+    def _words(self) -> dict[str, Any]:
+        """What both ways of searching are given."""
+        return {"eos": self.eos, "strategy": self.strategy, "limits": self.limits, "rules": self.rules}
 
 
 def search_plans(

@@ -15,8 +15,8 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from translume.checkpoint import Checkpoint
 from translume.decoding import BestHypotheses, Greedy, decode
-from translume.decoding.prompt import PromptedState, PromptedStep
 from translume.decoding.rules import ForbidTokens
+from translume.decoding.step import PromptedState, PromptedStep
 from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import (
     Certificate,
