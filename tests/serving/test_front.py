@@ -21,8 +21,9 @@ import pytest
 
 from translume.checkpoint import save_model
 from translume.serving.files.jobs import PrivateFolder
-from translume.serving.front import Front, WorkerOptions
+from translume.serving.front import Front
 from translume.serving.settings import Limits
+from translume.serving.worker import WorkerOptions
 from translume.translator import Translator
 from translume.translator.loading import ComputeOptions
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -128,3 +129,16 @@ def test_an_inspection_queue_has_room_for_other_clients(live: Any) -> None:
     finally:
         del background._clients[:24]
     assert live.post("/v1/inspect", text="a", show=[]).status == 200
+
+
+def test_requests_whose_settings_take_long_to_check_do_not_delay_others(start: Any, translator: Any) -> None:
+    """Each of the bans takes a tenth of a second; with a thread for each, the event loop waited for all of them."""
+    live = start(ServedModel.of("en-de", translator))
+    bans = [f"{'ab ' * 650}x{number}" for number in range(45)]
+    with ThreadPoolExecutor(len(bans)) as clients:
+        asked = [clients.submit(live.post, "/v1/translate", text="a", ban=ban) for ban in bans]
+        while not any(each.done() for each in asked):
+            time.sleep(0.001)
+        assert live.get("/health/live").status == 200
+        assert sum(each.done() for each in asked) < len(bans) // 2
+    assert {each.result().status for each in asked} <= {200, 503}

@@ -70,11 +70,12 @@ def command(
         from translume.serving.api.app import build_app
         from translume.serving.api.languages import installed_detector
         from translume.serving.files.jobs import PrivateFolder
-        from translume.serving.front import Front, WorkerOptions, serve_front
+        from translume.serving.front import Front, serve_front
         from translume.serving.metrics import serve_metrics
         from translume.serving.reloading import Reloader, lanes_of, open_server, reload_on_hangup
         from translume.serving.run import listen, log_to_stderr, serve
         from translume.serving.settings import place_of
+        from translume.serving.worker import WorkerOptions
     except ModuleNotFoundError as error:
         raise SettingsError(f"serve: {error.name} is not installed; pip install 'translume[serve]'") from None
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
@@ -29,6 +30,8 @@ NOTES: Final = (
     "An unknown path is answered with 404, a wrong method with 405, each with an `Error`. If a client disconnects "
     "before its response, the log records status 499. docs/serving.md has examples."
 )
+THREADS: Final = 2
+"""Threads that check and split texts: with more, the event loop would wait for all of them to have their turn."""
 TAGS: Final = {
     "v1": "Translation, transcription, scoring, classification, files, and inspection of the model's predictions.",
     "OpenAI": "The API of OpenAI for recordings, for clients written for it.",
@@ -49,6 +52,7 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        current_default_thread_limiter().total_tokens = THREADS
         yield
         await jobs.close()
         await run_in_threadpool(documents.close)
