@@ -13,6 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 import zstandard
 from click.testing import Result
+from tests.errors import raises
 
 from translume.cli.bulk import outputs_of, written
 from translume.data import read_lines
@@ -25,9 +26,7 @@ def folder(train_for_a_moment: Callable[..., Path], tmp_path_factory: pytest.Tem
     return train_for_a_moment(tmp_path_factory.mktemp("bulk"), model=1)
 
 
-def test_each_file_gets_its_translations_and_failures_are_named(
-    run: Callable[..., Result], folder: Path, tmp_path: Path
-) -> None:
+def test_each_file_gets_its_translations_and_failures_are_named(run, folder: Path, tmp_path: Path) -> None:
     lines = {"a.txt": ["ab kl", "cde " * 700, "fgh a"], "b.txt.zst": ["cde mno"], "d.jsonl": ["ab a", "fgh b"]}
     (tmp_path / "a.txt").write_text("".join(f"{line}\n" for line in lines["a.txt"]))
     (tmp_path / "b.txt.zst").write_bytes(zstandard.compress(b"cde mno\n"))
@@ -77,9 +76,8 @@ def test_options_of_single_files_are_refused(run: Callable[..., Result], folder:
 
 
 def test_inputs_of_the_same_name_and_outputs_that_are_inputs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, "y/a.txt: has the same name as x/a.txt; give each --input its own --output"):
         outputs_of(["x/a.txt", "y/a.txt"], tmp_path / "out")
-    assert str(caught.value) == "y/a.txt: has the same name as x/a.txt; give each --input its own --output"
     with pytest.raises(SettingsError) as refused:
         outputs_of([f"{tmp_path}/a.txt"], tmp_path / "." / "b" / "..")
     assert str(refused.value).startswith(f"--output: {tmp_path}/b/../a.txt would replace an input; expected another")
@@ -100,9 +98,7 @@ def test_an_output_is_complete_or_missing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt.gz"]
 
 
-def test_pairs_of_many_files_are_scored_and_inspected_as_alone(
-    run: Callable[..., Result], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pairs_of_many_files_are_scored_and_inspected_as_alone(run, folder: Path, tmp_path: Path, monkeypatch) -> None:
     pairs = [("ab kl", "AB KL"), ("cde " * 700, "CDE"), ("fgh a", "FGH B"), ("", "AB")]
     rows = "".join(f'{{"s": "{source}", "t": "{target}"}}\n' for source, target in pairs)
     (tmp_path / "p.jsonl.zst").write_bytes(zstandard.compress(rows.encode()))
@@ -153,9 +149,7 @@ def test_pairs_of_many_files_are_scored_and_inspected_as_alone(
     assert list(read_lines(out / "p.en.log_probs")) == ["-inf"] * 3
 
 
-def test_files_that_are_no_pairs_are_one_line_each_and_have_no_output(
-    run: Callable[..., Result], folder: Path, tmp_path: Path
-) -> None:
+def test_files_that_are_no_pairs_are_one_line_each_and_have_no_output(run, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "short.de").write_text("AB KL\n")
     (tmp_path / "empty").touch()
     model, out = folder / "model", tmp_path / "out"
@@ -186,9 +180,7 @@ def test_files_that_are_no_pairs_are_one_line_each_and_have_no_output(
         assert (found.exit_code, found.stderr.count("\n")) == (1, 1)
 
 
-def test_files_of_an_address_are_translated_and_trained_on(
-    run: Callable[..., Result], folder: Path, tmp_path: Path
-) -> None:
+def test_files_of_an_address_are_translated_and_trained_on(run, folder: Path, tmp_path: Path) -> None:
     files = fsspec.filesystem("memory")
     for side in ("en", "de"):
         files.pipe(f"/pairs/a.{side}.gz", gzip.compress((folder / f"a.{side}").read_bytes()))
@@ -210,8 +202,6 @@ def test_files_of_an_address_are_translated_and_trained_on(
 
 
 @pytest.mark.parametrize("option", [("--ray", "local"), ("--on-error", "skip")])
-def test_options_of_bulk_translation_are_refused_without_files(
-    run: Callable[..., Result], folder: Path, option: tuple[str, str]
-) -> None:
+def test_options_of_bulk_translation_are_refused_without_files(run, folder: Path, option: tuple[str, str]) -> None:
     found = run("translate", folder / "model", *option, text="ab\n")
     assert found.stderr == f"Error: {option[0]}: expected --input and --output as well\n"

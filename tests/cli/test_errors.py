@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from tests.errors import raises
 
 from translume.cli.terminal import ProgressBar
 from translume.errors import TranslumeError
@@ -15,43 +16,47 @@ def fails(result: Result, code: int, text: str) -> None:
     assert (result.exit_code, result.stderr, result.stdout) == (code, text, "")
 
 
-def test_unknown_command_suggests_the_nearest(run) -> None:
-    fails(run("trian"), 2, "Error: translume trian: no such command; did you mean 'train'?\n")
-    fails(run("data", "chekc"), 2, "Error: translume data chekc: no such command; did you mean 'check'?\n")
-    fails(run("tokenizer", "xyz"), 2, "Error: translume tokenizer xyz: no such command; known: train, encode, decode\n")
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ("trian", 2, "translume trian: no such command; did you mean 'train'?"),
+        ("data chekc", 2, "translume data chekc: no such command; did you mean 'check'?"),
+        ("tokenizer xyz", 2, "translume tokenizer xyz: no such command; known: train, encode, decode"),
+        ("show m --settings --data", 1, "--data cannot be combined with --settings"),
+        ("show m --engine --plot a.png", 1, "--plot cannot be combined with --engine"),
+        ("evaluate m --direction en-de a b --compare m", 1, "--compare cannot be combined with --direction"),
+        ("config none.toml", 1, "none.toml: cannot be read: No such file or directory"),
+        ("init empty empty", 1, "empty: empty file, expected one sentence a line"),
+        ("demo --languages en-xx --out demo", 1,
+         "--languages: the demo has no phrases in 'xx'; known: en, zh, de, fr, es"),
+        ("demo --languages english", 1, "--languages: found 'english', expected two languages such as en-zh"),
+    ],
+)  # fmt: skip
+def test_errors_are_one_line(run, tmp_path: Path, monkeypatch, words: str, code: int, text: str) -> None:
+    if words.startswith("demo"):
+        pytest.importorskip("babel")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").write_text("", encoding="utf-8")
+    fails(run(*words.split()), code, f"Error: {text}\n")
+
+
+def test_the_demo_without_babel_names_the_extra(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    fails(run("demo"), 1, "Error: the demo needs the package babel: pip install 'translume[demo]'\n")
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["train"], "Missing argument 'CONFIG'."),
-        (["translate", "m", "--beam", "many"], "Invalid value for '--beam': 'many' is not a valid integer."),
-        (["score", "m", "a", "b", "--dtype", "int8"],
-         "Invalid value for '--dtype': 'int8' is not one of 'auto', 'fp32', 'bf16'."),
-        (["evaluate", "m"], "expected MODEL SOURCE REFERENCE, or MODEL and one file of pairs"),
+        ("train", "Missing argument 'CONFIG'."),
+        ("translate m --beam many", "Invalid value for '--beam': 'many' is not a valid integer."),
+        ("score m a b --dtype int8", "Invalid value for '--dtype': 'int8' is not one of 'auto', 'fp32', 'bf16'."),
+        ("evaluate m", "expected MODEL SOURCE REFERENCE, or MODEL and one file of pairs"),
     ],
-)  # fmt: skip
-def test_misuse_exits_with_two(run, words: list[str], line: str) -> None:
-    result = run(*words)
+)
+def test_misuse_exits_with_two(run, words: str, line: str) -> None:
+    result = run(*words.split())
     assert (result.exit_code, result.stdout, result.stderr.splitlines()[-1]) == (2, "", f"Error: {line}")
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["show", "m", "--settings", "--data"], "--data cannot be combined with --settings"),
-        (["show", "m", "--engine", "--plot", "a.png"], "--plot cannot be combined with --engine"),
-        (["evaluate", "m", "--direction", "en-de", "a", "b", "--compare", "m"],
-         "--compare cannot be combined with --direction"),
-    ],
-)  # fmt: skip
-def test_options_that_exclude_each_other_are_named(run, words: list[str], line: str) -> None:
-    fails(run(*words), 1, f"Error: {line}\n")
-
-
-def test_missing_settings_file_is_a_one_line_error(run, tmp_path: Path) -> None:
-    path = tmp_path / "none.toml"
-    fails(run("config", path), 1, f"Error: {path}: cannot be read: No such file or directory\n")
 
 
 def test_settings_of_a_newer_format_are_refused(run, files: Path) -> None:
@@ -67,11 +72,8 @@ def test_settings_of_a_newer_format_are_refused(run, files: Path) -> None:
 @pytest.mark.parametrize("command", ["train", "heads"])
 def test_a_file_instead_of_a_folder_for_the_output_is_refused(run, files: Path, command: str, out: str) -> None:
     (files / "file").write_text("kept")
-    fails(
-        run(command, files / "en-de.toml", "--out", files / out),
-        1,
-        f"Error: {files}/file: is a file, expected a folder\n",
-    )
+    refused = run(command, files / "en-de.toml", "--out", files / out)
+    fails(refused, 1, f"Error: {files}/file: is a file, expected a folder\n")
     assert (files / "file").read_text() == "kept"
 
 
@@ -94,38 +96,6 @@ def test_an_interruption_before_the_first_line_suggests_the_same_command() -> No
     assert bar.hint() == "Interrupted after line 3; continue with `tail -n +4`"
 
 
-def test_empty_file_is_a_one_line_error(run, files: Path) -> None:
-    (files / "empty").write_text("", encoding="utf-8")
-    fails(
-        run("init", files / "empty", files / "empty"),
-        1,
-        f"Error: {files}/empty: empty file, expected one sentence a line\n",
-    )
-
-
-def test_the_demo_names_the_languages_it_knows(run, tmp_path: Path) -> None:
-    pytest.importorskip("babel")
-    fails(
-        run("demo", "--languages", "en-xx", "--out", tmp_path / "demo"),
-        1,
-        "Error: --languages: the demo has no phrases in 'xx'; known: en, zh, de, fr, es\n",
-    )
-    fails(
-        run("demo", "--languages", "english"),
-        1,
-        "Error: --languages: found 'english', expected two languages such as en-zh\n",
-    )
-
-
-def test_the_demo_without_babel_names_the_extra(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    fails(
-        run("demo"),
-        1,
-        "Error: the demo needs the package babel: pip install 'translume[demo]'\n",
-    )
-
-
 def test_ctrl_c_exits_with_130_and_says_how_to_resume(run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
@@ -144,28 +114,19 @@ def test_options_override_the_file_and_set_overrides_options(run, files: Path) -
 @pytest.mark.parametrize(
     ("words", "text", "line"),
     [
-        (["tokenizer", "decode", "a.json"], "9" * 5000, f"line 1: found '{'9' * 20}', expected ids from 0 to 258"),
-        (
-            ["tokenizer", "train", "byte", "words", "--set", "model.width=32"],
-            "",
-            "--set model.width=32: this command changes only tokenizer.*",
-        ),
-        (
-            ["tokenizer", "train", "byte", "words", "--out", "folder"],
-            "",
-            "folder: is a folder, expected a file to write",
-        ),
+        ("decode a.json", "9" * 5000, f"line 1: found '{'9' * 20}', expected ids from 0 to 258"),
+        ("train byte words --set model.width=32", "", "--set model.width=32: this command changes only tokenizer.*"),
+        ("train byte words --out folder", "", "folder: is a folder, expected a file to write"),
     ],
 )
 def test_invalid_numbers_and_paths_are_one_line_errors(
-    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], text: str, line: str
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, text: str, line: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "words").write_text("one\n", encoding="utf-8")
     assert run("tokenizer", "train", "byte", "words", "--out", "a.json").exit_code == 0
-    result = run(*words, text=f"{text}\n")
-    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {line}\n")
+    fails(run("tokenizer", *words.split(), text=f"{text}\n"), 1, f"Error: {line}\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "folder", "words"]
 
 
@@ -173,23 +134,18 @@ def test_invalid_numbers_and_paths_are_one_line_errors(
     ("error", "more"),
     [
         (MemoryError(), ""),
-        (
-            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000 bytes. Error code 12"),
-            " for 4000 bytes more",
-        ),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000 bytes. Error code 12"),
+         " for 4000 bytes more"),
         (RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has"), " for 20.00 GiB more"),
     ],
-)
+)  # fmt: skip
 def test_out_of_memory_is_a_one_line_error(run, monkeypatch: pytest.MonkeyPatch, error: Exception, more: str) -> None:
     def fail(path: str) -> None:
         raise error
 
     monkeypatch.setattr("translume.cli.tokenizer._loaded", lambda path, target: fail(path))
     result = run("tokenizer", "encode", "model", text="a\n")
-    assert (result.exit_code, result.stderr) == (
-        1,
-        f"Error: not enough memory{more}; try fewer tokens in a batch or a smaller beam\n",
-    )
+    fails(result, 1, f"Error: not enough memory{more}; try fewer tokens in a batch or a smaller beam\n")
 
 
 def test_internal_errors_keep_their_traceback(run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,15 +159,11 @@ def test_internal_errors_keep_their_traceback(run, monkeypatch: pytest.MonkeyPat
 def test_an_argument_that_is_not_utf8_is_a_one_line_error(files: Path, command: list[str]) -> None:
     words = [*command, "config", str(files / "en-de.toml"), "--prefix", b"a\xff"]
     done = subprocess.run(words, capture_output=True, check=False, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (
-        1,
-        "",
-        "Error: found the byte 0xff in an argument or a file name, expected UTF-8 text\n",
-    )
+    message = "Error: found the byte 0xff in an argument or a file name, expected UTF-8 text\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
 
 
 def test_a_host_that_is_not_utf8_is_named() -> None:
     run = pytest.importorskip("translume.serving.run", reason="the server's packages are not installed")
-    with pytest.raises(TranslumeError) as caught:
+    with raises(TranslumeError, "host: found '\\udcff', expected an address or a host name"):
         run.listen("\udcff", 0)
-    assert str(caught.value) == "host: found '\\udcff', expected an address or a host name"

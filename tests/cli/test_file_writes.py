@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from tests.errors import raises
 
 from translume.atomic import check_writable, write_file
 from translume.errors import DataError
@@ -27,9 +28,8 @@ def test_full_disk_leaves_the_existing_file(
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    with full_disk(), pytest.raises(DataError) as caught:
+    with full_disk(), raises(DataError, f"{path}: cannot be written: No space left on device"):
         write_file(path, b"another")
-    assert str(caught.value) == f"{path}: cannot be written: No space left on device"
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -46,9 +46,8 @@ def test_unwritable_output_path_is_reported_before_and_after_the_run(tmp_path: P
     (tmp_path / "folder").mkdir()
     (tmp_path / "plain").touch()
     for attempt in (check_writable, lambda path: write_file(path, b"x")):
-        with pytest.raises(DataError) as caught:
+        with raises(DataError, f"{tmp_path / name}: {reason}"):
             attempt(tmp_path / name)
-        assert str(caught.value) == f"{tmp_path / name}: {reason}"
 
 
 def test_pipe_is_written_directly(tmp_path: Path) -> None:

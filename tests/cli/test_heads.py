@@ -15,7 +15,6 @@ from translume.config import Config, ProjectedSettings, SoftmaxSettings
 from translume.experiments.heads import Comparison, Row, aligned, chosen_kinds, config_with, head_kinds, read_rows
 from translume.experiments.measuring import Measures
 
-pytestmark = pytest.mark.usefixtures("warm_processes")
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = "softmax,projected"
 WORDS = ["ab", "cde", "fghij", "kl", "mno"]
@@ -44,7 +43,7 @@ def write_corpus(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory, warm_processes: None) -> Path:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with en-de.toml and, in `out`, a comparison of two heads."""
     folder = tmp_path_factory.mktemp("compared")
     path = write_corpus(folder)

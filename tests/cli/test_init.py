@@ -17,13 +17,7 @@ from translume.experiments.survey import Side, copied_share, language_of, survey
 def side(language: str = "en", script: str = "latin", characters: int = 61, **more: float) -> Side:
     words, length = more.get("words", 11.0), more.get("length", 57.0)
     return Side(
-        language=language,
-        script=script,
-        characters=characters,
-        words=words,
-        length=length,
-        cased=True,
-        tokenized=False,
+        language=language, script=script, characters=characters, words=words, length=length, cased=True, tokenized=False
     )
 
 
@@ -45,26 +39,6 @@ def test_more_data_never_recommends_a_smaller_model_or_more_dropout() -> None:
         assert smaller.width <= larger.width
         assert smaller.vocabulary <= larger.vocabulary
         assert smaller.dropout >= larger.dropout
-
-
-def test_formal_languages_choose_the_model_of_cogs() -> None:
-    """Its words are tokens, and the vocabulary stays that of the words."""
-    words = {"texts": 20_000, "types": 700, "recurring": 1.0}
-    found = chosen(20_000, replace(side(""), **words), replace(side(""), **words))
-    assert (found["model.encoder_layers"], found["model.decoder_layers"], found["model.dropout"]) == (2, 2, 0.1)
-    assert (found["model.positions"], found["training.updates"], found["tokenizer.size"]) == ("rotary", 8_000, 900)
-    assert (found["training.schedule"], "training.patience" in found) == ("cosine", False)
-    assert chosen(20_000, side(), replace(side(""), **words))["model.encoder_layers"] == 2
-    assert chosen(400_000, replace(side(""), **words), replace(side(""), **words))["model.width"] == 512
-
-
-def test_logical_forms_that_repeat_names_share_a_vocabulary_and_copy() -> None:
-    words = {"texts": 500, "types": 180, "recurring": 1.0}
-    found = chosen(500, replace(side(""), **words), replace(side(""), **words, copied=0.25))
-    assert (found["tokenizer.shared"], found["tokenizer.size"]) == (True, 500)
-    assert (found["model.head.kind"], found["model.head.tie"]) == ("copy", "all")
-    found = chosen(500, replace(side(""), **words), replace(side(""), **words, copied=0.24))
-    assert (found["tokenizer.shared"], "model.head.kind" in found, found["model.head.tie"]) == (False, False, "target")
 
 
 def test_symbols_that_repeat_a_text_are_its_pieces_and_copied() -> None:
@@ -147,19 +121,6 @@ def test_letters_have_many_small_updates_and_no_early_end() -> None:
         assert (small["model.encoder_layers"], small["model.decoder_layers"]) == (3, 2)
 
 
-def test_summaries_copy_and_are_measured_by_rouge() -> None:
-    """Targets as long as their sources, such as code, are no summaries; ROUGE counts Latin words only."""
-    rouge = ("rouge1", "rouge2", "rougeL")
-    found = chosen(2_000, side("", words=30.0), replace(side("", words=10.0), copied=0.7))
-    assert (found["model.head.kind"], found["training.metric"]) == ("copy", "rougeL")
-    assert (found["evaluation.metrics"], "evaluation.tokenize" in found) == (rouge, False)
-    found = chosen(2_000, side("", words=29.0), replace(side("", words=10.0), copied=0.7))
-    assert (found["model.head.kind"], found["training.metric"]) == ("copy", "bleu")
-    russian = side("", "cyrillic", words=10.0)
-    found = chosen(2_000, side("", "cyrillic", words=30.0), replace(russian, copied=0.7))
-    assert (found["model.head.kind"], found["training.metric"]) == ("copy", "bleu")
-
-
 def test_texts_that_repeat_their_sources_get_the_models_of_their_recipes() -> None:
     """Translations and states of dialogues do not; summaries alone are searched without repeated trigrams."""
     text, copied = side(""), replace(side(""), copied=0.5)
@@ -189,11 +150,47 @@ def test_suffixes_of_code_are_not_taken_for_languages(run, tmp_path: Path) -> No
     assert (data.source_language, data.target_language) == ("", "")
 
 
-def test_29_000_pairs_choose_the_shape_of_multi30ks_published_tiny_transformer() -> None:
-    found = chosen(29_000, side(), side("de"))
-    assert (found["model.width"], found["model.feed_forward"], found["model.attention_heads"]) == (128, 256, 4)
-    assert (found["model.encoder_layers"], found["model.decoder_layers"], found["model.dropout"]) == (4, 4, 0.3)
-    assert (found["tokenizer.size"], found["tokenizer.shared"], found["model.head.tie"]) == (4000, True, "all")
+WORD = side(words=1.0, length=8.0)
+FORMAL = replace(side(""), texts=20_000, types=700, recurring=1.0)
+FORMS = replace(side(""), texts=500, types=180, recurring=1.0)
+SUMMARY = replace(side("", words=10.0), copied=0.7)
+RUSSIAN = side("", "cyrillic", words=30.0), replace(side("", "cyrillic", words=10.0), copied=0.7)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "source", "target", "values"),
+    [
+        # The shape of the published tiny Transformer of Multi30k.
+        (29_000, side(), side("de"), "width=128 feed_forward=256 attention_heads=4 encoder_layers=4 decoder_layers=4 "
+         "dropout=0.3 tokenizer.size=4000 shared=True tie=all"),
+        # Training stops early only if enough pairs are held out to see an improvement.
+        (5_000, side(), side("de"), "patience=None"),
+        (5_001, side(), side("de"), "patience=8"),
+        # Different scripts get two vocabularies, large enough for all characters.
+        (25_000, side(), side("zh", "han", 2100, words=1.0, length=10.0),
+         "shared=False tie=target tokenizer.size=6500 tokenize=zh metric=chrf"),
+        (3_600, WORD, WORD, "tokenizer.kind=character metric=exact_match"),
+        # Formal languages choose the model of COGS: words are tokens, and the vocabulary stays that of the words.
+        (20_000, FORMAL, FORMAL, "encoder_layers=2 decoder_layers=2 dropout=0.1 positions=rotary updates=8000 "
+         "tokenizer.size=900 schedule=cosine patience=None"),
+        (20_000, side(), FORMAL, "encoder_layers=2"),
+        (400_000, FORMAL, FORMAL, "width=512"),
+        # Logical forms that repeat names share a vocabulary and copy.
+        (500, FORMS, replace(FORMS, copied=0.25), "shared=True tokenizer.size=500 head.kind=copy tie=all"),
+        (500, FORMS, replace(FORMS, copied=0.24), "shared=False head.kind=None tie=target"),
+        # Summaries copy and are measured by ROUGE, which counts Latin words only; longer targets are no summaries.
+        (2_000, side("", words=30.0), SUMMARY, "head.kind=copy training.metric=rougeL "
+         "metrics=('rouge1','rouge2','rougeL') tokenize=None"),
+        (2_000, side("", words=29.0), SUMMARY, "head.kind=copy training.metric=bleu"),
+        (2_000, *RUSSIAN, "head.kind=copy training.metric=bleu"),
+    ],
+)  # fmt: skip
+def test_settings_follow_from_the_data(pairs: int, source: Side, target: Side, values: str) -> None:
+    """The values are those of settings whose paths end so; None: the setting is not proposed."""
+    found = chosen(pairs, source, target)
+    for name, value in (each.split("=") for each in values.split()):
+        proposed = [str(each) for path, each in found.items() if f".{path}".endswith(f".{name}")]
+        assert [each.replace(" ", "") for each in proposed] == ([] if value == "None" else [value]), name
 
 
 @pytest.mark.parametrize(
@@ -202,23 +199,14 @@ def test_29_000_pairs_choose_the_shape_of_multi30ks_published_tiny_transformer()
         ({"longest_pieces": 128}, {"longest_pieces": 30}, {}),
         ({"longest_pieces": 129}, {"longest_pieces": 30}, {"data.cleaning.max_tokens": 504}),
         ({"longest_pieces": 30}, {"longest_pieces": 427}, {"data.cleaning.max_tokens": 1016}),
-        (
-            {"longest_pieces": 9000},
-            {"longest_pieces": 30},
-            {"data.cleaning.max_tokens": 2040, "model.max_positions": 2048},
-        ),
-        (
-            {"longest_pieces": 427, "language": ""},
-            {"longest_pieces": 30, "language": ""},
-            {"data.cleaning.max_tokens": 1016, "data.cleaning.too_long": "keep_first"},
-        ),
-        (
-            {"longest_pieces": 427},
-            {"longest_pieces": 30, "language": "en"},
-            {"data.cleaning.max_tokens": 1016, "data.cleaning.too_long": "keep_first"},
-        ),
+        ({"longest_pieces": 9000}, {"longest_pieces": 30},
+         {"data.cleaning.max_tokens": 2040, "model.max_positions": 2048}),
+        ({"longest_pieces": 427, "language": ""}, {"longest_pieces": 30, "language": ""},
+         {"data.cleaning.max_tokens": 1016, "data.cleaning.too_long": "keep_first"}),
+        ({"longest_pieces": 427}, {"longest_pieces": 30, "language": "en"},
+         {"data.cleaning.max_tokens": 1016, "data.cleaning.too_long": "keep_first"}),
     ],
-)
+)  # fmt: skip
 def test_limits_fit_the_lengths_of_the_texts(
     source: dict[str, object], target: dict[str, object], wanted: dict[str, object]
 ) -> None:
@@ -246,24 +234,6 @@ def test_abstracts_are_not_dropped_with_what_init_proposes(run, tmp_path: Path) 
     assert result.exit_code == 0, result.stderr
     data = Config.parse(result.stdout, place="init").data
     assert (data.cleaning.max_tokens, data.cleaning.too_long) == (2040, "keep_first")
-
-
-def test_training_stops_early_only_if_enough_pairs_are_held_out_to_see_an_improvement() -> None:
-    assert "training.patience" not in chosen(5_000, side(), side("de"))
-    assert chosen(5_001, side(), side("de"))["training.patience"] == 8
-
-
-def test_different_scripts_get_two_vocabularies_large_enough_for_all_characters() -> None:
-    found = chosen(25_000, side(), side("zh", "han", 2100, words=1.0, length=10.0))
-    assert (found["tokenizer.shared"], found["model.head.tie"]) == (False, "target")
-    assert found["tokenizer.size"] == 6500
-    assert (found["evaluation.tokenize"], found["training.metric"]) == ("zh", "chrf")
-
-
-def test_single_words_choose_characters_and_exact_match() -> None:
-    word = side(words=1.0, length=8.0)
-    found = chosen(3_600, word, word)
-    assert (found["tokenizer.kind"], found["training.metric"]) == ("character", "exact_match")
 
 
 @pytest.mark.parametrize(
@@ -341,34 +311,26 @@ def test_init_for_several_pairs_prints_toml_of_one_model(run, files: Path) -> No
 
 
 def test_init_refuses_what_it_cannot_read(run, files: Path) -> None:
+    pair = (files / "train.en", files / "train.de")
     (files / "corpus").write_text("a\n", encoding="utf-8")
     for words, message in (
-        ((files / "train.en", "--both"),
-         "--both: expected TRAIN_TARGET as well"),
-        ((files / "train.en", files / "train.de", "--both", "--columns", "a,b"),
-         "--columns cannot be combined with --both"),
-        ((files / "train.en", files / "train.de", "--columns", "0,1"),
-         "--columns cannot be combined with TRAIN_TARGET"),
-        ((files / "train.en", files / "train.de", "--valid-source", "v"),
-         "--valid-source: expected --valid-target as well"),
-        ((files / "train.en", files / "corpus", "--both"),
+        ((pair[0], "--both"), "--both: expected TRAIN_TARGET as well"),
+        ((*pair, "--both", "--columns", "a,b"), "--columns cannot be combined with --both"),
+        ((*pair, "--columns", "0,1"), "--columns cannot be combined with TRAIN_TARGET"),
+        ((*pair, "--valid-source", "v"), "--valid-source: expected --valid-target as well"),
+        ((pair[0], files / "corpus", "--both"),
          f"{files}/corpus: no language in the name, expected a name such as train.en"),
-        ((files / "train.en", files / "train.en", "--both"),
-         f"{files}/train.en, {files}/train.en: found the same language twice, expected two"),
+        ((pair[0], pair[0], "--both"), f"{pair[0]}, {pair[0]}: found the same language twice, expected two"),
+        (("-", pair[1]), "init: found standard input, expected files, since settings name them"),
     ):  # fmt: skip
-        assert run("init", *words).stderr == f"Error: {message}\n"
+        result = run("init", *words)
+        assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message}\n")
 
 
 def test_files_without_letters_are_reported(run, tmp_path: Path) -> None:
     (tmp_path / "train.en").write_text("\n", encoding="utf-8")
     said = run("init", tmp_path / "train.en", tmp_path / "train.en").stderr
     assert said == "1 pair, no letters to no letters; too few to hold any out for validation\n"
-
-
-def test_init_refuses_standard_input(run, files: Path) -> None:
-    result = run("init", "-", files / "train.de", text="one\n")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "Error: init: found standard input, expected files, since settings name them\n"
 
 
 def test_init_from_a_model_writes_a_small_file_that_fine_tunes_it(run, files: Path) -> None:

@@ -70,14 +70,10 @@ def test_tsv_gets_the_same_settings_as_two_files_with_the_same_pairs(run, files:
         ([{"en": a, "de": b} for a, b in PAIRS], ("--columns", "de,en"), ["de", "en"], ("de", "en")),
         ([{"src": a, "tgt": b} for a, b in PAIRS], (), ["src", "tgt"], ("", "")),
         ([{"mr": a, "ref": b} for a, b in PAIRS], (), ["mr", "ref"], ("", "")),
-        (
-            [{"translation": {"en": a, "pt-BR": b}} for a, b in PAIRS],
-            (),
-            ["translation.en", "translation.pt-BR"],
-            ("en", "pt-BR"),
-        ),
+        ([{"translation": {"en": a, "pt-BR": b}} for a, b in PAIRS], (), ["translation.en", "translation.pt-BR"],
+         ("en", "pt-BR")),
     ],
-)
+)  # fmt: skip
 def test_keys_of_jsonl_are_detected(run, tmp_path: Path, lines, options, columns, languages) -> None:
     file = write(tmp_path / "train.jsonl", [json.dumps(line) for line in lines])
     data = data_of(run("init", file, *options))
@@ -137,120 +133,55 @@ def test_a_label_that_only_the_first_line_has_may_be_a_header(run, tmp_path: Pat
     )
 
 
+NO_TAB = (
+    "{file}:1: found no tab, expected two parallel files, or one TSV, CSV, JSONL or Parquet file with source and "
+    "target (named .csv, .jsonl, .ndjson, .json or .parquet); --task language_model trains on the texts alone"
+)
+
+
 @pytest.mark.parametrize(
     ("name", "lines", "options", "message"),
     [
-        (
-            "train.en",
-            ["one two"],
-            ("--task", "sequence"),
-            "{file}:1: found no tab, expected two parallel files, or one TSV, CSV, JSONL or Parquet file with source "
-            "and target (named .csv, .jsonl, .ndjson, .json or .parquet); "
-            "--task language_model trains on the texts alone",
-        ),
-        (
-            "a.tsv",
-            ["a\tb\tc"],
-            (),
-            "{file}:1: found 3 columns; choose source and target with --columns 0,1 (by name or counted from 0), "
-            "or make a source of several columns with --template '{{0}} {{1}}' --columns 2",
-        ),
-        (
-            "a.tsv",
-            ["good\t5\tI liked it", "bad\t1\tI did not", "good\t4\tas I said"],
-            ("--task", "classification"),
-            "{file}:1: found 3 columns; choose text and label with --columns 2,0 (by name or counted from 0), "
-            "or make a source of several columns with --template '{{2}} {{1}}' --columns 0",
-        ),
-        (
-            "a.csv",
-            ["Nr.;Englisch;Deutsch (neu);Bemerkung", "1;a;b;"],
-            (),
-            "{file}:1: found 4 columns; choose source and target with --columns 'Englisch,Deutsch (neu)' "
-            "(by name or counted from 0), "
-            "or make a source of several columns "
-            "with --template '{{Englisch}} {{Nr.}}' --columns 'Deutsch (neu)'",
-        ),
-        (
-            "a.tsv",
-            ["text\tlabel\tnumber", "x y\t1\t2"],
-            ("--task", "classification"),
-            "{file}:1: found 3 columns; choose text and label with --columns text,label (by name or counted from 0), "
-            "or make a source of several columns with --template '{{text}} {{number}}' --columns label",
-        ),
+        ("train.en", ["one two"], ("--task", "sequence"), NO_TAB),
+        ("a.tsv", ["a\tb\tc"], (),
+         "{file}:1: found 3 columns; choose source and target with --columns 0,1 (by name or counted from 0), "
+         "or make a source of several columns with --template '{{0}} {{1}}' --columns 2"),
+        ("a.tsv", ["good\t5\tI liked it", "bad\t1\tI did not", "good\t4\tas I said"], ("--task", "classification"),
+         "{file}:1: found 3 columns; choose text and label with --columns 2,0 (by name or counted from 0), "
+         "or make a source of several columns with --template '{{2}} {{1}}' --columns 0"),
+        ("a.csv", ["Nr.;Englisch;Deutsch (neu);Bemerkung", "1;a;b;"], (),
+         "{file}:1: found 4 columns; choose source and target with --columns 'Englisch,Deutsch (neu)' "
+         "(by name or counted from 0), or make a source of several columns with --template"
+         " '{{Englisch}} {{Nr.}}' --columns 'Deutsch (neu)'"),
+        ("a.tsv", ["text\tlabel\tnumber", "x y\t1\t2"], ("--task", "classification"),
+         "{file}:1: found 3 columns; choose text and label with --columns text,label (by name or counted from 0), "
+         "or make a source of several columns with --template '{{text}} {{number}}' --columns label"),
         ("a.tsv", ["a\tb", "c"], (), "{file}:2: 1 tab-separated fields, expected 2"),
         ("a.tsv", [], (), "{file}: empty file, expected one source and target per line"),
-        (
-            "a.jsonl",
-            ['{"a": "b", "n": 1}'],
-            (),
-            "{file}:1: found texts under: a; choose source and target with --columns KEY,KEY",
-        ),
-        (
-            "a.jsonl",
-            ['{"text": "b", "n": 1}'],
-            (),
-            "{file}:1: found texts under: text; choose source and target with --columns KEY,KEY; "
-            "--task language_model trains on the texts alone",
-        ),
-        (
-            "a.jsonl",
-            ['{"text": "b", "class": 1, "share": 0.5, "sure": true}'],
-            ("--task", "classification"),
-            "{file}:1: found texts under: text, class, sure; choose text and label with --columns KEY,KEY",
-        ),
-        (
-            "a.txt",
-            ["if x:", "\tprint(x)"],
-            (),
-            "{file}:1: found no tab, expected two parallel files, or one TSV, CSV, JSONL or Parquet file with source "
-            "and target (named .csv, .jsonl, .ndjson, .json or .parquet); "
-            "--task language_model trains on the texts alone",
-        ),
-        (
-            "a.jsonl",
-            ['{"a": "b", "c": "d"}'],
-            ("--task", "classification"),
-            "{file}:1: found texts under: a, c; choose text and label with --columns KEY,KEY",
-        ),
+        ("a.jsonl", ['{"a": "b", "n": 1}'], (),
+         "{file}:1: found texts under: a; choose source and target with --columns KEY,KEY"),
+        ("a.jsonl", ['{"text": "b", "n": 1}'], (),
+         "{file}:1: found texts under: text; choose source and target with --columns KEY,KEY; "
+         "--task language_model trains on the texts alone"),
+        ("a.jsonl", ['{"text": "b", "class": 1, "share": 0.5, "sure": true}'], ("--task", "classification"),
+         "{file}:1: found texts under: text, class, sure; choose text and label with --columns KEY,KEY"),
+        ("a.txt", ["if x:", "\tprint(x)"], (), NO_TAB),
+        ("a.jsonl", ['{"a": "b", "c": "d"}'], ("--task", "classification"),
+         "{file}:1: found texts under: a, c; choose text and label with --columns KEY,KEY"),
         ("a.jsonl", ["a b"], (), "{file}:1: not JSON; expected one object a line"),
-        (
-            "a.tsv",
-            ["a\tb"],
-            ("--columns", "1"),
-            "--columns: found '1', expected two columns such as 0,1 or source,target",
-        ),
-        (
-            "a.tsv",
-            [f"{number}\t{-number}" for number in range(20)],
-            ("--task", "classification"),
-            "{file}: found 20 different labels for 20 texts, expected at least 2, and many texts for each; "
-            "--columns TEXT,LABEL names the columns",
-        ),
-        (
-            "a.tsv",
-            ["a\tb"],
-            ("--valid-source", "v", "--valid-target", "v", "--valid", "w"),
-            "--valid-source cannot be combined with --valid",
-        ),
+        ("a.tsv", ["a\tb"], ("--columns", "1"),
+         "--columns: found '1', expected two columns such as 0,1 or source,target"),
+        ("a.tsv", [f"{number}\t{-number}" for number in range(20)], ("--task", "classification"),
+         "{file}: found 20 different labels for 20 texts, expected at least 2, and many texts for each; "
+         "--columns TEXT,LABEL names the columns"),
+        ("a.tsv", ["a\tb"], ("--valid-source", "v", "--valid-target", "v", "--valid", "w"),
+         "--valid-source cannot be combined with --valid"),
     ],
-)
+)  # fmt: skip
 def test_ambiguous_columns_are_a_one_line_error(run, tmp_path: Path, name, lines, options, message) -> None:
     file = write(tmp_path / name, lines)
     result = run("init", file, *options)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message.format(file=file)}\n")
-
-
-def test_the_first_line_of_a_spreadsheet_names_the_columns(run, tmp_path: Path) -> None:
-    rows = [f"Satz {number};sentence {number}" for number in range(30)]
-    file = tmp_path / "train.csv"
-    file.write_bytes("".join(f"{row}\r\n" for row in ["Deutsch;Englisch", *rows]).encode("utf-8-sig"))
-    result = run("init", file)
-    assert result.exit_code == 0, result.stderr
-    settings = tomllib.loads(result.stdout)["data"]
-    assert settings["columns"] == ["Deutsch", "Englisch"]
-    assert (settings["source_language"], settings["target_language"]) == ("de", "en")
-    assert result.stderr.startswith("30 pairs")
 
 
 def test_a_template_makes_the_source_of_several_columns(run, tmp_path: Path) -> None:
@@ -347,6 +278,7 @@ def test_recommended_settings_for_labelled_texts_are_valid(count: int, unspaced:
 @pytest.mark.parametrize(
     ("header", "languages"),
     [
+        ("Deutsch;Englisch", ("de", "en")),
         ("Englisch (Original);Deutsch", ("en", "de")),
         ("de-DE;en_GB", ("de", "en")),
         ("Satz;Übersetzung", ("", "")),
@@ -354,16 +286,24 @@ def test_recommended_settings_for_labelled_texts_are_valid(count: int, unspaced:
     ],
 )
 def test_first_lines_of_spreadsheets_name_columns_and_languages(run, tmp_path: Path, header: str, languages) -> None:
-    file = write(tmp_path / "pairs.csv", [header, *(";".join(pair) for pair in PAIRS)])
-    found = data_of(run("init", file))
+    file = tmp_path / "pairs.csv"
+    file.write_bytes("".join(f"{row}\r\n" for row in [header, *map(";".join, PAIRS)]).encode("utf-8-sig"))
+    result = run("init", file)
+    found = data_of(result)
+    assert result.stderr.startswith("5 pairs")
     assert found["columns"] == header.split(";")
     assert (found["source_language"], found["target_language"]) == languages
 
 
-def test_init_shows_the_first_pair_of_a_tsv_file_if_it_is_two_words(run, tmp_path: Path) -> None:
-    file = write(tmp_path / "pairs.tsv", ["wort\tlaut", *("\t".join(pair) for pair in PAIRS)])
-    assert run("init", file).stderr.splitlines()[0] == (
-        f"{file}:1: no known names of columns; the first pair is 'wort' | 'laut'; --columns takes names"
+@pytest.mark.parametrize(
+    ("name", "separator", "first"), [("a.tsv", "\t", "'wort' | 'laut'"), ("a.csv", ";", "'Anglais?' | 'Chose'")]
+)
+def test_init_shows_the_first_pair_without_known_names(run, tmp_path: Path, name, separator, first) -> None:
+    rows = [tuple(first.replace("'", "").split(" | ")), *PAIRS]
+    result = run("init", write(tmp_path / name, [separator.join(pair) for pair in rows]))
+    assert "columns" not in data_of(result)
+    assert result.stderr.splitlines()[0] == (
+        f"{tmp_path}/{name}:1: no known names of columns; the first pair is {first}; --columns takes names"
     )
 
 
@@ -374,12 +314,3 @@ def test_numbers_are_targets_and_an_array_is_refused_by_its_form(run, tmp_path: 
     array = write(tmp_path / "b.jsonl", [f"[{', '.join(rows)}]"])
     result = run("init", array)
     assert (result.exit_code, result.stderr) == (1, f"Error: {array}:1: {message}\n")
-
-
-def test_init_shows_the_first_pair_of_a_csv_file_without_known_names(run, tmp_path: Path) -> None:
-    file = write(tmp_path / "pairs.csv", ["Anglais?;Chose", *(";".join(pair) for pair in PAIRS)])
-    result = run("init", file)
-    assert "columns" not in data_of(result)
-    assert result.stderr.splitlines()[0] == (
-        f"{file}:1: no known names of columns; the first pair is 'Anglais?' | 'Chose'; --columns takes names"
-    )

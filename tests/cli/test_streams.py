@@ -120,3 +120,13 @@ def test_output_is_utf8_in_every_locale(files: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "latin-1"))
     main(["config", str(files / "en-de.toml")], standalone_mode=False)
     assert 'prefix = "你好"' in output.getvalue().decode()
+
+
+# A sample of the cases of benchmarks/fuzz_cli.py: no traceback, no hang, no incomplete file, a known exit code.
+def test_broken_streams_damaged_files_and_absurd_numbers_are_answered_in_one_line(warm_python: Path) -> None:
+    fuzz = Path(__file__).resolve().parents[2] / "benchmarks" / "fuzz_cli.py"
+    words = [warm_python, fuzz, "--cases", "12", "--seed", "3", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["cases"], found["faults"]) == (12, 0)

@@ -16,9 +16,7 @@ def folder(train_for_a_moment: Callable[..., Path], tmp_path_factory: pytest.Tem
     return train_for_a_moment(tmp_path_factory.mktemp("synthetic"), model=1)
 
 
-def test_back_translations_are_tagged_and_stand_before_their_texts(
-    run: Callable[..., Result], folder: Path, tmp_path: Path
-) -> None:
+def test_back_translations_are_tagged_and_stand_before_their_texts(run, folder: Path, tmp_path: Path) -> None:
     texts = ["ab kl", "", "cde\tmno", "cde " * 700]
     (tmp_path / "mono.de").write_text("".join(f"{text}\n" for text in texts))
     words = ["backtranslate", folder / "model", "--input", tmp_path / "mono.de", "--workers", "1", "--split", "never"]
@@ -35,9 +33,7 @@ def test_back_translations_are_tagged_and_stand_before_their_texts(
     assert wrong.stderr == "Error: --tag: found 'a\\tb', expected a word without tabs and line breaks\n"
 
 
-def test_a_small_model_is_trained_on_the_translations_of_a_teacher(
-    run: Callable[..., Result], folder: Path, tmp_path: Path
-) -> None:
+def test_a_small_model_is_trained_on_the_translations_of_a_teacher(run, folder: Path, tmp_path: Path) -> None:
     words = ["distil", folder / "model", folder / "a.toml", "--out", tmp_path / "small", "--threads", "1"]
     words += ["--workers", "1", "--set", "model.width=8", "--set", "training.updates=2"]
     made = run(*words)

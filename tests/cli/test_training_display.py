@@ -1,6 +1,7 @@
-"""The use of a GPU in the progress line, the log and the events of a training, and the cost that a dry run prints."""
+"""What a training prints: the use of a GPU, nothing with --quiet, the cost by --dry-run; and `show --engine`."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,12 @@ import pytest
 from translume.checkpoint import read_history
 from translume.cli import training_display
 from translume.cli.training_display import TrainingDisplay, usage
-from translume.training import DryRun, Progress
+from translume.config import Config
+from translume.engine import build_engine
+from translume.kernels.cpu import cache_folder
+from translume.training import DryRun, Progress, Started, dry_run
 from translume.training.events import History
+from translume.translator import load
 
 COST = DryRun(
     updates=20_011, measured=211, update_seconds=0.02, tokens_per_second=410_000.0, preparation_seconds=7.0,
@@ -37,9 +42,7 @@ def test_the_use_of_a_gpu_is_short_and_without_what_is_not_known() -> None:
 
 
 @pytest.mark.parametrize(("values", "used"), [({}, ""), (ON_GPU, "5.1 GiB (card 7.9), GPU 93 %, ")])
-def test_a_line_of_progress_has_the_use_of_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], values: dict[str, Any], used: str
-) -> None:
+def test_a_line_of_progress_has_the_use_of_a_gpu(monkeypatch, capsys, values: dict[str, Any], used: str) -> None:
     monkeypatch.setattr(training_display, "LOG_SECONDS", (0.0,))
     with TrainingDisplay() as display:
         display.show(progress(**values))
@@ -73,9 +76,7 @@ def test_the_log_has_the_use_of_a_gpu_where_it_is_known(tmp_path: Path) -> None:
         ("bleu", ", with validations of 0.73 s and commits of 2.9 s; without texts for bleu"),
     ],
 )
-def test_a_dry_run_prints_what_the_whole_training_takes(
-    run, files: Path, monkeypatch: pytest.MonkeyPatch, metric: str, rest: str
-) -> None:
+def test_a_dry_run_prints_what_the_whole_training_takes(run, files: Path, monkeypatch, metric: str, rest: str) -> None:
     monkeypatch.setattr("translume.training.dry_run", lambda *_, **__: iter([COST]))
     result = run("train", files / "en-de.toml", "--dry-run", "--set", f"training.metric={metric}")
     assert result.stdout.splitlines() == [
@@ -84,3 +85,73 @@ def test_a_dry_run_prints_what_the_whole_training_takes(
         "update: 0.02 s, the mean of 211; 410,000 target tokens/s",
         f"training: 10 min for 20,011 updates{rest}",
     ]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def test_quiet_prints_no_notes_but_warnings(run, files: Path) -> None:
+    result = run("train", files / "en-de.toml", "--out", files / "model", "--quiet")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    result = run("translate", files / "model", "--max-length", "1", "--quiet", text="one two\n")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("1 of 1 translation reached the length limit of 1 tokens")
+    result = run("show", files / "model", "--plot", files / "curves.png", "--quiet")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_dry_run_prints_memory_and_times_and_leaves_nothing_behind(run, files: Path) -> None:
+    before = names(files)
+    result = run("train", files / "en-de.toml", "--out", files / "models" / "en-de", "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    assert names(files) == before
+    memory, start, update, training = result.stdout.splitlines()
+    assert re.fullmatch(r"memory: \d+\.\d\d GB", memory)
+    assert re.fullmatch(r"start: \d+ s of preparation, \d+ s more for the first updates than for later ones", start)
+    assert re.fullmatch(r"update: [\d.e-]+ s, the mean of 5; [\d,]+ target tokens/s", update)
+    assert re.fullmatch(r"training: \d+ s for 7 updates, without validation and saving", training)
+    assert f"; {files}/models/en-de" in result.stderr
+
+
+def test_a_dry_run_beside_a_model_does_not_read_or_change_it(run, files: Path) -> None:
+    (files / "model").mkdir()
+    (files / "model" / "README.md").write_text("mine")
+    result = run("train", files / "en-de.toml", "--out", files / "model", "--dry-run", "--quiet", "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    found = json.loads(result.stdout)
+    assert (found["updates"], found["measured"], found["device"], found["device_bytes"]) == (7, 5, "cpu", None)
+    once = found["preparation_seconds"] + found["warm_up_seconds"]
+    assert found["training_seconds"] == pytest.approx(once + 7 * found["update_seconds"])
+    assert (found["validation_seconds"], found["saving_seconds"]) == (None, None)
+    assert found["peak_bytes"] > 50e6
+    assert names(files / "model") == ["README.md"]
+
+
+def test_a_dry_run_of_a_single_update_measures_it(files: Path) -> None:
+    config = Config.read(files / "en-de.toml", ["training.updates=1"])
+    *events, cost = dry_run(config, files / "model", device="cpu")
+    assert isinstance(events[-1], Started)
+    assert events[-1].folder == files / "model"
+    assert isinstance(cost, DryRun)
+    assert (cost.updates, cost.measured) == (1, 1)
+
+
+def test_shown_engine_choices_are_those_cached_for_other_commands(
+    run, files: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "cache"))
+    assert run("train", files / "en-de.toml", "--out", files / "model").exit_code == 0
+    network = load(files / "model", device="cpu", dtype="fp32").checkpoint.model
+    shapes = [shape for shape in build_engine(network).choice.kinds if not shape.startswith("decoder ")]
+    kept = cache_folder() / "engine.json"
+    found = json.loads(kept.read_text())
+    for kinds in found.values():
+        kinds.update(dict.fromkeys(shapes, "fp32"))
+    kept.write_text(json.dumps(found))
+    report = json.loads(run("show", files / "model", "--engine", "--json").stdout)
+    assert report["on_gpus"] == "search on the device"
+    shown = report["dtypes"]
+    assert {shown["fp32"]["packed"][shape] for shape in shapes} == {"fp32"}
+    assert set(shown["fp32"]["packed"]) == set(build_engine(network).choice.kinds)
+    assert {kind for kinds in shown["int8"]["microseconds"].values() for kind in kinds} > {"fp32"}

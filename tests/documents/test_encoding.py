@@ -5,6 +5,7 @@ import codecs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.errors import raises
 
 from translume.documents.encoding import EncodedText
 from translume.documents.files import FORMATS
@@ -67,8 +68,7 @@ def test_undecodable_text_is_refused_with_the_position() -> None:
         (codecs.BOM_UTF16_LE + b"a", "it is not utf-16-le text at byte 2"),
         (codecs.BOM_UTF8 + b"\xff", "it is not utf-8 text at byte 3"),
     ):
-        with pytest.raises(DocumentError) as caught:
+        with raises(DocumentError, reason):
             EncodedText.from_bytes(data)
-        assert str(caught.value) == reason
     with pytest.raises(DocumentError, match=r"^it is not cp1252 text at byte 1$"):
         EncodedText.from_html(b"\xff\x81")

@@ -2,10 +2,12 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from translume.documents.files import Document
 from translume.documents.markup_placement import DEEPEST, LARGEST_TABLE, Sentence, _in_order, place_markup
 from translume.documents.segments import Mark, Segment
 from translume.documents.sentences import SplitSegments
@@ -33,6 +35,14 @@ def done(source: str, target: str, links: list[tuple[int, int]]) -> Translation:
 
 def monotone(words: int) -> list[tuple[int, int]]:
     return [(word, word) for word in range(words)]
+
+
+def changed(file: Document, change: Callable[[str], str]) -> Any:
+    """Return a document whose sentences are translated by a function, word by word."""
+    sheet = SplitSegments.from_segments(file.segments, "en")
+    return file.with_runs(
+        list(sheet.join([done(line, change(line), monotone(len(line.split()))) for line in sheet.lines]))
+    )
 
 
 def reversed_links(words: int) -> list[tuple[int, int]]:
@@ -159,10 +169,7 @@ def test_sentences_of_scripts_without_spaces_are_joined_without_a_space() -> Non
     assert translated(segment, lambda text: "一。" if "O" in text else "二。", monotone) == ("一。", "二。")
 
 
-@given(
-    st.lists(st.integers(0, 4), min_size=1, max_size=6),
-    st.sets(st.integers(0, 4), max_size=4),
-)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.sets(st.integers(0, 4), max_size=4))
 def test_the_monotone_assignment_agrees_with_as_many_words_as_possible(owners: list[int], speaking: set[int]) -> None:
     depths = [0, 1, 0, 2, 9]
     found = _in_order(owners, speaking, depths)

@@ -6,7 +6,8 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.documents.test_markup_placement import done, monotone
+from tests.documents.test_markup_placement import changed
+from tests.errors import raises
 
 from translume.documents.files import FORMATS
 from translume.documents.sentences import SplitSegments
@@ -14,10 +15,7 @@ from translume.errors import DocumentError
 
 
 def translated(text: str, change: Callable[[str], str] = str.upper) -> str:
-    file = FORMATS[".srt"].read(text.encode())
-    sheet = SplitSegments.from_segments(file.segments, "en")
-    found = [done(line, change(line), monotone(len(line.split()))) for line in sheet.lines]
-    return file.with_runs(list(sheet.join(found))).decode()
+    return changed(FORMATS[".srt"].read(text.encode()), change).decode()
 
 
 SUBTITLES = """1
@@ -109,6 +107,5 @@ def test_arbitrary_text_is_refused_or_kept_unchanged(text: str) -> None:
 
 
 def test_a_text_without_times_is_refused() -> None:
-    with pytest.raises(DocumentError) as caught:
+    with raises(DocumentError, "found no line with times, such as 00:00:01,000 --> 00:00:02,500"):
         translated("a b\nc")
-    assert str(caught.value) == "found no line with times, such as 00:00:01,000 --> 00:00:02,500"

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.documents.test_markup_placement import done, linked, monotone
+from tests.documents.test_markup_placement import changed, linked
 
 from translume.documents import office as word
 from translume.documents.files import FORMATS
 from translume.documents.markup_placement import place_markup
 from translume.documents.segments import Mark
-from translume.documents.sentences import SplitSegments
 from translume.errors import DocumentError
 
 docx = pytest.importorskip("docx", reason="python-docx is not installed")
@@ -30,10 +29,7 @@ W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 
 
 def translated(data: bytes, change: Callable[[str], str] = str.upper) -> bytes:
-    file = FORMATS[".docx"].read(data)
-    sheet = SplitSegments.from_segments(file.segments, "en")
-    found = [done(line, change(line), monotone(len(line.split()))) for line in sheet.lines]
-    return file.with_runs(list(sheet.join(found)))
+    return changed(FORMATS[".docx"].read(data), change)
 
 
 def saved(document: Any) -> bytes:
@@ -135,12 +131,7 @@ def test_text_boxes_are_separate_segments_and_deleted_text_is_skipped() -> None:
     assert [segment.text for segment in FORMATS[".docx"].read(data).segments] == ["outside", "box"]
 
 
-VILLAGE = (
-    ("The ", ""),
-    ("vil", '<w:b/><w:lang w:val="en-GB"/>'),
-    ("lage", "<w:b/>"),
-    (" has 4,909 inhabitants.", ""),
-)
+VILLAGE = (("The ", ""), ("vil", '<w:b/><w:lang w:val="en-GB"/>'), ("lage", "<w:b/>"), (" has 4,909 inhabitants.", ""))
 WORDS = [("has", "这个村庄有"), ("4,909", "4,909"), ("inhabitants", "个居民"), (".", "。")]
 
 

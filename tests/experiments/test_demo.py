@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 pytest.importorskip("babel", reason="the demo's extra is not installed")
 
 from translume.cli import main
-from translume.cli.demo import bars, share
+from translume.cli.experiments import bars, share
 from translume.experiments.demo import TokenBelief, beliefs, demo_config, make_corpus
 
 

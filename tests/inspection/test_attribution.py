@@ -1,10 +1,11 @@
-"""Prior, occlusion and gradients against reference implementations that take one token at a time."""
+"""Prior, occlusion and gradients against references that take one token at a time, and on a known alignment."""
 
 import math
 from itertools import pairwise
 
 import pytest
 import torch
+from tests.errors import raises
 
 import translume
 from translume.checkpoint.building import mark_separators
@@ -128,12 +129,12 @@ def test_occluding_many_tokens_in_chunks_gives_the_same_result(make, monkeypatch
 def test_occlusion_by_the_unknown_token_is_refused_if_there_is_none(make, monkeypatch):
     translator = make()
     sentence = inputs.trace_inputs(translator, SOURCE, TARGET, None).sentence()
-    with pytest.raises(SettingsError) as error:
-        attribution.occluded(translator.checkpoint.model, sentence, None, "occlusion-unknown", None)
-    assert str(error.value) == (
+    message = (
         "show: found 'occlusion-unknown', expected 'occlusion' or 'occlusion-mask' "
         "with a tokenizer that has no unknown token"
     )
+    with raises(SettingsError, message):
+        attribution.occluded(translator.checkpoint.model, sentence, None, "occlusion-unknown", None)
 
 
 def test_input_times_gradient_is_the_directional_derivative_of_each_score(translator_of_every_head):
@@ -195,3 +196,24 @@ def test_parts_not_requested_are_not_computed(make):
     assert all(step.lens == () and step.prior is None for step in trace.steps)
     shown = translume.trace(make(), SOURCE, TARGET, show=("occlusion",))
     assert [each.method for each in shown.attributions] == ["occlusion"]
+
+
+@pytest.mark.parametrize("method", ["occlusion", "occlusion-mask"])
+def test_occlusion_finds_the_source_of_at_least_95_percent_of_the_letters(backwards, words, method):
+    right = total = 0
+    for word in words:
+        trace = translume.trace(backwards, word, word[::-1], show=(method,))
+        values = torch.tensor(trace.attributions[0].values)[: len(word), : len(word)]
+        right += int((values.argmax(1) == torch.arange(len(word)).flip(0)).sum())
+        total += len(word)
+    assert right >= 0.95 * total, f"{right} of {total}"
+
+
+def test_the_source_raises_the_probability_of_its_letters_above_the_prior(backwards, words):
+    steps = [
+        step
+        for word in words
+        for step in translume.trace(backwards, word, word[::-1], show=("prior",)).steps[: len(word)]
+    ]
+    assert sum(step.prior.gain > 0 for step in steps) >= 0.95 * len(steps)
+    assert sum(step.prior.log_p for step in steps) / len(steps) < -2.0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.errors import raises
 from torch.nn import functional
 
 import translume
@@ -240,9 +241,8 @@ def test_tokens_are_shown_as_written_including_unknown_ones():
     ],
 )  # fmt: skip
 def test_invalid_requests_are_refused_in_one_line(text, options, message):
-    with pytest.raises(TranslumeError) as error:
+    with raises(TranslumeError, message):
         translume.trace_classification(build_text_classifier(), text, **options)
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize("normalization", ["layer", "rms"])

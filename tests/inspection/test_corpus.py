@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.errors import raises
 
 from translume.errors import DataError
 from translume.evaluation.calibration import BINS
@@ -265,6 +266,5 @@ def test_a_lens_follows_the_published_schema(translator, make):
     ],
 )
 def test_invalid_requests_are_refused(translator, pairs, options, message):
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, message):
         inspect_corpus(translator, pairs, **options)
-    assert str(caught.value) == message

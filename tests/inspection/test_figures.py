@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
+from tests.errors import raises
 
 from translume.errors import SettingsError
 from translume.inspection.figures import (
@@ -133,9 +134,8 @@ def test_long_tokens_are_truncated(found):
     [(plot_attention, "attention"), (plot_lens, "lens"), (plot_gain, "prior"), (plot_attribution, "occlusion")],
 )
 def test_drawing_a_part_missing_from_the_trace_is_refused(make_trace, plot, part):
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, f"{part}: not in the trace; request it with trace(…, show=('{part}',))"):
         plot(make_trace("abc", show=()))
-    assert str(error.value) == f"{part}: not in the trace; request it with trace(…, show=('{part}',))"
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,8 @@ def test_drawing_a_part_missing_from_the_trace_is_refused(make_trace, plot, part
 )
 def test_an_unknown_layer_head_or_method_is_refused_in_one_line(found, plot, options, message):
     without_self_attention = replace(found, attention=replace(found.attention, decoder=(None, None, None)))
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, message):
         plot(without_self_attention, **options)
-    assert str(error.value) == message
 
 
 def test_a_figure_shows_the_evidence_for_each_class(class_trace):
@@ -162,11 +161,8 @@ def test_a_figure_shows_the_evidence_for_each_class(class_trace):
         np.testing.assert_allclose(figure.axes[0].images[0].get_array(), np.array(values))
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names == [f"{each.label} {each.p:.3f}" for each in class_trace.classes[:3]]
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, "method: found 'oclusion'; did you mean 'occlusion'?"):
         plot_evidence(class_trace, "oclusion")
-    assert str(error.value) == "method: found 'oclusion'; did you mean 'occlusion'?"
-    with pytest.raises(SettingsError) as error:
+    message = "evidence: not in the trace; request it with trace_classification(…, show=('occlusion',))"
+    with raises(SettingsError, message):
         plot_evidence(replace(class_trace, evidence=()))
-    assert str(error.value) == (
-        "evidence: not in the trace; request it with trace_classification(…, show=('occlusion',))"
-    )

@@ -9,6 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
+from tests.errors import raises
 from tests.sources.conftest import untrained
 
 import translume
@@ -147,12 +148,12 @@ def test_masking_a_position_and_gradients_are_attributions_over_frames(translato
     assert [each.method for each in found.attributions] == ["occlusion-mask", "input-gradient"]
     assert {len(row) for each in found.attributions for row in each.values} == {8}
     assert translume.trace(translators["features"], GIVEN["features"], "one").attributions[0].method == show[0]
-    with pytest.raises(SettingsError) as error:
-        translume.trace(translators["features"], GIVEN["features"], "one", show=("occlusion",))
-    assert str(error.value) == (
+    message = (
         "show: found 'occlusion', expected 'occlusion-mask', 'input-gradient' or 'integrated-gradients' "
         "with data.source = 'features'"
     )
+    with raises(SettingsError, message):
+        translume.trace(translators["features"], GIVEN["features"], "one", show=("occlusion",))
 
 
 def test_input_times_gradient_is_the_directional_derivative(translators: dict[str, Translator]) -> None:
@@ -196,9 +197,8 @@ def test_a_trace_is_written_as_json_and_read_without_frames_of_earlier_versions(
 
 
 def test_an_empty_source_is_refused(translators: dict[str, Translator]) -> None:
-    with pytest.raises(TranslationError) as error:
+    with raises(TranslationError, "source: <ndarray 0>: found no frames, expected at least one"):
         translume.trace(translators["audio"], np.zeros(0, np.float32))
-    assert str(error.value) == "source: <ndarray 0>: found no frames, expected at least one"
 
 
 def test_the_terminal_shows_the_source_and_the_attention_below_it(image_trace: Trace) -> None:

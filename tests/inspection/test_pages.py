@@ -114,10 +114,16 @@ def test_attention_is_drawn_as_links_and_as_a_map_for_every_layer_and_head(opene
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1600, "dark")])
-def test_the_page_fits_narrow_and_wide_in_light_and_dark(open_page, complete_trace, scheme, width):
-    tab = open_page(complete_trace[0], width, scheme)
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+def test_pages_fit_narrow_and_wide_in_light_and_dark(open_page, complete_trace, class_trace, lens, scheme, width):
+    for page in (complete_trace[0], class_trace.to_page(), lens.to_page()):
+        tab = open_page(page, width, scheme)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+    assert float(tab.get_attribute("#sure svg", "width")) <= width
+    tab.set_viewport_size({"width": 2000 - width, "height": 900})
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 2000 - width
+    tab.select_option("#theme", "dark" if scheme == "light" else "light")
+    assert tab.evaluate("document.documentElement.dataset.theme") != scheme
 
 
 @pytest.fixture(scope="module")
@@ -160,11 +166,9 @@ def test_a_key_press_redraws_only_a_small_part_of_a_trace_of_60_tokens(open_page
     assert 0 < min(changed) <= max(changed) < 20 * 60  # elements; a key press takes about 30 ms
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1600, "dark")])
-def test_the_page_of_a_classification_works_by_mouse_and_keyboard_at_any_width(open_page, class_trace, width, scheme):
-    tab = open_page(class_trace.to_page(), width, scheme)
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+@pytest.mark.parametrize("width", [400, 1600])
+def test_the_page_of_a_classification_works_by_mouse_and_keyboard_at_any_width(open_page, class_trace, width):
+    tab = open_page(class_trace.to_page(), width)
     shown = tab.locator("#source .token").all_inner_texts()
     assert shown == [class_trace.shown(token) for token in class_trace.source_tokens]
     bars = tab.locator("#bars .bar")
@@ -270,15 +274,3 @@ def test_impossible_and_unknown_values_are_marked(show, lens):
     text = "\n".join(line.plain for line in corpus_lines(odd))
     assert "1 of them impossible" in text
     assert "gain   none, log p per token -inf" in text
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1600, "dark")])
-def test_the_page_of_a_corpus_fits_narrow_and_wide_in_light_and_dark(show, lens, scheme, width):
-    tab = show(lens, width, scheme)
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    assert tab.evaluate("document.documentElement.dataset.theme") == scheme
-    assert float(tab.get_attribute("#sure svg", "width")) <= width
-    tab.set_viewport_size({"width": 2000 - width, "height": 900})
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 2000 - width
-    tab.select_option("#theme", "dark" if scheme == "light" else "light")
-    assert tab.evaluate("document.documentElement.dataset.theme") != scheme

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.errors import raises
 
 import translume
 from translume.belief import Bias
@@ -220,6 +221,5 @@ def test_a_search_without_a_record_does_not_use_the_recording_strategy(make, mon
     ],
 )
 def test_invalid_requests_are_refused_in_one_line(make, source, reference, message):
-    with pytest.raises(TranslationError) as error:
+    with raises(TranslationError, message):
         translume.record_beam(make(), source, reference=reference)
-    assert str(error.value) == message

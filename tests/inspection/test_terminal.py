@@ -34,6 +34,9 @@ def test_every_step_is_a_line_with_its_numbers(make_trace, make_beam):
     assert any(line.startswith(f"search: beam, width 3; {len(beam.nodes)} hypotheses") for line in shown)
 
 
+EFFECTS = "source tokens with the largest effect on each token (occlusion, nats)"
+
+
 def test_the_heat_map_has_a_row_per_target_token_and_a_column_per_source_token(make_trace):
     found = make_trace("abc")
     shown = [line.plain for line in trace_lines(found)]
@@ -42,12 +45,11 @@ def test_the_heat_map_has_a_row_per_target_token_and_a_column_per_source_token(m
     rows = shown[start + 1 + sources : shown.index("", start)]
     assert len(rows) == targets
     assert all(len(row) == 16 + sources for row in rows)
-
-
-def test_without_attention_no_heat_map_is_drawn(make_trace):
-    shown = [line.plain for line in trace_lines(make_trace("abc", show=()))]
+    assert EFFECTS in shown  # by default
+    bare = make_trace("abc", show=())
+    shown = [line.plain for line in trace_lines(bare)]
     assert not any("cross-attention" in line for line in shown)
-    assert len(shown) == 5 + len(make_trace("abc", show=()).steps)
+    assert len(shown) == 5 + len(bare.steps)
 
 
 def test_source_tokens_are_listed_by_their_effect_on_each_token_largest_first(make_trace):
@@ -57,22 +59,13 @@ def test_source_tokens_are_listed_by_their_effect_on_each_token_largest_first(ma
     row = (0.5, -2.0, 0.1, None)
     attribution = Attribution(method="occlusion", values=(row,) * len(found.steps), baseline="", error=None)
     shown = [line.plain for line in trace_lines(replace(found, attributions=(attribution,)))]
-    start = shown.index("source tokens with the largest effect on each token (occlusion, nats)")
+    start = shown.index(EFFECTS)
     assert shown[start + 1 :] == [
         f"{column(token.text)}  {columns[1]} -2.00, {columns[0]} +0.50" for token in found.target_tokens
     ]
-
-
-def test_a_token_without_any_effect_has_an_empty_list(make_trace):
-    found = make_trace("abc", show=())
-    none = Attribution(method="occlusion", values=((0.0,) * 4,) * len(found.steps), baseline="", error=None)
+    none = replace(attribution, values=((0.0,) * 4,) * len(found.steps))
     shown = [line.plain for line in trace_lines(replace(found, attributions=(none,)))]
     assert shown[-1] == column(found.target_tokens[-1].text).rstrip()
-
-
-def test_the_effects_of_a_trace_are_shown_by_default(make_trace):
-    shown = [line.plain for line in trace_lines(make_trace("abc"))]
-    assert "source tokens with the largest effect on each token (occlusion, nats)" in shown
 
 
 def test_wide_characters_take_two_cells_of_a_column():
@@ -152,16 +145,12 @@ def test_a_move_worked_by_hand(translator, move, end):
     assert plain_lines(edited_lines(replace(edited, moves=moves)))[-1].endswith(end)
 
 
-def test_a_probability_below_a_ten_thousandth_is_not_shown_as_zero(translator):
+def test_rare_tokens_and_bytes_of_unknown_characters_are_explained(translator):
     forced = force_token(translator, SOURCE, 2, "q")
-    rare = replace(forced, fork=replace(forced.fork, wanted=replace(forced.fork.wanted, p_model=2.5e-9)))
-    assert "  p 2.50e-09, rank " in plain_lines(forced_lines(rare))[5]
-
-
-def test_a_byte_of_an_unknown_character_is_explained(translator):
-    forced = force_token(translator, SOURCE, 2, "q")
-    byte = replace(forced, fork=replace(forced.fork, wanted=replace(forced.fork.wanted, text="<0xE6>")))
-    assert plain_lines(forced_lines(byte))[6] == "  <0xE6> is a byte of a character that the target vocabulary lacks"
+    wanted = replace(forced.fork.wanted, p_model=2.5e-9, text="<0xE6>")
+    lines = plain_lines(forced_lines(replace(forced, fork=replace(forced.fork, wanted=wanted))))
+    assert "  p 2.50e-09, rank " in lines[5]
+    assert lines[6] == "  <0xE6> is a byte of a character that the target vocabulary lacks"
 
 
 def test_the_terminal_shows_classes_with_others_and_a_line_of_evidence_per_token(class_trace):

@@ -1,6 +1,7 @@
 """Forced tokens, "why not" and edited sources, compared with searches under the same constraint."""
 
 import pytest
+from tests.errors import raises
 
 import translume
 from translume.checkpoint import Checkpoint, build_model
@@ -178,6 +179,5 @@ def test_an_unchanged_source_moves_nothing(make):
 def test_invalid_requests_are_refused_in_one_line(make, step, token, message):
     translator = make(options=("decoding.min_length=9",))
     last = len(translator.translate(SOURCE).hypotheses[0].ids) - 1
-    with pytest.raises(TranslationError) as error:
+    with raises(TranslationError, message.format(last=last)):
         translume.force_token(translator, SOURCE, step, token)
-    assert str(error.value) == message.format(last=last)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.errors import raises
 
 import translume
 from translume.checkpoint import save_model
@@ -34,19 +35,18 @@ def test_one_log_probability_that_is_not_finite_is_refused(ours, theirs, shown):
     for place in range(3):
         one, other = [-1.0, -2.0, -3.0], [-1.0, -2.0, -3.0]
         one[place], other[place] = ours, theirs
-        with pytest.raises(TranslumeError) as error:
-            forced([0.0, *one]).certificate([[0.0, *other]], "float32")
-        assert str(error.value) == (
+        message = (
             f"certificate: found log-probabilities {shown} in the other toolkit for one token, expected finite numbers "
             "in both"
         )
+        with raises(TranslumeError, message):
+            forced([0.0, *one]).certificate([[0.0, *other]], "float32")
 
 
 def test_a_difference_beyond_the_tolerance_is_refused_for_float32_only(tmp_path):
     assert forced([0.0, -1.0]).compare([[0.0, -1.25]], "CTranslate2", tmp_path, "int8").difference == 0.25
-    with pytest.raises(TranslumeError) as error:
+    with raises(TranslumeError, f"{tmp_path}: CTranslate2 differs by 0.25 nats a token, expected at most 0.001"):
         forced([0.0, -1.0]).compare([[0.0, -1.25]], "CTranslate2", tmp_path)
-    assert str(error.value) == f"{tmp_path}: CTranslate2 differs by 0.25 nats a token, expected at most 0.001"
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,8 @@ def test_a_model_with_a_damaged_weight_is_not_exported(save, tmp_path, target):
     place = "decoder.layers.0.feed_forward.outer.bias"
     for value in (NAN, INFINITE, -INFINITE):
         model = save(place, value)
-        with pytest.raises(TranslumeError) as error:
+        with raises(TranslumeError, f"export: {model}: {place}: found {value:g}, expected finite numbers"):
             translume.export(model, target, tmp_path / "out")
-        assert str(error.value) == f"export: {model}: {place}: found {value:g}, expected finite numbers"
         assert not list(tmp_path.iterdir())
 
 

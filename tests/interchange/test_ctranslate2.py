@@ -5,6 +5,7 @@ import json
 import ctranslate2
 import pytest
 import torch
+from tests.errors import raises
 
 from translume.checkpoint import save_model
 from translume.config import ProjectedSettings, SoftmaxSettings, TokenizerSettings
@@ -122,18 +123,15 @@ def test_unsupported_settings_are_refused_by_name_and_leave_no_files(tmp_path):
         ({"decoder_mixing": "ssru"}, "model.decoder_mixing: found 'ssru', expected 'attention' for CTranslate2"),
     ]):  # fmt: skip
         save_model(tmp_path / str(place), checkpoint_of(**changes))
-        with pytest.raises(SettingsError) as error:
+        with raises(SettingsError, message):
             export(tmp_path / str(place), "ctranslate2", tmp_path / "out")
-        assert str(error.value) == message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
 
 
 def test_a_folder_that_is_not_empty_is_not_overwritten(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    with pytest.raises(TranslumeError) as error:
+    with raises(TranslumeError, f"{tmp_path / 'out'}: already exists, expected a new or empty folder"):
         export(tmp_path / "model", "ctranslate2", tmp_path / "out")
-    assert str(error.value) == f"{tmp_path / 'out'}: already exists, expected a new or empty folder"
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, "export: found 'ctranslate'; did you mean 'ctranslate2'?"):
         export(tmp_path / "model", "ctranslate", tmp_path / "new")
-    assert str(error.value) == "export: found 'ctranslate'; did you mean 'ctranslate2'?"

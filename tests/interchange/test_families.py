@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.errors import raises
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, pre_tokenizers, trainers
 
@@ -110,9 +111,8 @@ def test_the_engine_agrees_with_the_model(pair):
 def test_unsupported_settings_of_a_family_are_refused_by_name(architecture, values, message):
     family = family_named(PLACE, {"architectures": [architecture]})
     whole = {**SHAPE, "pad_token_id": 1, "eos_token_id": 2, **values}
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, f"config.json: {message}"):
         family.model_values(family.read_config(PLACE, whole), {})
-    assert str(error.value) == f"config.json: {message}"
 
 
 HOSTILE = (
@@ -288,9 +288,8 @@ def test_other_tokenizers_are_refused_by_name(tmp_path, architecture, name, know
     family = family_named(PLACE, {"architectures": [architecture]})
     config = family.read_config(PLACE, {**SHAPE, "pad_token_id": 1, "eos_token_id": 2})
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, f"{tmp_path}: tokenizer_class: found '{name}', expected {known}"):
         family.tokenizers(tmp_path, config)
-    assert str(error.value) == f"{tmp_path}: tokenizer_class: found '{name}', expected {known}"
 
 
 def test_tags_after_the_text_are_refused(opus, tmp_path):
@@ -300,8 +299,6 @@ def test_tags_after_the_text_are_refused(opus, tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "legacy_behaviour": True}))
     family = family_named(PLACE, {"architectures": ["M2M100ForConditionalGeneration"]})
     config = family.read_config(PLACE, {**SHAPE, "pad_token_id": 1, "eos_token_id": 2})
-    with pytest.raises(SettingsError) as error:
+    message = f"{tmp_path}: legacy_behaviour: found true, expected false: the tag of the language begins a text"
+    with raises(SettingsError, message):
         family.tokenizers(tmp_path, config)
-    assert str(error.value) == (
-        f"{tmp_path}: legacy_behaviour: found true, expected false: the tag of the language begins a text"
-    )

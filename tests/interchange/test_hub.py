@@ -3,12 +3,13 @@
 import json
 import multiprocessing
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
+from tests.interchange.hub_server import StoredRepository, start_hub
+from tests.interchange.test_weights_files import Malicious
 
 import translume
 from translume.checkpoint import load_checkpoint, model_folder
@@ -19,9 +20,6 @@ pytest.importorskip("transformers", reason="transformers is not installed (extra
 pytest.importorskip("sentencepiece", reason="sentencepiece is not installed (extra: export)")
 constants = pytest.importorskip("huggingface_hub").constants
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
-
-sys.path.append(str(Path(__file__).parent))
-from hub_server import StoredRepository, start_hub  # noqa: E402
 
 NAME = "someone/opus-en-de"
 WEIGHTS = "model.safetensors"
@@ -149,14 +147,6 @@ def test_a_repository_without_weights_or_settings_is_refused(hub):
     del files["config.json"]
     hub.repositories[NAME].commit = "facade" + "0" * 34
     assert refused() == f"hf://{NAME}: has no config.json, expected a model of transformers"
-
-
-class Malicious:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
 
 
 def test_a_repository_with_a_malicious_pickle_is_refused(hub, tmp_path):

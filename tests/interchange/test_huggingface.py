@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.errors import raises
 
 from translume.decoding import BeamSearch, ForbidTokens, LengthPenalty, search
 from translume.errors import ModelFolderError, SettingsError
@@ -54,18 +55,15 @@ def test_hidden_states_and_logits_equal_those_of_marian(make, changes):
 
 def test_settings_unsupported_by_marian_are_refused_by_name(make):
     model, settings = make(norm="pre")
-    with pytest.raises(SettingsError) as caught:
+    with raises(SettingsError, "model.norm: found 'pre', expected 'post' for MarianMTModel"):
         Marian().weights_to(model, settings)
-    assert str(caught.value) == "model.norm: found 'pre', expected 'post' for MarianMTModel"
 
 
 def test_missing_weights_are_named(make):
     _, settings = make()
-    with pytest.raises(ModelFolderError) as caught:
+    message = "model.shared.weight: no such weights, expected them for encoder.embedding.table.weight"
+    with raises(ModelFolderError, message):
         Marian().weights_from({}, settings)
-    assert str(caught.value) == (
-        "model.shared.weight: no such weights, expected them for encoder.embedding.table.weight"
-    )
 
 
 @pytest.fixture(scope="module")

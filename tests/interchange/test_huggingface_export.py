@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.errors import raises
 
 from translume.checkpoint import read_config, save_model
 from translume.config import DecodingSettings, SoftmaxSettings, TokenizerSettings
@@ -92,17 +93,16 @@ def test_an_export_keeps_the_settings_of_the_search_that_transformers_has(tmp_pa
 )  # fmt: skip
 def test_settings_unsupported_by_transformers_are_refused_by_name(tmp_path, changes, message):
     save_model(tmp_path / "model", checkpoint_of(**changes))
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, message):
         export(tmp_path / "model", "huggingface", tmp_path / "out")
-    assert str(error.value) == message
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
 def test_an_unsupported_tokenizer_is_refused():
     tokenizer = train_tokenizer(TokenizerSettings(kind="wordpiece", size=401), TEXTS[:5])
-    with pytest.raises(SettingsError) as error:
-        library_tokenizer(tokenizer)
-    assert str(error.value) == (
+    message = (
         "tokenizer.kind: found 'wordpiece' with unknown = 'bytes', "
         "expected 'bpe', or 'unigram' with unknown = 'token', for huggingface"
     )
+    with raises(SettingsError, message):
+        library_tokenizer(tokenizer)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
+from tests.errors import raises
 
 import translume
 from translume.checkpoint import load_checkpoint, save_model
@@ -399,28 +400,24 @@ def test_pegasus_that_is_not_tied_is_refused(exported, tmp_path):
         "PegasusForConditionalGeneration"
     )
     change(exported, tie_word_embeddings=True)
-    with pytest.raises(SettingsError) as error:
+    message = "--positions marian: found PegasusForConditionalGeneration, expected MarianMTModel, which Marian trains"
+    with raises(SettingsError, message):
         translume.import_model(exported, tmp_path / "out", positions="marian")
-    assert str(error.value) == (
-        "--positions marian: found PegasusForConditionalGeneration, expected MarianMTModel, which Marian trains"
-    )
 
 
 def test_an_existing_target_or_missing_source_is_refused(folder, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine").write_text("kept")
-    with pytest.raises(TranslumeError) as error:
+    with raises(TranslumeError, f"{out}: already exists, expected a new or empty folder"):
         translume.import_model(folder, out)
-    assert str(error.value) == f"{out}: already exists, expected a new or empty folder"
     assert (out / "mine").read_text() == "kept"
     with pytest.raises(ModelFolderError) as error:
         translume.import_model(tmp_path / "none", tmp_path / "new")
     text = "no such folder, expected one as transformers saves it, or a .npz of Marian"
     assert str(error.value) == f"{tmp_path / 'none'}: {text}"
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, "positions: found 'marain'; did you mean 'marian'?"):
         translume.import_model(folder, tmp_path / "new", positions="marain")
-    assert str(error.value) == "positions: found 'marain'; did you mean 'marian'?"
 
 
 def test_the_command_line_prints_the_certificate(folder, tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from tests.errors import raises
 
 from translume.checkpoint import save_model
 from translume.config import DecodingSettings, TokenizerSettings
@@ -113,10 +114,7 @@ def test_the_graphs_have_the_names_that_optimum_and_transformers_js_expect(expor
         "encoder_model": (["input_ids", "attention_mask"], ["last_hidden_state"]),
         "decoder_model": ([*decoder, "encoder_hidden_states"], ["logits", *present]),
         "decoder_with_past_model": ([*decoder, *past], ["logits", *present[:2]]),
-        "decoder_model_merged": (
-            [*decoder, "encoder_hidden_states", *past, "use_cache_branch"],
-            ["logits", *present],
-        ),
+        "decoder_model_merged": ([*decoder, "encoder_hidden_states", *past, "use_cache_branch"], ["logits", *present]),
         "translate": (["input_ids", "attention_mask", "max_length"], ["ids"]),
     }
     assert {path.stem for path in (out / "onnx").iterdir()} == expected.keys()
@@ -193,17 +191,15 @@ def test_the_tokenizer_beside_the_graphs_gives_the_same_ids(exported):
 )  # fmt: skip
 def test_what_the_graphs_cannot_express_is_refused_by_name_and_nothing_is_written(tmp_path, changes, dtype, message):
     save_model(tmp_path / "model", checkpoint_of(**changes))
-    with pytest.raises(SettingsError) as caught:
+    with raises(SettingsError, message):
         export(tmp_path / "model", "onnx", tmp_path / "out", dtype=dtype)
-    assert str(caught.value) == message
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_a_folder_without_graphs_and_a_damaged_graph_are_named(tmp_path, exported):
     missing = tmp_path / "onnx" / "encoder_model_quantized.onnx"
-    with pytest.raises(ModelFolderError) as caught:
+    with raises(ModelFolderError, f"{missing}: no such file, expected one as `translume export … onnx` writes it"):
         OnnxStepper(tmp_path)
-    assert str(caught.value) == f"{missing}: no such file, expected one as `translume export … onnx` writes it"
     damaged = tmp_path / "encoder_model.onnx"
     damaged.write_bytes((exported[1] / "onnx" / "encoder_model.onnx").read_bytes()[:999])
     with pytest.raises(ModelFolderError, match=r"encoder_model\.onnx: not a model that ONNX Runtime reads: "):

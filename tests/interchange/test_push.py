@@ -2,12 +2,11 @@
 
 import json
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
+from tests.interchange.hub_server import start_hub
 
 import translume
 from translume.checkpoint import Card, Checkpoint, Manifest, build_model, commit, save_model
@@ -18,9 +17,6 @@ from translume.text import train_tokenizer
 
 constants = pytest.importorskip("huggingface_hub.constants", reason="huggingface_hub is not installed (extra: export)")
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of huggingface_hub's uploads
-
-sys.path.append(str(Path(__file__).parent))
-from hub_server import start_hub  # noqa: E402
 
 TOKEN = "hf_secret"
 NAME = "us/en-de"

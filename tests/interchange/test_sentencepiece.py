@@ -6,6 +6,7 @@ import sys
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.errors import raises
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from translume.config import TokenizerSettings
@@ -106,9 +107,8 @@ def test_a_model_that_the_library_segments_otherwise_needs_sentencepiece(opus, m
         assert ours.encode(text) == [words.get(piece, 1) for piece in peer.encode(text, out_type=str)]
     text = ours.to_json()
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, "tokenizer: sentencepiece is not installed; pip install 'translume[sentencepiece]'"):
         Tokenizer.from_json(text)
-    assert str(error.value) == "tokenizer: sentencepiece is not installed; pip install 'translume[sentencepiece]'"
     with pytest.raises(SettingsError, match=r"^tokenizer: the library segments some texts d"):
         standard_json(ours)
 
@@ -214,9 +214,8 @@ def test_a_piece_without_an_id_is_named(opus, tmp_path):
     model = opus.sentencepiece_of(LINES, model_type="bpe")
     (tmp_path / "a.spm").write_bytes(model)
     pieces = ["Ω" if each == "e" else each for each in opus.vocabulary_of(model)]
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, "tokenizer: the library needs an id for each piece of SentencePiece, 'e' has none"):
         standard_json(with_specials(read_sentencepiece(tmp_path / "a.spm"), pieces))
-    assert str(error.value) == "tokenizer: the library needs an id for each piece of SentencePiece, 'e' has none"
 
 
 def test_ids_are_decoded_as_by_marian_tokenizer_and_typed_special_tokens_are_text(folder, marian):
@@ -258,9 +257,8 @@ def test_the_most_probable_segmentation_in_an_example_by_hand():
 def test_options_that_change_the_segmentation_are_refused_by_name(opus, tmp_path, options, message):
     path = tmp_path / "a.spm"
     path.write_bytes(opus.sentencepiece_of(LINES, normalization_rule_name="identity", **options))
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, f"{path}: {message}"):
         read_sentencepiece(path)
-    assert str(error.value) == f"{path}: {message}"
 
 
 @pytest.fixture(scope="module")
@@ -286,9 +284,8 @@ def test_a_damaged_file_is_a_one_line_error(plain, cut, noise):
 
 
 def test_a_sentencepiece_tokenizer_cannot_be_trained():
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, "tokenizer.kind: 'sentencepiece' is not learned but imported; expected 'unigram'"):
         train_tokenizer(TokenizerSettings(kind="sentencepiece"), LINES)
-    assert str(error.value) == "tokenizer.kind: 'sentencepiece' is not learned but imported; expected 'unigram'"
 
 
 @pytest.mark.parametrize(
@@ -304,6 +301,5 @@ def test_a_bad_vocabulary_is_a_one_line_error(opus, tmp_path, content, message):
     folder = opus.write(tmp_path / "model", tokenizer={"normalization_rule_name": "identity"})
     config = config_of(folder)
     (folder / "vocab.json").write_text(content)
-    with pytest.raises(DataError) as error:
+    with raises(DataError, f"{folder / 'vocab.json'}: {message.format(size=config.vocabulary)}"):
         read_marian_tokenizers(folder, config)
-    assert str(error.value) == f"{folder / 'vocab.json'}: {message.format(size=config.vocabulary)}"

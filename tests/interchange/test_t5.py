@@ -81,14 +81,15 @@ def write(opus, folder, family, rules="identity", **changes):
 
 @pytest.fixture(scope="module", params=["t5", "mt5", "byt5"])
 def imported(opus, request, tmp_path_factory):
-    """The folder of a family, the folder of its import, and the certificate."""
+    """The folder of a family, the folder of its import, what the import found, and its tokenizer."""
     folder = tmp_path_factory.mktemp(request.param.replace(".", ""))
     source = write(opus, folder / "theirs", request.param)
-    return source, folder / "ours", translume.import_model(source, folder / "ours")
+    found = translume.import_model(source, folder / "ours")
+    return source, folder / "ours", found, load_checkpoint(folder / "ours").source_tokenizer
 
 
 def test_states_logits_and_translations_are_those_of_transformers(imported):
-    source, folder, found = imported
+    source, folder, found, _ = imported
     assert found.certificate.difference < 1e-4
     assert not found.notes
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(source).eval()
@@ -110,7 +111,7 @@ def test_states_logits_and_translations_are_those_of_transformers(imported):
 
 
 def test_an_export_computes_the_same_and_is_imported_again(imported, tmp_path):
-    source, folder, _ = imported
+    source, folder, _, _ = imported
     assert translume.export(folder, "huggingface", tmp_path / "out").difference < 1e-4
     back = translume.import_model(tmp_path / "out", tmp_path / "back")
     assert back.certificate.difference < 1e-4
@@ -144,9 +145,7 @@ HOSTILE = st.one_of(
 @example("<extra_id_0> ▁<extra_id_0>")
 @example("<2de> A man <2fr>")
 def test_texts_have_the_ids_of_sentencepiece_and_special_tokens_are_text(imported, text):
-    source, folder, _ = imported
-    tokenizer = load_checkpoint(folder).source_tokenizer if folder not in TOKENIZERS else TOKENIZERS[folder]
-    TOKENIZERS[folder] = tokenizer
+    source, _, _, tokenizer = imported
     found = tokenizer.encode(text)
     assert not set(found[1:]) & tokenizer.vocabulary.silent
     assert Tokenizer.from_json(tokenizer.to_json()).encode(text) == found
@@ -155,16 +154,12 @@ def test_texts_have_the_ids_of_sentencepiece_and_special_tokens_are_text(importe
         assert found == [3 + byte for byte in clean.encode()]
         assert tokenizer.decode(found) == clean
     elif not any(tag in text for tag in (*TAGS, "<extra_id_")):
-        peer = PEERS.setdefault(folder, sentencepiece.SentencePieceProcessor(str(source / "spiece.model")))
+        peer = sentencepiece.SentencePieceProcessor(str(source / "spiece.model"))
         assert sorted(found) == sorted(peer.encode(text))  # rounding decides between equally likely orders of pieces
 
 
-TOKENIZERS, PEERS = {}, {}
-
-
 def test_the_folder_has_a_tokenizer_json_with_the_same_ids(imported):
-    _, folder, _ = imported
-    ours = load_checkpoint(folder).source_tokenizer
+    _, folder, _, ours = imported
     (path,) = folder.glob("tokenizer-*.json")
     library = tokenizers.Tokenizer.from_file(str(path))
     for text in (*LINES, "</s><pad> <extra_id_0>x", "ｶﾞ ﬁ a\u0301\t", ""):
@@ -173,7 +168,7 @@ def test_the_folder_has_a_tokenizer_json_with_the_same_ids(imported):
 
 
 def test_reserved_ids_add_nothing_to_a_text(imported):
-    tokenizer = load_checkpoint(imported[1]).source_tokenizer
+    tokenizer = imported[3]
     silent = tokenizer.vocabulary.silent
     assert len(silent) >= 3
     ids = tokenizer.encode("A man")

@@ -118,13 +118,6 @@ def test_truncated_files_are_a_one_line_error(tmp_path, name, zipped):
         assert refused(tmp_path).startswith(f"{tmp_path / name}: ")
 
 
-def test_missing_weights_are_named(tmp_path):
-    assert refused(tmp_path) == (
-        f"{tmp_path / 'model.safetensors'}: no such file, expected the weights as transformers saves them: "
-        "model.safetensors or pytorch_model.bin, or one of them in shards with its .index.json"
-    )
-
-
 def test_a_missing_shard_and_a_tensor_that_its_shard_lacks_are_named(tmp_path):
     index = write_shards(tmp_path, "model.safetensors")
     values = json.loads(index.read_text())
@@ -141,14 +134,10 @@ def test_a_missing_shard_and_a_tensor_that_its_shard_lacks_are_named(tmp_path):
         ("{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
         ("[]", "found list, expected a JSON object"),
         ('{"weight_map": {"a": 3}}', "weight_map: expected the name of a file for each tensor"),
-        (
-            '{"weight_map": {"a": "../other.safetensors"}}',
-            "weight_map: found '../other.safetensors', expected the name of a .safetensors file in its folder",
-        ),
-        (
-            '{"weight_map": {"a": "pytorch_model.bin"}}',
-            "weight_map: found 'pytorch_model.bin', expected the name of a .safetensors file in its folder",
-        ),
+        ('{"weight_map": {"a": "../other.safetensors"}}',
+         "weight_map: found '../other.safetensors', expected the name of a .safetensors file in its folder"),
+        ('{"weight_map": {"a": "pytorch_model.bin"}}',
+         "weight_map: found 'pytorch_model.bin', expected the name of a .safetensors file in its folder"),
     ],
 )  # fmt: skip
 def test_a_damaged_index_is_a_one_line_error(tmp_path, text, reason):

@@ -88,10 +88,7 @@ def test_the_next_window_begins_as_in_transformers():
 def test_a_segment_that_is_not_finished_is_heard_again():
     ids = [FIRST, 1, FIRST + 4, FIRST + 6, 2, FIRST + 9, FIRST + 9, 3]
     spans, moved = spans_of(ids, FIRST, 100, 40)
-    assert [(each.start, each.end, ids[each.tokens]) for each in spans] == [
-        (100, 108, ids[:3]),
-        (112, 118, ids[3:7]),
-    ]
+    assert [(each.start, each.end, ids[each.tokens]) for each in spans] == [(100, 108, ids[:3]), (112, 118, ids[3:7])]
     assert moved == 18
 
 

@@ -286,6 +286,11 @@ class FileWork:
     row: "Callable[[Any], str]"
     report: Callable[[str, Any], None] = lambda place, result: None
 
+    def run(self, inputs: list[InputFile]) -> None:
+        """Write the outputs that are missing, and end the command with 1 if something failed."""
+        if self.process(inputs):
+            click.get_current_context().exit(1)
+
     def process(self, inputs: list[InputFile]) -> int:
         """Write the outputs that are missing. Return how many files or lines failed; all are reported."""
         missing = [file for file in inputs if not file.output.exists()]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.atomic import check_writable, write_file
-from translume.cli.classify import note_truncated
 from translume.cli.group import interrupt_hint
 from translume.cli.options import (
     FILE,
@@ -28,7 +27,7 @@ from translume.cli.options import (
     requires,
     set_option,
 )
-from translume.cli.terminal import LimitCount, ProgressBar, note, print_json, progress_over
+from translume.cli.terminal import LimitCount, ProgressBar, note, note_truncated, print_json, progress_over
 from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:

@@ -217,15 +217,9 @@ def pairs(model: Path, files: FileOptions, compute: Compute) -> None:
         kind = translator.config.data.source.kind
         raise SettingsError(f"--input: found data.source = '{kind}', expected texts to compare with an empty one")
     work = FileWork(
-        model=model,
-        loaded=translator,
-        work=judge_lines,
-        settings=translator.config.decoding,
-        files=files,
-        row=json_row,
+        model=model, loaded=translator, work=judge_lines, settings=translator.config.decoding, files=files, row=json_row
     )
-    if work.process(pair_files(files, translator.config, ".jsonl")):
-        click.get_current_context().exit(1)
+    work.run(pair_files(files, translator.config, ".jsonl"))
 
 
 @command.command(
@@ -331,29 +325,27 @@ def _show_answers(
 def inspect_translation(options: TextOptions) -> None:
     """Show the trace of a translation or of a given target, and the record of the search."""
     from translume.inspection import record_beam, trace
+    from translume.inspection.terminal import trace_lines
     from translume.inspection.tracing import ATTRIBUTION_METHODS, default_parts
 
     text, target = options.text, options.target
     methods = chosen_methods(options.attribution, ATTRIBUTION_METHODS)  # refuses others before the model is loaded
     translator = options.compute.load_plain(options.model)
     settings = changed(translator.config, options.overrides, "decoding").decoding
-    show = (*default_parts(translator.config), *methods)
+    parts = (*default_parts(translator.config), *methods)
     with attribution_errors():
-        traced = trace(translator, text, target, k=options.top or TOP, settings=settings, show=show)
+        traced = trace(translator, text, target, k=options.top or TOP, settings=settings, show=parts)
     if target is None:
         _note_split(translator, text, settings)
     searched = settings.strategy in ("beam", "greedy")
     beam = record_beam(translator, text, reference=options.reference, settings=settings) if searched else None
-    if options.html is not None:
+
+    def page() -> str:
         count = ALTERNATIVES if options.alternatives is None else options.alternatives
         others = _alternatives(translator, traced, settings, count if target is None and searched else 0)
-        write_page(options.html, traced.to_page(beam=beam, alternatives=others))
-    if options.as_json:
-        print_json({"trace": traced, "beam": beam})
-    elif options.html is None:
-        from translume.inspection.terminal import trace_lines
+        return traced.to_page(beam=beam, alternatives=others)
 
-        print_lines(trace_lines(traced, beam=beam))
+    show(options, {"trace": traced, "beam": beam}, page, lambda: trace_lines(traced, beam=beam))
 
 
 def _note_split(translator: "Translator", text: str, settings: "DecodingSettings") -> None:
@@ -367,10 +359,17 @@ def _note_split(translator: "Translator", text: str, settings: "DecodingSettings
         note(f"inspected as one text, but translate splits it into {len(pieces)} sentences: inspect each by itself")
 
 
-def write_page(file: Path, page: str) -> None:
-    """Write a page and say so."""
-    write_file(file, page.encode())
-    note(f"{file}: written")
+def show(
+    options: TextOptions | CorpusOptions, value: object, page: Callable[[], str], lines: "Callable[[], Iterable[Text]]"
+) -> None:
+    """Write a page if there is a file for it, and print a value as JSON, or the lines if there is no page."""
+    if options.html is not None:
+        write_file(options.html, page().encode())
+        note(f"{options.html}: written")
+    if options.as_json:
+        print_json(value)
+    elif options.html is None:
+        print_lines(lines())
 
 
 def chosen_methods(name: str | None, known: Sequence[Method]) -> list[Method]:
@@ -419,9 +418,10 @@ def inspect_translations(options: CorpusOptions) -> None:
     from translume.data.evaluation_files import refuse_tables, settings_for_files
     from translume.inspection.comparison import compare_on_corpus
     from translume.inspection.corpus import inspect_corpus
+    from translume.inspection.terminal import corpus_lines
 
-    model, html = options.model, options.html
-    count = options.top or (CORPUS_ENTRIES if html is None else CORPUS_PAGE_ENTRIES)
+    model = options.model
+    count = options.top or (CORPUS_ENTRIES if options.html is None else CORPUS_PAGE_ENTRIES)
     data = read_config(model).data
     if len(options.files) == 2:
         refuse_tables(*options.files, data)
@@ -453,16 +453,9 @@ def inspect_translations(options: CorpusOptions) -> None:
                 translator, compared, kept, settings=(first, second), show=count, progress=bar.advance
             )
         lens = replace(lens, comparison=comparison)
-    if html is not None:
-        against = "" if options.other is None else f", compared with {options.other.name}"
-        names = " and ".join(file.name for file in options.files)
-        write_page(html, lens.to_page(title=f"{model.name} on {names}{against}"))
-    if options.as_json:
-        print_json(lens)
-    elif html is None:
-        from translume.inspection.terminal import corpus_lines
-
-        print_lines(corpus_lines(lens))
+    against = "" if options.other is None else f", compared with {options.other.name}"
+    title = f"{model.name} on {' and '.join(file.name for file in options.files)}{against}"
+    show(options, lens, lambda: lens.to_page(title=title), lambda: corpus_lines(lens))
 
 
 def _length(files: "DataSettings") -> int | None:

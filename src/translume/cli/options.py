@@ -308,14 +308,10 @@ _SOURCE_OPTIONS = [
         help="Terms, `source TAB target` a line, that targets must contain: decoding.terminology.",
     ),
     _text(
-        "--max-length-action",
-        "What to do with a sentence too long for the model: error or truncate (with a warning).",
+        "--max-length-action", "What to do with a sentence too long for the model: error or truncate (with a warning)."
     ),
     click.option(
-        "--calibrated/--uncalibrated",
-        type=bool,
-        default=None,
-        help="Use the fitted temperature: decoding.calibrated.",
+        "--calibrated/--uncalibrated", type=bool, default=None, help="Use the fitted temperature: decoding.calibrated."
     ),
     _number("--unsmooth", float, "Undo label smoothing: decoding.unsmooth."),
     _number("--ctc-weight", float, "Weight of CTC in ranking: decoding.ctc_weight."),

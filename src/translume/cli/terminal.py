@@ -177,6 +177,12 @@ class LimitCount:
         return f"{self.reached:,} of {self.translations:,} {many} reached {which}; --max-length N sets another"
 
 
+def note_truncated(truncated: int, texts: int) -> None:
+    """Print how many texts were truncated, if any."""
+    if truncated:
+        warn(f"{truncated:,} of {texts:,} texts were longer than the model reads and were truncated")
+
+
 class OutputError(Exception):
     """Standard output cannot be written.  pipe_closed: its reader is gone.
 

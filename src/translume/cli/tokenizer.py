@@ -87,9 +87,7 @@ def encode(tokenizer: Path, target: bool, ids: bool, as_json: bool) -> None:
 
 
 @command.command(
-    "decode",
-    short_help="Convert ids to text.",
-    epilog="Example: translume tokenizer decode models/en-de < ids > text",
+    "decode", short_help="Convert ids to text.", epilog="Example: translume tokenizer decode models/en-de < ids > text"
 )
 @click.argument("tokenizer", type=FILE)
 @click.option("--target", is_flag=True, help="Use the target tokenizer, if the model has two.")

@@ -372,10 +372,7 @@ def demo_config(source_language: str, target_language: str, *, updates: int = UP
             "save_every": max(1, updates // 4),
             "metric": "nll",
         },
-        "evaluation": {
-            "metrics": ["exact_match", "bleu", "chrf"],
-            "tokenize": "zh" if target in UNSPACED else "13a",
-        },
+        "evaluation": {"metrics": ["exact_match", "bleu", "chrf"], "tokenize": "zh" if target in UNSPACED else "13a"},
         "decoding": {"strategy": "greedy"},
     }
     return Config.build(tables, place="demo")

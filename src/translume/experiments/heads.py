@@ -95,10 +95,7 @@ def config_with(config: Config, kind: str) -> Config:
     if not settings.patience:  # which counts validations
         often["validate_every"] = min(settings.validate_every, every)
     return config.model_copy(
-        update={
-            "model": config.model.model_copy(update={"head": head}),
-            "training": settings.model_copy(update=often),
-        }
+        update={"model": config.model.model_copy(update={"head": head}), "training": settings.model_copy(update=often)}
     )
 
 

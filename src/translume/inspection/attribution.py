@@ -158,15 +158,19 @@ def scores_of(model: Transformer, sentence: Sentence) -> Scores:
     return scores
 
 
-def input_gradient(model: Transformer, sentence: Sentence) -> Attribution:
-    """Return input times gradient (Simonyan et al. 2014; Shrikumar et al. 2016), with one row per target token."""
+def gradients(model: Transformer, sentence: Sentence, method: Method) -> Attribution:
+    """Return input times gradient or integrated gradients over the source, with one row per target token."""
     source, baseline = embedded(model.encoder, sentence.source)
     places = torch.arange(len(sentence.labels), device=source.device)
-    return input_times_gradient(scores_of(model, sentence), source, baseline, places)
+    attribute = input_times_gradient if method == "input-gradient" else integrate
+    return attribute(scores_of(model, sentence), source, baseline, places)
 
 
 def input_times_gradient(scores: Scores, source: Tensor, baseline: Tensor, outputs: Tensor) -> Attribution:
-    """Return input times gradient of R outputs over S tokens; see `integrate`."""
+    """Return input times gradient (Simonyan et al. 2014; Shrikumar et al. 2016) of R outputs over S tokens.
+
+    See `integrate`.
+    """
     with torch.enable_grad():
         rows = source.detach().expand(len(outputs), -1, -1).clone().requires_grad_()
         (slopes,) = torch.autograd.grad(scores(rows, outputs).sum(), rows)
@@ -184,15 +188,8 @@ def matrix(values: Tensor) -> Matrix:
     return tuple(map(tuple, values.double().round(decimals=DECIMALS).tolist()))
 
 
-def integrated_gradients(model: Transformer, sentence: Sentence) -> Attribution:
-    """Return integrated gradients of every target token over the source embeddings (Sundararajan et al. 2017)."""
-    places = torch.arange(len(sentence.labels), device=sentence.source.device)
-    source, baseline = embedded(model.encoder, sentence.source)
-    return integrate(scores_of(model, sentence), source, baseline, places)
-
-
 def integrate(scores: Scores, source: Tensor, baseline: Tensor, outputs: Tensor) -> Attribution:
-    """Return integrated gradients of R outputs over S tokens.
+    """Return integrated gradients (Sundararajan et al. 2017) of R outputs over S tokens.
 
     scores: [R] of embedded sources [R, S, D] and output numbers [R].  source, baseline: [S, D].
     Raises SettingsError if captum is not installed.

@@ -246,13 +246,9 @@ class SentenceSearch:
                 best = {number: each[0] for number, each in zip(possible, hypotheses, strict=True)}
         return [best.get(number) for number in range(len(prefixes))]
 
-    def best_or_none(self, prefix: Sequence[int], *, greedy: bool = False) -> Hypothesis | None:
-        """Return the same as `best`, or None if rules forbid all targets."""
-        return self.best_of_each([prefix], greedy=greedy)[0]
-
     def forced(self, ids: Sequence[int]) -> Hypothesis | None:
         """Score a whole target, EOS included, as the search would; None if rules forbid it."""
-        hypothesis = self.best_or_none(ids, greedy=True)
+        (hypothesis,) = self.best_of_each([ids], greedy=True)
         return hypothesis if hypothesis is not None and hypothesis.tokens == tuple(ids) else None
 
 

@@ -355,10 +355,7 @@ def corpus_lines(lens: CorpusLens) -> Iterator[Text]:
     yield from _calibration(lens)
     yield from _ranks(lens)
     yield from _places(lens)
-    for title, pairs in (
-        ("pairs with the lowest gain (misaligned?)", lens.suspects),
-        ("hardest pairs", lens.hardest),
-    ):
+    for title, pairs in (("pairs with the lowest gain (misaligned?)", lens.suspects), ("hardest pairs", lens.hardest)):
         yield from _title(title)
         for pair in pairs:
             yield from _pair(pair)

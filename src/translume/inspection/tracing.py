@@ -1,7 +1,7 @@
 """Trace a translation, or a text of a language model: recompute every step's distribution in parallel passes."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from translume.config import Config, DecodingSettings, FrameSettings
 from translume.config.sources import ImageSettings
 from translume.decoding import reshaped
 from translume.errors import SettingsError, TranslationError, suggest_keywords
-from translume.inspection.attribution import input_gradient, integrated_gradients, log_probs_after, matrix, occluded
+from translume.inspection.attribution import gradients, log_probs_after, matrix, occluded
 from translume.inspection.inputs import (
     TraceInputs,
     check_parts,
@@ -245,14 +245,13 @@ def _attributions(
     inputs: TraceInputs, sentence: Sentence, found: Pass, show: frozenset[Part]
 ) -> tuple[Attribution, ...]:
     model, unknown = inputs.search.checkpoint.model, inputs.search.checkpoint.source_tokenizer.specials.unk
-    compute: dict[Method, Callable[[], Attribution]] = {
-        "occlusion": lambda: occluded(model, sentence, found, "occlusion", unknown),
-        "occlusion-mask": lambda: occluded(model, sentence, found, "occlusion-mask", unknown),
-        "occlusion-unknown": lambda: occluded(model, sentence, found, "occlusion-unknown", unknown),
-        "input-gradient": lambda: input_gradient(model, sentence),
-        "integrated-gradients": lambda: integrated_gradients(model, sentence),
-    }
-    return tuple(attribute() for method, attribute in compute.items() if method in show)
+    return tuple(
+        occluded(model, sentence, found, method, unknown)
+        if method.startswith("occlusion")
+        else gradients(model, sentence, method)
+        for method in ATTRIBUTION_METHODS
+        if method in show
+    )
 
 
 def _facts(inputs: TraceInputs, belief: NextToken) -> Facts:

@@ -1,6 +1,7 @@
 """What-if questions: force another token, explain why a text was not the translation, edit the source."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 
 import torch
@@ -93,7 +94,7 @@ def why_not(translator: Translator, source: Source, text: str, *, settings: Deco
     # If the translation was cut at its length limit, the text may continue it: there is no fork then.
     if step is not None and step < len(found.tokens):
         [fork] = _forks(search, found.tokens[: step + 1], [(step, ids[step])])
-        continuation = search.best_or_none(ids[: step + 1])
+        (continuation,) = search.best_of_each([ids[: step + 1]])
         continued = None if continuation is None else _outcome(continuation, tokenizer)
     return WhyNot(
         schema="why-not/1",
@@ -216,12 +217,4 @@ def _outcome(found: Hypothesis, tokenizer: Tokenizer) -> Outcome:
 
 
 def _of_text(found: TextHypothesis) -> Outcome:
-    return Outcome(
-        text=found.text,
-        tokens=found.tokens,
-        ids=found.ids,
-        token_log_probs=found.token_log_probs,
-        log_prob=found.log_prob,
-        score=found.score,
-        finished_by=found.finished_by,
-    )
+    return Outcome(**{each.name: getattr(found, each.name) for each in fields(Outcome)})

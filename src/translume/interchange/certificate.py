@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -155,9 +155,7 @@ def forced_targets(checkpoint: Checkpoint, count: int = SENTENCES) -> ForcedTarg
     log_probs = [
         row for start in range(0, count, together) for row in _score(checkpoint, examples[start : start + together])
     ]
-    return ForcedTargets(
-        given=settings.target_tags, sources=sources, targets=targets, log_probs=log_probs, frames=frames
-    )
+    return replace(unscored, log_probs=log_probs)
 
 
 def _score(checkpoint: Checkpoint, examples: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[list[float]]:

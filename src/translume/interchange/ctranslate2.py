@@ -163,17 +163,13 @@ def _copy(tensor: Tensor) -> Any:
 
 def _compare(checkpoint: Checkpoint, folder: Path, quantization: Quantization) -> Certificate:
     forced = forced_targets(checkpoint)
-    translator = ctranslate2.Translator(
-        str(folder), device="cpu", compute_type=_compute_type(quantization), intra_threads=torch.get_num_threads()
-    )
+    kind = quantization if quantization in ("float32", "int8") else "default"
+    threads = torch.get_num_threads()
+    translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=kind, intra_threads=threads)
     scores = translator.score_batch(
         _pieces(checkpoint.source_tokenizer, forced.sources), _pieces(checkpoint.target_tokenizer, forced.targets)
     )
     return forced.compare([each.log_probs for each in scores], "CTranslate2", folder, quantization)
-
-
-def _compute_type(quantization: Quantization) -> str:
-    return quantization if quantization in ("float32", "int8") else "default"
 
 
 def _pieces(tokenizer: Tokenizer, rows: Sequence[Sequence[int]]) -> list[list[str]]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from tests.errors import raises
 
 import translume
 from translume.checkpoint import load_checkpoint
@@ -85,7 +86,6 @@ def test_what_marian_cannot_express_is_named(imported, tmp_path):
         (changed, "float32",
          "model: BOS has a vector that is not zero, or is predicted; Marian begins with a zero vector"),
     ):  # fmt: skip
-        with pytest.raises(SettingsError) as error:
+        with raises(SettingsError, message):
             write_marian(model, tmp_path, dtype)
-        assert str(error.value) == message
         assert not [*tmp_path.iterdir()]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from tests.errors import raises
 
 import translume
 from translume.checkpoint import build_model, load_checkpoint, save_model
@@ -169,9 +170,8 @@ def test_an_import_is_fine_tuned_and_inspected(marian, tmp_path):
     ],
 )  # fmt: skip
 def test_an_option_that_we_do_not_have_is_refused_by_name(marian, option, value, text):
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, f"model.npz: {text}"):
         read_architecture("model.npz", {**marian.options, option: value})
-    assert str(error.value) == f"model.npz: {text}"
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,8 @@ def test_arrays_that_do_not_fit_the_options_are_refused_by_name(marian, tmp_path
     file = read_npz(marian.write_npz(tmp_path / "model.npz", arrays=arrays))
     shape = read_architecture(file.place, file.options)
     model = build_model(ModelSettings(**shape.values), shape.source + 1, shape.target + 1)
-    with pytest.raises(ModelFolderError) as error:
+    with raises(ModelFolderError, f"{tmp_path / 'model.npz'}: {text}"):
         fill(model, shape, file)
-    assert str(error.value) == f"{tmp_path / 'model.npz'}: {text}"
 
 
 class Malicious:
@@ -230,9 +229,8 @@ def test_a_file_that_is_no_model_of_marian_is_refused_in_one_line_and_no_pickle_
 def test_vocabularies_must_have_the_sizes_of_the_model_and_the_special_tokens_of_marian(marian, tmp_path):
     path = marian.write_npz(tmp_path / "model.npz", "ssru")
     size = marian.write_spm(tmp_path / "vocab.spm", LINES)
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, f"{path}: dim-vocabs: found 23 for the source, expected {size} by its vocabulary"):
         read_marian(path)
-    assert str(error.value) == f"{path}: dim-vocabs: found 23 for the source, expected {size} by its vocabulary"
     listed = marian.write_list(tmp_path / "list.yml", 23)
     with pytest.raises(SettingsError, match="found a list of pieces, expected the SentencePiece model that splits"):
         read_marian(path, [listed, listed])
@@ -283,22 +281,20 @@ def test_a_bin_of_bergamot_is_read_and_its_integers_are_scaled_back(marian, tmp_
     )
     for end in (0, 9, 99, 2000, len(whole) - 300):
         path.write_bytes(whole[:end])
-        with pytest.raises(DataError) as error:
+        with raises(DataError, f"{path}: damaged, or not weights of Marian"):
             read_binary(path)
-        assert str(error.value) == f"{path}: damaged, or not weights of Marian"
     path.write_bytes(binary_of(arrays, {"Wemb": (0x1801, 150.0)}))
-    with pytest.raises(SettingsError) as refusal:
-        read_binary(path)
-    assert str(refusal.value) == (
+    message = (
         f"{path}: Wemb: found weights of type 0x1801, packed for one processor, expected float32 or intgemm8; import "
         "the .npz that the file was converted from"
     )
+    with raises(SettingsError, message):
+        read_binary(path)
 
 
 def test_decoder_options_become_settings_or_notes():
     assert decoding_values("decoder.yml", {"beam-size": 1, "normalize": True, "allow-unk": True, "quiet": True}) == (
         {"strategy": "greedy", "length_penalty": 1.0}, [],
     )  # fmt: skip
-    with pytest.raises(SettingsError) as error:
+    with raises(SettingsError, "decoder.yml: normalize: found 'x', expected a number"):
         decoding_values("decoder.yml", {"normalize": "x"})
-    assert str(error.value) == "decoder.yml: normalize: found 'x', expected a number"

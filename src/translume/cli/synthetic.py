@@ -1,4 +1,4 @@
-"""translume distil"""
+"""translume backtranslate and translume distil"""
 
 import json
 from collections.abc import Iterable
@@ -8,14 +8,91 @@ from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.bulk import FileOptions, FileWork, InputFile, Lines, bulk_options, line_row, print_warnings
-from translume.cli.options import FILE, FOLDER, MODEL, Compute, compute_options, json_option, set_option
+from translume.cli.bulk import (
+    FileOptions,
+    FileWork,
+    InputFile,
+    Lines,
+    bulk_options,
+    file_options,
+    line_row,
+    print_warnings,
+    text_files,
+)
+from translume.cli.options import (
+    FILE,
+    FOLDER,
+    MODEL,
+    Compute,
+    changed,
+    compute_options,
+    decoding_options,
+    engine_compute_options,
+    json_option,
+    set_option,
+)
 from translume.cli.train import train_model
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.config import Config, DecodingSettings
     from translume.data.pairs import Origin
+    from translume.translator import Translation
+    from translume.translator.planning import LineError
+
+
+@click.command(
+    "backtranslate",
+    short_help="Make training pairs from texts of the target language.",
+    epilog="Example: translume backtranslate models/de-en --input 'news.*.de' --output synthetic",
+)
+@click.argument("model", type=MODEL)
+@file_options
+@click.option("--tag", default="<BT>", help="First word of each synthetic source; empty for none.  [default: <BT>]")
+@decoding_options
+@set_option
+@engine_compute_options
+def backtranslate(model: Path, files: FileOptions, tag: str, overrides: tuple[str, ...], compute: Compute) -> None:
+    """Translate texts of the target language with MODEL, which translates into the source language.
+
+    Each file of --input gives a table in --output with two columns: the tag and the translation, and the text itself.
+    Add these tables to the training files: `train = ["synthetic/*.tsv.zst"]` beside `train_source` and `train_target`.
+    Lines without a translation are left out. `--strategy sampling` draws the translations from the model.
+    """
+    from translume.translator import Translator
+    from translume.translator.workers import translate
+
+    if not files.inputs or files.output is None:
+        raise SettingsError("--input, --output: expected both")
+    if not tag.isprintable():
+        raise SettingsError(f"--tag: found {tag!r}, expected a word without tabs and line breaks")
+    translator = Translator.load(model, compute.to_load())
+    settings = changed(translator.config, overrides, "decoding").decoding
+    if settings.nbest > 1:
+        raise SettingsError("--nbest: expected one translation for each line")
+    work = FileWork(
+        model=model,
+        loaded=translator,
+        work=translate,
+        settings=settings,
+        files=files,
+        row=partial(_synthetic_pair, tag=tag),
+        report=print_warnings,
+    )
+    work.run(text_files(files, translator.config.data, ending=".tsv"))
+
+
+def _synthetic_pair(result: "Translation | LineError", tag: str) -> str:
+    """Return a row of back-translation: tag and translation, and the text; nothing without a translation."""
+    from translume.translator import Translation
+
+    if not isinstance(result, Translation) or not result.text or not result.source.strip():
+        return ""
+    return f"{tag} {_cell(result.text)}".strip() + f"\t{_cell(result.source)}\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("\t", " ").splitlines())
 
 
 @click.command(
@@ -30,7 +107,7 @@ if TYPE_CHECKING:
 @json_option
 @set_option
 @compute_options
-def command(
+def distil(
     teacher: Path,
     config: Path,
     out: Path,

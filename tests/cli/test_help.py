@@ -1,7 +1,8 @@
-"""The examples of every command's --help run as they are written, with a model whose strategy is greedy."""
+"""What --help offers: examples that run as they are written, --quiet, --dtype and completion."""
 
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,9 +97,7 @@ def typed(folder: Path, line: str) -> Result:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=" ".join)
-def test_the_example_of_a_command_runs(
-    path: tuple[str, ...], reader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_of_a_command_runs(path: tuple[str, ...], reader: Path, tmp_path: Path, monkeypatch) -> None:
     assert EXAMPLES[path].startswith(f"translume {' '.join(path)} ")
     shutil.copytree(reader, tmp_path / "reader")
     monkeypatch.chdir(tmp_path / "reader")
@@ -111,3 +110,42 @@ def test_the_example_of_a_command_runs(
 
 def test_examples_that_are_not_run_belong_to_commands() -> None:
     assert set(NOT_RUN) <= {path[0] for path, _ in commands(main)}
+
+
+def test_every_command_takes_quiet_once_and_dtype_where_it_has_an_effect() -> None:
+    offered = {}
+    for path, command in commands(main):
+        assert sum("--quiet" in parameter.opts for parameter in command.params) == 1, path
+        for parameter in command.params:
+            if "--dtype" in parameter.opts:
+                assert isinstance(parameter.type, click.Choice)
+                offered[path[0]] = list(parameter.type.choices)
+    with_engine = {verb for verb, dtypes in offered.items() if dtypes == ["auto", "fp32", "bf16", "int8"]}
+    assert with_engine == {"translate", "backtranslate", "generate", "evaluate", "serve"}
+    assert all(dtypes == ["auto", "fp32", "bf16"] for verb, dtypes in offered.items() if verb not in with_engine)
+    assert {"train", "score", "inspect", "classify", "heads"} <= set(offered)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_requests_completions_of_translume(run, shell: str) -> None:
+    found = run("completion", shell)
+    assert (found.exit_code, found.stderr) == (0, "")
+    assert f"_TRANSLUME_COMPLETE={shell}_complete" in found.stdout
+    if program := shutil.which(shell):
+        assert subprocess.run([program, "-n"], input=found.stdout, text=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("translume tra", ["plain,train", "plain,translate"]),
+        ("translume translate models/en-de --bea", ["plain,--beam"]),
+        ("translume data ch", ["plain,check"]),
+        ("translume export models/", ["file,models/"]),
+        ("translume completion z", ["plain,zsh"]),
+    ],
+)
+def test_commands_options_and_paths_are_completed(line: str, expected: list[str]) -> None:
+    asked = {"_TRANSLUME_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    found = CliRunner(env=asked).invoke(main, [], prog_name="translume")
+    assert found.stdout.split() == expected

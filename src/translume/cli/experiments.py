@@ -1,6 +1,7 @@
-"""translume demo"""
+"""translume demo and translume heads"""
 
 import importlib.util
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,13 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.group import INTERRUPTED, interrupt_hint
-from translume.cli.options import FOLDER, Compute, compute_options, typed_command
-from translume.cli.terminal import note, progress_over, warn
-from translume.errors import SettingsError, TranslumeError
+from translume.atomic import write_file
+from translume.cli.group import INTERRUPTED, TERMINATED, interrupt_hint
+from translume.cli.options import FILE, FOLDER, Compute, compute_options, json_option, set_option, typed_command
+from translume.cli.terminal import note, print_json, progress_over, warn
+from translume.errors import SettingsError, TrainingError, TranslumeError
 
 if TYPE_CHECKING:
+    from translume.config import Config
     from translume.experiments.demo import DemoCorpus, TokenBelief
+    from translume.experiments.heads import Comparison, Row
+    from translume.training.events import Interrupted
     from translume.translator import Translator
 
 SHOWN = 5
@@ -31,7 +36,7 @@ BAR_WIDTH = 20
 @click.option("--pairs", type=click.IntRange(min=100), default=40_000, show_default=True, help="Pairs to train on.")
 @click.option("--updates", type=click.IntRange(min=1), help="Training updates.  [default: enough for the demo]")
 @compute_options
-def command(languages: str, out: Path | None, pairs: int, updates: int | None, compute: Compute) -> None:
+def demo(languages: str, out: Path | None, pairs: int, updates: int | None, compute: Compute) -> None:
     """Generate a small real corpus offline, train a model on it in minutes, evaluate it, translate and inspect."""
     if importlib.util.find_spec("babel") is None:
         raise TranslumeError("the demo needs the package babel: pip install 'translume[demo]'")
@@ -144,3 +149,110 @@ def next_steps(folder: Path, data: Path, corpus: "DemoCorpus") -> Iterator[str]:
     yield f"  translume init train.{source} train.{target} > {source}-{target}.toml"
     yield f"  translume train {source}-{target}.toml"
     yield f"  translume translate models/{source}-{target} < some.{source}"
+
+
+@click.command(
+    "heads",
+    short_help="Train a model with each output head, and compare.",
+    epilog="Example: translume heads en-de.toml --kinds softmax,mixture --updates 4000",
+)
+@click.argument("config", type=FILE)
+@click.option("--kinds", default="all", metavar="NAMES", help="Such as softmax,mixture.  [default: all]")
+@click.option("--updates", type=click.IntRange(min=1), metavar="N", help="Updates for each head: training.updates.")
+@click.option(
+    "--sentences",
+    type=click.IntRange(min=0),
+    default=500,
+    show_default=True,
+    metavar="N",
+    help="Validation sentences to translate for the [evaluation] metrics; 0 for all.",
+)
+@click.option("--out", type=FOLDER, help="Folder for the models and the table.  [default: heads/NAME for NAME.toml]")
+@json_option
+@set_option
+@compute_options
+def heads(
+    config: Path,
+    kinds: str,
+    updates: int | None,
+    sentences: int,
+    out: Path | None,
+    as_json: bool,
+    overrides: tuple[str, ...],
+    compute: Compute,
+) -> None:
+    """Train the model of CONFIG with each output head, on the same data and seed, and print a table.
+
+    Trains one model after another, each in its own folder under --out. The same command resumes an interrupted
+    comparison. The table is also written there, as table.md, table.json and table.png. --json prints one object.
+    """
+    from translume.config import Config
+    from translume.experiments.heads import Comparison, chosen_kinds
+
+    folder = out or Path("heads") / config.stem
+    resume = typed_command()
+    chosen = chosen_kinds(kinds)
+    changes = [] if updates is None else [f"training.updates={updates}"]
+    changes += [] if compute.dtype == "auto" else [f"training.precision={compute.dtype}"]
+    settings = Config.read(config, (*changes, *overrides))
+    training = settings.training
+    if training.updates <= training.warmup_updates:
+        warn(
+            f"warning: training.warmup_updates = {training.warmup_updates:,}, but the training has "
+            f"{training.updates:,} updates: the learning rate never reaches its peak"
+        )
+    with interrupt_hint(f"Interrupted; continue with: {resume}"):
+        rows, interrupted = _compare(settings, folder, chosen, sentences, compute)
+    if rows:
+        comparison = Comparison(config=settings, name=config.name, command=resume, rows=tuple(rows))
+        _save(comparison, folder, complete=interrupted is None)
+        print_json(comparison.to_dict()) if as_json else click.echo(comparison.to_markdown())
+    if interrupted is not None:
+        click.echo(f"Interrupted, all saved; continue with: {resume}", err=True)
+        click.get_current_context().exit(TERMINATED if interrupted.signal == "SIGTERM" else INTERRUPTED)
+    if not any(row.measures for row in rows):
+        raise TrainingError(f"{folder}: no head was trained; {rows[0].kind}: {rows[0].failure}")
+
+
+def _compare(
+    settings: "Config", folder: Path, kinds: Sequence[str], sentences: int, compute: Compute
+) -> "tuple[list[Row], Interrupted | None]":
+    """Train each kind and show its progress. Returns the rows, and the event if training was interrupted."""
+    from translume.cli.training_display import TrainingDisplay
+    from translume.experiments.heads import ComparingHead, Row, compare_heads
+    from translume.training.events import Finished, Interrupted
+
+    rows: list[Row] = []
+    interrupted = None
+    display = TrainingDisplay()
+    try:
+        for event in compare_heads(
+            settings, folder, kinds, sentences=sentences, device=compute.device, threads=compute.threads
+        ):
+            if isinstance(event, ComparingHead):
+                note(f"{event.kind} ({event.number} of {event.count}): {event.folder}")
+                display = TrainingDisplay()
+            elif isinstance(event, Row):
+                rows.append(event)
+                if event.failure:
+                    warn(f"{event.kind} failed: {event.failure}")
+            else:
+                display.show(event)
+                if isinstance(event, Finished):
+                    note(f"{folder}: measuring")
+                interrupted = event if isinstance(event, Interrupted) else interrupted
+    finally:
+        display.__exit__(None, None, None)
+    return rows, interrupted
+
+
+def _save(comparison: "Comparison", folder: Path, *, complete: bool) -> None:
+    """Write the table, and the picture once every head was trained."""
+    write_file(folder / "table.md", comparison.to_page().encode())
+    write_file(folder / "table.json", f"{json.dumps(comparison.to_dict(), indent=1, ensure_ascii=False)}\n".encode())
+    note(f"{folder}/table.md, table.json: written")
+    if complete and any(row.measures for row in comparison.rows):
+        from translume.experiments.heads import draw_heads
+
+        draw_heads(comparison, folder, folder / "table.png")
+        note(f"{folder}/table.png: written")
