@@ -7,6 +7,7 @@ from pkgutil import resolve_name
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from translume.config import heads
 from translume.model import Head, HeadData, HeadSizes
@@ -83,3 +84,31 @@ def data(vocabulary: int) -> HeadData:
         end=2,
         specials=frozenset({0, 1, 2, 3}),
     )
+
+
+def states(rows=67, dtype=torch.float64, vocabulary=VOCABULARY, width=WIDTH, spread=1.5):
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(rows, width, generator=generator, dtype=torch.float64).mul(spread).to(dtype)
+    return hidden.requires_grad_(), torch.randint(vocabulary, (rows,), generator=generator)
+
+
+def gradients(loss, hidden, head):
+    return torch.autograd.grad(loss, [hidden, *head.parameters()])
+
+
+def relative_error(left, right):
+    left, right = left.detach().double(), right.detach().double()
+    return float((left - right).norm() / right.norm().clamp(min=1e-12))
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the size of the largest tensor that any operation creates."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for each in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(each, torch.Tensor):
+                self.elements = max(self.elements, each.numel())
+        return result

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
+from tests.heads.conftest import LargestTensor, relative_error
 
 from translume.belief import Bias
 from translume.model import LossOptions
@@ -127,11 +127,6 @@ def gradients(loss, hidden, head):
     """Gradients with respect to the hidden states and every parameter that the loss reads."""
     parameters = [hidden, *(parameter for parameter in head.parameters() if parameter.requires_grad)]
     return torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True, retain_graph=True)
-
-
-def relative_error(left, right):
-    left, right = left.detach().double(), right.detach().double()
-    return float((left - right).norm() / right.norm().clamp(min=1e-12))
 
 
 def skip_unless_defined(head, options=PLAIN):
@@ -276,19 +271,6 @@ def test_a_batch_without_labels_has_a_loss_of_zero(make):
     loss.objective.backward()
     assert hidden.grad is not None
     assert head.score(hidden, labels, context).shape == (0,)
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the size of the largest tensor that any operation creates."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for each in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(each, torch.Tensor):
-                self.elements = max(self.elements, each.numel())
-        return result
 
 
 def test_no_tensor_of_rows_times_vocabulary_is_created(make, monkeypatch):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
+from tests.heads.conftest import LargestTensor, relative_error
 
 from translume.belief import BeliefError, Bias
 from translume.checkpoint import build_model
@@ -77,11 +77,6 @@ def by_definition(head, hidden, owners, source, mask, memory):
             written = gate * written + (1 - gate) * copies
         found.append(written.log())
     return torch.stack(found)
-
-
-def relative_error(left, right):
-    left, right = left.detach().double(), right.detach().double()
-    return float((left - right).norm() / right.norm().clamp(min=1e-12))
 
 
 @few
@@ -290,17 +285,6 @@ def test_a_nan_is_refused_with_its_row(where):
             read()
         assert caught.value.row == 2
         assert str(caught.value) == "the head's logits of row 2 hold a NaN, an infinity or no finite number"
-
-
-class LargestTensor(TorchDispatchMode):
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for each in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(each, torch.Tensor):
-                self.elements = max(self.elements, each.numel())
-        return result
 
 
 def test_no_tensor_of_rows_times_memory_is_created():

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.heads.conftest import gradients, relative_error, states
 
 from translume.belief import Bias, exact_topk
 from translume.config import EntmaxSettings
@@ -27,12 +28,6 @@ def head_of(alpha=1.5, bias=True, dtype=torch.float64, vocabulary=VOCABULARY, wi
     if head.bias is not None:
         torch.nn.init.normal_(head.bias)
     return head.to(dtype)
-
-
-def states(rows=ROWS, dtype=torch.float64, vocabulary=VOCABULARY, width=WIDTH, spread=1.5):
-    generator = torch.Generator().manual_seed(1)
-    hidden = torch.randn(rows, width, generator=generator, dtype=torch.float64).mul(spread).to(dtype)
-    return hidden.requires_grad_(), torch.randint(vocabulary, (rows,), generator=generator)
 
 
 def random_logits(seed, rows=5, size=101, spread=2.0):
@@ -62,14 +57,6 @@ def fenchel_young(hidden, head, labels, alpha, smoothing=0.0, share=None):
     loss = (p * logits).sum(-1) + entropy - own
     mean = logits.mean(-1) if share is None else logits @ share
     return (loss + smoothing * (own - mean)).sum()
-
-
-def gradients(loss, hidden, head):
-    return torch.autograd.grad(loss, [hidden, *head.parameters()])
-
-
-def relative_error(left, right):
-    return float((left.double() - right.double()).norm() / right.double().norm())
 
 
 @pytest.mark.parametrize(

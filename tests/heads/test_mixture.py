@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
+from tests.heads.conftest import LargestTensor, relative_error
 
 from translume.belief import BeliefError, Bias
 from translume.checkpoint import build_model
@@ -49,11 +49,6 @@ def by_definition(head, hidden):
         logits = F.linear((hidden @ matrix.T).tanh(), head.weight, head.bias)
         total = total + priors[:, number, None] * logits.softmax(-1)
     return total.log()
-
-
-def relative_error(left, right):
-    left, right = left.detach().double(), right.detach().double()
-    return float((left - right).norm() / right.norm().clamp(min=1e-12))
 
 
 @few
@@ -173,17 +168,6 @@ def test_a_nan_is_refused_with_its_row():
         7,
         "the head's logits of row 7 hold a NaN, an infinity or no finite number",
     )
-
-
-class LargestTensor(TorchDispatchMode):
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for each in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(each, torch.Tensor):
-                self.elements = max(self.elements, each.numel())
-        return result
 
 
 def test_all_components_together_use_no_more_memory_than_a_chunk(monkeypatch):

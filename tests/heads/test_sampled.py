@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
+from tests.heads.conftest import LargestTensor, relative_error, states
 
 from translume.config import SampledSettings
 from translume.heads.sampled import SampledHead
@@ -41,19 +41,9 @@ def sampled_head(samples=1024, bias=True, dtype=torch.float64, vocabulary=VOCABU
     return head.to(dtype)
 
 
-def given_states(rows=ROWS, dtype=torch.float64, vocabulary=VOCABULARY, width=WIDTH, spread=1.5):
-    generator = torch.Generator().manual_seed(1)
-    hidden = torch.randn(rows, width, generator=generator, dtype=torch.float64).mul(spread).to(dtype)
-    return hidden.requires_grad_(), torch.randint(vocabulary, (rows,), generator=generator)
-
-
 def loss_and_gradients(head, hidden, labels, options=PLAIN):
     loss = head.loss(hidden, labels, None, options)
     return loss.objective.detach(), torch.autograd.grad(loss.objective, [hidden, *head.parameters()])
-
-
-def relative_error(left, right):
-    return float((left.double() - right.double()).norm() / right.double().norm())
 
 
 def test_tokens_are_ranked_by_frequency_in_the_targets():
@@ -85,7 +75,7 @@ def test_tokens_are_drawn_with_the_probability_of_their_rank(samples):
 @torch.no_grad()
 def test_the_normaliser_estimate_is_unbiased(samples):
     head = sampled_head(samples)
-    hidden, labels = given_states(rows=5)
+    hidden, labels = states(rows=5)
     full = (-head.softmax.score(hidden, labels, None)).exp()
     times = 1000
     drawn = torch.stack(
@@ -99,7 +89,7 @@ def test_the_normaliser_estimate_is_unbiased(samples):
 
 
 def test_loss_and_gradients_converge_to_the_softmax_with_more_samples():
-    hidden, labels = given_states()
+    hidden, labels = states()
     errors = []
     for samples in (3, 30, 300, 3000):
         head = sampled_head(samples)
@@ -122,7 +112,7 @@ def test_loss_and_gradients_converge_to_the_softmax_with_more_samples():
 )
 def test_with_all_tokens_drawn_it_equals_the_softmax(bias, options):
     head = sampled_head(20_000, bias)
-    hidden, labels = given_states()
+    hidden, labels = states()
     loss, grown = loss_and_gradients(head, hidden, labels, options)
     wanted, slopes = loss_and_gradients(head.eval(), hidden, labels, options)
     assert relative_error(loss, wanted) < 1e-10
@@ -133,7 +123,7 @@ def test_with_all_tokens_drawn_it_equals_the_softmax(bias, options):
 @given(rows=st.integers(1, 29), seed=st.integers(0, 10**6))
 def test_chunk_size_changes_nothing(rows, seed):
     head = sampled_head(31)
-    hidden, labels = given_states()
+    hidden, labels = states()
     options = LossOptions(0.1, 1e-2)
     torch.manual_seed(seed)
     wanted, slopes = loss_and_gradients(head, hidden, labels, options)
@@ -148,7 +138,7 @@ def test_chunk_size_changes_nothing(rows, seed):
 @torch.no_grad()
 def test_draws_follow_torchs_seed_as_dropout_does():
     head = sampled_head(11)
-    hidden, labels = given_states()
+    hidden, labels = states()
     torch.manual_seed(3)
     first, second = (float(head.loss(hidden, labels, None, PLAIN).objective) for _ in range(2))
     torch.manual_seed(3)
@@ -163,7 +153,7 @@ def test_draws_follow_torchs_seed_as_dropout_does():
 @torch.no_grad()
 def test_an_nll_is_given_in_evaluation_mode_only():
     head = sampled_head()
-    hidden, labels = given_states()
+    hidden, labels = states()
     assert head.loss(hidden, labels, None, PLAIN).nll is None
     loss = head.eval().loss(hidden, labels, None, PLAIN)
     torch.testing.assert_close(loss.nll, -head.score(hidden, labels, None).sum())
@@ -172,7 +162,7 @@ def test_an_nll_is_given_in_evaluation_mode_only():
 
 def test_a_label_that_is_the_only_drawn_token_costs_nothing():
     head = sampled_head(1)
-    hidden, _ = given_states(rows=1)
+    hidden, _ = states(rows=1)
     torch.manual_seed(0)
     drawn = head._draw(hidden).ids
     torch.manual_seed(0)
@@ -183,11 +173,11 @@ def test_a_label_that_is_the_only_drawn_token_costs_nothing():
 
 def test_no_labels_cost_nothing_and_large_states_give_finite_results():
     head = sampled_head(dtype=torch.float32)
-    hidden, labels = given_states(rows=0, dtype=torch.float32)
+    hidden, labels = states(rows=0, dtype=torch.float32)
     loss = head.loss(hidden, labels, None, LossOptions(0.1, 1e-3))
     assert (float(loss.objective.detach()), loss.tokens) == (0.0, 0)
     loss.objective.backward()
-    hidden, labels = given_states(dtype=torch.float32, spread=300.0)
+    hidden, labels = states(dtype=torch.float32, spread=300.0)
     loss, grown = loss_and_gradients(head, hidden, labels, LossOptions(0.1))
     assert bool(loss.isfinite())
     assert all(bool(each.isfinite().all()) for each in grown)
@@ -195,7 +185,7 @@ def test_no_labels_cost_nothing_and_large_states_give_finite_results():
 
 def test_the_loss_in_bf16_is_close_to_fp32():
     narrow = sampled_head(301, dtype=torch.bfloat16, vocabulary=1009, width=61)
-    hidden, labels = given_states(rows=509, dtype=torch.bfloat16, vocabulary=1009, width=61)
+    hidden, labels = states(rows=509, dtype=torch.bfloat16, vocabulary=1009, width=61)
     torch.manual_seed(2)
     loss, grown = loss_and_gradients(narrow, hidden, labels, LossOptions(0.1))
     torch.manual_seed(2)
@@ -206,21 +196,10 @@ def test_the_loss_in_bf16_is_close_to_fp32():
     assert all(relative_error(left, right) < 1e-2 for left, right in zip(grown, slopes, strict=True))
 
 
-class LargestTensor(TorchDispatchMode):
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for each in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(each, torch.Tensor):
-                self.elements = max(self.elements, each.numel())
-        return result
-
-
 def test_no_tensor_of_rows_times_samples_is_created(monkeypatch):
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.CHUNK_ELEMENTS", 31 * 1009)
     head = sampled_head(1024, vocabulary=1009, dtype=torch.float32)
-    hidden, labels = given_states(rows=2003, dtype=torch.float32, vocabulary=1009)
+    hidden, labels = states(rows=2003, dtype=torch.float32, vocabulary=1009)
     with LargestTensor() as largest:
         head.loss(hidden, labels, None, LossOptions(0.1)).objective.backward()
     assert 0 < largest.elements <= 31 * 1009

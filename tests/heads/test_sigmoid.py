@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.heads.conftest import gradients, relative_error, states
 
 from translume.belief import BeliefError, Bias, exact_topk
 from translume.config import SigmoidSettings
@@ -26,12 +27,6 @@ def sigmoid_head(negatives=1.0, bias=True, dtype=torch.float64, vocabulary=VOCAB
     return head.to(dtype)
 
 
-def states(rows=ROWS, dtype=torch.float64, vocabulary=VOCABULARY, width=WIDTH, spread=1.5):
-    generator = torch.Generator().manual_seed(1)
-    hidden = torch.randn(rows, width, generator=generator, dtype=torch.float64).mul(spread).to(dtype)
-    return hidden.requires_grad_(), torch.randint(vocabulary, (rows,), generator=generator)
-
-
 def by_torch(head, hidden, labels, negatives, smoothing=0.0, share=None):
     """Binary cross-entropy of every decision, by torch."""
     logits = F.linear(hidden, head.weight, head.bias) - math.log(head.vocabulary - 1)
@@ -40,14 +35,6 @@ def by_torch(head, hidden, labels, negatives, smoothing=0.0, share=None):
     yes = F.binary_cross_entropy_with_logits(logits, torch.ones_like(logits), target, reduction="sum")
     no = F.binary_cross_entropy_with_logits(logits, torch.zeros_like(logits), 1 - target, reduction="sum")
     return yes + negatives * no
-
-
-def gradients(loss, hidden, head):
-    return torch.autograd.grad(loss, [hidden, *head.parameters()])
-
-
-def relative_error(left, right):
-    return float((left.double() - right.double()).norm() / right.double().norm())
 
 
 def test_one_label_of_three_worked_by_hand():
