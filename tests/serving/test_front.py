@@ -267,6 +267,14 @@ async def lost(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.transport.abort()
 
 
+async def lost_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read the whole request, and end."""
+    end = b""
+    while not end.endswith(b"0\r\n\r\n"):
+        end = end[-5:] + await reader.read(65_536)
+    writer.transport.abort()
+
+
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer with the request."""
     request = await reader.readuntil(b"0\r\n\r\n")
@@ -309,6 +317,22 @@ def test_a_request_that_ends_two_processes_gets_503(tmp_path: Path) -> None:
                 {"error": "two processes ended at this request; see the server's log", "code": "worker_lost"},
             )
             assert headers[b"x-content-type-options"] == b"nosniff"
+
+    asyncio.run(run())
+
+
+def test_a_long_request_is_not_sent_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with front_of(tmp_path, lost_late, echo) as front:
+            status, headers, body = await ask(front, [b"a" * 600_000] * 2, CHUNKED)
+            assert (status, headers[b"retry-after"], json.loads(body)) == (
+                503,
+                b"1",
+                {
+                    "error": "a process ended at this request, which is too long to be sent to another one; try again",
+                    "code": "worker_lost",
+                },
+            )
 
     asyncio.run(run())
 

@@ -35,6 +35,8 @@ from translume.serving.worker import WorkerOptions, run_worker
 
 ATTEMPTS: Final = 2
 """Processes that get a request, if the first ones end."""
+KEPT_BYTES: Final = 1_000_000
+"""Longest body of a request that is sent again: all of them are in memory."""
 CHUNK: Final = 65_536
 """Bytes of a response that are read at a time."""
 SHORT_LIFE_SECONDS: Final = 30.0
@@ -118,12 +120,7 @@ class Front:
                     self._workers.remove(old)
                     old.process.terminate()
                 self._add(new)
-            log.info("reloaded", extra={"fields": {"workers": self.pids}})
-
-    @property
-    def pids(self) -> list[int]:
-        """Process ids."""
-        return [worker.process.pid for worker in self._workers]
+            log.info("reloaded", extra={"fields": {"workers": [each.process.pid for each in self._workers]}})
 
     async def close(self) -> None:
         """End all processes after their requests."""
@@ -177,6 +174,9 @@ class Front:
                 return await _forward(worker.address, scope, body, send)
             except _LostError:
                 lost += 1
+                if not body.kept:
+                    reason = "a process ended at this request, which is too long to be sent to another one; try again"
+                    raise RequestError(503, reason, code="worker_lost", retry_after=1) from None
             except _UnreachableError:
                 pass
             finally:
@@ -254,27 +254,32 @@ class Front:
 
 
 class _Body:
-    """The body of a request, kept so that it can be sent again."""
+    """The body of a request, kept so that it can be sent again, unless it is long."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
+        self.kept = True
+        """Whether the body can be sent again."""
         self._parts: list[bytes] = []
-        self._complete = False
+        self._size, self._complete = 0, False
 
     async def send(self, write: Callable[[bytes | None], Any]) -> None:
         """Send the body as it arrives; return when the client has disconnected.  write: None is the end of it."""
-        sent = 0
-        while True:
-            for part in self._parts[sent:]:
-                await write(part)
-            sent = len(self._parts)
-            if self._complete:
-                await write(None)
+        for part in list(self._parts):
+            await write(part)
+        while not self._complete:
             message: Message = await self._receive()
             if message["type"] == "http.disconnect":
                 return
-            self._parts.append(message.get("body", b""))
+            part = message.get("body", b"")
+            self._size += len(part)
+            self.kept = self._size <= KEPT_BYTES
+            self._parts = [*self._parts, part] if self.kept else []
             self._complete = not message.get("more_body", False)
+            await write(part)
+        await write(None)
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
 
 async def _forward(address: Path, scope: Scope, body: _Body, send: Send) -> None:
