@@ -118,8 +118,10 @@ class Front:
                     return
                 if old in self._workers:
                     self._workers.remove(old)
+                    self._add(new)
                     old.process.terminate()
-                self._add(new)
+                else:  # it has ended meanwhile, and was replaced
+                    new.process.terminate()
             log.info("reloaded", extra={"fields": {"workers": [each.process.pid for each in self._workers]}})
 
     async def close(self) -> None:
@@ -240,8 +242,8 @@ class Front:
         if worker not in self._workers:
             return
         self._workers.remove(worker)
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        log.error("a worker process ended", extra={"fields": {"worker": pid, "how": how}})
+        fields = {"worker": pid, "how": signal.Signals(-code).name if code < 0 else f"exit code {code}"}
+        log.error("a worker process ended", extra={"fields": fields})
         self.metrics.workers_lost.inc()
         delay = 0.0 if time.monotonic() - worker.started > SHORT_LIFE_SECONDS else 0.1
         while True:
@@ -341,14 +343,11 @@ async def _forward(address: Path, scope: Scope, body: _Body, send: Send) -> None
 
 def _head(scope: Scope) -> h11.Request:
     """Return the request line and the headers for a process, which gets the client's address from this one."""
-    left_out = CONNECTION | FORWARDED
-    headers = [(name, value) for name, value in scope["headers"] if name not in left_out]
+    headers = [(name, value) for name, value in scope["headers"] if name not in CONNECTION | FORWARDED]
     client = (scope.get("client") or ("", 0))[0]
     headers += [(b"x-forwarded-for", client.encode()), (b"x-forwarded-proto", scope["scheme"].encode())]
-    query = b"?" + scope["query_string"] if scope["query_string"] else b""
-    return h11.Request(
-        method=scope["method"], target=scope["raw_path"] + query, headers=[*headers, (b"connection", b"close")]
-    )
+    target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+    return h11.Request(method=scope["method"], target=target, headers=[*headers, (b"connection", b"close")])
 
 
 async def _readable(descriptor: int) -> None:

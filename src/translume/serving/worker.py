@@ -1,13 +1,12 @@
 """What one of several processes of `translume serve --workers N` runs: the whole server, on a Unix socket."""
 
-import contextlib
 import os
 import signal
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -42,8 +41,6 @@ class WorkerOptions:
 
 def run_worker(options: WorkerOptions, address: str, connection: Connection) -> None:
     """Serve on a Unix socket until SIGTERM or until the front has ended.  connection: gets an error, or "" at last."""
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(options.metrics)  # before prometheus_client is imported
-
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all processes
         signal.signal(number, signal.SIG_IGN)
     log_to_stderr()
@@ -58,11 +55,13 @@ def run_worker(options: WorkerOptions, address: str, connection: Connection) -> 
     bound.listen(2048)
 
     def end_with_front() -> None:
-        with contextlib.suppress(EOFError, OSError):
+        with suppress(EOFError, OSError):
             connection.recv()
         os.kill(os.getpid(), signal.SIGTERM)
 
+    def started() -> None:
+        with suppress(OSError):  # the front has ended meanwhile
+            connection.send("")
+
     threading.Thread(target=end_with_front, name="translume-parent", daemon=True).start()
-    serve(
-        build_app(server, detector=installed_detector()), bound, settings.limits, partial(connection.send, ""), ("*",)
-    )
+    serve(build_app(server, detector=installed_detector()), bound, settings.limits, started, ("*",))
