@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -164,6 +165,30 @@ def make_classifier() -> Callable[..., Classifier]:
         return Classifier(checkpoint)
 
     return build
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    started = time.monotonic()
+    while not true():
+        assert time.monotonic() - started < 120
+        time.sleep(0.005)
+
+
+def send_request(port: int, path: str, *, buffer: int = 0, **fields: Any) -> socket.socket:
+    """Send a request and return the connection with nothing read.  buffer: size of its receive buffer in bytes."""
+    body = json.dumps(fields).encode()
+    connection = socket.socket()
+    connection.settimeout(30)
+    if buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    connection.connect(("127.0.0.1", port))
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    connection.sendall(head.encode() + body)
+    return connection
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from libretranslatepy import LibreTranslateAPI
-from tests.serving.conftest import FORM, form
+from tests.serving.conftest import FORM, form, until
 
 from translume.serving.access import guard
 from translume.serving.access.keys import add_key
@@ -62,13 +61,6 @@ class Gate:
 @pytest.fixture
 def gate(start: Start, translator: Translator, tmp_path: Path) -> Gate:
     return Gate(start, translator, tmp_path)
-
-
-def until(true: Callable[[], bool]) -> None:
-    started = time.monotonic()
-    while not true():
-        assert time.monotonic() - started < 120
-        time.sleep(0.005)
 
 
 def status_and_json(answer: Any) -> tuple[int, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.serving.conftest import send_request, until
 
 from translume.checkpoint import save_model
 from translume.serving.models import ServedModel
@@ -66,32 +67,9 @@ def disturbed(translator: Translator) -> Iterator[Disturbed]:
     found.open.set()
 
 
-def until(true: Callable[[], bool]) -> None:
-    started = time.monotonic()
-    while not true():
-        assert time.monotonic() - started < 120
-        time.sleep(0.005)
-
-
 def open_requests(live: Any) -> int:
     lines = live.server.metrics.text().decode().splitlines()
     return int(float(next(line for line in lines if line.startswith("translume_requests_open ")).split()[1]))
-
-
-def send_request(port: int, path: str, *, buffer: int = 0, **fields: Any) -> socket.socket:
-    """Send a request and return the connection with nothing read.  buffer: size of its receive buffer in bytes."""
-    body = json.dumps(fields).encode()
-    connection = socket.socket()
-    connection.settimeout(30)
-    if buffer:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    connection.connect(("127.0.0.1", port))
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    connection.sendall(head.encode() + body)
-    return connection
 
 
 def read_to_end(connection: socket.socket) -> bytes:

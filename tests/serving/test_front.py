@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -18,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.serving.conftest import until
 
 from translume.checkpoint import save_model
 from translume.serving.files.jobs import PrivateFolder
@@ -28,13 +28,6 @@ from translume.translator import Translator
 from translume.translator.loading import ComputeOptions
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-def until(true: Callable[[], bool]) -> None:
-    started = time.monotonic()
-    while not true():
-        assert time.monotonic() - started < 120
-        time.sleep(0.02)
 
 
 def exists(pid: int) -> bool:

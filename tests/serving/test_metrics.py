@@ -1,11 +1,11 @@
 """Metrics: surprisal and tokens of every line, times of streams, and refused requests."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.serving.conftest import until
 
 from translume.serving.models import ServedModel
 from translume.translator import Translator
@@ -16,13 +16,6 @@ def sums(live: Any, name: str) -> tuple[int, float]:
     text = live.server.metrics.text().decode()
     found = {sample.name: sample.value for each in text_string_to_metric_families(text) for sample in each.samples}
     return int(found[f"{name}_count"]), found[f"{name}_sum"]
-
-
-def until(true: Callable[[], bool]) -> None:
-    started = time.monotonic()
-    while not true():
-        assert time.monotonic() - started < 120
-        time.sleep(0.005)
 
 
 def test_the_surprisal_of_every_line_is_counted(start: Callable[..., Any], translator: Translator) -> None:

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.serving.conftest import send_request, until
 
 from translume.checkpoint import save_model
 from translume.cli import main
@@ -52,25 +52,6 @@ def held(translator: Translator) -> Iterator[Held]:
     found = Held(translator)
     yield found
     found.open.set()
-
-
-def request_of(port: int, text: str) -> socket.socket:
-    """Return a connection on which a text was sent to be translated."""
-    body = json.dumps({"text": text}).encode()
-    connection = socket.create_connection(("127.0.0.1", port), timeout=120)
-    head = (
-        f"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    )
-    connection.sendall(head.encode() + b"\r\n" + body)
-    return connection
-
-
-def until(true: Callable[[], bool]) -> None:
-    started = time.monotonic()
-    while not true():
-        assert time.monotonic() - started < 120
-        time.sleep(0.005)
 
 
 def taken(port: int) -> bool:
@@ -190,14 +171,14 @@ def test_the_request_of_a_client_that_disconnected_is_not_translated(
     start: Start, held: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
     live = start(ServedModel.of("en-de", held))
-    first = request_of(live.port, "one")
+    first = send_request(live.port, "/v1/translate", text="one")
     held.begun.wait(120)
     with caplog.at_level(logging.INFO, logger="translume.serving"):
-        second = request_of(live.port, "two")
+        second = send_request(live.port, "/v1/translate", text="two")
         until(lambda: live.server.scheduler.waiting == 1)
         second.close()
         until(lambda: any(getattr(record, "fields", {}).get("status") == 499 for record in caplog.records))
-    third = request_of(live.port, "three")
+    third = send_request(live.port, "/v1/translate", text="three")
     until(lambda: live.server.scheduler.waiting >= 1)
     held.open.set()
     for connection in (first, third):
@@ -219,9 +200,12 @@ def test_a_request_past_its_deadline_gets_504(start: Start, held: Held) -> None:
 
 def test_too_many_texts_and_too_many_requests_are_refused_immediately(start: Start, held: Held) -> None:
     live = start(ServedModel.of("en-de", held), queue=2, lines=2, texts=2, requests=4)
-    taken = [request_of(live.port, "one")]
+    taken = [send_request(live.port, "/v1/translate", text="one")]
     held.begun.wait(120)
-    taken += [request_of(live.port, "two"), request_of(live.port, "three")]
+    taken += [
+        send_request(live.port, "/v1/translate", text="two"),
+        send_request(live.port, "/v1/translate", text="three"),
+    ]
     until(lambda: live.server.scheduler.waiting == 2)
     answer = live.post("/v1/translate", text="four")
     assert (answer.status, answer.json()["code"]) == (503, "queue_full")

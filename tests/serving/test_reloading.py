@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.serving.conftest import until
 
 from translume.checkpoint import save_model
 from translume.cli import main
@@ -33,13 +33,6 @@ from translume.translator import Translator
 from translume.translator.loading import ComputeOptions
 
 TEXT = "a man sleeps"
-
-
-def until(true: Callable[[], bool]) -> None:
-    started = time.monotonic()
-    while not true():
-        assert time.monotonic() - started < 120
-        time.sleep(0.01)
 
 
 class Running:
