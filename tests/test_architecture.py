@@ -347,9 +347,9 @@ except SystemExit as done:
 """
 
 
-def python(code: str) -> str:
+def python(code: str, **variables: str) -> str:
     """Run `code` in a fresh Python with only `sys` imported, and return its standard error."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **variables}
     command = [sys.executable, "-c", f"import sys\n{code}"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -362,9 +362,10 @@ def test_import_and_help_load_no_heavy_package(code: str) -> None:
     assert not {"torch", "pydantic", "numpy", "tokenizers", "matplotlib", "sacrebleu", "transformers"} & set(loaded)
 
 
-def test_help_takes_less_than_0_3_seconds_of_cpu_time() -> None:
+def test_help_takes_less_than_0_3_seconds_of_cpu_time(tmp_path: Path) -> None:
     code = f"import time\n{ASK_FOR_HELP}\nprint(time.process_time(), file=sys.stderr)"
-    assert min(float(python(code)) for _ in range(3)) < 0.3
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}  # as after an installation
+    assert min(float(python(code, **compiled)) for _ in range(4)) < 0.3
 
 
 def test_the_table_of_packages_in_the_docs_matches_the_order_of_imports() -> None:
