@@ -296,7 +296,7 @@ def test_a_request_is_sent_whole_to_another_process_if_its_first_one_ends(tmp_pa
                     b"connection: close", b"host: x", b"transfer-encoding: chunked", b"x-forwarded-for: 192.0.2.7",
                     b"x-forwarded-proto: https", b"x-request-id: r1",
                 ]  # fmt: skip
-                assert sent == b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+                assert b"".join(sent.split(b"\r\n")[1::2]) == b"abcde"  # the lines between those with sizes
 
     asyncio.run(run())
 

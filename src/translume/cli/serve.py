@@ -88,16 +88,15 @@ def command(
     lanes, computing = lanes_of(settings.workers, compute.to_load())
     with interrupt_hint("Stopped."), ExitStack() as stack:
 
-        def bind() -> "socket.socket":
-            bound = stack.enter_context(listen(settings.host, settings.port))
-            address.append(_address(settings.host, bound.getsockname()[1]))
-            return bound
-
-        def start_metrics(registry: Any) -> None:
+        def bind(registry: Any) -> "socket.socket":
+            """Serve the metrics, and return the socket of the server."""
             if settings.metrics:
                 at, wanted = place_of(settings.metrics)
                 counted = stack.enter_context(serve_metrics(registry, at, wanted))
                 note(f"metrics for Prometheus at {_address(at, counted)}/metrics")
+            bound = stack.enter_context(listen(settings.host, settings.port))
+            address.append(_address(settings.host, bound.getsockname()[1]))
+            return bound
 
         def started() -> None:
             if not settings.keys.file and not _is_loopback(settings.host):
@@ -109,15 +108,15 @@ def command(
             private = PrivateFolder()
             options = WorkerOptions(read=read, computing=computing, lanes=lanes, folder=private.path)
             front = Front(options, settings.limits, private)
-            start_metrics(front.metrics.registry)
-            asyncio.run(serve_front(front, settings.workers, bind, settings.proxies, started))
+            listener = partial(bind, front.metrics.registry)
+            asyncio.run(serve_front(front, settings.workers, listener, settings.proxies, started))
             return
         server, loader = open_server(settings, computing, lanes)
-        start_metrics(server.metrics.registry)
         reloader = Reloader(server, loader, settings, read)
         stack.callback(reloader.close)
         reload_on_hangup(reloader.request)
-        serve(build_app(server, detector=installed_detector()), bind(), server.limits, started, settings.proxies)
+        app = build_app(server, detector=installed_detector())
+        serve(app, bind(server.metrics.registry), server.limits, started, settings.proxies)
 
 
 def _settings_reader(

@@ -90,7 +90,6 @@ class Front:
         self._changed = asyncio.Condition()
         self._restarting = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closing = False
 
     async def start(self, count: int) -> None:
         """Start processes, and return once they serve. Raises TranslumeError if one of them cannot."""
@@ -126,7 +125,6 @@ class Front:
 
     async def close(self) -> None:
         """End all processes after their requests."""
-        self._closing = True
         for task in self._tasks:
             task.cancel()
         for worker in self._workers:
@@ -216,7 +214,8 @@ class Front:
             reason = str(error) or "it ended while it loaded the models; the log may say why"
             raise TranslumeError(f"a process did not start: {reason}") from None
         except asyncio.CancelledError:
-            process.kill()
+            if process.pid is not None:
+                process.kill()
             raise
         return _Worker(process=process, address=address, connection=ours, started=time.monotonic())
 
@@ -262,21 +261,23 @@ class _Body:
         self._receive = receive
         self.kept = True
         """Whether the body can be sent again."""
-        self._parts: list[bytes] = []
-        self._size, self._complete = 0, False
+        self._sent = bytearray()
+        self._complete = False
 
     async def send(self, write: Callable[[bytes | None], Any]) -> None:
         """Send the body as it arrives; return when the client has disconnected.  write: None is the end of it."""
-        for part in list(self._parts):
-            await write(part)
+        if self._sent:
+            await write(bytes(self._sent))
         while not self._complete:
             message: Message = await self._receive()
             if message["type"] == "http.disconnect":
                 return
             part = message.get("body", b"")
-            self._size += len(part)
-            self.kept = self._size <= KEPT_BYTES
-            self._parts = [*self._parts, part] if self.kept else []
+            self.kept = self.kept and len(self._sent) + len(part) <= KEPT_BYTES
+            if self.kept:
+                self._sent += part
+            else:
+                self._sent.clear()
             self._complete = not message.get("more_body", False)
             await write(part)
         await write(None)
