@@ -120,14 +120,14 @@ class SummedMetrics:
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
         self.registry = CollectorRegistry()
-        MultiProcessCollector(self.registry, self._folder)  # type: ignore[no-untyped-call]
+        MultiProcessCollector(self.registry, self._folder)  # type: ignore[no-untyped-call]  # prometheus_client has no type here
         self.workers_lost = Counter(
             "translume_workers_lost", "Worker processes that crashed and were replaced.", registry=self.registry
         )
 
     def remove(self, pid: int) -> None:
         """Drop what is in progress in a process that has ended. What it has counted stays."""
-        mark_process_dead(pid, self._folder)  # type: ignore[no-untyped-call]
+        mark_process_dead(pid, self._folder)  # type: ignore[no-untyped-call]  # prometheus_client has no type here
 
 
 def _gauge(name: str, documentation: str, registry: CollectorRegistry) -> Gauge:

@@ -122,7 +122,7 @@ class ItemFuture(Future[Any]):
 class _Item:
     """An item in the queue.  queued, deadline: times of `time.monotonic`.  due: in tokens.
 
-    retries: 1 if the item was in a batch that failed, so that it is tried once more, alone.
+    retried: whether the item was in a batch that failed, so that it is tried once more, alone.
     """
 
     value: Any
@@ -131,7 +131,7 @@ class _Item:
     queued: float
     deadline: float
     future: ItemFuture
-    retries: int = 0
+    retried: bool = False
 
 
 class Observer(Protocol):
@@ -326,14 +326,14 @@ class Scheduler:
             share = self._count // (1 + self._idle)
             while (heap := self._heaps.get(key)) is not None:
                 due, number, item = heap[0]
-                wanted = item.retries or not item.future.cancelled()
+                wanted = item.retried or not item.future.cancelled()
                 full = item.size > room or len(taken) >= share
                 if wanted and (taken or running) and (full or (running and self._first() != key)):
                     break
                 heapq.heappop(heap)
                 if not heap:
                     del self._heaps[key]
-                if not (item.retries or item.future.set_running_or_notify_cancel()):
+                if not (item.retried or item.future.set_running_or_notify_cancel()):
                     continue  # it was cancelled, and is not counted any more
                 self._count_item(-1, -item.size)
                 if item.deadline <= now:
@@ -389,16 +389,14 @@ class Scheduler:
 
     def _retry(self, work: Work, items: Sequence[_Item], error: BaseException) -> None:
         """Queue the items of a failed batch once more, each to run alone; fail those that have failed before."""
-        known = isinstance(error, TranslumeError)
-        if not known:
-            log_error(error)
+        public = public_error(error)
         for item in items:
             if item.future.abandoned:
                 _fail(item, _cancelled())
-            elif item.retries or (known and len(items) == 1):
-                _fail(item, public_error(error, logged=True))
+            elif item.retried or (public is error and len(items) == 1):
+                _fail(item, public)
             else:
-                item.retries = 1
+                item.retried = True
                 with self._changed:
                     self._push((work, next(self._order)), item)
                     self._changed.notify()
@@ -421,16 +419,10 @@ def _fail(item: _Item, error: TranslumeError) -> None:
         item.future.set_exception(error)
 
 
-def public_error(error: BaseException, *, logged: bool = False) -> TranslumeError:
+def public_error(error: BaseException) -> TranslumeError:
     """Return the error for the client. An unexpected error is logged, and its message withheld."""
     if isinstance(error, TranslumeError):
         return error
-    if not logged:
-        log_error(error)
-    return RequestError(500, f"the server failed at this text ({type(error).__name__}); its log says where")
-
-
-def log_error(error: BaseException) -> None:
-    """Log where an error was raised, without its message, which may quote a text."""
     fields = {"error": type(error).__name__, "traceback": "".join(traceback.format_tb(error.__traceback__))}
-    log.error("work failed", extra={"fields": fields})
+    log.error("work failed", extra={"fields": fields})  # without its message, which may quote a text
+    return RequestError(500, f"the server failed at this text ({type(error).__name__}); its log says where")
