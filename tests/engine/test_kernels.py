@@ -192,7 +192,7 @@ def test_more_positions_than_the_tables_have_are_refused(make, sources):
 
 @pytest.fixture
 def loaded_anew():
-    """Load the kernels anew in a test and after it."""
+    """Load the kernels again in a test, and after it."""
     loading.load_once.cache_clear()
     yield
     loading.load_once.cache_clear()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
+from tests.heads.conftest import LargestTensor
 
 from translume.belief import BeliefError, Bias
 from translume.config import AdaptiveSettings, HierarchicalSettings
@@ -84,19 +84,6 @@ def test_topk_equals_the_full_ranking_under_any_bias(make, seed, k, pairs, allow
     asked = torch.randint(size, (ROWS, 11), generator=generator)
     torch.testing.assert_close(belief.log_prob_of(asked), whole.gather(1, asked))
     torch.testing.assert_close(whole.exp().sum(-1), torch.ones(ROWS, dtype=torch.float64))
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the size of the largest tensor that any operation creates."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for each in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(each, torch.Tensor):
-                self.elements = max(self.elements, each.numel())
-        return result
 
 
 @torch.no_grad()

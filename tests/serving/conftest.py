@@ -318,7 +318,7 @@ def start() -> Iterator[Callable[..., Live]]:
 @pytest.fixture(scope="session")
 def live(start: Callable[..., Live], translator: Translator) -> Live:
     """Return a server of the translator, named en-de, with small limits."""
-    served = ServedModel.of("en-de", translator)
+    served = ServedModel.from_model("en-de", translator)
     return start(served, body_bytes=5000, texts=5, lines=50, characters=300, width=6, read_seconds=1.0)
 
 

@@ -36,7 +36,7 @@ class Gate:
         self.small = add_key(path, "small", {"characters_per_day": 40})
         settings = KeySettings(file=str(path), requests_per_minute=10_000, characters_per_day=0)
         self.access: Any = open_access(settings)
-        self.live = start(ServedModel.of("en-de", translator), *others, access=self.access, characters=300)
+        self.live = start(ServedModel.from_model("en-de", translator), *others, access=self.access, characters=300)
 
     def ask(self, path: str, secret: str, **fields: Any) -> Any:
         body = json.dumps(fields).encode()
@@ -178,8 +178,8 @@ def test_every_endpoint_that_processes_text_enforces_the_quota(
     make_transcriber: Callable[..., Translator],
     tmp_path: Path,
 ) -> None:
-    arrays = ServedModel.of("arrays", make_transcriber("features", values=5))
-    gate = Gate(start, translator, tmp_path, ServedModel.of("plays", generator), arrays)
+    arrays = ServedModel.from_model("arrays", make_transcriber("features", values=5))
+    gate = Gate(start, translator, tmp_path, ServedModel.from_model("plays", generator), arrays)
     content = io.BytesIO()
     np.save(content, np.ones((41 * FRAMES_PER_CHARACTER, 5)))
     listed = gate.live.get("/openapi.json").json()["paths"]

@@ -89,7 +89,7 @@ def test_alternatives_are_inspected_and_chosen_for_each_sentence_of_a_line(
     translator = make("decoding.beam=3", seed=9)
     # With random weights, hypotheses seldom end before the length limit.
     translator.checkpoint.model.head.bias.data[translator.checkpoint.target_tokenizer.specials.eos] += 4.0
-    tab = open_tab(start(ServedModel.of("en-de", translator)))
+    tab = open_tab(start(ServedModel.from_model("en-de", translator)))
     before, behind = whole(translator, "A man.", "You did.")
     tab.type("A man. You did.", f"{before} {behind}")
     tab.details()
@@ -268,7 +268,7 @@ def test_languages_can_be_chosen_and_swapped(
 ) -> None:
     there = make("decoding.beam=3")
     back = make("data.source_language=de", "data.target_language=en", seed=5)
-    tab = open_tab(start(ServedModel.of("there", there), ServedModel.of("back", back)))
+    tab = open_tab(start(ServedModel.from_model("there", there), ServedModel.from_model("back", back)))
     assert tab.page.locator("#source option").all_inner_texts() == ["English", "German"]
     (text,) = whole(there, "a man")
     tab.type("a man", text)
@@ -282,7 +282,7 @@ def test_labels_of_a_classifier_are_shown_as_bars(
     start: Callable[..., Any], make_classifier: Callable[..., Any], open_tab: Callable[..., Any]
 ) -> None:
     classifier = make_classifier()
-    tab = open_tab(start(ServedModel.of("topics", classifier)))
+    tab = open_tab(start(ServedModel.from_model("topics", classifier)))
     tab.page.fill("#text", "a cab")
     tab.page.wait_for_selector("#labels .bar")
     wanted = classifier.classify("a cab")

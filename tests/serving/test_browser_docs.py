@@ -120,7 +120,7 @@ def test_a_key_can_be_entered_when_the_server_requires_one(
 ) -> None:
     path = tmp_path / "keys.json"
     secret = add_key(path, "alice", {})
-    live = start(ServedModel.of("en-de", translator), access=open_access(KeySettings(file=str(path))))
+    live = start(ServedModel.from_model("en-de", translator), access=open_access(KeySettings(file=str(path))))
     tab = opened(open_tab(live), TRANSLATE)
     assert "Bearer $KEY" in tab.page.text_content(f"{TRANSLATE} pre")
     tab.page.click(f"{TRANSLATE} .try")
@@ -172,7 +172,7 @@ def test_the_content_security_policy_is_that_of_the_main_page(live: Any) -> None
 def test_the_documented_page_of_another_site_shows_a_translation_as_it_grows(
     browser: Any, start: Callable[..., Any], translator: Translator
 ) -> None:
-    live = start(ServedModel.of("en-de", translator))
+    live = start(ServedModel.from_model("en-de", translator))
     text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     page = text.partition("```html\n")[2].partition("```")[0].replace("https://translate.example", live.url)
 

@@ -56,8 +56,8 @@ def models(make_transcriber: Callable[..., Translator]) -> dict[str, Translator]
 
 @pytest.fixture(scope="module")
 def live(start: Callable[..., Any], models: dict[str, Translator], translator: Translator) -> Any:
-    served = [ServedModel.of(name, model) for name, model in models.items()]
-    return start(*served, ServedModel.of("en-de", translator), seconds=1.5)
+    served = [ServedModel.from_model(name, model) for name, model in models.items()]
+    return start(*served, ServedModel.from_model("en-de", translator), seconds=1.5)
 
 
 def sent(request: Any) -> bytes:

@@ -74,7 +74,7 @@ def test_the_page_prompts_for_a_key_when_the_server_requires_one(
 ) -> None:
     path = tmp_path / "keys.json"
     secret = add_key(path, "alice", {})
-    live = start(ServedModel.of("en-de", translator), access=open_access(KeySettings(file=str(path))))
+    live = start(ServedModel.from_model("en-de", translator), access=open_access(KeySettings(file=str(path))))
     tab = open_tab(live)
     tab.page.fill("#text", "a man")
     tab.tell("#problem", "Enter an API key to translate.")

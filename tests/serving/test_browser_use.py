@@ -109,7 +109,7 @@ def test_a_link_shares_the_text_and_the_languages_without_sending_them_in_the_ad
 ) -> None:
     there = make("decoding.beam=3")
     back = make("data.source_language=de", "data.target_language=en", seed=5)
-    live = start(ServedModel.of("there", there), ServedModel.of("back", back))
+    live = start(ServedModel.from_model("there", there), ServedModel.from_model("back", back))
     tab = open_tab(live, permissions=["clipboard-read", "clipboard-write"])
     tab.page.select_option("#source", "de")
     text = "a man & you\nhello"
@@ -284,7 +284,11 @@ def both(start: Callable[..., Any], make: Callable[..., Translator]) -> tuple[An
     """Return a server that detects languages, with a model for each direction."""
     there = make("decoding.beam=3")
     back = make("data.source_language=de", "data.target_language=en", seed=5)
-    return start(ServedModel.of("there", there), ServedModel.of("back", back), detector=Words()), there, back
+    return (
+        start(ServedModel.from_model("there", there), ServedModel.from_model("back", back), detector=Words()),
+        there,
+        back,
+    )
 
 
 def test_the_source_language_can_be_detected(

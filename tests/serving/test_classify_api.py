@@ -13,7 +13,7 @@ NAMES = ("animal", "colour", "fruit")
 
 @pytest.fixture(scope="module")
 def topics(start: Callable[..., Any], make_classifier: Callable[..., Classifier], translator: Translator) -> Any:
-    served = (ServedModel.of("en-de", translator), ServedModel.of("topics", make_classifier()))
+    served = (ServedModel.from_model("en-de", translator), ServedModel.from_model("topics", make_classifier()))
     return start(*served, texts=5, characters=300)
 
 
@@ -46,7 +46,7 @@ def test_a_single_classifier_needs_no_name_and_nbest_limits_the_labels(topics: A
 def test_the_margin_of_a_multi_label_text_is_the_smallest_distance_to_the_threshold(
     start: Callable[..., Any], make_classifier: Callable[..., Classifier]
 ) -> None:
-    own = start(ServedModel.of("topics", make_classifier("+")))
+    own = start(ServedModel.from_model("topics", make_classifier("+")))
     (one,) = own.post("/v1/classify", text="a cab").json()["classifications"]
     assert one["labels"] == [name for name, value in one["probabilities"].items() if value > 0.5]
     assert one["margin"] == min(abs(value - 0.5) for value in one["probabilities"].values())
@@ -107,6 +107,6 @@ def test_invalid_requests_get_a_one_line_error(topics: Any, live: Any) -> None:
 def test_all_lists_every_model_and_iteration_only_translators(
     translator: Translator, make_classifier: Callable[..., Classifier]
 ) -> None:
-    found = ServedModels([ServedModel.of("x", translator), ServedModel.of("y", make_classifier())])
+    found = ServedModels([ServedModel.from_model("x", translator), ServedModel.from_model("y", make_classifier())])
     assert [each.name for each in found.all] == ["x", "y"]
     assert [each.name for each in found] == ["x"]

@@ -86,7 +86,9 @@ def test_concurrent_mixed_requests_get_the_responses_they_get_alone(
 ) -> None:
     first, second = make("decoding.beam=3"), make("decoding.beam=2", "data.source_language=de",
                                                   "data.target_language=fr", seed=5)  # fmt: skip
-    live = start(ServedModel.of("en-de", first), ServedModel.of("de-fr", second), requests=2000, queue=20_000)
+    live = start(
+        ServedModel.from_model("en-de", first), ServedModel.from_model("de-fr", second), requests=2000, queue=20_000
+    )
     requests = mixed(count)
     alone = [last_of(live.post(path, body)) for path, body in requests]
     with ThreadPoolExecutor(count) as clients:

@@ -52,7 +52,7 @@ def test_a_line_costs_its_hypotheses_times_its_target_limit(
 def test_a_request_that_may_make_too_many_tokens_is_refused_with_the_field_to_lower(
     start: Callable[..., Any], translator: Translator
 ) -> None:
-    live = start(ServedModel.of("en-de", translator), target_tokens=5000)
+    live = start(ServedModel.from_model("en-de", translator), target_tokens=5000)
     before = live.server.scheduler.waiting
     refused = live.post("/v1/translate", text=[SENTENCE] * 32, **LONG)
     assert (refused.status, refused.json()) == (
@@ -76,7 +76,7 @@ def test_a_request_that_may_make_too_many_tokens_is_refused_with_the_field_to_lo
 
 
 def test_other_interfaces_have_the_same_limit(start: Callable[..., Any], translator: Translator) -> None:
-    live = start(ServedModel.of("en-de", translator), target_tokens=5000)
+    live = start(ServedModel.from_model("en-de", translator), target_tokens=5000)
     for fields in ({}, {"format": "html"}):
         many = live.post("/translate", q=[SENTENCE] * 20, source="en", target="de", alternatives=15, **fields)
         assert (many.status, many.json()["field"]) == (413, "alternatives")
@@ -84,7 +84,7 @@ def test_other_interfaces_have_the_same_limit(start: Callable[..., Any], transla
         assert live.post("/translate", q=[SENTENCE] * 90, source="en", target="de", **fields).json()["field"] == "q"
     deepl = live.post("/v2/translate", text=[SENTENCE] * 49, target_lang="DE")
     assert deepl.status == 200
-    live = start(ServedModel.of("en-de", translator), target_tokens=500)
+    live = start(ServedModel.from_model("en-de", translator), target_tokens=500)
     deepl = live.post("/v2/translate", text=[SENTENCE] * 49, target_lang="DE")
     assert (deepl.status, deepl.json()["field"]) == (413, "text")
 
@@ -92,7 +92,7 @@ def test_other_interfaces_have_the_same_limit(start: Callable[..., Any], transla
 def test_long_codes_of_languages_cost_no_time(start: Callable[..., Any], translator: Translator) -> None:
     begin = time.perf_counter()
     assert find_language("x-" * 200_000, ["en", "de"]) is None
-    live = start(ServedModel.of("en-de", translator))
+    live = start(ServedModel.from_model("en-de", translator))
     for path in ("/translate", "/v1/translate"):
         refused = live.post(path, q="ab", text="ab", source="x-" * 32_000, target="de")
         assert 400 <= refused.status < 500
@@ -111,7 +111,7 @@ def test_the_cost_counts_against_the_quota_of_a_key(
     key = add_key(tmp_path / "keys.json", "small", {"characters_per_day": 25})
     access = open_access(KeySettings(file=str(tmp_path / "keys.json"), characters_per_day=0))
     assert access is not None
-    live = start(ServedModel.of("en-de", translator), access=access)
+    live = start(ServedModel.from_model("en-de", translator), access=access)
 
     def ask(**options: Any) -> Any:
         return live.ask(

@@ -67,7 +67,7 @@ def test_languages_are_listed_in_capitals(live: Any) -> None:
 
 def test_targets_are_named_with_the_regions_that_clients_require(start: Any, make: Callable[..., Translator]) -> None:
     other = make("data.source_language=de", "data.target_language=en", seed=5)
-    served = start(ServedModel.of("de-en", other))
+    served = start(ServedModel.from_model("de-en", other))
     found = served.get("/v2/languages?type=target").json()
     assert [each["language"] for each in found] == ["EN-GB", "EN-US"]
     for code in ("EN-GB", "EN-US"):

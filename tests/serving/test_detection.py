@@ -82,7 +82,7 @@ def test_a_server_detects_languages_with_the_installed_library(
 ) -> None:
     detector = installed_detector()
     assert detector is not None
-    server = start(ServedModel.of("en-de", translator), detector=detector)
+    server = start(ServedModel.from_model("en-de", translator), detector=detector)
     found = server.post("/detect", q=SENTENCES["de"]).json()
     assert [each["language"] for each in found] == ["de", "en"]
     assert found[0]["confidence"] > 90

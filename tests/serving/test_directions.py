@@ -52,7 +52,7 @@ def many(make: Callable[..., Translator], tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def server(start: Callable[..., Any], many: Translator) -> Any:
-    return start(ServedModel.of("many", many), detector=German())
+    return start(ServedModel.from_model("many", many), detector=German())
 
 
 def text_of(many: Translator, to: str, from_: str) -> str:

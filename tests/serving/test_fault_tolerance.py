@@ -84,7 +84,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 def test_a_client_that_disconnects_during_a_stream_leaves_no_work_behind(
     start: Start, disturbed: Disturbed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    live = start(ServedModel.of("en-de", disturbed), batch_tokens=16)
+    live = start(ServedModel.from_model("en-de", disturbed), batch_tokens=16)
     connection = send_request(live.port, "/v1/translate/stream", text=["abc de", "fgh", "ijk"], strategy="greedy")
     started = b""
     while b"event: prefix" not in started:
@@ -104,7 +104,7 @@ def test_a_client_that_disconnects_during_a_stream_leaves_no_work_behind(
 def test_a_client_that_does_not_read_delays_no_other_and_is_disconnected(
     start: Start, translator: Translator, path: str
 ) -> None:
-    live = start(ServedModel.of("en-de", translator))
+    live = start(ServedModel.from_model("en-de", translator))
     assert live.bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
     live.bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     live.bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 700)
@@ -121,7 +121,7 @@ def test_a_client_that_does_not_read_delays_no_other_and_is_disconnected(
 
 @stalling
 def test_a_client_that_reads_slowly_gets_the_complete_response(start: Start, translator: Translator) -> None:
-    live = start(ServedModel.of("en-de", translator))
+    live = start(ServedModel.from_model("en-de", translator))
     live.bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     stalled, pause = 2.0, 0.06  # seconds: each pause is far below the timeout of a connection, their sum far above it
     live.bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * stalled))
@@ -145,7 +145,7 @@ def test_a_client_that_reads_slowly_gets_the_complete_response(start: Start, tra
 def test_requests_of_a_failed_worker_are_answered_by_the_next_worker(
     start: Start, disturbed: Disturbed, translator: Translator, path: str, error: BaseException
 ) -> None:
-    live = start(ServedModel.of("en-de", disturbed))
+    live = start(ServedModel.from_model("en-de", disturbed))
     disturbed.errors.append(error)
     disturbed.open.set()
     answer = live.post(path, text=["abc", "de f"])
@@ -157,7 +157,7 @@ def test_requests_of_a_failed_worker_are_answered_by_the_next_worker(
 
 
 def test_a_request_that_fails_twice_fails_alone_with_a_generic_message(start: Start, disturbed: Disturbed) -> None:
-    live = start(ServedModel.of("en-de", disturbed))
+    live = start(ServedModel.from_model("en-de", disturbed))
     disturbed.errors += [RuntimeError("a secret"), RuntimeError("a secret")]
     disturbed.open.set()
     answer = live.post("/v1/translate", text="abc")
@@ -171,7 +171,7 @@ def test_a_request_that_fails_twice_fails_alone_with_a_generic_message(start: St
 def test_a_jump_of_the_system_clock_neither_expires_nor_extends_requests(
     start: Start, disturbed: Disturbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = start(ServedModel.of("en-de", disturbed))
+    live = start(ServedModel.from_model("en-de", disturbed))
     with ThreadPoolExecutor(2) as clients:
         timely = clients.submit(live.post, "/v1/translate", text="abc")
         assert disturbed.started.wait(120)
@@ -188,7 +188,7 @@ def test_a_jump_of_the_system_clock_neither_expires_nor_extends_requests(
 def test_a_full_queue_refuses_requests_with_retry_after_while_the_model_is_busy(
     start: Start, disturbed: Disturbed
 ) -> None:
-    live = start(ServedModel.of("en-de", disturbed), queue=3, lines=3, texts=3)
+    live = start(ServedModel.from_model("en-de", disturbed), queue=3, lines=3, texts=3)
     taken = [send_request(live.port, "/v1/translate", text="a")]
     assert disturbed.started.wait(120)
     taken.append(send_request(live.port, "/v1/translate", text=["b", "c", "d"]))
@@ -212,7 +212,7 @@ def test_a_full_queue_refuses_requests_with_retry_after_while_the_model_is_busy(
 def test_requests_are_refused_before_their_body_is_read_when_the_queue_is_full(
     start: Start, disturbed: Disturbed
 ) -> None:
-    live = start(ServedModel.of("en-de", disturbed), queue=1, lines=1, texts=1)
+    live = start(ServedModel.from_model("en-de", disturbed), queue=1, lines=1, texts=1)
     taken = [send_request(live.port, "/v1/translate", text="a")]
     assert disturbed.started.wait(120)
     taken.append(send_request(live.port, "/v1/translate", text="b"))

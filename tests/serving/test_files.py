@@ -36,7 +36,7 @@ def finished_status(live: Any, answer: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def live(start: Callable[..., Any], translator: Translator) -> Any:
-    served = ServedModel.of("en-de", translator)
+    served = ServedModel.from_model("en-de", translator)
     return start(served, file_bytes=20_000, file_characters=3000, body_bytes=2000)
 
 

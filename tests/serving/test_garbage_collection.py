@@ -38,7 +38,7 @@ def is_garbage_collected(value: object) -> bool:
 
 @pytest.mark.usefixtures("restored")
 def test_objects_created_before_startup_are_excluded_from_garbage_collection(translator: Translator) -> None:
-    server = Server(models=ServedModels([ServedModel.of("en-de", translator)]))
+    server = Server(models=ServedModels([ServedModel.from_model("en-de", translator)]))
     found: list[bool] = []
 
     def started() -> None:
@@ -59,7 +59,7 @@ def test_a_model_loaded_before_startup_is_freed_after_its_last_reference(
 ) -> None:
     save_model(tmp_path / "model", make().checkpoint)
     model = load(tmp_path / "model", device="cpu", dtype="fp32")
-    served = ServedModel.of("en-de", model.compile() if compiled else model)
+    served = ServedModel.from_model("en-de", model.compile() if compiled else model)
     weights = weakref.ref(next(model.checkpoint.model.parameters()))
     assert isinstance(served.model, Translator)
     assert len(list(served.model.translate_lines([Line(number=0, text="a b")], DecodingSettings()))) == 1

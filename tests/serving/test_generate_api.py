@@ -13,7 +13,7 @@ from translume.translator import Generator, Translator
 
 @pytest.fixture(scope="module")
 def plays(start: Callable[..., Any], generator: Generator, translator: Translator) -> Any:
-    served = (ServedModel.of("en-de", translator), ServedModel.of("plays", generator))
+    served = (ServedModel.from_model("en-de", translator), ServedModel.from_model("plays", generator))
     return start(*served, texts=5, characters=300, width=6)
 
 

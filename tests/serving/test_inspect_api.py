@@ -203,7 +203,7 @@ def test_too_expensive_requests_are_refused_before_any_work(
 
     def inspected(**values: Any) -> str:
         return inspect(
-            inspection_of(ServedModel.of("en-de", translator), values, Limits()), Limits(), "json", lambda: None
+            inspection_of(ServedModel.from_model("en-de", translator), values, Limits()), Limits(), "json", lambda: None
         )
 
     settings: dict[str, Any] = {"text": "a b c", "translation": "d", "show": ["occlusion"]}
@@ -237,7 +237,7 @@ def test_inspections_are_limited_do_not_delay_translations_and_are_cancelled_on_
     held = Held()
     monkeypatch.setattr(routes, "inspect", held.wait_and_inspect)
     monkeypatch.setattr(Limits, "inspections", 2)
-    own = start(ServedModel.of("en-de", translator), timeout_seconds=20.0)
+    own = start(ServedModel.from_model("en-de", translator), timeout_seconds=20.0)
     gone = [http.client.HTTPConnection("127.0.0.1", own.port, timeout=120) for _ in range(2)]
     for connection in gone:
         connection.request("POST", "/v1/inspect", '{"text": "a"}', {"Content-Type": "application/json"})
@@ -261,7 +261,7 @@ def test_inspections_are_limited_do_not_delay_translations_and_are_cancelled_on_
 def test_inspections_have_a_deadline(start: Start, translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held()
     monkeypatch.setattr(routes, "inspect", held.wait_and_inspect)
-    own = start(ServedModel.of("en-de", translator))
+    own = start(ServedModel.from_model("en-de", translator))
     late = own.post("/v1/inspect", text="a", timeout_seconds=0.2)
     held.open.set()
     assert refused(late) == (504, "deadline_exceeded", "", "not done after 0.2 s, the request's deadline")

@@ -27,7 +27,7 @@ class English:
 def multilingual(start: Callable[..., Any], make: Callable[..., Translator], translator: Translator) -> Any:
     """Return a server with a detector and two models, English to German and German to Brazilian Portuguese."""
     other = make("data.source_language=de", "data.target_language=pb", "decoding.beam=2", seed=5)
-    served = [ServedModel.of("en-de", translator), ServedModel.of("de-pb", other)]
+    served = [ServedModel.from_model("en-de", translator), ServedModel.from_model("de-pb", other)]
     return start(*served, texts=3, characters=50, detector=English())
 
 
@@ -280,7 +280,7 @@ def test_a_text_in_the_target_language_is_returned_unchanged(live: Any, same: tu
 @pytest.fixture(scope="module")
 def chinese(start: Callable[..., Any], make: Callable[..., Translator]) -> Any:
     """Return a server from English to Chinese."""
-    return start(ServedModel.of("en-zh", make("data.target_language=zh", "decoding.strategy=greedy")))
+    return start(ServedModel.from_model("en-zh", make("data.target_language=zh", "decoding.strategy=greedy")))
 
 
 @pytest.mark.parametrize("path", ["/translate", "/v1/translate", "/translate_file"])
@@ -382,7 +382,7 @@ def test_the_client_library_works_unchanged(multilingual: Any, translator: Trans
 def test_a_server_of_models_without_languages_says_so(start: Any, make: Callable[..., Translator]) -> None:
     """Such as a model that answers questions."""
     translator = make("data.source_language=''", "data.target_language=''")
-    answer = start(ServedModel.of("answers", translator)).post("/translate", pair(q="a"))
+    answer = start(ServedModel.from_model("answers", translator)).post("/translate", pair(q="a"))
     assert (answer.status, answer.json()["error"]) == (
         400,
         "en is not supported; the models of this server have no languages",

@@ -53,7 +53,7 @@ class English:
 
 @pytest.fixture(scope="module")
 def server(start: Callable[..., Any], translator: Translator) -> Any:
-    served = ServedModel.of("en-de", translator)
+    served = ServedModel.from_model("en-de", translator)
     return start(
         served, body_bytes=20_000, texts=5, lines=50, characters=300, width=6, file_bytes=20_000, detector=English()
     )

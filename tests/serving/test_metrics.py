@@ -19,7 +19,7 @@ def sums(live: Any, name: str) -> tuple[int, float]:
 
 
 def test_the_surprisal_of_every_line_is_counted(start: Callable[..., Any], translator: Translator) -> None:
-    live = start(ServedModel.of("en-de", translator))
+    live = start(ServedModel.from_model("en-de", translator))
     lines = [f"{chr(97 + number)} bc de" for number in range(7)]
     live.post("/v1/translate", text="\n".join(lines[:-1]), detail=True)
     assert live.post("/v1/translate", text=["", " "]).status == 200
@@ -30,7 +30,7 @@ def test_the_surprisal_of_every_line_is_counted(start: Callable[..., Any], trans
 
 
 def test_target_tokens_of_files_include_all_hypotheses(start: Callable[..., Any], translator: Translator) -> None:
-    live = start(ServedModel.of("en-de", translator))
+    live = start(ServedModel.from_model("en-de", translator))
 
     def counted() -> float:
         return float(live.server.metrics.registry.get_sample_value("translume_target_tokens_total"))
@@ -50,7 +50,7 @@ def test_target_tokens_of_files_include_all_hypotheses(start: Callable[..., Any]
 
 
 def test_the_time_to_the_first_event_of_a_stream_is_measured(start: Callable[..., Any], translator: Translator) -> None:
-    live = start(ServedModel.of("en-de", translator))
+    live = start(ServedModel.from_model("en-de", translator))
     live.post("/v1/translate", text="a")
     assert sums(live, "translume_first_event_seconds") == (0, 0.0)
     live.post("/v1/translate/stream", text="a b c")
@@ -60,7 +60,7 @@ def test_the_time_to_the_first_event_of_a_stream_is_measured(start: Callable[...
 
 
 def test_refused_requests_are_counted_by_error_code(start: Callable[..., Any], translator: Translator) -> None:
-    live = start(ServedModel.of("en-de", translator), characters=5)
+    live = start(ServedModel.from_model("en-de", translator), characters=5)
     live.post("/v1/translate", text="a" * 6)
     wanted = b'translume_requests_total{code="text_too_long",route="/v1/translate",status="413"} 1.0'
     until(lambda: wanted in live.server.metrics.text())

@@ -45,9 +45,9 @@ def live(
     generator: Generator,
 ) -> Any:
     detector: Detector = English()
-    labels, texts = ServedModel.of("topics", make_classifier()), ServedModel.of("plays", generator)
-    arrays = ServedModel.of("arrays", make_transcriber("features", values=5))
-    return start(ServedModel.of("en-de", translator), labels, texts, arrays, detector=detector)
+    labels, texts = ServedModel.from_model("topics", make_classifier()), ServedModel.from_model("plays", generator)
+    arrays = ServedModel.from_model("arrays", make_transcriber("features", values=5))
+    return start(ServedModel.from_model("en-de", translator), labels, texts, arrays, detector=detector)
 
 
 def send(live: Any, address: str) -> Any:
@@ -117,7 +117,7 @@ def test_the_checker_finds_responses_that_are_not_described(live: Any) -> None:
 def test_all_servers_have_one_document_that_is_built_once(
     live: Any, start: Callable[..., Any], make_classifier: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = start(ServedModel.of("topics", make_classifier()), body_bytes=7000)
+    other = start(ServedModel.from_model("topics", make_classifier()), body_bytes=7000)
     found = other.get("/openapi.json").json()
     monkeypatch.setattr("translume.serving.api.app._without_defaults", None)
     assert live.get("/openapi.json").json() == found == other.get("/openapi.json").json()

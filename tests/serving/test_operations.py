@@ -170,7 +170,7 @@ def test_slow_request_headers_close_the_connection_and_kept_connections_may_be_i
 def test_the_request_of_a_client_that_disconnected_is_not_translated(
     start: Start, held: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
-    live = start(ServedModel.of("en-de", held))
+    live = start(ServedModel.from_model("en-de", held))
     first = send_request(live.port, "/v1/translate", text="one")
     held.begun.wait(120)
     with caplog.at_level(logging.INFO, logger="translume.serving"):
@@ -188,7 +188,7 @@ def test_the_request_of_a_client_that_disconnected_is_not_translated(
 
 
 def test_a_request_past_its_deadline_gets_504(start: Start, held: Held) -> None:
-    live = start(ServedModel.of("en-de", held))
+    live = start(ServedModel.from_model("en-de", held))
     answer = live.post("/v1/translate", text="one", timeout_seconds=0.1)
     assert (answer.status, answer.json()) == (
         504,
@@ -199,7 +199,7 @@ def test_a_request_past_its_deadline_gets_504(start: Start, held: Held) -> None:
 
 
 def test_too_many_texts_and_too_many_requests_are_refused_immediately(start: Start, held: Held) -> None:
-    live = start(ServedModel.of("en-de", held), queue=2, lines=2, texts=2, requests=4)
+    live = start(ServedModel.from_model("en-de", held), queue=2, lines=2, texts=2, requests=4)
     taken = [send_request(live.port, "/v1/translate", text="one")]
     held.begun.wait(120)
     taken += [
@@ -227,7 +227,7 @@ def test_too_many_texts_and_too_many_requests_are_refused_immediately(start: Sta
 
 
 def test_100_concurrent_clients_get_the_responses_they_get_alone(start: Start, translator: Translator) -> None:
-    live = start(ServedModel.of("en-de", translator))
+    live = start(ServedModel.from_model("en-de", translator))
     bodies = [
         ({"text": f"{chr(97 + number % 7)} bc", "beam": 1 + number % 3, "max_length": 9}) for number in range(100)
     ]
@@ -290,7 +290,7 @@ def test_extreme_numbers_cause_no_server_error(live: Any, strategy: str, knob: s
 
 
 def test_duplicate_model_names_and_an_empty_list_of_models_are_refused(translator: Translator) -> None:
-    served = ServedModel.of("en-de", translator)
+    served = ServedModel.from_model("en-de", translator)
     with pytest.raises(TranslumeError) as caught:
         ServedModels([served, served])
     assert str(caught.value) == "en-de: two models have this name; rename one with NAME=MODEL"

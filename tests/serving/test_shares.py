@@ -69,7 +69,7 @@ MANY = {
 def test_json_of_many_small_values_is_rejected_before_it_is_parsed(
     start: Any, translator: Any, path: str, name: str
 ) -> None:
-    live = start(ServedModel.of("en-de", translator))
+    live = start(ServedModel.from_model("en-de", translator))
     answer = live.ask("POST", path, MANY[name], content_type="application/json")
     assert (answer.status, answer.json()["code"]) == (413, "too_many_values")
     assert answer.json()["error"] == "the body has more than 40,000 JSON strings, commas and brackets, expected fewer"
@@ -133,7 +133,7 @@ def test_an_inspection_queue_has_room_for_other_clients(live: Any) -> None:
 
 def test_requests_whose_settings_take_long_to_check_do_not_delay_others(start: Any, translator: Any) -> None:
     """Each of the bans takes a tenth of a second; with a thread for each, the event loop waited for all of them."""
-    live = start(ServedModel.of("en-de", translator))
+    live = start(ServedModel.from_model("en-de", translator))
     bans = [f"{'ab ' * 650}x{number}" for number in range(45)]
     with ThreadPoolExecutor(len(bans)) as clients:
         asked = [clients.submit(live.post, "/v1/translate", text="a", ban=ban) for ban in bans]

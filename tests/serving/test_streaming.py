@@ -117,7 +117,7 @@ def test_the_last_prefix_of_a_text_contains_all_its_lines(live: Any, translator:
 
 def test_prefixes_are_sent_while_the_search_is_running(start: Any, translator: Translator) -> None:
     stepwise = Stepwise(translator)
-    live = start(ServedModel.of("en-de", stepwise))
+    live = start(ServedModel.from_model("en-de", stepwise))
     wanted = translator.translate("abc de", strategy="greedy").text
     assert len(wanted) > 5
     with reading(live, text="abc de", strategy="greedy") as values:
@@ -132,7 +132,7 @@ def test_prefixes_are_sent_while_the_search_is_running(start: Any, translator: T
 
 def test_a_request_during_a_stream_gets_the_same_response_as_without(start: Any, translator: Translator) -> None:
     stepwise = Stepwise(translator)
-    live = start(ServedModel.of("en-de", stepwise))
+    live = start(ServedModel.from_model("en-de", stepwise))
     with reading(live, text="abc de") as values:
         next(values)
         beside = threading.Thread(target=lambda: plain.append(live.post("/v1/translate", text="abc").json()))
@@ -161,7 +161,7 @@ def test_early_errors_have_an_http_status_and_later_ones_an_event(live: Any) -> 
 def test_a_client_that_disconnects_during_a_stream_cancels_its_work(start: Any, translator: Translator) -> None:
     """The search is held at its first prefix, so only the disconnection can empty the queue."""
     stepwise = Stepwise(translator)
-    live = start(ServedModel.of("en-de", stepwise), batch_tokens=20)
+    live = start(ServedModel.from_model("en-de", stepwise), batch_tokens=20)
     with reading(live, text=["a b c\nd e f\n" * 5] * 4) as values:
         next(values)
         assert live.server.scheduler.waiting > 0

@@ -75,8 +75,8 @@ def models(make_transcriber: Make) -> dict[str, Translator]:
 
 @pytest.fixture(scope="module")
 def live(start: Callable[..., Any], models: dict[str, Translator], translator: Translator) -> Any:
-    served = [ServedModel.of(name, model) for name, model in models.items()]
-    return start(ServedModel.of("en-de", translator), *served, file_bytes=300_000)
+    served = [ServedModel.from_model(name, model) for name, model in models.items()]
+    return start(ServedModel.from_model("en-de", translator), *served, file_bytes=300_000)
 
 
 def refused(answer: Any) -> tuple[int, str, str]:
@@ -280,7 +280,7 @@ def test_files_count_in_quotas_and_refused_ones_do_not(
 ) -> None:
     secret = add_key(tmp_path / "keys.json", "alice", {"characters_per_day": 30})
     access = open_access(KeySettings(file=str(tmp_path / "keys.json")))
-    live = start(ServedModel.of("arrays", models["arrays"]), access=access)
+    live = start(ServedModel.from_model("arrays", models["arrays"]), access=access)
     assert live.upload("/v1/transcribe", array(FRAMES)).status == 401
 
     def send(content: bytes, **fields: str) -> Any:
@@ -297,7 +297,7 @@ def test_files_count_in_quotas_and_refused_ones_do_not(
 def test_a_client_that_disconnects_ends_the_reading_of_its_file(
     start: Callable[..., Any], models: dict[str, Translator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = start(ServedModel.of("arrays", models["arrays"]))
+    live = start(ServedModel.from_model("arrays", models["arrays"]))
     begun = threading.Event()
 
     async def slow(*_: object) -> None:

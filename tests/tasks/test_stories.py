@@ -81,7 +81,7 @@ def test_what_needs_tokens_of_the_source_says_why_it_is_refused(model: Path, tmp
 
 
 def test_a_server_gives_the_details_of_an_answer_without_an_alignment(model: Path) -> None:
-    models = ServedModels([ServedModel.of("stories", translume.load(model))])
+    models = ServedModels([ServedModel.from_model("stories", translume.load(model))])
     with TestClient(build_app(Server(models=models)), "http://localhost") as client:
         response = client.post("/v1/translate", json={"text": STORY, "detail": True})
     assert "alignment" not in response.json()["translations"][0]["hypotheses"][0]

@@ -130,7 +130,7 @@ class SamplingSettings:
     truncation: Truncation
 
     @classmethod
-    def of(cls, strategy: Sampling) -> "SamplingSettings":
+    def from_strategy(cls, strategy: Sampling) -> "SamplingSettings":
         """Return those of a strategy."""
         return cls(strategy.seed, strategy.temperature, strategy.truncation)
 

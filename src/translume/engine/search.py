@@ -77,7 +77,7 @@ class KernelSearchSettings:
             patience=patience,
             penalty=strategy.length_penalty,
             rules=kernel_rules,
-            sampling=SamplingSettings.of(strategy) if isinstance(strategy, Sampling) else None,
+            sampling=SamplingSettings.from_strategy(strategy) if isinstance(strategy, Sampling) else None,
             coverage=0.0 if strategy.coverage is None else strategy.coverage.weight,
         )
 

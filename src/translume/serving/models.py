@@ -67,7 +67,7 @@ class ServedModel:
     directions: tuple[Direction, ...] = ()
 
     @classmethod
-    def of(cls, name: str, model: Any) -> Self:
+    def from_model(cls, name: str, model: Any) -> Self:
         """Describe a `Translator`, `Classifier` or `Generator`. Runs the self-test of its engine."""
         reads_files = model.config.data.source.reader
         kind: Any = "transcribe" if reads_files else task_of(model.config).command
@@ -196,11 +196,11 @@ class ServedModels:
             self._all[each.name] = each
         if not self._all:
             raise SettingsError("found no model, expected at least one")
-        self._translators = self.of("translate")
+        self._translators = self.of_kind("translate")
         views = [view for each in self._translators.values() for view in each.views()]
         self._views = {(each.name, each.source, each.target): each for each in views}
 
-    def of(self, kind: Kind) -> dict[str, ServedModel]:
+    def of_kind(self, kind: Kind) -> dict[str, ServedModel]:
         """Return the models of a kind by name, such as all translators."""
         return {name: each for name, each in self._all.items() if each.kind == kind}
 
@@ -209,7 +209,7 @@ class ServedModels:
 
         kind: not "translate", whose models `choose` finds.
         """
-        known, (what, code) = self.of(kind), NAMES[kind]
+        known, (what, code) = self.of_kind(kind), NAMES[kind]
         if not known:
             raise RequestError(404, f"model: this server has no {what}", code=code, field="model")
         if name in known:

@@ -146,7 +146,7 @@ def load_served(computing: ComputeOptions, name: str, folder: Path) -> ServedMod
     """Load the model of a folder. Its facts have the digest of its manifest, which identifies the exact weights."""
     digest = state_of(folder)
     user_class = task_of(read_config(folder)).user_class()
-    served = ServedModel.of(name, user_class.load(folder, computing))
+    served = ServedModel.from_model(name, user_class.load(folder, computing))
     return replace(served, facts={**served.facts, MANIFEST: digest})
 
 
