@@ -105,7 +105,10 @@ def command(
 
         address: list[str] = []
         if settings.workers > 1:
-            private = PrivateFolder()
+            try:
+                private = PrivateFolder()
+            except OSError as error:
+                raise SettingsError(f"--workers: no temporary folder can be made: {error.strerror}") from None
             options = WorkerOptions(read=read, computing=computing, lanes=lanes, folder=private.path)
             front = Front(options, settings.limits, private)
             listener = partial(bind, front.metrics.registry)
