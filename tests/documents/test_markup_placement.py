@@ -1,20 +1,21 @@
 """Markup is placed in translations: marks keep their order and enclose the translations of their words."""
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.documents.files import Document
+from translume.documents.files import FORMATS, Document
 from translume.documents.markup_placement import DEEPEST, LARGEST_TABLE, Sentence, _in_order, place_markup
 from translume.documents.segments import Mark, Segment
 from translume.documents.sentences import SplitSegments
 from translume.translator import TextHypothesis, Translation
 from translume.translator.results import Alignment
 
-OPENING, CLOSING, OBJECT, STYLE_CHANGE, LINE_BREAK, SAME_STYLE = Mark
+OPENING, CLOSING, OBJECT, STYLE_CHANGE, ATTACHED, SCRIPT, SAME_STYLE = Mark
 
 
 def translated(
@@ -125,11 +126,6 @@ def test_spaces_are_placed_outside_tags_and_beside_objects() -> None:
     assert translated(segment, lambda _: "eins und drei", lambda _: spaced) == ("eins und ", "drei")
 
 
-def test_line_breaks_are_kept() -> None:
-    segment = Segment(runs=("I went to", "the store."), marks=(LINE_BREAK,))
-    assert translated(segment, str.upper, monotone) == ("I WENT TO", "THE STORE.")
-
-
 def test_a_target_without_spaces_is_split_proportionally() -> None:
     segment = Segment(runs=("I went ", "to the", " store"), marks=(OPENING, CLOSING))
     assert translated(segment, lambda _: "我去商店了", lambda _: []) == ("我去", "商店", "了")
@@ -192,3 +188,30 @@ def test_long_inputs_avoid_the_quadratic_table() -> None:
     owners = [place * 7 % 3000 for place in range(3000)]
     assert len(owners) * len(set(owners)) > LARGEST_TABLE
     assert _in_order(owners, set(owners), [0] * 3000) == list(itertools.accumulate(owners, max))
+
+
+@given(segments(), st.data())
+def test_kept_runs_stay_whole_in_any_order(segment: Segment, data: st.DataObject) -> None:
+    words = [run for run, text in enumerate(segment.runs) if text.strip()]
+    kept = frozenset(data.draw(st.sets(st.sampled_from(words)))) if words else frozenset[int]()
+    segment = Segment(runs=segment.runs, marks=segment.marks, kept=kept)
+    if not segment.has_letters:
+        return
+    target = data.draw(st.text(st.sampled_from("abC .,é漢。"), max_size=20))
+    links = data.draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=5))
+    found = place_markup(
+        segment, [Sentence(begin=0, end=len(segment.text), spacing="", target=target, links=tuple(links))]
+    )
+    assert sorted(" ".join(found[run].split()) for run in kept) == sorted(
+        " ".join(segment.runs[run].split()) for run in kept
+    )
+
+
+def test_many_tags_take_linear_time() -> None:
+    cues = ("- <i>" * 20_000, "<i>a</i> " * 5000, "a<i>.</i>" * 5000, "<i>" * 30_000 + "a", "a\n" * 10_000)
+    pages = ("<p>" + "a<sup>[1]</sup>" * 3000, "a<!-- -->" * 5000, "<ruby>a<rt>b" * 8000)
+    files = [(".srt", f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n") for text in cues]
+    for suffix, text in [*files, *((".html", text) for text in pages)]:
+        before = time.process_time()
+        changed(FORMATS[suffix].read(text.encode()), str.swapcase)
+        assert time.process_time() - before < 3

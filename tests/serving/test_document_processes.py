@@ -34,7 +34,7 @@ def run(test: Callable[[DocumentProcesses], Awaitable[None]], seconds: float = 2
 def test_a_process_reads_and_writes_what_the_document_would() -> None:
     async def test(processes: DocumentProcesses) -> None:
         page = FORMATS[".html"].read(PAGE)
-        segments = await processes.read(".html", PAGE, 100)
+        segments, _ = await processes.read(".html", PAGE, 100)
         assert [(each.runs, each.marks) for each in segments] == [(each.runs, each.marks) for each in page.segments]
         runs = [tuple(run.upper() for run in each.runs) for each in segments]
         expected = PAGE.replace(b"a <b>man", b"A <b>MAN").replace(b"runs", b"RUNS").replace(b"two", b"TWO")
@@ -50,7 +50,7 @@ def test_an_invalid_document_and_too_much_text_are_rejected() -> None:
         with pytest.raises(RequestError, match=r"^file: found 101 characters, expected at most 100$") as raised:
             await processes.read(".txt", b"a" * 101, 100)
         assert (raised.value.status, raised.value.code) == (413, "text_too_long")
-        assert len(await processes.read(".txt", b"a", 100)) == 1
+        assert len((await processes.read(".txt", b"a", 100))[0]) == 1
 
     run(test)
 
@@ -74,7 +74,7 @@ def test_a_process_that_is_killed_fails_only_its_document() -> None:
         with pytest.raises(RequestError, match=r"^file: the process that read it ended$") as raised:
             await processes.read(".html", SLOW, 10**6)
         assert raised.value.status == 422
-        assert len(await processes.read(".txt", b"a", 100)) == 1
+        assert len((await processes.read(".txt", b"a", 100))[0]) == 1
 
     run(test)
 
@@ -95,8 +95,9 @@ def test_a_document_that_takes_too_much_memory_is_rejected(monkeypatch: pytest.M
     def read(content: bytes) -> None:
         raise MemoryError
 
-    monkeypatch.setitem(FORMATS, ".txt", type("Greedy", (), {"read": staticmethod(read)}))
-    for function, item in ((parsing.read_document, (".txt", b"", 1)), (parsing.write_document, (".txt", b"", []))):
+    monkeypatch.setitem(FORMATS, ".txt", type("Greedy", (), {"read": staticmethod(read), "encoded": False}))
+    items = ((parsing.read_document, (".txt", b"", "", 1)), (parsing.write_document, (".txt", b"", "", "", [])))
+    for function, item in items:
         with pytest.raises(DocumentError, match=r"^reading it takes more than 1,073,741,824 bytes of memory$"):
             function(0, item)  # type: ignore[operator]
 

@@ -84,7 +84,9 @@ def settings_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("translume.serving.files.jobs.split_language", lambda _: "en")
 
 
-SERVED: Any = SimpleNamespace(target="de", model=SimpleNamespace(config=SimpleNamespace(without_tokens=True)))
+SERVED: Any = SimpleNamespace(
+    source="en", target="de", model=SimpleNamespace(config=SimpleNamespace(without_tokens=True))
+)
 
 
 def test_results_are_private_and_deleted_with_the_server(tmp_path: Path) -> None:

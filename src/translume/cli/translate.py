@@ -69,10 +69,11 @@ def translate_document(
     translator: "Translator",
     settings: "DecodingSettings",
     translate: Callable[[Iterable[str], "DecodingSettings"], Iterable["Translation"]],
+    encoding: str = "",
 ) -> None:
     """Translate a document to a file, or to standard output. Raises DataError and DocumentError that name the file.
 
-    translate: translates lines in order.
+    translate: translates lines in order.  encoding: of a document of plain text; empty to detect it.
     """
     try:
         from translume.documents.sentences import translated_runs
@@ -82,7 +83,9 @@ def translate_document(
 
     splits = splits_sentences(translator.checkpoint, settings.split)
     language = translator.config.data.source_language if splits else None
-    document = _read(file)
+    document, warnings = _read(file, translator.config.data.source_language, encoding)
+    for warning in warnings:
+        warn(f"{file}: {warning}")
     with ProgressBar("translating", unit="sentences") as bar:
 
         def counted(lines: Iterable[str], alignment: bool) -> Iterable["Translation"]:
@@ -98,7 +101,7 @@ def translate_document(
             runs = translated_runs(document.segments, language, counted, bar.expect)
         except LineError as error:
             raise DocumentError(f"{file}: {error.reason}") from None
-    write_result(document.with_runs(runs), out)
+    write_result(document.with_runs(runs, translator.config.data.target_language), out)
 
 
 def write_result(data: bytes, out: Path | None) -> None:
@@ -111,15 +114,15 @@ def write_result(data: bytes, out: Path | None) -> None:
     sys.stdout.buffer.write(data)
 
 
-def _read(file: str) -> "Document":
-    from translume.documents.files import FORMATS
+def _read(file: str, language: str, encoding: str) -> "tuple[Document, list[str]]":
+    from translume.documents.files import read_document
 
     try:
         data = Path(file).read_bytes()
     except OSError as error:
         raise DataError(f"{file}: {error.strerror}") from None
     try:
-        return FORMATS[_suffix(file)].read(data)
+        return read_document(_suffix(file), data, language, encoding)
     except DocumentError as error:
         raise DocumentError(f"{file}: {error}") from None
 
@@ -155,6 +158,9 @@ Constraints = Iterable[Iterable[str]] | None
     type=click.Choice(["txt", "srt", "vtt", "json"]),
     help="For the recording FILE: plain text, or with times as SubRip, WebVTT or JSON.",
 )
+@click.option(
+    "--encoding", default="", metavar="NAME", help="Of the document FILE, such as cp1252; else it is detected."
+)
 @json_option
 @set_option
 @ensemble_options
@@ -168,6 +174,7 @@ def command(
     out: Path | None,
     files: FileOptions,
     form: str | None,
+    encoding: str,
     as_json: bool,
     overrides: tuple[str, ...],
     compute: Compute,
@@ -222,6 +229,8 @@ def command(
         return
     if is_document(file):
         _refuse(lines_only, f"{file}, which is a document")
+    elif encoding:
+        raise SettingsError("--encoding is for documents; lines of text are UTF-8")
     translator.check(settings)
     shared = start_workers(model, translator, files)
     with shared or nullcontext():
@@ -235,7 +244,7 @@ def command(
 
         if is_document(file):
             with interrupt_hint(NOTHING_WRITTEN):
-                translate_document(file, out, translator, settings, translations)
+                translate_document(file, out, translator, settings, translations, encoding)
             return
         printed: list[str] = []
         with (

@@ -2,20 +2,36 @@
 
 import codecs
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+import charset_normalizer
+
 from translume.errors import DocumentError
+from translume.text.sentences import iso_code
 
 _META: Final = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9._:-]{1,40})""", re.IGNORECASE)
+_XML: Final = re.compile(rb"""\s{0,9}<\?xml[^>]{0,200}?encoding\s{0,9}=\s{0,9}["']([A-Za-z0-9._:-]{1,40})["']""")
+SAMPLED: Final = 60_000
+"""Bytes from which the encoding of a text is guessed."""
+TOLERANCE: Final = 0.1
+"""How much less probable the encoding of a known language may be, as charset-normalizer counts it."""
+_USUAL: Final = {
+    **{"gb18030": "zh", "cp932": "ja", "cp949": "ko", "cp874": "th", "cp1258": "vi", "cp1254": "tr az", "cp1253": "el"},
+    **{"cp1251": "ru uk be bg sr mk", "cp1250": "pl cs sk hu sl hr ro bs sq", "cp1255": "he yi", "cp1256": "ar fa ur"},
+    "cp1257": "et lv lt",
+}
 _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # begins like that of UTF-16
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _BROWSER_ALIASES: Final = {
-    "iso8859-1": "cp1252", "ascii": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "gb2312": "gbk",
-    "shift_jis": "cp932", "euc_kr": "cp949",
+    "iso8859-1": "cp1252", "latin_1": "cp1252", "ascii": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874",
+    "gb2312": "gbk", "shift_jis": "cp932", "euc_kr": "cp949",
 }  # fmt: skip
 _PAGE_ENCODINGS: Final = frozenset(
     {
@@ -41,24 +57,72 @@ class EncodedText:
     @classmethod
     def from_bytes(cls, data: bytes) -> "EncodedText":
         """Decode text by its byte order mark, or as UTF-8; DocumentError if that fails."""
-        mark, encoding = next(((mark, name) for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), (b"", ""))
+        mark, encoding = _byte_order(data)
         return cls(_decoded(data, encoding or "utf-8", len(mark)), encoding or "utf-8", mark)
 
     @classmethod
     def from_html(cls, data: bytes) -> "EncodedText":
-        """Decode HTML as browsers do: by a byte order mark, by <meta charset>, as UTF-8, and else as Windows-1252."""
-        if any(data.startswith(mark) for mark, _ in _BYTE_ORDER_MARKS):
+        """Decode HTML as browsers do.
+
+        That is by a byte order mark, by <meta charset> or an XML declaration, as UTF-8, and else as Windows-1252.
+        """
+        if _byte_order(data)[0]:
             return cls.from_bytes(data)
-        found = _META.search(data, 0, PRESCANNED)
-        encoding = _known(found[1].decode("ascii")) if found else ""
+        declared = _META.search(data, 0, PRESCANNED) or _XML.match(data, 0, PRESCANNED)
+        encoding = _known(declared[1].decode("ascii")) if declared else ""
         try:
             return cls(data.decode(encoding or "utf-8"), encoding or "utf-8")
         except UnicodeDecodeError:
             return cls(_decoded(data, encoding or "cp1252", 0), encoding or "cp1252")
 
+    @classmethod
+    def from_xml(cls, data: bytes) -> "EncodedText":
+        """Decode XML by its byte order mark or declaration, else as UTF-8; DocumentError if that fails."""
+        mark, encoding = _byte_order(data)
+        declared = None if mark else _XML.match(data, 0, PRESCANNED)
+        encoding = encoding or (_known(declared[1].decode("ascii")) if declared else "") or "utf-8"
+        return cls(_decoded(data, encoding, len(mark)), encoding, mark)
+
     def encode(self, text: str, errors: str = "strict") -> bytes:
         """Encode another text in the same way."""
         return self.mark + text.encode(self.encoding, errors)
+
+
+def _byte_order(data: bytes) -> tuple[bytes, str]:
+    """Return the byte order mark of a text and its encoding; empty without one."""
+    return next(((mark, name) for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), (b"", ""))
+
+
+def in_utf_8(data: bytes, language: str = "", encoding: str = "") -> tuple[bytes, str]:
+    """Return a text in UTF-8 or with a byte order mark, and the name of the encoding it had; empty if it is unchanged.
+
+    language: of the text, a code.  encoding: empty to detect it. A text without a fitting one is returned as it is.
+    """
+    if encoding:
+        return _decoded(data, encoding, 0).encode(), encoding
+    mark, _ = _byte_order(data)
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        encoding = "" if mark else _guess(data, language)
+    return (data.decode(encoding).encode() if encoding else data), encoding
+
+
+def _guess(data: bytes, language: str) -> str:
+    """Return the most probable encoding of a text that is not UTF-8, by its letters; empty if there is none.
+
+    Of nearly equally probable ones it is that of Windows for the language.
+    """
+    usual = next((name for name, codes in _USUAL.items() if iso_code(language) in codes.split()), "cp1252")
+    matches = [] if b"\0" in data[:SAMPLED] else [*charset_normalizer.from_bytes(data[:SAMPLED], enable_fallback=False)]
+    best = matches[0].chaos + (TOLERANCE if language else 0.0) if matches else 0.0
+    found = [match for match in matches if match.chaos <= best]
+    likely: list[str] = [name for match in found for name in (match.encoding, *match.could_be_from_charset)]
+    for name in (usual if usual in (_BROWSER_ALIASES.get(each, each) for each in likely) else "", *likely):
+        with suppress(UnicodeDecodeError, LookupError):
+            if name and data.decode(name):
+                return name
+    return ""
 
 
 def _decoded(data: bytes, encoding: str, offset: int) -> str:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from translume.documents.book import Book
-from translume.documents.encoding import EncodedText
+from translume.documents.encoding import EncodedText, in_utf_8
 from translume.documents.html import HtmlText
 from translume.documents.office import read_presentation, read_word
 from translume.documents.open_document import read_open_document
 from translume.documents.pdf import PdfText
 from translume.documents.segments import Segment, check_segments
 from translume.documents.subtitles import Subtitles
+from translume.errors import DocumentError
 
 _BREAKS: Final = re.compile(r"([\r\n]+)")
 
@@ -24,8 +25,15 @@ class Document(Protocol):
     def segments(self) -> Sequence[Segment]:
         """The texts to translate, in order."""
 
-    def with_runs(self, runs: Sequence[Sequence[str]]) -> bytes:
-        """Return the file with other texts: a tuple of runs for each segment."""
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What a user should know about the file."""
+
+    def with_runs(self, runs: Sequence[Sequence[str]], language: str = "") -> bytes:
+        """Return the file with other texts: a tuple of runs for each segment.
+
+        language: of the texts, a code, which the file then names where its format can; empty to leave that of the file.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +43,7 @@ class PlainText:
     encoded: EncodedText
     pieces: tuple[str | None, ...]
     segments: tuple[Segment, ...]
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "PlainText":
@@ -48,7 +57,7 @@ class PlainText:
             segments=tuple(segment for _, segment in parts if segment.has_letters),
         )
 
-    def with_runs(self, runs: Sequence[Sequence[str]]) -> bytes:
+    def with_runs(self, runs: Sequence[Sequence[str]], language: str = "") -> bytes:
         """As `Document.with_runs`."""
         given = iter(runs)
         return self.encoded.encode("".join("".join(next(given)) if piece is None else piece for piece in self.pieces))
@@ -60,6 +69,7 @@ class HtmlFile:
 
     encoded: EncodedText
     page: HtmlText
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "HtmlFile":
@@ -72,9 +82,9 @@ class HtmlFile:
         """As `Document.segments`."""
         return self.page.segments
 
-    def with_runs(self, runs: Sequence[Sequence[str]]) -> bytes:
+    def with_runs(self, runs: Sequence[Sequence[str]], language: str = "") -> bytes:
         """As `Document.with_runs`; characters that the encoding lacks become character references."""
-        return self.encoded.encode(self.page.with_runs(runs), "xmlcharrefreplace")
+        return self.encoded.encode(self.page.with_runs(runs, language), "xmlcharrefreplace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +92,41 @@ class Format:
     """A file format.
 
     read: raises DocumentError if a file does not have the format.  media_type: of translated files.
-    written: suffix of translated files, if it is another one.
+    written: suffix of translated files, if it is another one.  encoded: whether it is plain text in any encoding.
     """
 
     read: Callable[[bytes], Document]
     media_type: str
     written: str = ""
+    encoded: bool = False
+
+
+def read_document(suffix: str, data: bytes, language: str = "", encoding: str = "") -> tuple[Document, list[str]]:
+    """Return a file and what a user should know about it; DocumentError if it does not have the format.
+
+    language: of its texts, a code.  encoding: of plain text; empty to detect it.
+    """
+    form, warnings = FORMATS[suffix], []
+    if form.encoded or encoding:
+        try:
+            data, found = in_utf_8(data, language, encoding)
+        except LookupError:
+            raise DocumentError(f"unknown encoding {encoding!r}, expected one such as cp1252 or gb18030") from None
+        if found and not encoding:
+            warnings.append(f"it is not UTF-8; read as {found}, written in UTF-8")
+    document = form.read(data)
+    warnings += document.warnings
+    if not document.segments and data.strip():
+        warnings.append("found no text to translate")
+    return document, warnings
 
 
 FORMATS: Final = {
-    ".txt": Format(PlainText.from_bytes, "text/plain"),
+    ".txt": Format(PlainText.from_bytes, "text/plain", encoded=True),
     ".html": Format(HtmlFile.from_bytes, "text/html"),
     ".htm": Format(HtmlFile.from_bytes, "text/html"),
-    ".srt": Format(Subtitles.from_bytes, "application/x-subrip"),
-    ".vtt": Format(Subtitles.from_bytes, "text/vtt"),
+    ".srt": Format(Subtitles.from_bytes, "application/x-subrip", encoded=True),
+    ".vtt": Format(Subtitles.from_bytes, "text/vtt", encoded=True),
     ".docx": Format(read_word, "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
     ".pptx": Format(read_presentation, "application/vnd.openxmlformats-officedocument.presentationml.presentation"),
     ".odt": Format(read_open_document, "application/vnd.oasis.opendocument.text"),

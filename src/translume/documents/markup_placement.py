@@ -7,8 +7,9 @@ sentence, their marks cannot follow.
 
 import itertools
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,15 @@ from translume.translator.assembly import separator_between
 
 LARGEST_TABLE = 4_000_000
 """Largest product of words and runs of a sentence for which the best placement is searched."""
+MAX_KEPT = 200
+"""Number of kept runs of a sentence whose places are searched; others stay between the words of their neighbours."""
 DEEPEST = 7
 """Largest depth that is distinguished."""
 _WORD = re.compile(r"\S+")
 _CORE = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)
+_ENCLOSING = frozenset("\"'()[]{}«»‹›“”„‟‘’‚‛「」『』（）［］【】《》〈〉")
+"""Quotes and brackets."""
+_OPENING = (Mark.OPENING, Mark.SCRIPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,32 +48,38 @@ class Sentence:
     word_links: tuple[tuple[int, int, int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Atom:
-    """Characters of the target that stay together: a word, or the punctuation next to it.  owner: its run."""
+    """Characters of the target that stay together: a word, or the punctuation next to it.
 
+    begin, end: in the target.  spacing: before it.  owner: its run.  kept: whether it is the text of a kept run.
+    source: the characters [begin, end) of the word of the source that it translates; empty if that is unknown.
+    """
+
+    begin: int
+    end: int
     spacing: str
     text: str
     owner: int
+    kept: bool = False
+    source: tuple[int, int] = (0, 0)
 
 
 def place_markup(segment: Segment, sentences: Sequence[Sentence]) -> tuple[str, ...]:
     """Return the runs of a translated segment; those of the source if the translation equals the source."""
     if _joined(sentences) == segment.text:
         return segment.runs
-    runs = [""] * len(segment.runs)
+    runs = ["" if place not in segment.kept else run.strip() for place, run in enumerate(segment.runs)]
     before: int | None = None
     written, spacing, source = "", "", ""
     for sentence in sentences:
-        atoms = _atoms(segment, sentence)
+        atoms = _with_kept(segment, sentence, _atoms(segment, sentence))
         ends = source + segment.text[sentence.begin : sentence.begin + 1]
-        wanted = _must_have_words(segment, sentence)
-        order = _in_order([atom.owner for atom in atoms], wanted, segment.depths)
-        for atom, run in zip(atoms, order, strict=True):
+        for atom, run in zip(atoms, _order(segment, sentence, atoms), strict=True):
             space = separator_between(written, spacing, atom.text, ends) if atom is atoms[0] else atom.spacing
             if before is not None:
                 _space(segment, runs, (before, run), space)
-            runs[run] += atom.text
+            runs[run] = atom.text if atom.kept else runs[run] + atom.text
             before, written = run, atom.text
         spacing, source = sentence.spacing, segment.text[sentence.end - 1 : sentence.end]
     return tuple(_with_outer_space(segment, runs))
@@ -76,11 +88,11 @@ def place_markup(segment: Segment, sentences: Sequence[Sentence]) -> tuple[str, 
 def _must_have_words(segment: Segment, sentence: Sentence) -> set[int]:
     """Return the runs with words of a sentence, without those outside tags: these may stay empty, but tags may not.
 
-    Of runs of one style next to each other only the first is returned: the others may stay empty.
+    Of runs of one style next to each other only the first is returned: the others may stay empty, as may subscripts.
     """
-    runs = segment.runs_with_words(sentence.begin, sentence.end)
+    runs = segment.runs_with_words(sentence.begin, sentence.end) - segment.scripts
     runs = {run for run in runs if run - 1 not in runs or segment.marks[run - 1] is not Mark.SAME_STYLE}
-    return {run for run in runs if segment.depths[run] > 0} if max(segment.depths) else runs
+    return {run for run in runs if segment.depths[run] > 0} if segment.depth else runs
 
 
 def _joined(sentences: Sequence[Sentence]) -> str:
@@ -90,40 +102,77 @@ def _joined(sentences: Sequence[Sentence]) -> str:
 def _atoms(segment: Segment, sentence: Sentence) -> list[_Atom]:
     """Split the target into parts that belong to one run each."""
     if sentence.word_links and WITHOUT_SPACES.search(sentence.target + segment.text[sentence.begin : sentence.end]):
-        return _linked_words(segment, sentence)
-    words = [(found.start(), found.group()) for found in _WORD.finditer(sentence.target)]
-    sources = [(found.start(), found.end()) for found in _WORD.finditer(segment.text, sentence.begin, sentence.end)]
-    links = {target: source for source, target in sentence.links if source < len(sources)}
-    marked = segment.runs_with_words(sentence.begin, sentence.end)
-    if len(words) < len(marked) and WITHOUT_SPACES.search(sentence.target):
-        return _letters(segment, sentence)
+        words = [(begin, end) for _, _, begin, end in sentence.word_links]
+        links = {place: (source, end) for place, (source, end, _, _) in enumerate(sentence.word_links)}
+        links = {place: (sentence.begin + source, sentence.begin + end) for place, (source, end) in links.items()}
+    else:
+        words = [found.span() for found in _WORD.finditer(sentence.target)]
+        sources = [found.span() for found in _WORD.finditer(segment.text, sentence.begin, sentence.end)]
+        links = {target: sources[source] for source, target in sentence.links if source < len(sources)}
+        marked = segment.runs_with_words(sentence.begin, sentence.end)
+        if len(words) < len(marked) and WITHOUT_SPACES.search(sentence.target):
+            return _letters(segment, sentence)
     atoms: list[_Atom] = []
-    end = 0
-    for place, (begin, word) in enumerate(words):
-        space = sentence.target[end:begin] if place else ""
-        end = begin + len(word)
+    for place, (begin, end) in enumerate(words):
+        parts = [(sentence.target[begin:end], _opposite(segment, sentence, (begin + end) // 2))]
         if place in links:
-            last = segment.owners[sentence.end - 1] if place == len(words) - 1 else None
-            atoms += _parts(segment, sources[links[place]], word, space, last)
-        else:
-            atoms.append(_Atom(space, word, _opposite(segment, sentence, begin + len(word) // 2)))
+            parts = _parts(segment, sentence, links[place], parts[0][0], (place == 0, place == len(words) - 1))
+        for text, owner in parts:
+            space = sentence.target[atoms[-1].end : begin] if atoms else ""
+            end, source = begin + len(text), links.get(place, (0, 0))
+            atoms.append(_Atom(begin=begin, end=end, spacing=space, text=text, owner=owner, source=source))
+            begin = end
     return atoms
 
 
-def _parts(segment: Segment, source: tuple[int, int], word: str, space: str, end: int | None) -> list[_Atom]:
-    """Split a target word into up to three parts if the punctuation next to its source word is in other runs.
+def _parts(
+    segment: Segment, sentence: Sentence, source: tuple[int, int], word: str, outer: tuple[bool, bool]
+) -> list[tuple[str, int]]:
+    """Split a target word where its parts belong to different runs, and return their owners.
 
-    end: the run of the punctuation at the end of the sentence; None within the sentence.
+    A copied word is split as in the source. Punctuation belongs to the runs of the same punctuation of the source: of
+    its word, or at the ends of the sentence (`outer`: whether it is the first or last word) that of the sentence.
     """
     begin, behind = source
-    first, core, last = _split_punctuation(segment.text[begin:behind])
-    owner = segment.owner(begin + len(first), behind - len(last)) if core else segment.owner(begin, behind)
-    signs = end if end is not None else segment.owners[behind - 1] if last and core else owner
-    owners = (segment.owners[begin] if first and core else owner, owner, signs)
-    found: list[_Atom] = []
-    for text, run in zip(_split_punctuation(word), owners, strict=True):
-        if text:
-            found.append(_Atom("" if found else space, text, run))
+    if word.casefold() == segment.text[begin:behind].casefold() and len(word) == behind - begin:
+        characters = [*zip(word, segment.owners[begin:behind], strict=True)]
+    else:
+        first, core, last = _split_punctuation(segment.text[begin:behind])
+        owner = segment.owner(begin + len(first), behind - len(last)) if core else segment.owner(begin, behind)
+        opening, closing = (begin, behind), (begin, behind)
+        if outer[0]:
+            opening = (sentence.begin, sentence.end)
+        if outer[1]:
+            closing = (sentence.begin, sentence.end)
+        first, core, last = _split_punctuation(word)
+        if not core:
+            first, last = ("", first) if outer[1] else (first, "")
+        leading = _sign_owners(first, _signs(segment, range(opening[0], opening[1])), owner)
+        trailing = _sign_owners(last[::-1], _signs(segment, range(closing[1] - 1, closing[0] - 1, -1)), owner)
+        characters = [*leading, *((character, owner) for character in core), *reversed(trailing)]
+    return [
+        ("".join(character for character, _ in group), owner)
+        for owner, group in itertools.groupby(characters, key=lambda each: each[1])
+    ]
+
+
+def _signs(segment: Segment, places: range) -> list[tuple[str, int]]:
+    """Return the punctuation before the first word at these places of the text, with its runs."""
+    found = itertools.takewhile(lambda place: not segment.text[place].isalnum(), places)
+    return [(segment.text[place], segment.owners[place]) for place in found if not segment.text[place].isspace()]
+
+
+def _sign_owners(signs: str, sources: Sequence[tuple[str, int]], owner: int) -> list[tuple[str, int]]:
+    """Return the run of each sign, that of the next sign of its kind (quotes and brackets, or others) in the source.
+
+    signs, sources: from the outside to the word.  owner: of the word, for a source without signs.
+    """
+    owner = sources[0][1] if sources else owner
+    left = {kind: iter([run for sign, run in sources if (sign in _ENCLOSING) is kind]) for kind in (True, False)}
+    found = []
+    for sign in signs:
+        owner = next(left[sign in _ENCLOSING], owner)
+        found.append((sign, owner))
     return found
 
 
@@ -133,20 +182,126 @@ def _split_punctuation(word: str) -> tuple[str, str, str]:
     return (found[1], found[2], found[3]) if found else ("", word, "")
 
 
-def _linked_words(segment: Segment, sentence: Sentence) -> list[_Atom]:
-    """Split a target into its words; each belongs to the run of its source word."""
-    atoms: list[_Atom] = []
-    last = sentence.word_links[-1]
-    place = 0
-    for source_begin, source_end, begin, end in sentence.word_links:
-        owner = segment.owner(sentence.begin + source_begin, sentence.begin + source_end)
-        text = sentence.target[begin:end]
-        if end == last[3] and not text[-1].isalnum():
-            # Punctuation at the end of a sentence belongs to that of the source.
-            owner = segment.owners[sentence.end - 1]
-        atoms.append(_Atom(sentence.target[place:begin] if atoms else "", text, owner))
-        place = end
-    return atoms
+def _with_kept(segment: Segment, sentence: Sentence, atoms: list[_Atom]) -> list[_Atom]:
+    """Return the atoms with the texts of kept runs in the place of what the model wrote for them.
+
+    That is the same text; else the words that are aligned with it.
+    """
+    if not segment.kept or not atoms:
+        return atoms
+    kept = sorted(segment.kept.intersection(segment.owners[sentence.begin : sentence.end]))[:MAX_KEPT]
+    if not kept:
+        return atoms
+    spans: list[tuple[int, int, str]] = []
+    for run in kept:
+        text = " ".join(segment.runs[run].split())
+        edges = [r"(?<![0-9A-Za-z])" if text[0].isalnum() else "", r"(?![0-9A-Za-z])" if text[-1].isalnum() else ""]
+        copies = (found.span() for found in re.finditer(edges[0] + re.escape(text) + edges[1], sentence.target))
+        groups = [[*group] for owner, group in itertools.groupby(atoms, key=lambda atom: atom.owner) if owner == run]
+        aligned = [(group[0].begin, group[-1].end) for group in groups]
+        # Else it stands before the first word of what follows it.
+        place = next((atom.begin for atom in atoms if atom.owner > run), atoms[-1].end)
+        for begin, end in (*copies, *aligned, (place, place)):
+            if all(end <= other[0] or begin >= other[1] for other in spans):
+                spans.append((begin, end, text))
+                break
+        else:
+            spans.append((atoms[-1].end, atoms[-1].end, text))
+    spans.sort(key=lambda span: span[:2])
+    return _replaced(segment, atoms, spans, kept)
+
+
+def _replaced(
+    segment: Segment, atoms: Sequence[_Atom], spans: Sequence[tuple[int, int, str]], kept: Sequence[int]
+) -> list[_Atom]:
+    """Return the atoms with the texts of `kept` runs, in order, at `spans` of the target: begin, end and text."""
+    cuts = sorted({place for begin, end, _ in spans for place in (begin, end)})
+    found: list[_Atom] = []
+    waiting = [*zip(spans, kept, strict=True)]
+
+    def place_until(place: int, space: str) -> str:
+        """Add the texts that begin up to a place; return the space before what follows."""
+        while waiting and waiting[0][0][0] <= place:
+            (begin, end, text), run = waiting.pop(0)
+            found.append(_Atom(begin=begin, end=end, spacing=space, text=text, owner=run, kept=True))
+            space = space if begin == end else ""
+        return space
+
+    for atom in atoms:
+        space = atom.spacing
+        edges = [atom.begin, *(cut for cut in cuts if atom.begin < cut < atom.end), atom.end]
+        for begin, end in itertools.pairwise(edges):
+            space = place_until(begin, space)
+            if any(first <= begin and end <= last for first, last, _ in spans):
+                continue
+            text = atom.text[begin - atom.begin : end - atom.begin]
+            owner = atom.owner if atom.owner not in segment.kept else atom.owner + 1
+            found.append(replace(atom, begin=begin, end=end, spacing=space, text=text, owner=owner))
+            space = ""
+    place_until(cuts[-1], "" if WITHOUT_SPACES.search(atoms[-1].text) else " ")
+    return found
+
+
+def _order(segment: Segment, sentence: Sentence, atoms: Sequence[_Atom]) -> list[int]:
+    """Return a run for each atom, in non-decreasing order, where kept atoms have their own."""
+    required = {segment.heads[run] for run in _must_have_words(segment, sentence) - segment.kept}
+    if not segment.kept:
+        order = _in_order([segment.heads[atom.owner] for atom in atoms], required, segment.depths)
+        return _behind_words(segment, sentence, atoms, order)
+    free = [run for run in range(len(segment.runs)) if run not in segment.kept and segment.heads[run] == run]
+    order = []
+    low = 0
+    for kept, group in itertools.groupby(atoms, key=lambda atom: atom.kept):
+        owners = [atom.owner for atom in group]
+        if kept:
+            order += owners
+            low = owners[-1] + 1
+            continue
+        following = (atom.owner for atom in atoms[len(order) + len(owners) :] if atom.kept)
+        high = next(following, len(segment.runs))
+        allowed = free[bisect_left(free, low) : bisect_left(free, high)]
+        # Between two fields without text the words go before the first one, or else behind the second.
+        allowed = allowed or free[: bisect_left(free, low)][-1:] or free[:1]
+        owners = [allowed[max(0, bisect_right(allowed, owner) - 1)] for owner in owners]
+        order += _in_order(owners, required.intersection(allowed), segment.depths)
+    return _behind_words(segment, sentence, atoms, order)
+
+
+def _behind_words(segment: Segment, sentence: Sentence, atoms: Sequence[_Atom], order: list[int]) -> list[int]:
+    """Return the runs of the atoms with those between attached marks, which stand behind the words that they follow.
+
+    order: the first of the runs that only attached marks divide.
+    """
+    if not atoms or Mark.ATTACHED not in segment.marks:
+        return order
+    parts: dict[int, list[tuple[int, int]]] = {}  # by the beginning of the source word: owners and places
+    for place, atom in enumerate(atoms):
+        if any(atom.source):
+            parts.setdefault(atom.source[0], []).append((atom.owner, place))
+    words = sorted(parts)
+    begun = segment.owners[sentence.begin]
+    cuts: list[tuple[int, int, int]] = []  # the first and last place that a run can have
+    for run in range(begun + 1, segment.owners[sentence.end - 1] + 1):
+        if segment.heads[run] == run:
+            continue
+        last = bisect_left(segment.owners, run, sentence.begin, sentence.end) - 1
+        last -= segment.text[last] == " "
+        word = words[max(0, bisect_right(words, last) - 1)] if words else 0
+        found = parts.get(word, [])
+        if found and word <= last < atoms[found[0][1]].source[1]:
+            place = found[max(0, bisect_left(found, (run, 0)) - 1)][1] + 1
+        else:
+            place = len(atoms) * (last + 1 - sentence.begin) // (sentence.end - sentence.begin)
+        first, after = bisect_left(order, segment.heads[run]), bisect_right(order, segment.heads[run])
+        place = max(place, first, cuts[-1][0] if cuts else 0)
+        cuts.append((min(place, after), after, run))
+    order = [begun if run == segment.heads[begun] else run for run in order]
+    end = len(order)
+    for place, after, run in reversed(cuts):
+        end = min(end, after)
+        order[place : max(place, end)] = [run] * max(0, end - place)
+        end = place
+    return order
 
 
 def _letters(segment: Segment, sentence: Sentence) -> list[_Atom]:
@@ -155,7 +310,13 @@ def _letters(segment: Segment, sentence: Sentence) -> list[_Atom]:
     spans = word_spans(target, ((place, place + 1) for place in range(len(target))))
     ends = [0, *(end for _, end in spans)]
     return [
-        _Atom(target[before:begin] if before else "", target[begin:end], _opposite(segment, sentence, begin))
+        _Atom(
+            begin=begin,
+            end=end,
+            spacing=target[before:begin] if before else "",
+            text=target[begin:end],
+            owner=_opposite(segment, sentence, begin),
+        )
         for before, (begin, end) in zip(ends, spans, strict=False)
     ]
 
@@ -215,14 +376,14 @@ def _space(segment: Segment, runs: list[str], ends: tuple[int, int], space: str)
     """Write the space between the last word of one run and the first word of the same or another run."""
     before, after = ends
     marks = segment.marks[before:after]
-    if Mark.LINE_BREAK in marks:
-        return
     if Mark.OBJECT in marks:
         runs[before] += _trailing_space(segment.runs[before])
         for place in range(before + 1, after):
             runs[place] += segment.runs[place] if segment.runs[place].isspace() else ""
         runs[after] += _leading_space(segment.runs[after])
         return
+    if Mark.ATTACHED in marks and space and any(map(str.isspace, "".join(segment.runs[before + 1 : after]))):
+        runs[after] += _leading_space(segment.runs[after])
     runs[_run_for_space(segment, before, after)] += space
 
 
@@ -235,7 +396,7 @@ def _run_for_space(segment: Segment, before: int, after: int) -> int:
             return place
     if _leading_space(segment.runs[after]):
         return after
-    return next((place for place in range(before, after) if segment.marks[place] is Mark.OPENING), after)
+    return next((place for place in range(before, after) if segment.marks[place] in _OPENING), after)
 
 
 def _with_outer_space(segment: Segment, runs: list[str]) -> list[str]:

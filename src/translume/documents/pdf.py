@@ -32,6 +32,7 @@ class PdfText:
 
     segments: tuple[Segment, ...]
     pages: tuple[int, ...]
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "PdfText":
@@ -52,7 +53,7 @@ class PdfText:
             raise DocumentError("it has no text; a scanned page must be recognised (OCR) first")
         return cls(tuple(segment for _, segment in found), tuple(number for number, _ in found))
 
-    def with_runs(self, runs: Sequence[Sequence[str]]) -> bytes:
+    def with_runs(self, runs: Sequence[Sequence[str]], language: str = "") -> bytes:
         """Return the paragraphs as UTF-8 text, one a line, with a blank line between pages."""
         written: list[str] = []
         for place, run in enumerate(runs):

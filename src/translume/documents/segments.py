@@ -1,8 +1,9 @@
 """Segments: runs of text with markup between them, such as a paragraph of HTML with its tags."""
 
 import itertools
+import re
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -27,22 +28,29 @@ class Mark(Enum):
     """Such as an image: the spaces next to it do not change."""
     STYLE_CHANGE = "style_change"
     """Where text becomes bold in a Word document: one style ends and another begins."""
-    LINE_BREAK = "line_break"
-    """The end of a line, which replaces a space."""
+    ATTACHED = "attached"
+    """Such as the mark of a note or a comment: it stands behind a word without a space."""
+    SCRIPT = "script"
+    """Such as <sub> in H<sub>2</sub>O: as OPENING, but the run may be a part of a word."""
     SAME_STYLE = "same_style"
     """Where a Word document divides text of one style, such as at a spelling mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A unit of text.  runs: texts.  marks: between the runs, one fewer."""
+    """A unit of text.  runs: texts.  marks: between the runs, one fewer.
+
+    kept: indices of runs whose texts stay whole, such as the result of a field. The model reads them as text; if their
+    order changes in the translation, they exchange their texts.
+    """
 
     runs: tuple[str, ...]
     marks: tuple[Mark, ...] = ()
+    kept: frozenset[int] = frozenset()
 
     @cached_property
     def text(self) -> str:
-        """All runs as one line, with single spaces between words and for objects and line breaks."""
+        """All runs as one line, with single spaces between words and for objects."""
         return self._collapsed[0]
 
     @cached_property
@@ -53,15 +61,34 @@ class Segment:
     @cached_property
     def depths(self) -> tuple[int, ...]:
         """The number of open tags at each run, relative to the smallest."""
-        steps = [{Mark.OPENING: 1, Mark.CLOSING: -1}.get(mark, 0) for mark in self.marks]
+        steps = [{Mark.OPENING: 1, Mark.SCRIPT: 1, Mark.CLOSING: -1}.get(mark, 0) for mark in self.marks]
         depths = list(itertools.accumulate(steps, initial=0))
         least = min(depths)
         return tuple(depth - least for depth in depths)
 
-    @property
+    @cached_property
+    def scripts(self) -> frozenset[int]:
+        """The indices of runs that are subscripts or superscripts."""
+        return frozenset(place + 1 for place, mark in enumerate(self.marks) if mark is Mark.SCRIPT)
+
+    @cached_property
+    def heads(self) -> tuple[int, ...]:
+        """For each run the first of those that only attached marks divide from it."""
+        heads = [0]
+        for run, mark in enumerate(self.marks, start=1):
+            attached = mark is Mark.ATTACHED and run not in self.kept and run - 1 not in self.kept
+            heads.append(heads[-1] if attached else run)
+        return tuple(heads)
+
+    @cached_property
+    def depth(self) -> int:
+        """The largest of `depths`."""
+        return max(self.depths)
+
+    @cached_property
     def has_letters(self) -> bool:
         """Whether the segment has text to translate."""
-        return has_letters(self.text)
+        return any(has_letters(run) for place, run in enumerate(self.runs) if place not in self.kept)
 
     @cached_property
     def _collapsed(self) -> tuple[str, tuple[int, ...]]:
@@ -69,7 +96,7 @@ class Segment:
         owners: list[int] = []
         space: int | None = None
         for place, run in enumerate(self.runs):
-            if place and self.marks[place - 1] in (Mark.OBJECT, Mark.LINE_BREAK) and space is None:
+            if place and self.marks[place - 1] is Mark.OBJECT and space is None:
                 space = place - 1
             for character in run:
                 if character.isspace():
@@ -84,27 +111,36 @@ class Segment:
         return "".join(text), tuple(owners)
 
     def owner(self, begin: int, end: int) -> int:
-        """Return the run that has most of the characters `text[begin:end]`; the first one at a tie."""
-        return Counter(self.owners[begin:end]).most_common(1)[0][0]
+        """Return the run that has most of the characters `text[begin:end]`; the first one at a tie.
+
+        A subscript or superscript has a word only if it is the whole word.
+        """
+        owners = self.owners[begin:end]
+        return Counter([run for run in owners if run not in self.scripts] or owners).most_common(1)[0][0]
 
     def runs_with_words(self, begin: int, end: int) -> set[int]:
         """Return the runs that have letters or digits in `text[begin:end]`."""
         return {self.owners[place] for place in range(begin, end) if self.text[place].isalnum()}
 
 
-def with_style_marks(runs: Sequence[str], marks: Sequence[Mark], styles: Sequence[Hashable]) -> tuple[Mark, ...]:
+def with_style_marks(
+    runs: Sequence[str], marks: Sequence[Mark], styles: Sequence[Hashable], scripts: Collection[int] = ()
+) -> tuple[Mark, ...]:
     """Return the marks with each change of style as the beginning or end of a styled part of the text.
 
     styles: of the runs, compared for equality. The one with the most letters is the plain text.
+    scripts: indices of the runs that are subscripts or superscripts.
     """
     letters: Counter[Hashable] = Counter()
     for run, style in zip(runs, styles, strict=True):
         letters[style] += sum(map(str.isalnum, run))
     plain = letters.most_common(1)[0][0] if letters else None
     found: list[Mark] = []
-    for mark, (before, after) in zip(marks, itertools.pairwise(styles), strict=True):
+    for place, (mark, (before, after)) in enumerate(zip(marks, itertools.pairwise(styles), strict=True), start=1):
         if mark is not Mark.STYLE_CHANGE:
             found.append(mark)
+        elif place in scripts and before != after:
+            found.append(Mark.SCRIPT)
         elif before == after:
             found.append(Mark.SAME_STYLE)
         else:
@@ -127,3 +163,27 @@ def check_markup(count: int) -> None:
 def has_letters(text: str) -> bool:
     """Return whether a text has letters."""
     return any(character.isalpha() for character in text)
+
+
+_NOTE: Final = re.compile(
+    r"\s*(?:[\[(]\s*[^\s\])]{1,12}(?:\s[^\s\])]{1,8})?\s*[\])]|[*†‡§¶#]{1,4}|(?P<plain>\d{1,4}|[a-z]|[ivxl]{1,6}))\s*"
+)
+_LONG_WORD: Final = re.compile(r"(?:[^\W\d_]{4}|[.!?,;:»”“\"')])\Z")
+
+
+def is_note(text: str, before: str, *, linked: bool) -> bool:
+    """Return whether a superscript is the mark of a note, such as [1], * or 3.
+
+    before: the text before it. A number or letter is one if it is a link, or follows a longer word or punctuation.
+    """
+    found = _NOTE.fullmatch(text)
+    return found is not None and (found["plain"] is None or linked or _LONG_WORD.search(before[-8:]) is not None)
+
+
+RIGHT_TO_LEFT: Final = frozenset({"ar", "arc", "ckb", "dv", "fa", "he", "ks", "ps", "sd", "ug", "ur", "yi"})
+"""Languages that are written from right to left."""
+
+
+def is_right_to_left(language: str) -> bool:
+    """Return whether the script of a language, a code such as ar-EG, is written from right to left."""
+    return language.lower().replace("_", "-").partition("-")[0] in RIGHT_TO_LEFT

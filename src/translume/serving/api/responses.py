@@ -399,6 +399,8 @@ class File(ResponseBody):
     """Null until the file has been read."""
     done: Count
     """Number of translated sentences."""
+    warnings: list[str] = []
+    """What a user should know about the file, such as the encoding it was read in."""
     result: str = ""
     """Path of the translated file."""
     kept_seconds: Count = 0

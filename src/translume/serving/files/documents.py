@@ -57,20 +57,25 @@ class DocumentProcesses:
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._idle: dict[str, _Process] = {}
 
-    async def read(self, suffix: str, content: bytes, maximum: int) -> list[Segment]:
-        """Return the segments of a document with at most `maximum` characters.
+    async def read(
+        self, suffix: str, content: bytes, maximum: int, language: str = ""
+    ) -> tuple[list[Segment], list[str]]:
+        """Return the segments of a document with at most `maximum` characters, and what a user should know about it.
 
         Raises DocumentError for an invalid one, and RequestError (413) for too much text.
         """
-        segments = await self._run(DOCUMENTS, parsing.read_document, (suffix, content, maximum))
-        if isinstance(segments, int):
-            reason = f"file: found {segments:,} characters, expected at most {maximum:,}"
+        result = await self._run(DOCUMENTS, parsing.read_document, (suffix, content, language, maximum))
+        if isinstance(result, int):
+            reason = f"file: found {result:,} characters, expected at most {maximum:,}"
             raise RequestError(413, reason, code="text_too_long", field="file")
-        return list(segments)
+        segments, warnings = result
+        return segments, warnings
 
-    async def write(self, suffix: str, content: bytes, runs: Sequence[Sequence[str]]) -> bytes:
-        """Return a document with other texts: the runs of each segment."""
-        written: bytes = await self._run(DOCUMENTS, parsing.write_document, (suffix, content, runs))
+    async def write(
+        self, suffix: str, content: bytes, runs: Sequence[Sequence[str]], languages: tuple[str, str] = ("", "")
+    ) -> bytes:
+        """Return a document with other texts: the runs of each segment.  languages: of the texts before and after."""
+        written: bytes = await self._run(DOCUMENTS, parsing.write_document, (suffix, content, *languages, runs))
         return written
 
     async def read_frames(self, served: Any, content: bytes, limits: Limits) -> Frames:

@@ -50,6 +50,8 @@ SWEEP_SECONDS: Final = 5.0
 """Interval between deletions of expired results."""
 MAX_KEPT: Final = 1000
 """Maximum number of finished jobs that are kept."""
+MAX_WARNINGS: Final = 20
+"""Maximum number of warnings about a file that are kept."""
 FOLDER_PREFIX: Final = "translume-files-"
 _ID: Final = re.compile("[A-Za-z0-9_-]{32}")
 
@@ -73,7 +75,7 @@ class Job:
 
     sentences, done: number of sentences (None until the file has been read), and of translated ones.
     until: when its result is deleted, or its deadline, in seconds since 1970.  size: of the result, in bytes.
-    error: of a failed job: the arguments of `RequestError`; empty for others.
+    error: of a failed job: the arguments of `RequestError`; empty for others.  warnings: about the file.
     """
 
     id: str
@@ -86,6 +88,7 @@ class Job:
     done: int = 0
     size: int = 0
     error: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:
@@ -226,7 +229,9 @@ class Jobs:
             await run_in_threadpool(self._store, job, content)
 
     async def _translated(self, job: Job, upload: Upload, served: Any) -> bytes:
-        segments = await self._documents.read(upload.suffix, upload.content, self._limits.file_characters)
+        limit = self._limits.file_characters
+        segments, warnings = await self._documents.read(upload.suffix, upload.content, limit, served.source)
+        job.warnings = warnings[:MAX_WARNINGS]
         language = split_language(served)
 
         def split() -> list[SplitSegments]:
@@ -242,7 +247,7 @@ class Jobs:
             aligned = group.marked and not served.model.config.without_tokens
             settings = await settings_with(served, {"nbest": 1, "alignment": aligned}, self._limits)
             runs += group.join(await self._translations(job, Translating(served.model, settings), group.lines))
-        return await self._documents.write(upload.suffix, upload.content, runs)
+        return await self._documents.write(upload.suffix, upload.content, runs, (served.source, served.target))
 
     async def _translations(self, job: Job, work: Translating, lines: Sequence[str]) -> list[Translation]:
         """Return the translations of sentences; RequestError with the number of the sentence that failed."""

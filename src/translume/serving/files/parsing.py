@@ -39,29 +39,33 @@ def process_id(pid: int, _: None) -> int:
     return pid
 
 
-def read_document(_: int, item: tuple[str, bytes, int]) -> Any:
-    """Return the segments of a document; the number of its characters if they are more than the maximum.
+def read_document(_: int, item: tuple[str, bytes, str, int]) -> Any:
+    """Return the segments of a document and warnings; the number of its characters if they are more than the maximum.
 
-    item: the suffix, the content and the maximum. Raises DocumentError.
+    item: the suffix, the content, the language of its texts and the maximum. Raises DocumentError.
     """
-    from translume.documents.files import FORMATS
+    from translume.documents.files import read_document
 
-    suffix, content, maximum = item
+    suffix, content, language, maximum = item
     try:
-        segments = list(FORMATS[suffix].read(content).segments)
+        document, warnings = read_document(suffix, content, language)
+        segments = list(document.segments)
     except MemoryError:
         raise _too_much_memory() from None
     characters = sum(len(segment.text) for segment in segments)
-    return segments if characters <= maximum else characters
+    return (segments, warnings) if characters <= maximum else characters
 
 
-def write_document(_: int, item: tuple[str, bytes, Sequence[Sequence[str]]]) -> bytes:
-    """Return a document with other texts.  item: the suffix, the content and the runs of each segment."""
-    from translume.documents.files import FORMATS
+def write_document(_: int, item: tuple[str, bytes, str, str, Sequence[Sequence[str]]]) -> bytes:
+    """Return a document with other texts.
 
-    suffix, content, runs = item
+    item: the suffix, the content, the languages of its texts and of the others, and the runs of each segment.
+    """
+    from translume.documents.files import read_document
+
+    suffix, content, source, target, runs = item
     try:
-        return FORMATS[suffix].read(content).with_runs(runs)
+        return read_document(suffix, content, source)[0].with_runs(runs, target)
     except MemoryError:
         raise _too_much_memory() from None
 

@@ -55,7 +55,8 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
             reason = f"file: found '{suffix or 'no suffix'}', {expected}"
             raise RequestError(unknown_format, reason, code="unsupported_format", field="file")
         content = await file_content(request, file, limits)
-        texts = tuple(each.text for each in await documents.read(suffix, content, limits.file_characters))
+        segments, _ = await documents.read(suffix, content, limits.file_characters)
+        texts = tuple(each.text for each in segments)
         await server.accept(request, texts)
         return Upload(name=name, suffix=suffix, content=content, texts=texts, client=client_of(request.scope))
 
@@ -173,6 +174,8 @@ def _safe_name(name: str) -> tuple[str, str]:
 def _status(job: Job) -> dict[str, Any]:
     """Return the status of a job as clients see it."""
     status = {name: getattr(job, name) for name in ("id", "name", "status", "sentences", "done")}
+    if job.warnings:
+        status["warnings"] = job.warnings
     if job.status == "done":
         left = max(0, round(job.until - time.time()))
         return {**status, "result": f"/v1/files/{job.id}/result", "kept_seconds": left}
