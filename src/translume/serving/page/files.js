@@ -87,32 +87,39 @@ export function showFormats() {
   at("file").accept = kinds.join(",");
 }
 
-// settings, limits: those of the server.  onBusy: called with the seconds to wait if the server is busy.
-// take(files): whether they were taken, and are no documents to translate.
-export function setUpFiles(settings, limits, onBusy, take) {
+// settings, limits: those of the server.
+export function knowFiles(settings, limits) {
   most = limits.texts;
-  waiting = onBusy;
   if (settings.filesTranslation) formats = settings.supportedFilesFormat;
   showFormats();
-  const open = (files) => {
+}
+
+// loaded(): resolves when the page knows models and formats.  onBusy: see `patiently`.
+// take(files): whether they were taken, and are no documents to translate.
+export function setUpFiles(loaded, onBusy, take) {
+  waiting = onBusy;
+  const open = async (given) => {
+    const files = [...given];
+    await loaded();
     if (!take(files)) for (const file of files) translateFile(file);
   };
   at("pick").addEventListener("click", () => at("file").click());
   at("file").addEventListener("change", () => {
-    open([...at("file").files]);
+    open(at("file").files);
     at("file").value = "";
   });
   const { documentElement: whole, body } = document;
   for (const kind of ["dragenter", "dragover"]) whole.addEventListener(kind, (event) => {
-    if (![...event.dataTransfer.types].includes("Files") || at("pick").hidden) return;
-    event.preventDefault();
-    body.classList.add("dropping");
+    if (![...event.dataTransfer.types].includes("Files")) return;
+    event.preventDefault();  // Otherwise the browser leaves the page for the file.
+    if (at("pick").hidden) event.dataTransfer.dropEffect = "none";
+    else body.classList.add("dropping");
   });
   whole.addEventListener("dragleave", (event) => { if (!event.relatedTarget) body.classList.remove("dropping"); });
   whole.addEventListener("drop", (event) => {
     body.classList.remove("dropping");
-    if (!event.dataTransfer.files.length || at("pick").hidden) return;
+    if (!event.dataTransfer.files.length) return;
     event.preventDefault();
-    open(event.dataTransfer.files);
+    if (!at("pick").hidden) open(event.dataTransfer.files);
   });
 }

@@ -1,22 +1,11 @@
 // The text that survives a reload of the tab, and links that contain a text.
+import { store, stored } from "./storage.js";
 
 const TEXT = "translume.text", LONGEST_LINK = 8000;
 
-export function keepText(text) {
-  try {
-    sessionStorage.setItem(TEXT, text);
-  } catch {
-    // Without storage, or when it is full, the text is lost at a reload.
-  }
-}
-
-export function keptText() {
-  try {
-    return sessionStorage.getItem(TEXT) ?? "";
-  } catch {
-    return "";
-  }
-}
+// Without storage, or when it is full, the text is lost at a reload.
+export const keepText = (text) => store(TEXT, text, "sessionStorage");
+export const keptText = () => stored(TEXT, "sessionStorage") ?? "";
 
 // The link to a text and its languages, all after "#", which browsers do not send; null if it would be too long.
 export function linkTo(text, { source, target, name }) {

@@ -2,11 +2,17 @@
 import { named, offers, sources } from "./choice.js";
 
 const BUSY = "The server is busy.";
+// A moment, in milliseconds, as the time of day, with the date if that is not today.
+export function time(moment) {
+  const then = new Date(moment), today = then.toDateString() === new Date().toDateString();
+  return then.toLocaleString("en-GB", { hour: "2-digit", minute: "2-digit", ...(today ? {} : { day: "numeric", month: "long" }) });
+}
+
 const MESSAGES = {
   unreachable: "There is no connection to the server. Check your network.",
   deadline_exceeded: "This took too long. Try a shorter text.",
   over_quota: "This API key has used up its characters for today.",
-  quota_used_up: "This API key has used up its requests or characters. Try again later.",
+  quota_used_up: "This API key has used up its characters. Try again later.",
   too_many_requests: "Too many requests. Wait a moment.",
   queue_full: BUSY,
   too_many_open: BUSY,
@@ -35,13 +41,15 @@ export function readable(error) {
   if (tokens && offers("classify")) return `This text is too long for this model (${tokens} tokens, at most ${most}).`;
   if (tokens) return `A sentence is too long for this model (${tokens} tokens, at most ${most}). Split it with a full stop or a new line.`;
   if (error.field?.startsWith?.("constraints")) return `A translation in your glossary cannot be used: ${message.replace(/^[^:]*: /, "")}.`;
+  if (error.code === "quota_used_up" && error.until) return `This API key has used up its characters until ${time(error.until)}.`;
   if (MESSAGES[error.code]) return MESSAGES[error.code];
+  if (error.status === 503) return BUSY;
   if (error.status >= 500) return "Something went wrong on the server. If it happens again, contact its operator.";
   return message;
 }
 
 // Whether the same request may succeed later.
-export const isPassing = (error) => [0, 429, 500, 503, 504].includes(error.status);
+export const isPassing = (error) => [0, 429, 500, 502, 503, 504].includes(error.status);
 
 // What the model writes: what a recording or an image says need not be a translation.
 export const writes = () => (offers("transcribe") ? "text" : "translation");

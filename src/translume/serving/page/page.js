@@ -1,16 +1,16 @@
 // The web page: translates while the user types. Words have alternatives; probabilities are shown as details.
 import * as choice from "./choice.js";
 import { showExamples } from "./examples.js";
-import { setUpFiles, showFormats } from "./files.js";
+import { knowFiles, setUpFiles, showFormats } from "./files.js";
 import { give, givenFile, readsFiles, setUpGiven, showGiven, showSegments, take, transcribe } from "./given.js";
 import { phrasesFor, setUpGlossary, showGlossary } from "./glossary.js";
 import { remember, setUpHistory } from "./history.js";
 import { keepText, keptText, linkTo, takeLinked } from "./keep.js";
-import { foreignScript, isPassing, known, readable, sameLanguage, warned, writes } from "./messages.js";
+import { foreignScript, isPassing, known, readable, sameLanguage, time, warned, writes } from "./messages.js";
 import { closeOthers, setUpOthers } from "./others.js";
 import * as output from "./output.js";
 import { Line } from "./sentence.js";
-import { Refused, get, hasKey, useKey } from "./server.js";
+import { Refused, get, hasKey, patiently, useKey, waitNoLonger } from "./server.js";
 import { closeStep, moveInAlternatives, openInspection, reposition, setUpStep, showStep, takeNumber } from "./step.js";
 import { doubt, element, line, one, percent } from "./steps.js";
 import { store, stored } from "./storage.js";
@@ -20,6 +20,7 @@ import { Latest } from "./typing.js";
 import { setUpVoice, showVoices } from "./voice.js";
 
 const GAP = 250, GAP_WITH_KEY = 1000, PATIENCE = 1500;  // Milliseconds; a key has a number of requests.
+const LONGEST_PAUSE = 10, LONG_WAIT = 60;  // Seconds.
 const RESTING_DELAY = 700, DETECTION_DELAY = 600, HISTORY_DELAY = 1500, LONG = 320;
 const LEAST_DETECTED = 20, SURE_DETECTED = 80;  // Characters; confidence from 0 to 100.
 const DETAILED = "translume.details", TAPPED = "translume.tapped";
@@ -30,8 +31,14 @@ const runs = new Latest(go, { gap: GAP, patience: PATIENCE });
 const whole = () => (state.gaps[0] ?? "") + state.lines.map((each, place) => each.text + (state.gaps[place + 1] ?? "")).join("");
 const say = (text) => { at("status").textContent = text; };
 const sayMeanwhile = (text) => { state.meanwhile = text; say(text); };
-const waiting = (seconds) => sayMeanwhile(`The server is busy. Trying again in ${seconds} s.`);
 const clear = () => problem("");
+
+// Say how long the server admits no request.
+function waiting(error) {
+  const seconds = Math.ceil((error.until - Date.now()) / 1000), quota = error.code === "quota_used_up";
+  if (seconds <= LONG_WAIT) sayMeanwhile(`${readable(error)} Trying again in ${seconds} s.`);
+  else problem(quota ? readable(error) : `${readable(error)} Trying again at ${time(error.until)}.`, true);
+}
 
 // retry: whether the same request may succeed later.
 function problem(message, retry = false) {
@@ -181,9 +188,11 @@ function restLater() {
 // Translate the text as it is now.
 async function go(signal) {
   clearTimeout(state.historyTimer);
-  const text = at("text").value;
   say("");
   try {
+    await loaded();
+    if (signal.aborted) return;
+    const text = at("text").value;
     if (choice.detecting() && text.trim() && !readsFiles()) await detectSource(text, signal);
     const model = choice.model().name, classifies = choice.offers("classify");
     const kept = model === state.model ? state.lines : [];
@@ -385,11 +394,15 @@ function listen() {
   at("copy").addEventListener("click", copy);
   at("share").addEventListener("click", share);
   at("inside").addEventListener("click", () => openInspection());
-  at("retry").addEventListener("click", () => runs.now());
+  at("retry").addEventListener("click", () => {
+    waitNoLonger();
+    runs.now();
+  });
   addEventListener("online", () => { if (!at("retry").hidden) runs.now(); });
   at("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
     useKey(at("key").value.trim());
+    waitNoLonger();
     at("key-form").hidden = true;
     runs.now();
   });
@@ -400,6 +413,7 @@ function listen() {
   });
   output.whenChosen((place) => (place ? showStep(place) : undefined));
   output.setUpTip(choice.explains);
+  setUpFiles(loaded, waiting, take);
   setUpStep({ state, draw, fail, say, clear, scheduleHistory, tapped });
   setUpOthers({ state, fail, changed });
   setUpHistory((entry) => restore({ text: entry.source, model: entry.model }));
@@ -419,38 +433,46 @@ const pair = () => {
   return source && target ? `${source}-${target}` : name;
 };
 
-async function begin() {
-  setUpTheme();
-  document.body.classList.toggle("knows-tap", stored(TAPPED) === "yes");
-  try {
-    const [models, info, settings] = await Promise.all(["v1/models", "v1/info", "frontend/settings"].map((path) => get(path)));
-    Object.assign(state, { limits: info.limits, detects: info.detects });
-    if (settings.keyRequired) runs.gap = GAP_WITH_KEY;
-    const usable = models.models.filter((each) => ["translate", "classify", "transcribe"].some((what) => each.offers.includes(what)));
-    if (!usable.length) throw new Error("This server has no model that translates or classifies. Programs can use its API.");
-    choice.setUpChoice(usable, info.detects, () => {
-      Object.assign(state, { foreign: null, known: null });
-      if (givenFile()) give(null);
-      else runs.now();
-    });
-    setUpDetails();
-    setUpFiles(settings, info.limits, waiting, take);
-    setUpGiven(info.limits, () => runs.now(), problem);
-    setUpGlossary(pair, () => runs.now());
-    at("key-form").hidden = !settings.keyRequired || hasKey();
-    at("about").replaceChildren(info.version === "0" ? "" : `Translume ${info.version}, `, element("a", { href: "docs" }, "API"));
-  } catch (error) {
-    fail(error);
-    return;
-  }
-  const linked = takeLinked();
+// Read from the server what the page needs before it translates.
+async function load() {
+  const paths = ["v1/models", "v1/info", "frontend/settings"];
+  const [models, info, settings] = await patiently(() => Promise.all(paths.map((path) => get(path))), waiting);
+  Object.assign(state, { limits: info.limits, detects: info.detects });
+  if (settings.keyRequired) runs.gap = GAP_WITH_KEY;
+  const usable = models.models.filter((each) => ["translate", "classify", "transcribe"].some((what) => each.offers.includes(what)));
+  if (!usable.length) throw new Error("This server has no model that translates or classifies. Programs can use its API.");
+  choice.setUpChoice(usable, info.detects, () => {
+    Object.assign(state, { foreign: null, known: null });
+    if (givenFile()) give(null);
+    else runs.now();
+  });
+  setUpDetails();
+  knowFiles(settings, info.limits);
+  setUpGiven(info.limits, () => runs.now(), problem);
+  setUpGlossary(pair, () => runs.now());
+  at("key-form").hidden = !settings.keyRequired || hasKey();
+  at("about").replaceChildren(info.version === "0" ? "" : `Translume ${info.version}, `, element("a", { href: "docs" }, "API"));
   if (linked) choice.choosePair(linked);
-  at("text").value = linked?.text ?? keptText();
-  listen();
-  typed();
-  rest();
   document.documentElement.dataset.ready = "yes";
-  runs.now();
 }
 
-begin();
+let loading = null, attempts = 0;
+
+// Resolve when the page is loaded. If that fails, it is tried again by itself after a while, and by each call.
+function loaded() {
+  loading ??= load().catch((error) => {
+    loading = null;
+    if (isPassing(error)) setTimeout(() => { if (!loading) runs.now(); }, Math.min(2 ** attempts++, LONGEST_PAUSE) * 1000);
+    throw error;
+  });
+  return loading;
+}
+
+setUpTheme();
+const linked = takeLinked();
+// The browser has filled the box if the user typed before this script was loaded, or came back to the page.
+at("text").value ||= linked?.text ?? keptText();
+listen();
+typed();
+rest();
+runs.now();

@@ -1,39 +1,33 @@
 // Requests to the server, and its errors.
-
-const LONGEST_WAIT = 10;
+import { store, stored } from "./storage.js";
 
 export class Refused extends Error {
-  constructor(status, value, retryAfter) {
+  // value: the server's error as JSON.  seconds: time after which the server admits another attempt, or 0.
+  constructor(status, value, seconds = 0) {
     super(value.error ?? `The server responded with status ${status}.`);
     this.status = status;
     this.code = value.code ?? "";
     this.field = value.field ?? "";
-    this.retryAfter = retryAfter;
+    this.until = seconds && Date.now() + seconds * 1000;
   }
 }
 
 const KEY = "translume.key";
-let key = "";
-try {
-  key = sessionStorage.getItem(KEY) ?? "";
-} catch {
-  // Without storage the key is lost when the page is closed.
-}
+let key = stored(KEY, "sessionStorage") ?? "";  // Without storage the key is lost when the page is closed.
 
 export const hasKey = () => Boolean(key);
 
 export function useKey(text) {
   key = text;
-  try {
-    sessionStorage.setItem(KEY, text);
-  } catch {
-    // As above.
-  }
+  store(KEY, text, "sessionStorage");
 }
 
 export function headers() {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
+
+// Retry-After is a number of seconds or a date.
+const seconds = (after) => Number(after) || Math.max(0, Math.ceil((Date.parse(after) - Date.now()) / 1000)) || 0;
 
 async function refused(answer) {
   let value = {};
@@ -42,8 +36,7 @@ async function refused(answer) {
   } catch {
     // A proxy may respond with something other than JSON.
   }
-  const wait = Number(answer.headers.get("Retry-After")) || 0;
-  return new Refused(answer.status, value, Math.min(wait, LONGEST_WAIT));
+  return new Refused(answer.status, value, seconds(answer.headers.get("Retry-After") ?? ""));
 }
 
 async function request(path, options) {
@@ -99,16 +92,25 @@ function fieldsOf(event) {
   }));
 }
 
-// Repeat `work` while the server is busy; `waiting` is called with the seconds until the next attempt.
+// The refusal that says until when the server admits no request.
+let closed = null;
+
+// Do not wait any longer before the next attempt.
+export const waitNoLonger = () => { closed = null; };
+
+// Repeat `work` while the server is busy. It begins when the server admits requests again; until then waiting(refusal)
+// is called once for each refusal.
 export async function patiently(work, waiting, signal) {
   for (;;) {
+    for (let told = null; closed && closed.until > Date.now(); told = closed) {
+      if (told !== closed) waiting(closed);
+      await pause(Math.min(closed.until - Date.now(), 1000), signal);
+    }
     try {
       return await work();
     } catch (error) {
-      const busy = error instanceof Refused && (error.status === 429 || error.status === 503) && error.retryAfter;
-      if (!busy) throw error;
-      waiting(error.retryAfter, error);
-      await pause(error.retryAfter * 1000, signal);
+      if (!(error instanceof Refused && (error.status === 429 || error.status === 503) && error.until)) throw error;
+      closed = error;
     }
   }
 }
