@@ -1,7 +1,11 @@
 """What must not get lost in the page: text typed while it loads, undone, in other tabs, in links, in broken answers."""
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -67,8 +71,9 @@ def test_a_file_dropped_while_the_page_loads_is_translated(tab: Any) -> None:
         ("v1/info", [refusal(503, "shutting_down", "1")]),
         ("v1/info", [refusal(503), refusal(502)]),
         ("v1/models", [None]),
+        ("frontend/settings", [{"body": "<p>Log in to this network</p>", "content_type": "text/html"}]),
     ],
-    ids=["503 with Retry-After", "503 and 502 of a proxy", "reset"],
+    ids=["503 with Retry-After", "503 and 502 of a proxy", "reset", "portal"],
 )
 def test_the_page_loads_by_itself_after_a_failure(
     tab: Any, translator: Translator, path: str, answers: list[Mapping[str, Any] | None]
@@ -122,3 +127,88 @@ def test_a_date_in_retry_after_is_understood(tab: Any, translator: Translator) -
     tab.page.route("**/v1/translate/stream", first(refusal(503, after=date)))
     tab.type("a man", *whole(translator, "a man"))
     tab.faults.clear()  # The browser logs the 503.
+
+
+PREFIX = 'event: prefix\ndata: {"place": 0, "text": "ein"}\n\n'
+DONE = "event: done\ndata: "
+EVENTS = "text/event-stream"
+
+
+@pytest.fixture
+def broken_off() -> Iterator[int]:
+    """Return the port of a server whose streams break off after a prefix."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = bound.accept()
+                    connection.recv(65_536)
+                    head = f"HTTP/1.1 200 OK\r\nContent-Type: {EVENTS}\r\nContent-Length: 9999\r\n\r\n{PREFIX}"
+                    connection.sendall(head.encode())
+                    connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield bound.getsockname()[1]
+        bound.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [None, PREFIX, PREFIX + "event: prefix\ndata: {", PREFIX + DONE + '{"translations": []}\n\n', "<p>Log in</p>"],
+    ids=["socket breaks", "no done", "half an event", "done without a translation", "portal"],
+)
+def test_a_broken_answer_is_repeated_and_then_marked(
+    tab: Any, translator: Translator, broken_off: int, body: str | None
+) -> None:
+    (before,) = whole(translator, "hello you")
+    tab.type("hello you", before)
+    asked: list[float] = []
+
+    def answer(route: Any) -> None:
+        asked.append(time.monotonic())
+        if body is None:
+            route.continue_(url=f"http://127.0.0.1:{broken_off}/")
+        else:
+            route.fulfill(body=body, content_type="text/html" if body.startswith("<") else EVENTS)
+
+    tab.page.route("**/v1/translate/stream", answer)
+    tab.page.fill("#text", "a man and you")
+    tab.tell("#problem", "The answer of the server broke off, or came from something else in your network.")
+    assert len(asked) == 3
+    shown = tab.page.inner_text("#output")
+    if body == "<p>Log in</p>":
+        assert shown == before.strip()  # The last translation, as stale text.
+        assert tab.page.locator("#output .stale").count() == 1
+    else:
+        # Nothing of the old translation is below the beginning of the new one.
+        assert tab.page.locator("#output .broken").all_inner_texts() == [shown] == ["ein"]
+    tab.page.click("#copy")
+    tab.tell("#status", "The translation is not complete yet.")
+    tab.page.unroute("**/v1/translate/stream")
+    tab.page.click("#retry")
+    tab.shows(*whole(translator, "a man and you"))
+    tab.page.wait_for_selector("#problem", state="hidden")
+    tab.faults.clear()  # The browser logs the failures.
+
+
+def test_a_stream_that_breaks_once_needs_no_user(tab: Any, translator: Translator) -> None:
+    tab.page.route("**/v1/translate/stream", first({"body": PREFIX, "content_type": EVENTS}))
+    tab.type("a man", *whole(translator, "a man"))
+    assert tab.page.is_hidden("#problem")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"body": "<p>Log in</p>", "content_type": "text/html"},
+        {"body": '{"translations": [', "content_type": "application/json"},
+    ],
+)
+def test_answers_that_are_no_json_are_explained_in_words(
+    tab: Any, translator: Translator, answer: dict[str, Any]
+) -> None:
+    tab.type("a man", *whole(translator, "a man"))
+    tab.page.route("**/v1/inspect", lambda route: route.fulfill(**answer))
+    tab.tokens().first.click()
+    tab.tell("#problem", "The answer of the server broke off, or came from something else in your network.")

@@ -10,6 +10,7 @@ export function time(moment) {
 
 const MESSAGES = {
   unreachable: "There is no connection to the server. Check your network.",
+  broken_answer: "The answer of the server broke off, or came from something else in your network.",
   deadline_exceeded: "This took too long. Try a shorter text.",
   over_quota: "This API key has used up its characters for today.",
   quota_used_up: "This API key has used up its characters. Try again later.",

@@ -23,7 +23,7 @@ export function draw(lines, gaps) {
   lines.forEach((line, number) => {
     if (line instanceof Line) drawn.push(...tokensOf(line, number));
     else {
-      if (line.prefix) drawn.push(element("span", { class: "coming" }, line.prefix));
+      if (line.prefix) drawn.push(element("span", { class: `coming${line.isBroken ? " broken" : ""}` }, line.prefix));
       if (line.rest) drawn.push(element("span", { class: "stale" }, line.rest));
     }
     drawn.push(gaps[number + 1] ?? "");

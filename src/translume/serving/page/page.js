@@ -174,7 +174,7 @@ function rest() {
   clearTimeout(state.restTimer);
   state.resting = true;
   document.body.classList.add("resting");
-  if (state.lines.every((each) => each instanceof Line)) at("spoken").textContent = whole();
+  if (isComplete()) at("spoken").textContent = whole();
   draw();
 }
 
@@ -241,7 +241,7 @@ async function put(text, model, kept, signal) {
     if (chosen && lines[chosen.line] !== state.lines[chosen.line]) closeStep();
     Object.assign(state, { lines: [...lines], gaps });
     cancelAnimationFrame(frame);
-    if (lines.every((each) => each instanceof Line)) draw();
+    if (isComplete()) draw();
     else frame = requestAnimationFrame(draw);
   };
   try {
@@ -298,9 +298,16 @@ async function copyText(text, said, otherwise) {
   }
 }
 
+// Whether the translation is all there, and that of this text.
+const isComplete = () => state.lines.every((each) => each instanceof Line);
+
 function copy() {
   const text = whole();
   if (!text.trim()) return;
+  if (!isComplete()) {
+    say("The translation is not complete yet.");
+    return;
+  }
   copyText(text, "Copied.", () => {
     getSelection().selectAllChildren(at("output"));
     say("Selected. Press Ctrl+C to copy.");

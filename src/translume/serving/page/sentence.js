@@ -76,6 +76,16 @@ export class Pending {
   constructor(old = "") {
     this.prefix = "";
     this.old = old;
+    this.isBroken = false;
+  }
+
+  extend(prefix) {
+    Object.assign(this, { prefix, isBroken: false });
+  }
+
+  // The rest of the translation does not arrive: do not show that of another text below its beginning.
+  breakOff() {
+    if (this.prefix) Object.assign(this, { old: "", isBroken: true });
   }
 
   get rest() {

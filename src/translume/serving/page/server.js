@@ -12,6 +12,7 @@ export class Refused extends Error {
   }
 }
 
+const REPEATS = 2;
 const KEY = "translume.key";
 let key = stored(KEY, "sessionStorage") ?? "";  // Without storage the key is lost when the page is closed.
 
@@ -53,26 +54,45 @@ async function request(path, options) {
 
 const body = (value) => ({ method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) });
 
-export const get = async (path, signal) => (await request(path, { signal })).json();
-export const post = async (path, value, signal) => (await request(path, { ...body(value), signal })).json();
-export const postForText = async (path, value, signal) => (await request(path, { ...body(value), signal })).text();
-export const postForm = async (path, form, signal) => (await request(path, { method: "POST", body: form, signal })).json();
-export const postFormForText = async (path, form) => (await request(path, { method: "POST", body: form })).text();
-export const drop = (path) => request(path, { method: "DELETE" });
-export const getBlob = async (path, signal) => (await request(path, { signal })).blob();
+// An answer that breaks off, or is not Translume's: a network that wants a login answers as well.
+export const broken = () => new Refused(0, { error: "The answer of the server is incomplete.", code: "broken_answer" });
 
-// Yield server-sent events as [kind, value].
+// What `read` reads from an answer to a request.
+async function read(path, options, how) {
+  const answer = await request(path, options);
+  try {
+    return await how(answer);
+  } catch (error) {
+    throw error.name === "AbortError" ? error : broken();
+  }
+}
+
+const json = (answer) => answer.json(), text = (answer) => answer.text();
+export const get = (path, signal) => read(path, { signal }, json);
+export const post = (path, value, signal) => read(path, { ...body(value), signal }, json);
+export const postForText = (path, value, signal) => read(path, { ...body(value), signal }, text);
+export const postForm = (path, form, signal) => read(path, { method: "POST", body: form, signal }, json);
+export const postFormForText = (path, form) => read(path, { method: "POST", body: form }, text);
+export const drop = (path) => request(path, { method: "DELETE" });
+export const getBlob = (path, signal) => read(path, { signal }, (answer) => answer.blob());
+
+// Yield server-sent events as [kind, value], up to the last one: `done` or `error`.
 export async function* stream(path, value, signal) {
   const answer = await request(path, { ...body(value), signal });
   let rest = "";
-  for await (const part of chunks(answer.body.pipeThrough(new TextDecoderStream()))) {
-    const events = (rest + part).split("\n\n");
-    rest = events.pop();
-    for (const event of events) {
-      const fields = fieldsOf(event);
-      if (fields.data) yield [fields.event, JSON.parse(fields.data)];
+  try {
+    for await (const part of chunks(answer.body.pipeThrough(new TextDecoderStream()))) {
+      const events = (rest + part).split("\n\n");
+      rest = events.pop();
+      for (const { event, data } of events.map(fieldsOf)) {
+        if (data) yield [event, JSON.parse(data)];
+        if (event === "done" || event === "error") return;
+      }
     }
+  } catch (error) {
+    throw error.name === "AbortError" ? error : broken();
   }
+  throw broken();
 }
 
 // Not every browser supports iteration over a stream.
@@ -81,7 +101,7 @@ async function* chunks(readable) {
   try {
     for (let read = await reader.read(); !read.done; read = await reader.read()) yield read.value;
   } finally {
-    reader.releaseLock();
+    reader.cancel().catch(() => {});
   }
 }
 
@@ -98,10 +118,10 @@ let closed = null;
 // Do not wait any longer before the next attempt.
 export const waitNoLonger = () => { closed = null; };
 
-// Repeat `work` while the server is busy. It begins when the server admits requests again; until then waiting(refusal)
-// is called once for each refusal.
+// Repeat `work` while the server is busy, and a few times if its answer is broken. It begins when the server admits
+// requests again; until then waiting(refusal) is called once for each refusal.
 export async function patiently(work, waiting, signal) {
-  for (;;) {
+  for (let repeated = 0; ;) {
     for (let told = null; closed && closed.until > Date.now(); told = closed) {
       if (told !== closed) waiting(closed);
       await pause(Math.min(closed.until - Date.now(), 1000), signal);
@@ -109,8 +129,9 @@ export async function patiently(work, waiting, signal) {
     try {
       return await work();
     } catch (error) {
-      if (!(error instanceof Refused && (error.status === 429 || error.status === 503) && error.until)) throw error;
-      closed = error;
+      if (error.code === "broken_answer" && repeated < REPEATS) await pause(++repeated * 1000, signal);
+      else if (error instanceof Refused && (error.status === 429 || error.status === 503) && error.until) closed = error;
+      else throw error;
     }
   }
 }

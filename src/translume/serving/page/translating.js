@@ -2,7 +2,7 @@
 import { transcribe } from "./given.js";
 import { parted } from "./lines.js";
 import { Line, Pending } from "./sentence.js";
-import { Refused, patiently, post, stream } from "./server.js";
+import { Refused, broken, patiently, post, stream } from "./server.js";
 
 const CHARACTERS = 20_000, WORDINGS = 5, DETECTED = 500;
 let streams = true;
@@ -56,16 +56,23 @@ export async function translate(text, { model, kept, most, phrasesFor, show, wai
   const translateBatch = (batch) => patiently(async () => {
     const request = { text: batch.map((unit) => unit.text), model, detail: true, alignment: false };
     if (batch.some((unit) => unit.phrases.length)) request.constraints = batch.map((unit) => unit.phrases);
-    for await (const [kind, value] of events(request, signal)) {
-      if (kind === "prefix") {
-        const { job } = Object.assign(batch[value.place], { prefix: value.text });
-        put(job.line, (pending) => { pending.prefix = job.prefix; });
-      } else if (kind === "done") value.translations.forEach((each, at) => {
-        const { job } = Object.assign(batch[at], { translation: each });
-        if (job.done) put(job.line, (_, place) => { slots[place] = new Line(job.line, job.translation, job.phrases); });
-      });
-      else if (kind === "error") throw new Refused(value.status ?? 422, value, value.code === "queue_full" ? 1 : 0);
+    try {
+      for await (const [kind, value] of events(request, signal)) {
+        if (kind === "prefix") {
+          const { job } = Object.assign(batch[value.place], { prefix: value.text });
+          put(job.line, (pending) => pending.extend(job.prefix));
+        } else if (kind === "done") (value.translations ?? []).slice(0, batch.length).forEach((each, at) => {
+          const { job } = Object.assign(batch[at], { translation: each });
+          if (job.done) put(job.line, (_, place) => { slots[place] = new Line(job.line, job.translation, job.phrases); });
+        });
+        else if (kind === "error") throw new Refused(value.status ?? 422, value, value.code === "queue_full" ? 1 : 0);
+        show(slots, gaps);
+      }
+      if (!batch.every((unit) => unit.translation)) throw broken();
+    } catch (error) {
+      if (error.name !== "AbortError") for (const { job } of batch) put(job.line, (pending) => pending.breakOff());
       show(slots, gaps);
+      throw error;
     }
   }, waiting, signal);
   show(slots, gaps);
