@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from translume.serving.models import ServedModel
 from translume.translator import Translator
 
 
@@ -212,3 +213,156 @@ def test_answers_that_are_no_json_are_explained_in_words(
     tab.page.route("**/v1/inspect", lambda route: route.fulfill(**answer))
     tab.tokens().first.click()
     tab.tell("#problem", "The answer of the server broke off, or came from something else in your network.")
+
+
+@pytest.fixture(scope="module")
+def both(start: Callable[..., Any], make: Callable[..., Translator]) -> tuple[Any, Translator, Translator]:
+    """Return a server with a model for each direction, and its models."""
+    there = make("decoding.beam=3")
+    back = make("data.source_language=de", "data.target_language=en", seed=5)
+    return start(ServedModel.from_model("there", there), ServedModel.from_model("back", back)), there, back
+
+
+Both = tuple[Any, Translator, Translator]
+
+
+def test_undo_brings_back_what_clear_and_an_example_replaced(tab: Any, translator: Translator) -> None:
+    (wanted,) = whole(translator, "a man")
+    text = tab.page.locator("#text")
+    text.press_sequentially("a man")
+    tab.shows(wanted)
+    tab.page.click("#clear")
+    tab.shows("")
+    text.press("Control+z")
+    tab.shows(wanted)
+    assert text.input_value() == "a man"
+    text.press("Control+Shift+z")
+    tab.shows("")
+    example = tab.page.locator("#examples button").first
+    shown = example.inner_text()
+    example.click()
+    assert text.input_value() == shown
+    text.press("Control+z")
+    assert text.input_value() == ""
+    text.press("Control+z")
+    assert text.input_value() == "a man"
+    tab.shows(wanted)
+
+
+@pytest.mark.parametrize("how", ["undo", "swap again"])
+def test_a_swap_can_be_taken_back_with_its_direction(both: Both, open_tab: Callable[..., Any], how: str) -> None:
+    live, there, back = both
+    tab = open_tab(live)
+    text = tab.page.locator("#text")
+    text.press_sequentially("a man\nyou")
+    wanted = "\n".join(whole(there, "a man", "you"))
+    tab.shows(wanted)
+    tab.page.click("#swap")
+    assert tab.page.evaluate("document.activeElement.id") == "swap"
+    swapped = "\n".join(each.strip() for each in wanted.strip().split("\n"))
+    tab.shows("\n".join(whole(back, *swapped.split("\n"))))
+    assert tab.page.input_value("#source") == "de"
+    if how == "undo":
+        text.press("Control+z")
+    else:
+        tab.page.click("#swap")
+    tab.shows(wanted)
+    assert (text.input_value(), tab.page.input_value("#source")) == ("a man\nyou", "en")
+    if how == "undo":
+        text.press("Control+Shift+z")
+        tab.shows("\n".join(whole(back, *swapped.split("\n"))))
+        assert tab.page.input_value("#source") == "de"
+
+
+def test_swapping_before_the_translation_is_complete_keeps_the_text(both: Both, open_tab: Callable[..., Any]) -> None:
+    live, _, back = both
+    tab = open_tab(live)
+    tab.page.route("**/v1/translate/stream", lambda route: None)
+    tab.page.fill("#text", "a man")
+    tab.page.wait_for_timeout(400)
+    tab.page.unroute("**/v1/translate/stream")
+    tab.page.click("#swap")
+    tab.shows(*whole(back, "a man"))
+    assert tab.page.input_value("#text") == "a man"
+
+
+def test_a_text_restored_from_the_history_can_be_undone(both: Both, open_tab: Callable[..., Any]) -> None:
+    live, there, back = both
+    tab = open_tab(live)
+    tab.page.select_option("#source", "de")
+    tab.type("du", *whole(back, "du"))
+    tab.page.wait_for_selector("#entries li", state="attached")
+    tab.page.select_option("#source", "en")
+    tab.type("a man", *whole(there, "a man"))
+    tab.page.click("#history summary")
+    tab.page.get_by_role("button", name="du").click()
+    tab.shows(*whole(back, "du"))
+    tab.page.locator("#text").press("Control+z")
+    tab.shows(*whole(there, "a man"))
+    assert tab.page.input_value("#source") == "en"
+
+
+def test_each_tab_keeps_its_direction_with_its_text(both: Both, open_tab: Callable[..., Any]) -> None:
+    live, there, _ = both
+    tab = open_tab(live)
+    tab.type("a man", *whole(there, "a man"))
+    other = tab.context.new_page()
+    other.goto(live.url + "/")
+    other.wait_for_selector("[data-ready]")
+    other.select_option("#source", "de")
+    other.wait_for_timeout(100)
+    tab.page.reload()
+    tab.shows(*whole(there, "a man"))
+    assert tab.page.input_value("#source") == "en"
+    assert other.input_value("#source") == "de"
+
+
+def test_a_link_to_a_direction_that_the_server_lacks_is_explained(tab: Any, translator: Translator) -> None:
+    instead = "The text is translated from English to German instead."
+    cases = {
+        "from=fr&to=en": f"This server does not translate from French to English. {instead}",
+        "model=topics": f"This server does not have the model topics. {instead}",
+        "from=en&to=de": None,
+        "from=de&to=en": f"This server does not translate from German to English. {instead}",
+    }
+    for number, (direction, said) in enumerate(cases.items()):
+        if number % 2:
+            tab.page.goto(f"{tab.url}/#{direction}&text=a+man")  # Another fragment of the open page.
+        else:
+            tab.page.goto("about:blank")
+            tab.page.goto(f"{tab.url}/#{direction}&text=a+man")
+        tab.shows(*whole(translator, "a man"))
+        tab.page.wait_for_selector(".resting")
+        notes = tab.page.locator("#notes li").all_inner_texts()
+        assert [each for each in notes if "This server" in each] == ([said] if said else [])
+    tab.page.click("#clear")
+    tab.type("a man", *whole(translator, "a man"))
+    tab.page.wait_for_selector(".resting")
+    assert "This server" not in tab.page.inner_text("#notes")
+
+
+def test_a_text_whose_model_is_gone_is_not_translated_by_another_one_silently(tab: Any, translator: Translator) -> None:
+    tab.type("a man", *whole(translator, "a man"))
+    tab.page.evaluate("sessionStorage.setItem('translume.model', 'fr-en')")
+    tab.page.reload()
+    tab.tell(
+        "#notes li >> nth=0",
+        "This server no longer has the model of this text. The text is translated from English to German instead.",
+    )
+
+
+def test_what_was_typed_after_sharing_over_plain_http_survives_a_reload(tab: Any, translator: Translator) -> None:
+    tab.type("a man", *whole(translator, "a man"))
+    tab.page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error()); }")
+    tab.page.click("#share")
+    tab.tell("#status", "The link is in the address bar.")
+    assert tab.page.url.endswith("text=a+man")
+    tab.page.reload()
+    tab.shows(*whole(translator, "a man"))
+    tab.page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error()); }")
+    tab.page.click("#share")
+    tab.tell("#status", "The link is in the address bar.")
+    tab.type("you", *whole(translator, "you"))
+    assert tab.page.url == f"{tab.url}/"
+    tab.page.reload()
+    tab.shows(*whole(translator, "you"))

@@ -369,6 +369,32 @@ def test_text_is_dictated_and_translations_are_read_aloud_where_the_browser_can(
     assert tab.page.locator("#dictate").is_hidden()
 
 
+LISTENS = """
+window.SpeechRecognition = class {
+  constructor() { window.listener = this; }
+  start() {}
+  stop() {}
+};
+window.hear = (index, ...said) => listener.onresult({
+  resultIndex: index, results: said.map((transcript) => [{ transcript }]),
+});
+"""
+
+
+def test_what_is_typed_while_dictating_stays(tab: Any) -> None:
+    tab.page.add_init_script(LISTENS)
+    tab.page.reload()
+    tab.page.wait_for_selector("[data-ready]")
+    tab.page.click("#dictate")
+    tab.page.evaluate("hear(0, 'a man')")
+    text = tab.page.locator("#text")
+    text.press("End")
+    text.press_sequentially(" and")
+    tab.page.evaluate("hear(1, 'a man', 'you')")
+    tab.page.evaluate("hear(1, 'a man', 'you did')")
+    assert text.input_value() == "a man and you did"
+
+
 def test_a_document_can_be_dropped_anywhere_on_the_page(tab: Any, translator: Translator) -> None:
     drop = """(kind) => {
       const transfer = new DataTransfer();

@@ -51,8 +51,10 @@ function show(selected) {
   at("swap").disabled = !back;
   at("swap").title = back ? "Swap the languages (Alt+S)" : `This server has no model from ${named(target)} to ${named(source)}`;
   at("model-label").hidden = sameLanguages.length < 2 && Boolean(source);
-  store(CHOSEN, selected.name);
-  store(DETECTS, auto ? "yes" : null);
+  for (const where of ["localStorage", "sessionStorage"]) {
+    store(CHOSEN, selected.name, where);
+    store(DETECTS, auto ? "yes" : "no", where);
+  }
 }
 
 function select(selected) {
@@ -91,28 +93,29 @@ export function swap() {
   return true;
 }
 
-export function choose(name) {
-  const found = models.find((each) => each.name === name);
-  if (found && found !== model()) {
-    auto = false;
-    show(found);
-  }
-}
+// What a text is translated by, for `choosePair`.
+export const direction = () => ({ from: model()?.source, to: model()?.target, model: model()?.name, auto });
 
-// Choose a model by its languages or, for a model without languages, by its name.
-export function choosePair({ from: source, to: target, model: name }) {
-  choose((source && target ? between(source, target)[0]?.name : undefined) ?? name);
+// Choose a model by its name or, if the server does not have it, by its languages. Return whether there is one.
+export function choosePair({ from: source, to: target, model: name, auto: detected = false }) {
+  const found = models.find((each) => each.name === name) ?? (source && target ? between(source, target)[0] : undefined);
+  if (!found) return false;
+  auto = detected && detects;
+  if (found !== model() || !auto) show(found);
+  return true;
 }
 
 // found: models of /v1/models.  hasDetector: whether the server detects languages.
-// callback: called when another model is chosen.
+// callback: called when another model is chosen.  Return whether the model of this tab is still there.
 export function setUpChoice(found, hasDetector, callback) {
   // A model with several directions is offered once for each; the server knows these names.
   models = found.flatMap((each) => each.directions?.length
     ? each.directions.map(([source, target]) => ({ ...each, source, target, name: `${each.name}:${source}-${target}` })) : [each]);
   detects = hasDetector;
   onchange = callback;
-  auto = detects && stored(DETECTS) === "yes";
+  // Each tab keeps its own choice beside its text; a new tab begins with the last one of any tab.
+  const mine = stored(CHOSEN, "sessionStorage"), kept = models.find((each) => each.name === (mine ?? stored(CHOSEN)));
+  auto = detects && (stored(DETECTS, "sessionStorage") ?? stored(DETECTS)) === "yes";
   at("source").addEventListener("change", () => {
     const source = at("source").value;
     auto = source === AUTO;
@@ -125,5 +128,6 @@ export function setUpChoice(found, hasDetector, callback) {
     select(between(model().source, target)[0] ?? models.find((each) => each.source && each.target === target));
   });
   at("model").addEventListener("change", () => select(model()));
-  show(models.find((each) => each.name === stored(CHOSEN)) ?? models[0]);
+  show(kept ?? models[0]);
+  return Boolean(kept) || !mine;
 }

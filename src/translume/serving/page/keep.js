@@ -4,7 +4,10 @@ import { store, stored } from "./storage.js";
 const TEXT = "translume.text", LONGEST_LINK = 8000;
 
 // Without storage, or when it is full, the text is lost at a reload.
-export const keepText = (text) => store(TEXT, text, "sessionStorage");
+export function keepText(text) {
+  store(TEXT, text, "sessionStorage");
+  dropLink();
+}
 export const keptText = () => stored(TEXT, "sessionStorage") ?? "";
 
 // The link to a text and its languages, all after "#", which browsers do not send; null if it would be too long.
@@ -14,10 +17,16 @@ export function linkTo(text, { source, target, name }) {
   return link.length > LONGEST_LINK ? null : link;
 }
 
-// The text and languages of the address, which is then shortened: a reload keeps later changes of the text.
+const linked = () => new URLSearchParams(location.hash.slice(1));
+
+// Shorten the address if it contains a text: a reload keeps later changes.
+export function dropLink() {
+  if (linked().get("text")) history.replaceState(null, "", location.href.split("#")[0]);
+}
+
+// The text and languages of the address, which is then shortened.
 export function takeLinked() {
-  const fields = new URLSearchParams(location.hash.slice(1));
-  if (!fields.get("text")) return null;
-  history.replaceState(null, "", location.href.split("#")[0]);
-  return Object.fromEntries(fields);
+  const fields = linked();
+  dropLink();
+  return fields.get("text") ? Object.fromEntries(fields) : null;
 }

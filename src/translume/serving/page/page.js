@@ -5,7 +5,7 @@ import { knowFiles, setUpFiles, showFormats } from "./files.js";
 import { give, givenFile, readsFiles, setUpGiven, showGiven, showSegments, take, transcribe } from "./given.js";
 import { phrasesFor, setUpGlossary, showGlossary } from "./glossary.js";
 import { remember, setUpHistory } from "./history.js";
-import { keepText, keptText, linkTo, takeLinked } from "./keep.js";
+import { dropLink, keepText, keptText, linkTo, takeLinked } from "./keep.js";
 import { foreignScript, isPassing, known, readable, sameLanguage, time, warned, writes } from "./messages.js";
 import { closeOthers, setUpOthers } from "./others.js";
 import * as output from "./output.js";
@@ -25,7 +25,7 @@ const RESTING_DELAY = 700, DETECTION_DELAY = 600, HISTORY_DELAY = 1500, LONG = 3
 const LEAST_DETECTED = 20, SURE_DETECTED = 80;  // Characters; confidence from 0 to 100.
 const DETAILED = "translume.details", TAPPED = "translume.tapped";
 const at = (id) => document.getElementById(id);
-const state = { lines: [], gaps: [], model: "", typed: "", meanwhile: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null, known: null, resting: true, restTimer: 0 };
+const state = { lines: [], gaps: [], model: "", typed: "", meanwhile: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null, known: null, missing: "", swapped: null, resting: true, restTimer: 0 };
 const runs = new Latest(go, { gap: GAP, patience: PATIENCE });
 
 const whole = () => (state.gaps[0] ?? "") + state.lines.map((each, place) => each.text + (state.gaps[place + 1] ?? "")).join("");
@@ -81,9 +81,15 @@ function showNotes(lines) {
   } else if (!rows.length && unsure.length) {
     rows.push([lines.length > 1 && unsure.length < lines.length ? "The model is unsure about the lines with underlined words. Check them." : `The model is unsure about this ${writes()}. Check the underlined words.`]);
   }
+  if (state.missing && text.trim()) rows.unshift([`${state.missing} ${instead()}`]);
   rows.push(...notes.map((each) => [each]));
   at("notes").replaceChildren(...rows.map((each) => element("li", {}, ...each)));
   at("notes").hidden = !rows.length;
+}
+
+function instead() {
+  const { source, target, name } = choice.model() ?? {};
+  return source && target ? `The text is translated from ${choice.named(source)} to ${choice.named(target)} instead.` : `The model ${name} is used instead.`;
 }
 
 function foreignNote(code, source) {
@@ -152,12 +158,36 @@ function showModel() {
   count();
 }
 
-function setText(text) {
-  at("text").value = text;
+const directions = new Map();
+
+// Replace the text such that the browser's undo and redo bring it back, with its direction.
+// before: the direction of the text that is replaced.
+function replace(text, before = choice.direction()) {
+  const box = at("text"), plain = text.replace(/\r\n?/g, "\n");
+  directions.set(box.value, before).set(plain, choice.direction());
+  box.focus({ preventScroll: true });
+  if (plain !== box.value && document.activeElement === box) {
+    state.typed = plain;  // The input events are of this change.
+    box.select();
+    document.execCommand(plain ? "insertText" : "delete", false, plain);
+  }
+  if (box.value !== plain) box.value = plain;
   typed();
   rest();
   runs.now();
-  at("text").focus();
+}
+
+// Set the text to one without languages of its own.
+function setText(text) {
+  state.missing = "";
+  replace(text);
+}
+
+// Choose the languages or the model of a text, or say that they are missing.
+function chooseFor({ from, to, model, ...more }) {
+  const found = choice.choosePair({ from, to, model, ...more });
+  const wanted = from && to ? `translate from ${choice.named(from)} to ${choice.named(to)}` : `have the model ${model}`;
+  state.missing = found || !(from && to || model) ? "" : `This server does not ${wanted}.`;
 }
 
 // After each change of the text.
@@ -228,7 +258,8 @@ async function detectSource(text, signal) {
 // Add the translation to the history after a while.
 function scheduleHistory() {
   clearTimeout(state.historyTimer);
-  const entry = { source: at("text").value, text: whole() || at("spoken").textContent, model: state.model };
+  const { from, to, model } = choice.direction();
+  const entry = { source: at("text").value, text: whole() || at("spoken").textContent, from, to, model };
   state.historyTimer = setTimeout(() => remember(entry), HISTORY_DELAY);
 }
 
@@ -326,13 +357,15 @@ function share() {
   });
 }
 
+// Swap the languages, and the text with its translation. Swapping back brings the text back.
 function swap() {
-  const text = whole().trim();
+  const text = at("text").value, before = choice.direction(), focused = document.activeElement, last = state.swapped;
   if (!choice.swap()) return;
-  if (text) at("text").value = text;
-  typed();
-  rest();
-  runs.now();
+  const isBack = last?.shown === text && last.model === choice.model().name, translation = isComplete() ? whole().trim() : "";
+  const shown = isBack ? last.text : translation || text;
+  Object.assign(state, { swapped: { text, shown, model: before.model }, missing: "" });
+  replace(shown, before);
+  focused.focus({ preventScroll: true });
 }
 
 function keyboard(event) {
@@ -383,17 +416,20 @@ function tapped() {
 }
 
 function restore(entry) {
-  choice.choosePair(entry);
-  setText(entry.text);
+  const before = choice.direction();
+  chooseFor(entry);
+  replace(entry.text, before);
 }
 
 function listen() {
-  at("text").addEventListener("input", () => {
+  at("text").addEventListener("input", (event) => {
     // Chromium sends an event for each line of an inserted text, all after the change: translate once.
-    if (at("text").value === state.typed) return;
+    const text = at("text").value;
+    if (text === state.typed) return;
+    if (/^history/.test(event.inputType) && directions.has(text)) choice.choosePair(directions.get(text));
     typed();
     restLater();
-    if (at("text").value.trim()) runs.soon();
+    if (text.trim()) runs.soon();
     else runs.now();
   });
   at("clear").addEventListener("click", () => setText(""));
@@ -423,7 +459,7 @@ function listen() {
   setUpFiles(loaded, waiting, take);
   setUpStep({ state, draw, fail, say, clear, scheduleHistory, tapped });
   setUpOthers({ state, fail, changed });
-  setUpHistory((entry) => restore({ text: entry.source, model: entry.model }));
+  setUpHistory((entry) => restore({ ...entry, text: entry.source }));
   setUpVoice({ translation: whole, changed: () => { typed(); restLater(); runs.soon(); }, failed: problem });
 }
 
@@ -448,8 +484,9 @@ async function load() {
   if (settings.keyRequired) runs.gap = GAP_WITH_KEY;
   const usable = models.models.filter((each) => ["translate", "classify", "transcribe"].some((what) => each.offers.includes(what)));
   if (!usable.length) throw new Error("This server has no model that translates or classifies. Programs can use its API.");
-  choice.setUpChoice(usable, info.detects, () => {
-    Object.assign(state, { foreign: null, known: null });
+  const hasOwn = choice.setUpChoice(usable, info.detects, () => {
+    Object.assign(state, { foreign: null, known: null, missing: "" });
+    dropLink();
     if (givenFile()) give(null);
     else runs.now();
   });
@@ -459,7 +496,8 @@ async function load() {
   setUpGlossary(pair, () => runs.now());
   at("key-form").hidden = !settings.keyRequired || hasKey();
   at("about").replaceChildren(info.version === "0" ? "" : `Translume ${info.version}, `, element("a", { href: "docs" }, "API"));
-  if (linked) choice.choosePair(linked);
+  if (linked) chooseFor(linked);
+  else if (!hasOwn && at("text").value) state.missing = "This server no longer has the model of this text.";
   document.documentElement.dataset.ready = "yes";
 }
 

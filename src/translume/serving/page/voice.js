@@ -37,9 +37,13 @@ function dictate(changed, failed) {
   }
   listening = new Recognition();
   Object.assign(listening, { lang: languages.source, continuous: true, interimResults: true });
-  const before = at("text").value, gap = before && !/\s$/.test(before) ? " " : "";
-  listening.onresult = ({ results }) => {
-    at("text").value = before + gap + [...results].map((each) => each[0].transcript).join("");
+  let before, written = null, first = 0;
+  listening.onresult = ({ results, resultIndex = 0 }) => {
+    // What the user types meanwhile stays: what is said next follows it.
+    if (at("text").value !== written) [before, first] = [at("text").value, written === null ? 0 : resultIndex];
+    const gap = before && !/\s$/.test(before) ? " " : "";
+    written = before + gap + [...results].slice(first).map((each) => each[0].transcript).join("");
+    at("text").value = written;
     changed();
   };
   listening.onerror = ({ error }) => {
