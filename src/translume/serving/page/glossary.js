@@ -24,9 +24,12 @@ function contains(text, term) {
   return new RegExp(spaced ? `(?<![\\p{L}\\p{N}])${escaped}(?![\\p{L}\\p{N}])` : escaped, "iu").test(text);
 }
 
-// The entries whose terms a text contains, as { translation, isIn(text) }.
-export const phrasesFor = (text) => own().filter((each) => contains(text, each.term)).slice(0, MOST)
-  .map(({ term, translation }) => ({ translation, isIn: (part) => contains(part, term) }));
+// A function of a text: the entries whose terms it contains, as { translation, isIn(text) }.
+export function phrasesIn() {
+  const entries = own();
+  return (text) => entries.filter((each) => contains(text, each.term)).slice(0, MOST)
+    .map(({ term, translation }) => ({ translation, isIn: (part) => contains(part, term) }));
+}
 
 export function showGlossary() {
   at("terms").replaceChildren(...own().map((entry) => element("li", {},

@@ -73,14 +73,15 @@ const SCRIPTS = {
   ta: ["Tamil"], te: ["Telugu"], th: ["Thai"], ka: ["Georgian"], hy: ["Armenian"], am: ["Ethiopic"], km: ["Khmer"], my: ["Myanmar"],
 };
 const KNOWN = [...new Set([...Object.values(SCRIPTS).flat(), "Latin"])];
+const SAMPLE = 1000;  // Characters that say what script a text is written in.
 const base = (code) => code.toLowerCase().split(/[-_]/)[0];
 const letters = (text, script) => (text.match(new RegExp(`\\p{Script=${script}}`, "gu")) ?? []).length;
 
 // Return whether most letters of a text are of a script that the language is not written in.
 export function foreignScript(text, code) {
   if (!code || !/^[a-z]{2,3}$/.test(base(code))) return false;
-  const own = SCRIPTS[base(code)] ?? ["Latin"];
-  const counts = KNOWN.map((script) => [script, letters(text, script)]);
+  const own = SCRIPTS[base(code)] ?? ["Latin"], sample = text.slice(0, SAMPLE);
+  const counts = KNOWN.map((script) => [script, letters(sample, script)]);
   const all = counts.reduce((sum, [, count]) => sum + count, 0);
   const mine = counts.filter(([script]) => own.includes(script)).reduce((sum, [, count]) => sum + count, 0);
   return all >= 2 && mine < all / 2;

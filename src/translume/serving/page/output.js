@@ -5,9 +5,12 @@ import { END, Line } from "./sentence.js";
 
 const UNSURE = 0.4;  // A token that is less probable is marked in a line that the model is unsure about.
 export const UNSURE_LINE = 0.5;  // The same for the geometric mean of a line.
+const AT_ONCE = 1000;  // Tokens of a text that become elements even out of view.
 
 const box = document.getElementById("output");
+const rows = [];  // What is shown of each line, with its element.
 let chosen = null;  // { line, part, token }, by number
+let marked, reachable;  // The elements that are selected and in the order of the Tab key.
 let onchoose = () => {}, detailed = false;
 
 export const current = () => chosen;
@@ -19,38 +22,64 @@ export function whenChosen(callback) {
 // lines: each a Line or a Pending; gaps: the white space around them.
 export function draw(lines, gaps) {
   detailed = document.body.classList.contains("detailed");
-  const drawn = [gaps[0] ?? ""];
-  lines.forEach((line, number) => {
-    if (line instanceof Line) drawn.push(...tokensOf(line, number));
-    else {
-      if (line.prefix) drawn.push(element("span", { class: `coming${line.isBroken ? " broken" : ""}` }, line.prefix));
-      if (line.rest) drawn.push(element("span", { class: "stale" }, line.rest));
-    }
-    drawn.push(gaps[number + 1] ?? "");
-  });
-  const any = drawn.some((each) => each.getAttribute?.("role") === "option");
-  box.setAttribute("role", any ? "listbox" : "group");
   const focused = box.contains(document.activeElement);
-  box.replaceChildren(...drawn);
+  const isLong = lines.reduce((sum, { parts = [] }) => parts.reduce((all, part) => all + part.tokens.length, sum), 0) > AT_ONCE;
+  // The gap between two lines belongs to the first one up to its last line break.
+  const leads = lines.map((_, number) => (number ? gaps[number].replace(/^.*[\r\n]/s, "") : gaps[0]));
+  rows.splice(lines.length).forEach((row) => row.element.remove());
+  lines.forEach((line, number) => {
+    const tail = number + 1 < lines.length ? gaps[number + 1].slice(0, gaps[number + 1].length - leads[number + 1].length) : gaps[number + 1];
+    const before = rows[number], row = { line, lead: leads[number], tail, version: line.version, text: line.text, prefix: line.prefix, isBroken: line.isBroken, detailed };
+    if (before && Object.keys(row).every((name) => row[name] === before[name])) return;
+    row.element = element("div", { dir: "auto" }, row.lead, ...(line instanceof Line ? partsOf(line, number, isLong) : comingOf(line)), tail);
+    rows[number] = row;
+    if (before) before.element.replaceWith(row.element);
+    else box.append(row.element);
+  });
   mark();
-  if (focused) focusFirst();
+  box.setAttribute("role", box.querySelector(".token") ? "listbox" : "group");
+  if (focused && !box.contains(document.activeElement)) focusFirst();
 }
 
-const made = new WeakMap();
+const comingOf = ({ prefix, rest, isBroken }) => [
+  ...(prefix ? [element("span", { class: `coming${isBroken ? " broken" : ""}` }, prefix)] : []),
+  ...(rest ? [element("span", { class: "stale" }, rest)] : []),
+];
 
-// The nodes of a line, rebuilt only if it has changed.
-function tokensOf(line, number) {
-  const before = made.get(line);
-  if (before?.number === number && before.version === line.version && before.detailed === detailed) return before.nodes;
-  const nodes = nodesOf(line, number);
-  made.set(line, { number, version: line.version, detailed, nodes });
-  return nodes;
-}
-
-function nodesOf(line, number) {
-  const drawn = [], unsure = line.confidence < UNSURE_LINE;
+// The parts of a line as elements. Those of a long text get elements for their tokens when they come into view.
+function partsOf(line, number, isLong) {
   let end = 0;
-  line.parts.forEach((part, place) => part.tokens.forEach((token, index) => {
+  const made = line.parts.map((part, place) => {
+    const begin = end;
+    end = part.places.reduce((most, [, after]) => Math.max(most, after), begin);
+    const shown = element("span", { class: "part" }, line.text.slice(begin, end));
+    unfilled.set(shown, { line, number, place, begin });
+    if (isLong) inView.observe(shown);
+    else fill(shown);
+    return shown;
+  });
+  return [...made, line.text.slice(end)];
+}
+
+const unfilled = new WeakMap();
+const inView = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) if (isIntersecting) fill(target);
+}, { rootMargin: "200px" });
+
+// Make elements of the tokens of a part; return them.
+function fill(shown) {
+  if (unfilled.has(shown)) {
+    shown.replaceChildren(...nodesOf(unfilled.get(shown)));
+    unfilled.delete(shown);
+    inView.unobserve(shown);
+  }
+  return [...shown.querySelectorAll(".token")];
+}
+
+function nodesOf({ line, number, place, begin: first }) {
+  const drawn = [], part = line.parts[place], unsure = line.confidence < UNSURE_LINE;
+  let end = first;
+  part.tokens.forEach((token, index) => {
     const [begin, after] = part.places[index], ends = token === END;
     if (after <= begin && !(ends && detailed)) return;
     if (begin > end) drawn.push(line.text.slice(end, begin));
@@ -64,48 +93,61 @@ function nodesOf(line, number) {
     }, shown);
     Object.assign(button.dataset, { line: number, part: place, token: index, p: percent(p) });
     drawn.push(button);
-  }));
-  drawn.push(line.text.slice(end));
+  });
   return drawn;
 }
 
-const all = () => [...box.querySelectorAll(".token")];
-const same = (each, place) => place && Number(each.dataset.line) === place.line &&
-  Number(each.dataset.part) === place.part && Number(each.dataset.token) === place.token;
-const at = () => all().find((each) => same(each, chosen));
-// The element of the selected token.
-export const selected = at;
+const parts = () => [...box.querySelectorAll(".part")];
+// The first or the last token of some parts.
+function endOf(found, last) {
+  for (const part of last ? found.reverse() : found) {
+    const tokens = fill(part);
+    if (tokens.length) return tokens.at(last ? -1 : 0);
+  }
+  return undefined;
+}
+
+// The element of the selected token. A token without characters, such as a space, has none.
+export function selected() {
+  if (!chosen) return undefined;
+  const part = rows[chosen.line]?.element.querySelectorAll(".part")[chosen.part];
+  return part && fill(part).find((each) => Number(each.dataset.token) === chosen.token);
+}
 
 export function choose(place, focus = true) {
   hideTip();
   chosen = place;
   mark();
-  if (place && focus) focusFirst();  // A token without characters, such as a space, is not shown.
+  if (place && focus) focusFirst();
   onchoose(place);
 }
 
 // One token can be reached with the Tab key: the selected or the first one.
 function mark() {
-  const tokens = all(), mine = at();
-  for (const each of tokens) {
-    each.setAttribute("aria-selected", String(each === mine));
-    each.tabIndex = each === (mine ?? tokens[0]) ? 0 : -1;
-  }
+  const mine = selected(), reached = mine ?? endOf(parts(), false);
+  if (marked !== mine) marked?.setAttribute("aria-selected", "false");
+  if (reachable !== reached) reachable?.setAttribute("tabindex", "-1");
+  mine?.setAttribute("aria-selected", "true");
+  reached?.setAttribute("tabindex", "0");
+  [marked, reachable] = [mine, reached];
 }
 
 export function focusFirst() {
-  (at() ?? all()[0])?.focus();
+  reachable?.focus();
 }
 
 box.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.altKey || event.metaKey) return;
-  const tokens = all(), index = tokens.indexOf(document.activeElement);
-  if (index < 0) return;
-  const moves = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: tokens.length - 1, Enter: index, " ": index };
-  if (!(event.key in moves)) return;
+  const token = document.activeElement, part = token.closest(".part");
+  if (!part || event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
+  const tokens = fill(part), all = parts(), at = all.indexOf(part), index = tokens.indexOf(token);
+  const next = {
+    ArrowRight: () => tokens[index + 1] ?? endOf(all.slice(at + 1), false), ArrowLeft: () => tokens[index - 1] ?? endOf(all.slice(0, at), true),
+    Home: () => endOf(all, false), End: () => endOf(all, true), Enter: () => token, " ": () => token,
+  }[event.key];
+  if (!next) return;
   event.preventDefault();
-  const { line, part, token } = tokens[Math.max(0, Math.min(tokens.length - 1, moves[event.key]))].dataset;
-  choose({ line: Number(line), part: Number(part), token: Number(token) });
+  const { line, part: place, token: number } = (next() ?? token).dataset;
+  choose({ line: Number(line), part: Number(place), token: Number(number) });
 });
 
 // The hint at the token under the pointer.

@@ -3,7 +3,7 @@ import * as choice from "./choice.js";
 import { showExamples } from "./examples.js";
 import { knowFiles, setUpFiles, showFormats } from "./files.js";
 import { give, givenFile, readsFiles, setUpGiven, showGiven, showSegments, take, transcribe } from "./given.js";
-import { phrasesFor, setUpGlossary, showGlossary } from "./glossary.js";
+import { phrasesIn, setUpGlossary, showGlossary } from "./glossary.js";
 import { remember, setUpHistory } from "./history.js";
 import { dropLink, keepText, keptText, linkTo, takeLinked } from "./keep.js";
 import { foreignScript, isPassing, known, readable, sameLanguage, time, warned, writes } from "./messages.js";
@@ -22,13 +22,15 @@ import { setUpVoice, showVoices } from "./voice.js";
 const GAP = 250, GAP_WITH_KEY = 1000, PATIENCE = 1500;  // Milliseconds; a key has a number of requests.
 const LONGEST_PAUSE = 10, LONG_WAIT = 60;  // Seconds.
 const RESTING_DELAY = 700, DETECTION_DELAY = 600, HISTORY_DELAY = 1500, LONG = 320;
-const LEAST_DETECTED = 20, SURE_DETECTED = 80;  // Characters; confidence from 0 to 100.
+const LEAST_DETECTED = 20, SURE_DETECTED = 80, LONGEST_SPOKEN = 2000;  // Characters; confidence from 0 to 100.
 const DETAILED = "translume.details", TAPPED = "translume.tapped";
 const at = (id) => document.getElementById(id);
 const state = { lines: [], gaps: [], model: "", typed: "", meanwhile: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null, known: null, missing: "", swapped: null, resting: true, restTimer: 0 };
 const runs = new Latest(go, { gap: GAP, patience: PATIENCE });
 
 const whole = () => (state.gaps[0] ?? "") + state.lines.map((each, place) => each.text + (state.gaps[place + 1] ?? "")).join("");
+// Have screen readers say a text.
+const speak = (text) => { at("spoken").textContent = text.length > LONGEST_SPOKEN ? `${text.slice(0, LONGEST_SPOKEN)}…` : text; };
 const say = (text) => { at("status").textContent = text; };
 const sayMeanwhile = (text) => { state.meanwhile = text; say(text); };
 const clear = () => problem("");
@@ -204,7 +206,7 @@ function rest() {
   clearTimeout(state.restTimer);
   state.resting = true;
   document.body.classList.add("resting");
-  if (isComplete()) at("spoken").textContent = whole();
+  if (isComplete()) speak(whole());
   draw();
 }
 
@@ -276,12 +278,12 @@ async function put(text, model, kept, signal) {
     else frame = requestAnimationFrame(draw);
   };
   try {
-    await translate(text, { model, kept, most: state.limits.texts, phrasesFor, show, waiting, signal });
+    await translate(text, { model, kept, most: state.limits.texts, phrasesFor: phrasesIn(), show, waiting, signal });
   } finally {
     cancelAnimationFrame(frame);
     if (!signal.aborted) draw();
   }
-  if (state.resting) at("spoken").textContent = whole();
+  if (state.resting) speak(whole());
 }
 
 // Show what a file says.
@@ -289,7 +291,7 @@ async function read(signal) {
   const file = givenFile();
   closeStep();
   const show = (lines) => {
-    Object.assign(state, { lines, gaps: lines.map(() => "") });
+    Object.assign(state, { lines, gaps: ["", ...lines.map(() => "")] });
     draw();
   };
   show([]);
@@ -301,7 +303,7 @@ async function read(signal) {
   if (signal.aborted) return;
   show([Object.assign(new Line(file.name, found), { file })]);
   showSegments(found.segments ?? []);
-  at("spoken").textContent = whole();
+  speak(whole());
 }
 
 async function label(text, model, signal) {
@@ -466,7 +468,7 @@ function listen() {
 // After the translation was changed by the user.
 function changed() {
   closeStep();
-  at("spoken").textContent = whole();
+  speak(whole());
   draw();
   scheduleHistory();
 }

@@ -18,14 +18,11 @@ export class Line {
     this.place();
   }
 
-  // The geometric mean of the probabilities of the tokens that the model chose; 1 if there are none.
-  get confidence() {
-    const logs = this.parts.flatMap((part) => part.logs).map((each) => each ?? -9);
-    return logs.length ? Math.exp(logs.reduce((sum, each) => sum + each, 0) / logs.length) : 1;
-  }
-
-  // Update the characters of the text that each token of each part covers.
+  // Update the characters of the text that each token of each part covers, and the confidence: the geometric mean of the
+  // probabilities of the tokens that the model chose, 1 if there are none.
   place() {
+    const logs = this.parts.flatMap((part) => part.logs).map((each) => each ?? -9);
+    this.confidence = logs.length ? Math.exp(logs.reduce((sum, each) => sum + each, 0) / logs.length) : 1;
     const all = placed(this.parts.flatMap((part) => part.tokens), this.text);
     let at = 0;
     for (const part of this.parts) {

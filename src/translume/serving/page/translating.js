@@ -44,15 +44,19 @@ export async function translate(text, { model, kept, most, phrasesFor, show, wai
   const reusable = new Map();
   for (const each of kept) {
     if (!(each instanceof Line) || String(each.phrases) !== String((phrases.get(each.source) ?? []).map((one) => one.translation))) continue;
-    reusable.set(each.source, [...(reusable.get(each.source) ?? []), each]);
+    if (!reusable.has(each.source)) reusable.set(each.source, []);
+    reusable.get(each.source).push(each);
   }
-  const reused = lines.map((line) => reusable.get(line)?.shift());
+  for (const each of reusable.values()) each.reverse();
+  const reused = lines.map((line) => reusable.get(line)?.pop()), elsewhere = new Set(reused);
   // What is shown in the place of a line stays until its translation arrives.
-  const slots = lines.map((line, place) => reused[place] ?? new Pending(reused.includes(kept[place]) ? "" : kept[place]?.text));
-  const untranslated = [...new Set(lines.filter((_, place) => slots[place] instanceof Pending))].map((line) => new Job(line, phrases.get(line)));
-  const put = (line, change) => lines.forEach((each, place) => {
-    if (each === line && slots[place] instanceof Pending) change(slots[place], place);
-  });
+  const slots = lines.map((line, place) => reused[place] ?? new Pending(elsewhere.has(kept[place]) ? "" : kept[place]?.text));
+  const places = new Map(lines.map((line) => [line, []]));
+  lines.forEach((line, place) => { if (slots[place] instanceof Pending) places.get(line).push(place); });
+  const untranslated = [...places].filter(([, open]) => open.length).map(([line]) => new Job(line, phrases.get(line)));
+  const put = (line, change) => {
+    for (const place of places.get(line)) if (slots[place] instanceof Pending) change(slots[place], place);
+  };
   const translateBatch = (batch) => patiently(async () => {
     const request = { text: batch.map((unit) => unit.text), model, detail: true, alignment: false };
     if (batch.some((unit) => unit.phrases.length)) request.constraints = batch.map((unit) => unit.phrases);
