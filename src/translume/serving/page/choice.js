@@ -49,7 +49,7 @@ function show(selected) {
   at("target").parentElement.hidden = at("swap").hidden = !source;
   const back = source && between(target, source).length;
   at("swap").disabled = !back;
-  at("swap").title = back ? "Swap the languages (Alt+S)" : `This server has no model from ${named(target)} to ${named(source)}`;
+  at("swap").title = back ? "Swap the languages" : `This server has no model from ${named(target)} to ${named(source)}`;
   at("model-label").hidden = sameLanguages.length < 2 && Boolean(source);
   for (const where of ["localStorage", "sessionStorage"]) {
     store(CHOSEN, selected.name, where);

@@ -109,7 +109,7 @@ function scheduleNotice(text) {
   state.noticeTimer = setTimeout(async () => {
     try {
       const found = await detect(text.trim());
-      if (at("text").value !== text || source !== choice.model()?.source) return;
+      if (state.typed !== text || source !== choice.model()?.source) return;
       state.foreign = found.confidence >= SURE_DETECTED && !sameLanguage(found.language, source) ? found.language : null;
       draw();
     } catch {
@@ -224,7 +224,7 @@ async function go(signal) {
   try {
     await loaded();
     if (signal.aborted) return;
-    const text = at("text").value;
+    const text = state.typed;
     if (choice.detecting() && text.trim() && !readsFiles()) await detectSource(text, signal);
     const model = choice.model().name, classifies = choice.offers("classify");
     const kept = model === state.model ? state.lines : [];
@@ -261,7 +261,7 @@ async function detectSource(text, signal) {
 function scheduleHistory() {
   clearTimeout(state.historyTimer);
   const { from, to, model } = choice.direction();
-  const entry = { source: at("text").value, text: whole() || at("spoken").textContent, from, to, model };
+  const entry = { source: state.typed, text: whole() || at("spoken").textContent, from, to, model };
   state.historyTimer = setTimeout(() => remember(entry), HISTORY_DELAY);
 }
 
@@ -370,24 +370,52 @@ function swap() {
   focused.focus({ preventScroll: true });
 }
 
+const isMac = /mac|iphone|ipad/i.test(navigator.userAgentData?.platform ?? navigator.platform);
+
+// The letter of a shortcut: with Alt or, on a Mac, whose Alt types other characters, with Ctrl and Shift. A key that
+// types a character is none. On other layouts than Latin ones, the letter is the one at that place.
+function shortcut({ key, code, altKey, ctrlKey, metaKey, shiftKey }) {
+  if (metaKey || (isMac ? altKey || !ctrlKey || !shiftKey : !altKey || ctrlKey)) return "";
+  const isForeign = /^\p{L}$/u.test(key) && !/\p{Script=Latin}/u.test(key);
+  return isForeign ? code.replace("Key", "").toLowerCase() : /^[a-z]$/i.test(key) ? key.toLowerCase() : "";
+}
+
 function keyboard(event) {
-  if ((event.ctrlKey || event.metaKey) && event.key === "Enter") {
+  if (event.isComposing || event.keyCode === 229) return;
+  const { key } = event, inOutput = at("output").contains(document.activeElement);
+  if ((event.ctrlKey || event.metaKey) && key === "Enter") {
     event.preventDefault();
     runs.now();
-  } else if (event.altKey && !event.ctrlKey && !event.metaKey) {
-    const actions = {
-      KeyT: () => (readsFiles() ? at("pick") : at("text")).focus(), KeyO: output.focusFirst, KeyS: swap, KeyC: copy, KeyI: () => openInspection(),
-    }[event.code];
-    if (!actions) return;
+    return;
+  }
+  const action = {
+    t: () => (readsFiles() ? at("pick") : at("text")).focus(), o: output.focusFirst, s: swap, c: copy, i: () => openInspection(),
+  }[shortcut(event)];
+  if (action) {
     event.preventDefault();
-    actions();
-  } else if (event.key === "Escape" && !at("step").hidden) {
+    action();
+  }
+  if (action || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (key === "Escape" && !at("step").hidden) {
     closeStep();
     output.focusFirst();
-  } else if (/^[1-9]$/.test(event.key) && at("output").contains(document.activeElement)) takeNumber(Number(event.key));
-  else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && !at("step").hidden) {
-    const down = event.key === "ArrowDown";
-    if (at("output").contains(document.activeElement) ? down && moveInAlternatives(0) : moveInAlternatives(down ? 1 : -1)) event.preventDefault();
+  } else if (/^[1-9]$/.test(key) && inOutput) takeNumber(Number(key));
+  else if ((key === "ArrowDown" || key === "ArrowUp") && !event.shiftKey && !at("step").hidden) {
+    const down = key === "ArrowDown";
+    if (inOutput ? down && moveInAlternatives(0) : moveInAlternatives(down ? 1 : -1)) event.preventDefault();
+  }
+}
+
+// Name the keys of a Mac, where they differ.
+function showKeys() {
+  if (!isMac) return;
+  for (const each of document.querySelectorAll("[aria-keyshortcuts^=Alt]")) {
+    for (const name of ["aria-keyshortcuts", "title"]) {
+      if (each.hasAttribute(name)) each.setAttribute(name, each.getAttribute(name).replace("Alt+", "Control+Shift+"));
+    }
+  }
+  for (const each of document.querySelectorAll(".keys kbd")) {
+    if (each.textContent === "Alt") each.replaceWith(element("kbd", {}, "Ctrl"), "+", element("kbd", {}, "Shift"));
   }
 }
 
@@ -424,15 +452,31 @@ function restore(entry) {
 }
 
 function listen() {
-  at("text").addEventListener("input", (event) => {
-    // Chromium sends an event for each line of an inserted text, all after the change: translate once.
+  const edited = (event) => {
     const text = at("text").value;
+    clearTimeout(composed);
+    if (event.isComposing) {
+      // Unfinished: n, ni, 你. Phones compose every word, and Korean each syllable: there the text is used once it rests.
+      keepText(text);
+      count();
+      grow();
+      if (matchMedia("(pointer: coarse)").matches || /\p{Script=Hangul}/u.test(event.data)) composed = setTimeout(edited, RESTING_DELAY, {});
+      return;
+    }
+    // Chromium sends an event for each line of an inserted text, all after the change: translate once.
     if (text === state.typed) return;
     if (/^history/.test(event.inputType) && directions.has(text)) choice.choosePair(directions.get(text));
     typed();
     restLater();
     if (text.trim()) runs.soon();
     else runs.now();
+  };
+  let composed = 0;
+  at("text").addEventListener("input", edited);
+  at("text").addEventListener("compositionend", () => edited({}));
+  // The space around the text is part of its box.
+  at("field").parentElement.addEventListener("click", ({ target }) => {
+    if (target.matches(".pane, .field, .tools, #examples")) at("text").focus();
   });
   at("clear").addEventListener("click", () => setText(""));
   at("swap").addEventListener("click", swap);
@@ -452,6 +496,7 @@ function listen() {
     runs.now();
   });
   document.addEventListener("keydown", keyboard);
+  showKeys();
   addEventListener("hashchange", () => {
     const linked = takeLinked();
     if (linked) restore(linked);
