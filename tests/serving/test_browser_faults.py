@@ -366,3 +366,121 @@ def test_what_was_typed_after_sharing_over_plain_http_survives_a_reload(tab: Any
     assert tab.page.url == f"{tab.url}/"
     tab.page.reload()
     tab.shows(*whole(translator, "you"))
+
+
+def test_chosen_words_come_back_with_their_line_and_their_loss_is_said(tab: Any, translator: Translator) -> None:
+    tab.type("a man\nyou", "\n".join(whole(translator, "a man", "you")))
+    tab.tokens().nth(1).click()
+    tab.page.wait_for_selector("#step:not([hidden])")
+    tab.page.locator("#bars button.bar:enabled:not(.chosen)").first.click()
+    tab.page.wait_for_selector("#output .bound")
+    chosen = tab.page.inner_text("#output").split("\n")[0]
+    text = tab.page.locator("#text")
+    text.press("Control+Home")
+    text.press_sequentially("b")
+    tab.shows("\n".join(whole(translator, "ba man", "you")))
+    said = "The words that you chose in “a man” are gone with the line. Undo its change to get them back."
+    tab.page.get_by_text(said, exact=True).wait_for()
+    text.press("Control+z")
+    tab.page.wait_for_selector("#output .bound")
+    assert tab.page.inner_text("#output").split("\n")[0] == chosen
+    tab.page.wait_for_selector(".resting")
+    assert "that you chose" not in tab.page.inner_text("#notes")
+    # Words chosen for a line that is still there stay, without a note.
+    text.press("Control+End")
+    text.press_sequentially("\nhello")
+    tab.page.wait_for_selector("#output [data-line='2']")
+    assert tab.page.inner_text("#output").split("\n")[0] == chosen
+    assert "that you chose" not in tab.page.inner_text("#notes")
+
+
+def test_a_history_that_is_switched_off_is_deleted_in_all_tabs(tab: Any, translator: Translator) -> None:
+    tab.type("a man", *whole(translator, "a man"))
+    tab.page.wait_for_selector("#entries li", state="attached")
+    other = tab.context.new_page()
+    other.goto(tab.url + "/")
+    other.wait_for_selector("#entries li", state="attached")
+    tab.page.click("#history summary")
+    tab.page.uncheck("#keep")
+    assert tab.page.locator("#entries li").count() == 0
+    assert tab.page.evaluate("localStorage.getItem('translume.history')") is None
+    other.wait_for_selector("#entries li", state="detached")
+    assert not other.is_checked("#keep")
+
+
+def term(pair: str, term: str, translation: str, **more: bool) -> dict[str, Any]:
+    return {"pair": pair, "term": term, "translation": translation, **more}
+
+
+@pytest.mark.parametrize(
+    ("entries", "found"),
+    [
+        ([("horse", "a", False), ("Horse", "b", False)], {"A Horse and a horse": ["b"]}),
+        ([("horse", "a", False), ("Horse", "b", True)], {"a horse": [], "a Horse": ["b"]}),
+        ([("Polish", "a", True), ("polish", "b", True)], {"Polish polish": ["a", "b"], "polish": ["b"], "POLISH": []}),
+        ([("cafe\u0301", "a", False), ("café", "b", False)], {"the CAFE\u0301": ["b"], "cafés": []}),
+        ([("York", "a", False), ("New  York", "b", False)], {"in new\u00a0york": ["b"], "New York, York": ["b", "a"]}),
+    ],
+    ids=["letter case", "one with case", "both with case", "accents", "within a longer one"],
+)
+def test_a_glossary_has_one_entry_for_a_term(
+    tab: Any, entries: list[tuple[str, str, bool]], found: dict[str, list[str]]
+) -> None:
+    tab.page.click("#glossary summary")
+    for source, translation, cased in entries:
+        tab.page.fill("#term", source)
+        tab.page.fill("#translated-term", translation)
+        tab.page.set_checked("#cased", cased)
+        tab.page.keyboard.press("Enter")
+    wanted = """async (texts) => {
+      const { phrasesIn } = await import("/page/glossary.js");
+      return texts.map((text) => phrasesIn()(text).map((each) => each.translation));
+    }"""
+    assert tab.page.evaluate(wanted, list(found)) == list(found.values())
+    rows = tab.page.locator("#terms li")
+    assert rows.count() == len({each for texts in found.values() for each in texts})
+    assert rows.get_by_text("(match case)").count() == sum(cased for *_, cased in entries[-rows.count() :])
+
+
+def test_entries_that_older_pages_stored_twice_count_once(tab: Any, translator: Translator) -> None:
+    stored = [term("en-de", "horse", "pferd"), term("en-de", "Horse", "ross"), term("de-en", "Horse", "horse")]
+    tab.page.evaluate("(terms) => localStorage.setItem('translume.glossary', JSON.stringify(terms))", stored)
+    tab.page.reload()
+    tab.page.wait_for_selector("[data-ready]")
+    with tab.page.expect_request("**/v1/translate/stream") as asked:
+        tab.page.fill("#text", "a horse")
+    assert asked.value.post_data_json["constraints"] == [["ross"]]
+
+
+DROP = """([name, size]) => {
+  const data = new DataTransfer(), options = { bubbles: true, cancelable: true, dataTransfer: data };
+  data.items.add(new File([new Uint8Array(size)], name));
+  const event = new DragEvent("drop", options);
+  document.body.dispatchEvent(event);
+  return event.defaultPrevented;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "said"),
+    [
+        ("mine.txt", 100_000_000, r"This file has 100 MB\. The limit is 5 MB\."),
+        ("mine.png", 10, r"Files ending in \.png cannot be translated\. Possible are \.txt, .*\."),
+        ("mine.PNG", 10, r"Files ending in \.png cannot be translated\. Possible are \.txt, .*\."),
+        ("mine", 10, r"Folders, and files without an ending, cannot be translated\. Possible are \.txt, .*\."),
+    ],
+)
+def test_files_that_the_server_refuses_are_explained_before_they_are_sent(
+    tab: Any, name: str, size: int, said: str
+) -> None:
+    assert tab.page.evaluate(DROP, [name, size])
+    tab.tell("#files .problem", re.compile(f"^{said}$"))
+    assert not [url for url in tab.asked if "/v1/files" in url]
+
+
+def test_a_file_dropped_on_a_page_that_takes_none_does_not_leave_it(
+    start: Callable[..., Any], make_classifier: Callable[..., Any], open_tab: Callable[..., Any]
+) -> None:
+    tab = open_tab(start(ServedModel.from_model("topics", make_classifier())))
+    assert tab.page.evaluate(DROP, ["mine.txt", 10])
+    assert tab.page.locator("#files li").count() == 0

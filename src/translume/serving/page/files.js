@@ -1,13 +1,13 @@
 // Translation of files: by the server if it accepts files; otherwise plain text is sent line by line.
 import { detecting, model } from "./choice.js";
-import { readable } from "./messages.js";
+import { readable, tooLarge } from "./messages.js";
 import { drop, get, getBlob, patiently, pause, postForm } from "./server.js";
 import { element } from "./steps.js";
 import { translateLines } from "./translating.js";
 
 const at = (id) => document.getElementById(id);
 const POLL_MILLISECONDS = 300;
-let most = 32, waiting = () => {}, formats = [];
+let most = 32, largest = Infinity, waiting = () => {}, formats = [];
 
 const renamed = (name, code) => name.replace(/(\.[^.]*)?$/, (end) => `_${code || "translated"}${end || ".txt"}`);
 
@@ -54,7 +54,7 @@ async function byServer(file, chosen, { progress, signal }) {
   try {
     while (job.status === "waiting" || job.status === "working") {
       await pause(POLL_MILLISECONDS, signal);
-      job = await get(`v1/files/${job.id}`, signal);
+      job = await patiently(() => get(`v1/files/${job.id}`, signal), waiting, signal);
       progress(job.sentences ? job.done / job.sentences : 0);
     }
     if (job.status !== "done") throw new Error(job.error?.error ?? "The file could not be translated.");
@@ -69,8 +69,19 @@ async function byLines(file, chosen, { progress, signal }) {
   return [new Blob([found], { type: "text/plain;charset=utf-8" }), renamed(file.name, chosen.target)];
 }
 
+// Why a file is not sent to the server, or "".
+function refusal({ name, size }) {
+  const suffix = /\.[^.]+$/.exec(name)?.[0].toLowerCase();
+  if (formats.length && !formats.includes(suffix)) return `${suffix ? `Files ending in ${suffix}` : "Folders, and files without an ending,"} cannot be translated. Possible are ${formats.join(", ")}.`;
+  return tooLarge(size, largest);
+}
+
 export async function translateFile(file) {
   const run = new AbortController(), shown = row(file, () => run.abort()), chosen = model();
+  if (refusal(file)) {
+    shown.failed(refusal(file));
+    return;
+  }
   const options = { progress: shown.progress, signal: run.signal };
   try {
     shown.done(...await (formats.length ? byServer : byLines)(file, chosen, options));
@@ -89,7 +100,7 @@ export function showFormats() {
 
 // settings, limits: those of the server.
 export function knowFiles(settings, limits) {
-  most = limits.texts;
+  [most, largest] = [limits.texts, limits.file_bytes];
   if (settings.filesTranslation) formats = settings.supportedFilesFormat;
   showFormats();
 }

@@ -1,5 +1,6 @@
 // Models that read recordings, images or arrays: a file is recorded, chosen, dropped or pasted, and shown.
 import { model, named, offers } from "./choice.js";
+import { tooLarge } from "./messages.js";
 import { canRecord, record } from "./record.js";
 import { patiently, postForm, postFormForText } from "./server.js";
 import { element } from "./steps.js";
@@ -35,6 +36,11 @@ function preview() {
 
 // Read another file, or none.
 export function give(found) {
+  const refusal = tooLarge(found?.size ?? 0, limits.file_bytes);
+  if (refusal) {
+    failed(refusal);
+    return;
+  }
   file = found;
   preview();
   changed();

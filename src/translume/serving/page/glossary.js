@@ -6,10 +6,20 @@ const TERMS = "translume.glossary", MOST = 16;
 const at = (id) => document.getElementById(id);
 let pair = () => "";
 
+const plain = (text) => text.normalize().replace(/\s+/g, " ");
+const fold = (text) => plain(text).toLowerCase();
+
+// Whether two entries are for the same term. Two that both match case may differ in it.
+function same(one, other) {
+  const spelt = one.cased && other.cased ? plain : fold;
+  return one.pair === other.pair && spelt(one.term) === spelt(other.term);
+}
+
 function read() {
   try {
     const found = JSON.parse(stored(TERMS) ?? "[]");
-    return Array.isArray(found) ? found.filter((each) => typeof each?.term === "string" && typeof each?.translation === "string") : [];
+    const valid = Array.isArray(found) ? found.filter((each) => typeof each?.term === "string" && typeof each?.translation === "string") : [];
+    return valid.filter((each, place) => !valid.slice(place + 1).some((later) => same(each, later)));
   } catch {
     return [];
   }
@@ -17,27 +27,31 @@ function read() {
 
 const own = () => read().filter((each) => each.pair === pair());
 
-// Whether a text contains a term as whole words; scripts without spaces have no word boundaries.
-function contains(text, term) {
-  const escaped = term.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+// The occurrences of a term in plain text, as whole words; scripts without spaces have no word boundaries.
+function occurrences({ term, cased }) {
+  const escaped = plain(term).replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
   const spaced = /^[\p{Script=Latin}\p{Script=Cyrillic}\p{Script=Greek}\p{N}]/u.test(term);
-  return new RegExp(spaced ? `(?<![\\p{L}\\p{N}])${escaped}(?![\\p{L}\\p{N}])` : escaped, "iu").test(text);
+  return new RegExp(spaced ? `(?<![\\p{L}\\p{N}])${escaped}(?![\\p{L}\\p{N}])` : escaped, cased ? "gu" : "giu");
 }
 
-// A function of a text: the entries whose terms it contains, as { translation, isIn(text) }.
+// A function of a text: the entries whose terms it contains, as { translation, isIn(text) }. A term within a longer one,
+// such as York in New York, does not count.
 export function phrasesIn() {
-  const entries = own();
-  return (text) => entries.filter((each) => contains(text, each.term)).slice(0, MOST)
-    .map(({ term, translation }) => ({ translation, isIn: (part) => contains(part, term) }));
+  const entries = own().sort((one, other) => other.term.length - one.term.length).map((each) => [each, occurrences(each)]);
+  const found = (text) => {
+    let rest = entries.length ? plain(text) : "";
+    return entries.filter(([, pattern]) => rest !== (rest = rest.replace(pattern, "\0"))).map(([each]) => each).slice(0, MOST);
+  };
+  return (text) => found(text).map((each) => ({ translation: each.translation, isIn: (part) => found(part).includes(each) }));
 }
 
 export function showGlossary() {
   at("terms").replaceChildren(...own().map((entry) => element("li", {},
-    element("span", {}, entry.term), element("span", {}, entry.translation),
+    element("span", { dir: "auto" }, entry.term, ...(entry.cased ? [element("span", { class: "hint" }, " (match case)")] : [])),
+    element("span", { dir: "auto" }, entry.translation),
     element("button", { type: "button", class: "tool", "aria-label": `Delete ${entry.term}`, onclick: () => change((terms) => terms.filter((each) => !same(each, entry))) }, "Delete"))));
 }
 
-const same = (one, other) => one.pair === other.pair && one.term === other.term;
 let onchange = () => {};
 
 function change(how) {
@@ -52,11 +66,12 @@ export function setUpGlossary(currentPair, callback) {
   onchange = callback;
   at("add-term").addEventListener("submit", (event) => {
     event.preventDefault();
-    const entry = { pair: pair(), term: at("term").value.trim(), translation: at("translated-term").value.trim() };
+    const entry = { pair: pair(), term: at("term").value.trim(), translation: at("translated-term").value.trim(), cased: at("cased").checked };
     if (!entry.term || !entry.translation) return;
     at("add-term").reset();
     at("term").focus();
     change((terms) => [...terms.filter((each) => !same(each, entry)), entry]);
   });
+  addEventListener("storage", showGlossary);  // Another tab has changed it.
   showGlossary();
 }

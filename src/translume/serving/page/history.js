@@ -37,7 +37,7 @@ function show() {
   const entries = read();
   at("entries").replaceChildren(...entries.map((entry) => element("li", {},
     element("button", { type: "button", class: "entry", onclick: () => restore(entry) },
-      element("span", {}, entry.source), element("span", { class: "hint" }, entry.text)))));
+      element("span", { dir: "auto" }, entry.source), element("span", { class: "hint", dir: "auto" }, entry.text)))));
   at("forget").disabled = !entries.length;
 }
 
@@ -45,9 +45,18 @@ function show() {
 export function setUpHistory(onrestore) {
   restore = onrestore;
   at("keep").checked = keeps();
-  at("keep").addEventListener("change", () => store(KEEP, at("keep").checked ? "yes" : "no"));
-  at("forget").addEventListener("click", () => {
+  const forget = () => {
     store(ENTRIES, null);
+    show();
+  };
+  at("keep").addEventListener("change", () => {
+    store(KEEP, at("keep").checked ? "yes" : "no");
+    if (!keeps()) forget();
+  });
+  at("forget").addEventListener("click", forget);
+  // Another tab has changed it.
+  addEventListener("storage", () => {
+    at("keep").checked = keeps();
     show();
   });
   show();

@@ -26,6 +26,11 @@ const MESSAGES = {
   unknown_model: "The server no longer has this model. Reload the page.",
 };
 
+const megabytes = (bytes) => `${(bytes / 1e6).toLocaleString("en", { maximumFractionDigits: 1 })} MB`;
+
+// Return the message for a file of more than `most` bytes, or "".
+export const tooLarge = (size, most) => (size > most ? `This file has ${megabytes(size)}. The limit is ${megabytes(most)}.` : "");
+
 // Return the message of an error.
 export function readable(error) {
   const message = error.message ?? "";
@@ -45,6 +50,7 @@ export function readable(error) {
   if (error.code === "quota_used_up" && error.until) return `This API key has used up its characters until ${time(error.until)}.`;
   if (MESSAGES[error.code]) return MESSAGES[error.code];
   if (error.status === 503) return BUSY;
+  if (error.status === 413) return "This is too much for the server at once.";
   if (error.status >= 500) return "Something went wrong on the server. If it happens again, contact its operator.";
   return message;
 }

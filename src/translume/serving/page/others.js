@@ -27,7 +27,7 @@ function show(number, found) {
   at("h-others").textContent = page.state.lines.length > 1 ? `Other wordings of “${now.source}”` : "Other wordings";
   const others = found.filter((each) => each.text !== now.text);
   const use = (hypothesis) => {
-    page.state.lines[number] = Object.assign(new Line(now.source, { text: hypothesis.text, hypotheses: [hypothesis] }, now.phrases), { file: now.file });
+    page.state.lines[number] = Object.assign(new Line(now.source, { text: hypothesis.text, hypotheses: [hypothesis] }, now.phrases), { file: now.file, isOther: true });
     page.changed();
     show(number, found);
     at("wordings").querySelector("button")?.focus();

@@ -25,7 +25,7 @@ const RESTING_DELAY = 700, DETECTION_DELAY = 600, HISTORY_DELAY = 1500, LONG = 3
 const LEAST_DETECTED = 20, SURE_DETECTED = 80, LONGEST_SPOKEN = 2000;  // Characters; confidence from 0 to 100.
 const DETAILED = "translume.details", TAPPED = "translume.tapped";
 const at = (id) => document.getElementById(id);
-const state = { lines: [], gaps: [], model: "", typed: "", meanwhile: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null, known: null, missing: "", swapped: null, resting: true, restTimer: 0 };
+const state = { lines: [], gaps: [], model: "", typed: "", meanwhile: "", historyTimer: 0, noticeTimer: 0, limits: { texts: 32, width: 5 }, detects: false, foreign: null, known: null, missing: "", lost: "", swapped: null, resting: true, restTimer: 0 };
 const runs = new Latest(go, { gap: GAP, patience: PATIENCE });
 
 const whole = () => (state.gaps[0] ?? "") + state.lines.map((each, place) => each.text + (state.gaps[place + 1] ?? "")).join("");
@@ -84,6 +84,7 @@ function showNotes(lines) {
     rows.push([lines.length > 1 && unsure.length < lines.length ? "The model is unsure about the lines with underlined words. Check them." : `The model is unsure about this ${writes()}. Check the underlined words.`]);
   }
   if (state.missing && text.trim()) rows.unshift([`${state.missing} ${instead()}`]);
+  if (state.resting && state.lost) rows.push([`The words that you chose in “${state.lost}” are gone with the line. Undo its change to get them back.`]);
   rows.push(...notes.map((each) => [each]));
   at("notes").replaceChildren(...rows.map((each) => element("li", {}, ...each)));
   at("notes").hidden = !rows.length;
@@ -228,6 +229,7 @@ async function go(signal) {
     if (choice.detecting() && text.trim() && !readsFiles()) await detectSource(text, signal);
     const model = choice.model().name, classifies = choice.offers("classify");
     const kept = model === state.model ? state.lines : [];
+    if (model !== state.model) state.lost = "";
     state.model = model;
     showModel();
     closeOthers();
@@ -265,20 +267,33 @@ function scheduleHistory() {
   state.historyTimer = setTimeout(() => remember(entry), HISTORY_DELAY);
 }
 
+// The lines whose words the user chose, by model and source: they come back with their source.
+const chosenLines = new Map();
+
+// Note which of them are shown no more.
+function noteLost(model, kept) {
+  if (!state.typed.trim()) state.lost = "";
+  for (const each of kept) if (each.isChosen) chosenLines.set(`${model}\n${each.source}`, each);
+  for (const each of kept) if (each.isChosen && !state.lines.includes(each)) state.lost = each.source;
+  if (state.lines.some((each) => each.isChosen && each.source === state.lost)) state.lost = "";
+}
+
 async function put(text, model, kept, signal) {
   let frame = 0;
+  const chosen = [...chosenLines].filter(([key, each]) => key === `${model}\n${each.source}` && each.isChosen).map(([, each]) => each);
   const show = (lines, gaps) => {
     if (signal.aborted) return;
     // Keep the selected token if its line is still there.
     const chosen = output.current();
     if (chosen && lines[chosen.line] !== state.lines[chosen.line]) closeStep();
     Object.assign(state, { lines: [...lines], gaps });
+    noteLost(model, kept);
     cancelAnimationFrame(frame);
     if (isComplete()) draw();
     else frame = requestAnimationFrame(draw);
   };
   try {
-    await translate(text, { model, kept, most: state.limits.texts, phrasesFor: phrasesIn(), show, waiting, signal });
+    await translate(text, { model, kept, chosen, most: state.limits.texts, phrasesFor: phrasesIn(), show, waiting, signal });
   } finally {
     cancelAnimationFrame(frame);
     if (!signal.aborted) draw();

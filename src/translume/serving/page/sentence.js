@@ -18,6 +18,11 @@ export class Line {
     this.place();
   }
 
+  // Whether the user chose its words.
+  get isChosen() {
+    return Boolean(this.isOther) || this.parts.some((part) => part.before.length);
+  }
+
   // Update the characters of the text that each token of each part covers, and the confidence: the geometric mean of the
   // probabilities of the tokens that the model chose, 1 if there are none.
   place() {

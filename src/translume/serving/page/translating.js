@@ -36,13 +36,14 @@ async function* events(request, signal) {
   yield ["done", await post("v1/translate", request, signal)];
 }
 
-// Translate a text.  kept: Lines and Pendings shown before.  most: texts per request.  phrasesFor(line): the glossary's
-// entries that it contains.  show(lines, gaps): called with the results so far.  waiting: see `patiently`.
-export async function translate(text, { model, kept, most, phrasesFor, show, waiting, signal }) {
+// Translate a text.  kept: Lines and Pendings shown before.  chosen: Lines whose words the user chose, to be used again.
+// most: texts per request.  phrasesFor(line): the glossary's entries that it contains.  show(lines, gaps): called with the
+// results so far.  waiting: see `patiently`.
+export async function translate(text, { model, kept, chosen, most, phrasesFor, show, waiting, signal }) {
   const { lines, gaps } = parted(text);
   const phrases = new Map(lines.map((line) => [line, phrasesFor(line)]));
   const reusable = new Map();
-  for (const each of kept) {
+  for (const each of [...kept, ...chosen.filter((each) => !kept.includes(each))]) {
     if (!(each instanceof Line) || String(each.phrases) !== String((phrases.get(each.source) ?? []).map((one) => one.translation))) continue;
     if (!reusable.has(each.source)) reusable.set(each.source, []);
     reusable.get(each.source).push(each);
