@@ -96,10 +96,10 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     faults: list[str] = []
     tabs: list[Any] = []
 
-    def opened(html: str, width: int = 1280, scheme: str = "light") -> Any:
+    def opened(html: str, width: int = 1280, scheme: str = "light", **options: Any) -> Any:
         path = tmp_path / f"{len(tabs)}.html"
         path.write_text(html, encoding="utf-8")
-        tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
         tab.on("console", lambda message: faults.append(message.text))
         tab.on("pageerror", lambda error: faults.append(str(error)))
         tab.on("request", lambda request: None if request.url.startswith("file:") else faults.append(request.url))

@@ -126,6 +126,54 @@ def test_pages_fit_narrow_and_wide_in_light_and_dark(open_page, complete_trace, 
     assert tab.evaluate("document.documentElement.dataset.theme") != scheme
 
 
+@pytest.mark.parametrize(
+    "options", [{"scheme": "light"}, {"scheme": "dark", "width": 360}, {"forced_colors": "active"}], ids=str
+)
+def test_pages_are_accessible(open_page, complete_trace, class_trace, lens, options):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    for page in (complete_trace[0], class_trace.to_page(), lens.to_page()):
+        found = axe.Axe().run(open_page(page, **options)).response
+        assert len(found["passes"]) > 10
+        assert [(each["id"], node["html"]) for each in found["violations"] for node in each["nodes"]] == []
+
+
+COLOURS = """([locator, name]) => {
+  const found = [...document.querySelectorAll(locator)].map((each) => getComputedStyle(each)[name]);
+  return [...new Set(found)];
+}"""
+
+
+def test_bars_and_selection_are_visible_in_forced_colours(open_page, complete_trace, class_trace, lens):
+    tab = open_page(complete_trace[0], forced_colors="active")
+    (ground,) = tab.evaluate(COLOURS, ["body", "backgroundColor"])
+    for locator, name in [
+        (".track i:not(.used)", "backgroundColor"),
+        (".strip i", "backgroundColor"),
+        ("#target [aria-selected=true]", "backgroundColor"),
+        (".strip [aria-current=true] span", "backgroundColor"),
+        ("#attention line", "stroke"),
+    ]:
+        found = tab.evaluate(COLOURS, [locator, name])
+        assert found, locator
+        assert ground not in found, locator
+    others = tab.evaluate(COLOURS, ["#target [aria-selected=false]", "backgroundColor"])
+    assert {each.rpartition(",")[0] for each in others} == {"rgba(255, 255, 255"}  # The browser takes the colour away.
+    tab = open_page(class_trace.to_page(), forced_colors="active")
+    assert ground not in tab.evaluate(COLOURS, ["#bars .track i", "backgroundColor"])
+    # The more a token counts, the thicker the line below it.
+    assert len(tab.evaluate(COLOURS, ["#source .token", "borderBottomWidth"])) > 1
+    assert set(tab.evaluate(COLOURS, ["#source .token", "borderBottomStyle"])) == {"solid", "dotted"}
+    tab = open_page(lens.to_page(), forced_colors="active")
+    assert ground not in tab.evaluate(COLOURS, [".curve", "stroke"])
+
+
+def test_without_scripts_a_page_says_what_it_needs(open_page, complete_trace, lens):
+    for page in (complete_trace[0], lens.to_page()):
+        tab = open_page(page, java_script_enabled=False)
+        assert tab.inner_text("main").strip() == "This page needs JavaScript, which draws what the file holds."
+        assert tab.locator("select:visible, section:visible").count() == 0
+
+
 @pytest.fixture(scope="module")
 def long_trace(make) -> Trace:
     """A trace of 60 source and 60 target tokens, with the attention of 6 layers of 11 heads."""

@@ -88,12 +88,14 @@ def test_the_page_prompts_for_a_key_when_the_server_requires_one(
     assert secret not in tab.page.evaluate("JSON.stringify(localStorage)")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1600, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme", "forced"), [(400, "dark", "none"), (1600, "light", "none"), (360, "dark", "active")]
+)
 def test_the_page_fits_phones_and_desktops_in_light_and_dark_mode_and_is_accessible(
-    open_tab: Callable[..., Any], live: Any, translator: Translator, width: int, scheme: str
+    open_tab: Callable[..., Any], live: Any, translator: Translator, width: int, scheme: str, forced: str
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
-    tab = open_tab(live, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    tab = open_tab(live, viewport={"width": width, "height": 900}, color_scheme=scheme, forced_colors=forced)
 
     def violations() -> list[tuple[str, str]]:
         # The page's policy forbids foreign scripts, so axe is injected through the debugger.
@@ -124,6 +126,36 @@ def test_the_page_fits_phones_and_desktops_in_light_and_dark_mode_and_is_accessi
     tab.page.select_option("#theme", other)
     assert tab.page.evaluate("document.documentElement.dataset.theme") == other
     assert violations() == []
+
+
+def test_bars_and_the_selected_word_are_visible_in_forced_colours(
+    open_tab: Callable[..., Any], live: Any, translator: Translator
+) -> None:
+    tab = open_tab(live, forced_colors="active")
+    tab.type("a man", *whole(translator, "a man"))
+    tab.tokens().nth(1).click()
+    tab.page.wait_for_selector("#step:not([hidden])")
+    colour = "(element) => getComputedStyle(element).backgroundColor"
+    ground = tab.page.locator("body").evaluate(colour)
+    mark = tab.tokens().nth(1).evaluate(colour)
+    assert mark != ground
+    assert mark != tab.tokens().nth(2).evaluate(colour)
+    assert tab.page.locator("#bars .track i").first.evaluate(colour) not in {ground, "rgba(0, 0, 0, 0)"}
+    tab.details()
+    assert tab.page.locator("#details").evaluate(colour) == mark  # pressed
+    width = "(element) => parseFloat(getComputedStyle(element).borderBottomWidth)"
+    legend = [each.evaluate(width) for each in tab.page.locator("#legend .token").all()]
+    assert legend[0] < 2 < legend[-1]
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_without_scripts_a_page_says_so_and_shows_no_dead_controls(browser: Any, live: Any, path: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(live.url + path)
+    assert page.inner_text("main").strip().startswith("This page needs JavaScript.")
+    assert page.locator("select:visible, button:visible, textarea:visible, input:visible").count() == 0
+    context.close()
 
 
 def test_the_page_is_self_contained_and_its_policy_blocks_other_sources(live: Any) -> None:

@@ -1,6 +1,6 @@
 const trace = JSON.parse(document.getElementById("data").textContent).trace;
 const at = (id) => document.getElementById(id);
-const SHADED = 0.75; // opacity of the strongest token's background
+const SHADED = 0.4; // opacity of the strongest token's background
 const FAINT = 0.1; // nats that are never coloured strongly, even if all others are smaller
 let chosen = 0;
 
@@ -19,11 +19,15 @@ function evidenceOf(method) {
   return trace.evidence.find((each) => each.method === method)?.values[chosen] ?? null;
 }
 
+// How strongly a token is shaded, from 0 to SHADED.
+function share(method, row, place) {
+  const most = Math.max(method === "pooling" ? 1e-9 : FAINT, ...row.map((each) => Math.abs(each ?? 0)));
+  return (SHADED * Math.abs(row[place] ?? 0)) / most;
+}
+
 function ground(method, row, place) {
-  const pooled = method === "pooling", value = row[place] ?? 0;
-  const most = Math.max(pooled ? 1e-9 : FAINT, ...row.map((each) => Math.abs(each ?? 0)));
-  const colour = pooled ? "--used" : value >= 0 ? "--model" : "--against";
-  return `color-mix(in srgb, var(${colour}) ${((100 * SHADED * Math.abs(value)) / most).toFixed(1)}%, transparent)`;
+  const colour = method === "pooling" ? "--used" : (row[place] ?? 0) >= 0 ? "--model" : "--against";
+  return `color-mix(in srgb, var(${colour}) ${(100 * share(method, row, place)).toFixed(1)}%, transparent)`;
 }
 
 function tooltip(method, value) {
@@ -36,8 +40,9 @@ function showText() {
   const method = at("shade").value, row = evidenceOf(method);
   const begins = new Set(trace.source_words.map((word) => word.first));
   at("source").replaceChildren(...trace.source_tokens.map((token, place) =>
-    element("span", { class: "token" + (begins.has(place) ? " begins" : ""), title: row ? tooltip(method, row[place]) : "",
-      style: { background: row ? ground(method, row, place) : "none" } }, shown(token))));
+    element("span", { class: "token" + (begins.has(place) ? " begins" : "") + (row?.[place] < 0 ? " against" : ""),
+      title: row ? tooltip(method, row[place]) : "",
+      style: { background: row ? ground(method, row, place) : "none", "--share": row ? share(method, row, place) : 0 } }, shown(token))));
 }
 
 function showClasses() {

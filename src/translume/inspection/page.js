@@ -24,8 +24,9 @@ function choose(place, focus = false) {
   chosen = Math.max(0, Math.min(trace.steps.length - 1, place));
   for (const each of document.querySelectorAll("[data-step]")) {
     const mine = Number(each.dataset.step) === chosen;
-    each.setAttribute("aria-selected", String(mine));
-    if (each.classList.contains("token")) {
+    const isOption = each.getAttribute("role") === "option";
+    each.setAttribute(isOption ? "aria-selected" : "aria-current", String(mine));
+    if (isOption) {
       each.tabIndex = mine ? 0 : -1;
       if (mine && focus) each.focus();
     }
