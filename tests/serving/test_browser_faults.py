@@ -87,6 +87,28 @@ def test_the_page_loads_by_itself_after_a_failure(
     tab.faults.clear()  # The browser logs the failures.
 
 
+@pytest.mark.parametrize(("path", "part"), [("/", "page.js"), ("/", "sentence.js"), ("/docs", "shape.js")])
+def test_a_part_of_the_page_that_does_not_arrive_is_said(tab: Any, path: str, part: str) -> None:
+    tab.page.route(f"**/page/{part}", first(refusal(503)))
+    tab.page.goto(tab.url + path)
+    tab.tell("#problem", "A part of this page could not be loaded. Reload the page.")
+    assert tab.page.is_visible("#problem")
+    tab.faults.clear()  # The browser logs the 503.
+    tab.page.reload()
+    tab.page.wait_for_selector("[data-ready]" if path == "/" else "#groups details")
+
+
+@pytest.mark.parametrize("leave", ["a man", "you"])
+def test_the_text_is_there_on_the_way_back(tab: Any, translator: Translator, leave: str) -> None:
+    tab.type("a man", *whole(translator, "a man"))
+    if leave == "you":
+        tab.page.fill("#text", "you")  # Left before its translation.
+    tab.page.goto(f"{tab.url}/docs")
+    tab.page.go_back()
+    tab.shows(*whole(translator, leave))
+    assert tab.page.input_value("#text") == leave
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

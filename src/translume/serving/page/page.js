@@ -502,6 +502,8 @@ function listen() {
     waitNoLonger();
     runs.now();
   });
+  // Requests of a page that the browser kept for the way back were cancelled.
+  addEventListener("pageshow", ({ persisted }) => { if (persisted) runs.now(); });
   addEventListener("online", () => { if (!at("retry").hidden) runs.now(); });
   at("key-form").addEventListener("submit", (event) => {
     event.preventDefault();

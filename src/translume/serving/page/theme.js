@@ -15,4 +15,10 @@
   dark.addEventListener("change", take);
   addEventListener("translume:theme", take);
   take();
+  // A part of the page that does not arrive leaves dead controls.
+  addEventListener("error", ({ target }) => {
+    if (target.tagName !== "SCRIPT") return;
+    document.getElementById("problem").textContent = "A part of this page could not be loaded. Reload the page.";
+    for (const id of ["problem", "problem-row"]) document.getElementById(id)?.removeAttribute("hidden");
+  }, true);
 }
