@@ -15,7 +15,7 @@ from translume.documents.sentences import SplitSegments
 from translume.translator import TextHypothesis, Translation
 from translume.translator.results import Alignment
 
-OPENING, CLOSING, OBJECT, STYLE_CHANGE, ATTACHED, SCRIPT, SAME_STYLE = Mark
+OPENING, CLOSING, OBJECT, STYLE_CHANGE, LINE_BREAK, ATTACHED, SCRIPT, SAME_STYLE = Mark
 
 
 def translated(
@@ -188,6 +188,11 @@ def test_long_inputs_avoid_the_quadratic_table() -> None:
     owners = [place * 7 % 3000 for place in range(3000)]
     assert len(owners) * len(set(owners)) > LARGEST_TABLE
     assert _in_order(owners, set(owners), [0] * 3000) == list(itertools.accumulate(owners, max))
+
+
+def test_line_breaks_are_kept() -> None:
+    segment = Segment(runs=("I went to", "the store."), marks=(LINE_BREAK,))
+    assert translated(segment, str.upper, monotone) == ("I WENT TO", "THE STORE.")
 
 
 @given(segments(), st.data())

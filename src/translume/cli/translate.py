@@ -181,8 +181,9 @@ def command(
 ) -> None:
     """Translate lines of standard input, or of FILE, to standard output, one line for each input line.
 
-    A FILE whose name ends in .docx, .pptx, .odt, .epub, .html, .htm, .srt or .vtt is translated as a document that
-    keeps its format: `translume translate models/en-de report.docx > bericht.docx`. Of a .pdf the text is translated.
+    A FILE whose name ends in .docx, .pptx, .odt, .odp, .xlsx, .epub, .html, .htm, .srt, .vtt, .md, .po, .json, .xliff,
+    .xlf, .properties, .xml or .tmx is translated as a document that keeps its format: `translume translate models/en-de
+    report.docx > bericht.docx`. Of a .pdf the text is translated. Of .xml, only the texts of Android apps are.
 
     For a model trained on tables, a FILE named .tsv, .csv, .jsonl or .parquet is a table: the column of the sources,
     or the columns of the template, as in training. Its rows give one line each.

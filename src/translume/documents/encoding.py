@@ -61,6 +61,16 @@ class EncodedText:
         return cls(_decoded(data, encoding or "utf-8", len(mark)), encoding or "utf-8", mark)
 
     @classmethod
+    def declared(cls, data: bytes, pattern: re.Pattern[bytes]) -> "EncodedText":
+        """Decode text by its byte order mark, by the known encoding whose name a pattern finds in it, or as UTF-8."""
+        found = None if any(data.startswith(mark) for mark, _ in _BYTE_ORDER_MARKS) else pattern.search(data)
+        try:
+            encoding = codecs.lookup(found[1].decode("ascii")).name if found else ""
+        except LookupError:
+            encoding = ""
+        return cls(_decoded(data, encoding, 0), encoding) if encoding in _PAGE_ENCODINGS else cls.from_bytes(data)
+
+    @classmethod
     def from_html(cls, data: bytes) -> "EncodedText":
         """Decode HTML as browsers do.
 

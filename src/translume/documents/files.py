@@ -5,14 +5,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from translume.documents.android import read_android
 from translume.documents.book import Book
 from translume.documents.encoding import EncodedText, in_utf_8
+from translume.documents.gettext import read_po
 from translume.documents.html import HtmlText
+from translume.documents.json_text import read_json
+from translume.documents.markdown import read_markdown
 from translume.documents.office import read_presentation, read_word
-from translume.documents.open_document import read_open_document
+from translume.documents.open_document import read_open_document, read_open_presentation
 from translume.documents.pdf import PdfText
+from translume.documents.properties import read_properties
 from translume.documents.segments import Segment, check_segments
 from translume.documents.subtitles import Subtitles
+from translume.documents.translation_memory import read_tmx
+from translume.documents.workbook import read_workbook
+from translume.documents.xliff import read_xliff
 from translume.errors import DocumentError
 
 _BREAKS: Final = re.compile(r"([\r\n]+)")
@@ -132,5 +140,15 @@ FORMATS: Final = {
     ".odt": Format(read_open_document, "application/vnd.oasis.opendocument.text"),
     ".epub": Format(Book.from_bytes, "application/epub+zip"),
     ".pdf": Format(PdfText.from_bytes, "text/plain", written=".txt"),
+    ".odp": Format(read_open_presentation, "application/vnd.oasis.opendocument.presentation"),
+    ".xlsx": Format(read_workbook, "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
+    ".md": Format(read_markdown, "text/markdown"),
+    ".po": Format(read_po, "text/x-gettext-translation"),
+    ".json": Format(read_json, "application/json"),
+    ".xliff": Format(read_xliff, "application/xliff+xml"),
+    ".xlf": Format(read_xliff, "application/xliff+xml"),
+    ".properties": Format(read_properties, "text/x-java-properties"),
+    ".xml": Format(read_android, "application/xml"),
+    ".tmx": Format(read_tmx, "application/x-tmx+xml"),
 }
 """File formats by suffix, in lower case."""

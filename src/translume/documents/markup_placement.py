@@ -376,6 +376,8 @@ def _space(segment: Segment, runs: list[str], ends: tuple[int, int], space: str)
     """Write the space between the last word of one run and the first word of the same or another run."""
     before, after = ends
     marks = segment.marks[before:after]
+    if Mark.LINE_BREAK in marks:
+        return
     if Mark.OBJECT in marks:
         runs[before] += _trailing_space(segment.runs[before])
         for place in range(before + 1, after):

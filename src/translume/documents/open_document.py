@@ -1,4 +1,4 @@
-"""OpenDocument texts (odt): each paragraph is a segment, split at tabs and line breaks.
+"""OpenDocument texts and presentations (odt, odp): each paragraph is a segment, split at tabs and line breaks.
 
 Text is in mixed content (OpenDocument 1.3 part 3, section 6): a run is the text of an element, or that behind it.
 """
@@ -6,6 +6,7 @@ Text is in mixed content (OpenDocument 1.3 part 3, section 6): a run is the text
 import itertools
 import re
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from lxml import etree
@@ -27,6 +28,11 @@ _DELETED: Final = f"{_TEXT}tracked-changes"
 def read_open_document(data: bytes) -> ZippedXml:
     """Read a text; DocumentError if it is invalid or too large when unpacked."""
     return ZippedXml.from_bytes(data, _LAYOUT)
+
+
+def read_open_presentation(data: bytes) -> ZippedXml:
+    """Read a presentation; DocumentError as for `read_open_document`."""
+    return ZippedXml.from_bytes(data, replace(_LAYOUT, name="an OpenDocument presentation (odp)"))
 
 
 def _segments(tree: "etree._ElementTree") -> Segments:

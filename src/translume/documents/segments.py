@@ -28,6 +28,8 @@ class Mark(Enum):
     """Such as an image: the spaces next to it do not change."""
     STYLE_CHANGE = "style_change"
     """Where text becomes bold in a Word document: one style ends and another begins."""
+    LINE_BREAK = "line_break"
+    """The end of a line, which replaces a space."""
     ATTACHED = "attached"
     """Such as the mark of a note or a comment: it stands behind a word without a space."""
     SCRIPT = "script"
@@ -50,7 +52,7 @@ class Segment:
 
     @cached_property
     def text(self) -> str:
-        """All runs as one line, with single spaces between words and for objects."""
+        """All runs as one line, with single spaces between words and for objects and line breaks."""
         return self._collapsed[0]
 
     @cached_property
@@ -96,7 +98,7 @@ class Segment:
         owners: list[int] = []
         space: int | None = None
         for place, run in enumerate(self.runs):
-            if place and self.marks[place - 1] is Mark.OBJECT and space is None:
+            if place and self.marks[place - 1] in (Mark.OBJECT, Mark.LINE_BREAK) and space is None:
                 space = place - 1
             for character in run:
                 if character.isspace():

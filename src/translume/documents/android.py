@@ -1,0 +1,60 @@
+"""Texts of Android apps (strings.xml) as segments; all else stays as it is written."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from translume.documents.marked_text import OBJECT, MarkedText, Syntax, TextBuilder, read_entity
+from translume.documents.segments import Mark
+from translume.documents.xml_text import ENTITY, NOT_XML, Element, finished, in_xml, parsed, read_content
+from translume.errors import DocumentError
+
+_ESCAPES: Final = {"n": "\n", "t": "\t"}
+_REFERENCE: Final = re.compile(r"\s*[@?][\w.+:]*/[\w.]+\s*")
+
+
+def _read(found: re.Match[str]) -> str:
+    special = found.group()
+    if special == '"':
+        return OBJECT
+    if special[0] == "\\":
+        return chr(int(special[2:], 16)) if len(special) == 6 else _ESCAPES.get(special[1], special[1])
+    return " " if special.isspace() else read_entity(found)
+
+
+def _write(text: str) -> str:
+    text = re.sub(r"""[\\'"]|^[@?]""", r"\\\g<0>", NOT_XML.sub("", text))
+    return text.replace("\n", "\\n").replace("\t", "\\t")
+
+
+_SPECIAL: Final = r'\\u[0-9A-Fa-f]{4}|\\\S|"|(?<![ \t])[ \t]*\r?\n\s*'
+_TEXT: Final = Syntax(re.compile(rf"{_SPECIAL}|{ENTITY.pattern}"), _read, lambda text: in_xml(_write(text)))
+_DATA: Final = Syntax(re.compile(_SPECIAL), _read, lambda text: _write(text).replace("]]>", "]] >"))
+
+
+def read_android(data: bytes) -> MarkedText:
+    """Read the texts of an Android app; DocumentError for other XML."""
+    encoded, root = parsed(data)
+    if root.name != "resources":
+        raise DocumentError(f"found the root <{root.tag}>, expected <resources>: of XML, only Android's texts are read")
+    builder, end = TextBuilder(encoded, _TEXT), 0
+    for each in _strings(root):
+        text = encoded.text[each.inside : each.outside]
+        if _REFERENCE.fullmatch(text):
+            continue
+        each.inside += len(text) - len(text.lstrip())
+        each.outside = max(each.inside, each.outside - len(text) + len(text.rstrip()))
+        builder.keep(encoded.text[end : each.inside])
+        read_content(builder, each, {"g": Mark.OBJECT}, _DATA)
+        end = each.outside
+    return finished(builder, end)
+
+
+def _strings(root: Element) -> Iterator[Element]:
+    for each in root.children:
+        if each.get("translatable") == "false":
+            continue
+        if each.name == "string":
+            yield each
+        elif each.name in ("string-array", "plurals"):
+            yield from each.all("item")
