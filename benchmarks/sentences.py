@@ -77,9 +77,9 @@ def error_rate(paragraphs: list[Paragraph], split: Split) -> float:
 
 def splitters(language: str) -> Iterator[tuple[str, Split]]:
     """Yield the splitters that are installed."""
-    from translume.text.sentences import split_sentences
+    from translume.text.sentences import sentences_of
 
-    yield "rules", lambda text: (sentence + spacing for sentence, spacing in split_sentences(text))
+    yield "rules", lambda text: sentences_of(text, language)
     try:
         import sentencex
 

@@ -55,7 +55,7 @@ ONLY_IN = {
     },
     "serving": {"fastapi", "starlette", "uvicorn", "prometheus_client", "lingua"},
     "documents": {"lxml", "pypdf"},
-    "text": {"sentencepiece", "sentencex"},
+    "text": {"sentencepiece"},
     "inspection": {"captum"},
     "experiments": {"babel"},
     "translator": {"ray"},

@@ -35,7 +35,7 @@ IMPORTED = (
     "translume.tasks.classification", "translume.tasks.language_model", "translume.tasks.sequence",
     "translume.training.train", "translume.translator.workers",
 )  # fmt: skip
-OPTIONAL = ("sentencex", "torch.utils.tensorboard")
+OPTIONAL = ("torch.utils.tensorboard",)
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
 

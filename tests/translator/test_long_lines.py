@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.errors import TranslationError
-from translume.text.sentences import split_sentences
+from translume.text.sentences import split_text
 from translume.translator import Translator
 from translume.translator.assembly import separator_between
 
@@ -23,7 +23,7 @@ texts = st.text('ab. !?…”"。」！ \n\tZ1', max_size=60)
 
 @given(text=texts)
 def test_sentences_and_spacing_join_to_the_text(text: str) -> None:
-    sentences = split_sentences(text)
+    sentences = split_text(text)
     assert "".join(sentence + spacing for sentence, spacing in sentences) == text
     assert all(sentence for sentence, _ in sentences)
     assert all(spacing == "" or spacing.isspace() for _, spacing in sentences)
@@ -48,13 +48,13 @@ def test_sentences_and_spacing_join_to_the_text(text: str) -> None:
     ],
 )
 def test_sentence_boundaries(text: str, sentences: list[str]) -> None:
-    assert [sentence for sentence, _ in split_sentences(text)] == sentences
+    assert [sentence for sentence, _ in split_text(text)] == sentences
 
 
 @pytest.mark.parametrize("unit", [".", "a", " ", ". ", '."', "\n", "。", "a. "])
 def test_a_megabyte_of_any_text_is_split_quickly(unit: str) -> None:
     begun = time.process_time()
-    split_sentences(unit * (1_000_000 // len(unit)))
+    split_text(unit * (1_000_000 // len(unit)))
     assert time.process_time() - begun < 5
 
 

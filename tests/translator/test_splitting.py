@@ -17,8 +17,7 @@ from translume.cli import main
 from translume.config import DataSettings
 from translume.data.lengths import Lengths
 from translume.errors import TranslationError
-from translume.text import sentences
-from translume.text.sentences import sentences_of, split_text
+from translume.text.sentences import split_text
 from translume.translator import Translator
 from translume.translator.assembly import best_choices
 
@@ -161,16 +160,6 @@ def test_texts_are_split_at_line_ends_and_sentence_ends(language: str) -> None:
     found = split_text(text, language)
     assert "".join(sentence + spacing for sentence, spacing in found) == text
     assert [sentence.strip() for sentence, _ in found] == ["One goes.", "Two go.", "Three", "你好。", "我是。"]
-
-
-def test_sentences_are_split_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentences, "_sentencex", lambda: None)
-    assert sentences_of("One goes.  Two go! e.g. three. 你好。我是。", "en") == [
-        "One goes.  ",
-        "Two go! e.g. three. ",
-        "你好。",
-        "我是。",
-    ]
 
 
 SCORES = st.integers(-99, 0).map(float)  # their sums are exact

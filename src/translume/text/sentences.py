@@ -1,18 +1,54 @@
-"""Split texts into sentences: by sentencex if it is installed (with the server), else by rules for full stops."""
+"""Split texts into sentences by rules for 12 languages."""
 
 import re
-from functools import cache
-from typing import Any, Final
+from bisect import bisect
+from typing import Final
 
-LONGEST = 20_000
-"""Longest line, in characters, that sentencex splits; longer ones are split by our own rules."""
-MAX_QUOTES = 6_000_000
-"""Largest product of a line's opening quotes and characters for sentencex, whose time grows with it (5 ms here)."""
-_OPENING = re.compile("[«‹“„‘「『]")
+from translume.text.sentence_rules import rules_of
+
 _LINE = re.compile(r"\s*[^\r\n]+[\r\n\s]*|\s+")
-_OTHER_SPACE = re.compile(r"[^\S ]")
 ALIASES: Final = {"in": "id", "iw": "he", "no": "nb", "pb": "pt-br", "zt": "zh-hant"}
 """Other codes of languages: of LibreTranslate, and withdrawn ones."""
+
+
+_CLOSING = "\"'”’“‘»«›‹)\\]"
+_CJK_CLOSING = "”’」』）】》〉"
+_CJK = "\u3005-\u30ff\u3400-\u9fff\uac00-\ud7af\uff66-\uff9f"
+_END = re.compile(
+    # The look-behind begins each run of marks once, so that a megabyte of full stops takes linear time.
+    rf"(?<![.!?…؟])(?P<mark>[.!?…؟\u037e]++|(?<=[Ͱ-Ͽἀ-῿]);)"
+    rf"(?P<closing>(?:[{_CLOSING}]|[ \u00a0\u202f]»(?![^\s.,;:!?]))*+)(?=\s)"
+    rf"|(?P<full>[。！？｡।॥۔။។։።፧]++|(?<=[{_CJK}])[!?]++(?=[{_CJK}{_CJK_CLOSING}])|……(?=[{_CJK_CLOSING}]))"
+    rf"(?P<brackets>[\"'’»›)\]{_CJK_CLOSING}]*+)"
+    r"|(?<!\s)(?=\s*\n)"
+)
+_CJK_OPENING = "「『“（《〈【"
+_COLONS = ("：", ":", "，", ",")
+_THEN = re.compile("然后|然後|就|便|的|时|時|后|後|说完|說完")
+"""What follows a quotation after a colon if its sentence goes on."""
+_PUNCTUATION = frozenset(",;:،؛.…")
+_STOP = re.compile(r"[.…]+\Z")
+_DANDA = re.compile("[।॥]")
+_SPACE = re.compile(r"\s*")
+_OPENING = re.compile(r"[\s\"'“”„‘’«»‹›¿¡(\[{\-–—―「『（]*+(?:(?<=['’‘])[snt] )?")
+_OPENED = re.compile("[(\\[{\"'“„«‹‘’]")
+_AMOUNT = re.compile(r".*\d\Z|[IVXLC]+\Z")
+_MULTIPLES = frozenset(["tys.", "mln", "mld", "тыс.", "млн", "млрд", "млрд.", "Mio.", "Mrd."])
+_ENDINGS = ("str", ".-ing", ".-kfm")
+_NEXT_WORD = re.compile(r"[^\W\d_]*")
+_ITEM = re.compile(r"\s*[(\[]?(?:\d{1,3}(?:\.\d{1,3})*|[^\W\d_]|[ivx]{1,4}|[IVXLC]{1,4})\Z")
+"""The number of an item of a list: "1.", "2.1.", "b."."""
+_DOTTED = re.compile(r"[^\W\d_]{1,2}(?:\.-?[^\W\d_]{1,3})+\Z")
+"""Short parts between full stops: "U.S", "p.m", "S.p.A", "v.Chr"."""
+_ROMAN_OR_DIGIT = re.compile(r"\d|[IVXLC]+\b")
+_SHORT = re.compile(r"[^\W\d_aeiouyäöüáéíóúàèìòùâêîôûåæøąęаеёиоуыэюяії]{2,5}", re.IGNORECASE)
+_END_OF_LIST = re.compile(r"и\s+(?:др|пр|т\. ?[дп])\Z")
+_BRACKETS = re.compile("「[^「」]{,300}」|『[^『』]{,300}』|“[^“”]{,300}”|（[^（）]{,300}）|《[^《》]{,300}》")
+_PARTICLE = re.compile(
+    "[,，、；：;:。]|[とっを](?!ても|ころ|うと)|の(?!ち)|は(?!い|や)|が(?!っ)|に|で(?!も|は)|も(?!う|し|っ)|や(?!が)"
+    "|だ(?!が|か)|な(?!ぜ|に|ん)|しか(?!し)|から|まで"
+)  # fmt: skip
+"""What a Japanese sentence goes on with after a quotation, and marks that no sentence begins with."""
 
 
 def iso_code(code: str) -> str:
@@ -24,20 +60,108 @@ def iso_code(code: str) -> str:
 def sentences_of(line: str, language: str = "") -> list[str]:
     """Split a line into sentences, each with the white space after it; concatenated they are the line.
 
-    language: a code; English for an empty or unknown one.  A blank line is one sentence.
-    By sentencex, which knows the abbreviations of many languages; if it is not installed, by `split_sentences`.
+    language: a code; with an empty or unknown one, the rules of all languages together.  A blank line is one sentence.
+
+    A sentence ends after . ! ? … before white space, unless a lower-case letter follows (in a line that has others) or
+    a full stop belongs to an abbreviation, an initial, an ordinal or the number of an item; after 。！？। anywhere,
+    unless its sentence goes on after the quotation that it ends; and at the end of a line.
+    Closing quotes and brackets belong to it.  The time is linear in the length of the line.
     """
-    if _sentencex() is None or len(line) > LONGEST or len(_OPENING.findall(line)) * len(line) > MAX_QUOTES:
-        found = [sentence + spacing for sentence, spacing in split_sentences(line)]
-    else:
-        found = _by_sentencex(line, language)
-    merged: list[str] = []
-    for sentence in found:
-        if merged and not (sentence.strip() and merged[-1].strip()):
-            merged[-1] += sentence
-        else:
-            merged.append(sentence)
-    return merged if "".join(merged) == line and merged else [line]
+    whole = _Line(line, iso_code(language))
+    sentences = []
+    start = 0
+    for found in _END.finditer(line):
+        end = found.end()
+        after = _SPACE.match(line, end).end()  # type: ignore[union-attr]  # it always matches
+        if start < end and after < len(line) and not whole.goes_on(start, found, after):
+            sentences.append(line[start:after])
+            start = after
+    return [*sentences, line[start:]]
+
+
+class _Line:
+    """A line, and what is known of all of it."""
+
+    def __init__(self, text: str, code: str) -> None:
+        self.text, self.rules = text, rules_of(code)
+        self.cased = text != text.lower()
+        self.stops = not _DANDA.search(text)
+        """Whether full stops end sentences: not where Devanagari's own mark does."""
+        spans = [each.span() for each in _BRACKETS.finditer(text)]
+        self.opened, self.closed = [begin for begin, _ in spans], [end for _, end in spans]
+
+    def goes_on(self, start: int, found: re.Match[str], after: int) -> bool:
+        """Whether a sentence goes on after a mark.  start: of the sentence.  after: of what follows."""
+        text, mark, end = self.text, found["mark"], found.end()
+        if found["full"]:
+            return self._encloses(start, end, after) or (bool(found["brackets"]) and self._quoted(start, end, after))
+        if not mark or "\n" in text[end:after]:
+            return False
+        ahead = after if text[after].isalpha() else _OPENING.match(text, after).end()  # type: ignore[union-attr]
+        follows = text[ahead : ahead + 1]
+        if follows in _PUNCTUATION or (self.cased and follows.islower()):
+            return True
+        if found["closing"]:
+            return ahead == after and bool(self.rules.says.match(text, after))
+        if not _STOP.match(mark):
+            return False
+        if mark != ".":
+            return follows.isalpha() and follows.lower() == follows.upper()
+        return not self.stops or self._abbreviated(start, found.end("mark") - 1, ahead)
+
+    def _encloses(self, start: int, end: int, after: int) -> bool:
+        """Whether a quotation that is part of a sentence goes on after a mark."""
+        number = bisect(self.opened, end - 1) - 1
+        if number < 0 or self.closed[number] <= end:
+            return False
+        begin, last = self.opened[number], self.closed[number]
+        return begin > start or bool(_PARTICLE.match(self.text, last))
+
+    def _quoted(self, start: int, end: int, after: int) -> bool:
+        """Whether a sentence goes on after a quotation that ends with a mark."""
+        if self.text[after] in _CJK_OPENING:
+            return False
+        if _PARTICLE.match(self.text, after):
+            return True
+        number = bisect(self.closed, end) - 1
+        if number < 0 or self.closed[number] != end or self.opened[number] <= start:
+            return bool(self.rules.says.match(self.text, after))
+        before = self.text[max(start, self.opened[number] - 2) : self.opened[number]].rstrip()
+        return not before.endswith(_COLONS) or bool(_THEN.match(self.text, after))
+
+    def _abbreviated(self, start: int, end: int, ahead: int) -> bool:
+        """Whether a full stop belongs to an abbreviation, a number or an initial.  end: its place."""
+        text, rules = self.text, self.rules
+        if end - start < 12 and _ITEM.match(text[start:end]):
+            return True
+        before = text[max(start, end - 24) : end].rsplit(None, 3)
+        if not before or text[end - 1].isspace():
+            return False
+        word = _OPENED.split(before[-1])[-1]
+        following = _NEXT_WORD.match(text, ahead)[0]  # type: ignore[index]  # it always matches
+        number = _ROMAN_OR_DIGIT.match(text, ahead)
+        initial = len(following) == 1 and text[ahead + 1 : ahead + 2] == "."
+        starts = following.lower() in rules.starts and not initial
+        if word.isdecimal():
+            return (
+                len(word) <= 2 and not starts and (rules.ordinals or (number is not None and not number[0].isdecimal()))
+            )
+        name = word.lower()
+        if name in rules.numbered and number and not starts:
+            return True
+        short = (len(word) == 1 and word.isalpha()) or (_SHORT.fullmatch(word) and word[1:].islower())
+        if word in "IVX" and following[:1] > "Ͱ":
+            return False  # a numeral before a word in another script: "Николае I."
+        if short and len(before) > 1 and not number and word.islower():
+            amount = before[-3 if before[-2] in _MULTIPLES and len(before) > 2 else -2]
+            if _AMOUNT.match(amount):
+                return False  # a unit: "5 km."
+        if word in {"др", "пр", "д", "п"} and _END_OF_LIST.search(text, max(start, end - 8), end):
+            return False
+        known = name in rules.words
+        if known or short or name.endswith(_ENDINGS) or _DOTTED.match(word):
+            return not starts or (known and name in rules.titles)
+        return False
 
 
 def split_text(text: str, language: str = "") -> list[tuple[str, str]]:
@@ -51,71 +175,3 @@ def split_text(text: str, language: str = "") -> list[tuple[str, str]]:
             words = sentence.rstrip()
             found.append((words, sentence[len(words) :]))
     return found
-
-
-@cache
-def _sentencex() -> Any:
-    try:
-        import sentencex
-    except ImportError:
-        return None
-    return sentencex
-
-
-def _by_sentencex(line: str, language: str) -> list[str]:
-    try:
-        # White space other than a plain space can make sentencex panic, such as "\u2028X. " in version 1.0.32.
-        found = _sentencex().segment(iso_code(language) or "en", _OTHER_SPACE.sub(" ", line))
-    except BaseException as error:
-        # A panic of the native library is not an Exception, and must not end the server.
-        if type(error).__name__ != "PanicException":
-            raise
-        return [line]
-    sentences, begin = [], 0
-    for sentence in found:
-        sentences.append(line[begin : begin + len(sentence)])
-        begin += len(sentence)
-    return sentences
-
-
-_CLOSING = "\"'”’»›)\\]"
-_FULL_WIDTH_CLOSING = "”’」』）】》"
-_END = re.compile(
-    # The look-behind begins each run of marks once, so that a megabyte of full stops takes linear time.
-    rf"(?<![.!?…])(?P<mark>[.!?…]++)[{_CLOSING}]*+(?=\s)|[。！？｡]+[{_FULL_WIDTH_CLOSING}]*|(?<!\s)(?=\s*\n)"
-)
-_SPACE = re.compile(r"\s*")
-_ABBREVIATION = re.compile(r"(?<!\w)(?:\w|\d+)\.\Z")
-"""A single letter or a number before a full stop: "z. B.", "J. Smith", "3. Mai"."""
-
-
-def split_sentences(text: str) -> list[tuple[str, str]]:
-    """Split a text into sentences, each with the white space after it; all of them joined are the text.
-
-    A sentence ends after . ! ? … before white space, unless a lower-case letter follows, in a text that has others, or
-    a full stop comes after a single letter or a number; after 。！？｡ anywhere; and at the end of a line.
-    Closing quotes and brackets belong to it.
-    """
-    sentences = []
-    start = 0
-    cased = text != text.lower()
-    for found in _END.finditer(text):
-        end = found.end()
-        spacing = _SPACE.match(text, end)
-        after = spacing.end() if spacing else end
-        if end <= start or after <= start or (found["mark"] and _goes_on(text, start, found, after, cased=cased)):
-            continue
-        sentences.append((text[start:end], text[end:after]))
-        start = after
-    if start < len(text):
-        sentences.append((text[start:], ""))
-    return sentences
-
-
-def _goes_on(text: str, start: int, found: re.Match[str], after: int, *, cased: bool) -> bool:
-    if "\n" in text[found.end() : after]:
-        return False
-    if cased and text[after : after + 1].islower():
-        return True
-    before = text[max(start, found.end("mark") - 12) : found.end("mark")]
-    return found["mark"] == "." and _ABBREVIATION.search(before) is not None

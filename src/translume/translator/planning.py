@@ -19,7 +19,7 @@ from translume.decoding.device_search import MIN_SOURCE, doubled
 from translume.errors import DataError, TranslationError, TranslumeError
 from translume.sources import FrameReader, describe, frame_reader
 from translume.text import SpecialIds, Tokenizer
-from translume.text.sentences import split_sentences, split_text
+from translume.text.sentences import split_text
 from translume.translator.constraints import Constraint
 
 
@@ -251,9 +251,6 @@ def plan_lines(lines: Sequence[Line], tokenizer: Tokenizer, reading: Reading) ->
         if not reading.sentences and reading.parts and len(ids[0]) > reading.limit:
             sentences = _sentences(line, reading)
             ids = tokenizer.encode_all([text for text, _ in sentences]) if len(sentences) > 1 else ids
-        if reading.parts and any(len(each) > reading.limit for each in ids):
-            sentences = _shorter(sentences, ids, reading.limit)
-            ids = tokenizer.encode_all([text for text, _ in sentences])
         plans.append(_plan_line(line, sentences, ids, reading))
     return plans
 
@@ -296,17 +293,6 @@ def _sentences(line: Line, reading: Reading) -> list[tuple[str, str]]:
     """The sentences of a line, without white space around it; a single one with it."""
     found = split_text(line.text.strip(), reading.language)
     return found if len(found) > 1 else [(line.text, "")]
-
-
-def _shorter(
-    sentences: Sequence[tuple[str, str]], encoded: Sequence[Sequence[int]], limit: int
-) -> list[tuple[str, str]]:
-    """The sentences, with those that are too long split wherever our own rules see an end, as after "Ok."."""
-    found = []
-    for (text, spacing), ids in zip(sentences, encoded, strict=True):
-        parts = split_sentences(text.strip()) if len(ids) > limit else []
-        found += [*parts[:-1], (parts[-1][0], spacing)] if len(parts) > 1 else [(text, spacing)]
-    return found
 
 
 def _plan_line(
