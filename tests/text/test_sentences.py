@@ -2,13 +2,15 @@
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.text.sentences import sentences_of
+from translume.text.sentences import parts_of, sentences_of
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import sentences as benchmark
@@ -70,9 +72,31 @@ def test_sentence_boundaries(language: str, sentences: list[str]) -> None:
 @pytest.mark.parametrize(
     "part", ["«", "“", "‘a", "„", "‹", "「", "「。", '"(«', "(", "Mr. ", ". ", "\u2028", "A. ", "1. "]
 )
-def test_time_is_linear_in_the_length_of_the_text(part: str) -> None:
+@pytest.mark.parametrize("split", [sentences_of, lambda line: parts_of(line, 300)])
+def test_time_is_linear_in_the_length_of_the_text(part: str, split: Callable[[str], Any]) -> None:
     lines = [(part * LENGTH)[:length] for length in (LENGTH, 4000)]
     begun = time.process_time()
     for line in lines:
-        assert "".join(sentences_of(line)) == line
+        assert "".join(split(line)) == line
     assert time.process_time() - begun < 0.3
+
+
+@given(SIGNS | st.text("ab, กำเ漢", max_size=60), st.integers(1, 20))
+def test_parts_join_to_the_sentence_and_only_words_are_longer(sentence: str, size: int) -> None:
+    parts = parts_of(sentence, size)
+    assert "".join(parts) == sentence
+    assert all(parts)
+
+
+@pytest.mark.parametrize(
+    ("size", "parts"),
+    [
+        (12, ["One, two; ", "three four ", "five"]),
+        (5, ["One, ", "a ", "word"]),
+        (4, ["abcdefg ", "hi"]),
+        (4, ["กากา", "กากา"]),
+        (3, ["กำ", "เกา", "漢字漢", "字"]),
+    ],
+)
+def test_parts_end_at_clauses_then_at_words_then_between_characters(size: int, parts: list[str]) -> None:
+    assert parts_of("".join(parts), size) == parts

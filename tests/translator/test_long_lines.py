@@ -121,6 +121,23 @@ def test_a_sentence_that_is_too_long_raises_after_all_lines_before_it(make: Make
     assert str(caught.value) == ("text: sentence 2 of 2 has 1,200 tokens, expected at most 11" + CUTS)
 
 
+def test_a_sentence_that_is_too_long_is_cut_at_clauses_then_at_words_with_a_warning(make: Make) -> None:
+    translator = make("decoding.strategy=greedy", max_positions=13)
+    found = translator.translate("Ok. abcd, efg hij klm no")
+    parts = [translator.translate(part).text for part in ("Ok. abcd,", "efg hij", "klm no")]
+    assert found.text == " ".join(parts)
+    assert found.warnings == ("split: a sentence had 24 tokens and was translated in 3 parts",)
+    assert len(found.source) == 24
+    words = translator.translate(" ".join(["abc"] * 3000))
+    assert words.warnings == ("split: a sentence had 11,999 tokens and was translated in 1,500 parts",)
+    assert words.text == " ".join([translator.translate("abc abc").text] * 1500)
+
+
+def test_thai_is_cut_between_characters_and_its_parts_are_joined_with_spaces(make: Make) -> None:
+    found = make("decoding.strategy=greedy", max_positions=13).translate("กา" * 15)
+    assert found.warnings == ("split: a sentence had 30 tokens and was translated in 3 parts",)
+
+
 def test_a_truncated_sentence_is_a_warning(make: Make) -> None:
     translator = make("decoding.max_length_action=truncate", max_positions=12)
     found = translator.translate("b" * 25)

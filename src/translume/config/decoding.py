@@ -108,7 +108,8 @@ class DecodingSettings(Settings):
     max_tokens: int = Field(default=4096, ge=1)
     """Maximum source tokens in a batch, padding included."""
     max_length_action: Literal["error", "truncate"] = "error"
-    """What to do with a sentence longer than `max_positions`: stop with an error, or cut it and warn."""
+    """What to do with a sentence longer than `max_positions`: "error" translates it in parts, and is an error for a
+    single word and for other tasks; "truncate" cuts it and warns."""
     samples: int = Field(default=1, ge=1, le=MAX_TARGETS)
     """Number of targets sampled per sentence: "sampling" with, "stochastic" without replacement."""
     seed: int = Field(default=0, ge=0, lt=2**63)

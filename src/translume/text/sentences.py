@@ -1,9 +1,11 @@
-"""Split texts into sentences by rules for 12 languages."""
+"""Split texts into sentences by rules for 12 languages, and sentences that are too long into parts."""
 
 import re
+import unicodedata
 from bisect import bisect
 from typing import Final
 
+from translume.text.segmentation import UNSPACED
 from translume.text.sentence_rules import rules_of
 
 _LINE = re.compile(r"\s*[^\r\n]+[\r\n\s]*|\s+")
@@ -175,3 +177,41 @@ def split_text(text: str, language: str = "") -> list[tuple[str, str]]:
             words = sentence.rstrip()
             found.append((words, sentence[len(words) :]))
     return found
+
+
+_UNSPACED = re.compile(f"[{''.join(f'{chr(low)}-{chr(high)}' for low, high in UNSPACED)}]")
+_CLAUSE = re.compile(r"[,;:.!?…،؛؟–—][\"'”’»›)\]]*+\s++|[、，；：。！？।][”’」』）】》]*+\s*+")
+_SPACES = re.compile(r"\s+")
+_LEADING_VOWELS = frozenset("เแโใไເແໂໃໄ")
+"""Vowels of Thai and Lao that are written before their consonant."""
+
+
+def parts_of(sentence: str, size: int) -> list[str]:
+    """Cut a sentence into parts of at most `size` characters; concatenated they are the sentence.
+
+    It is cut after the last mark in the second half of a part, else after the last space, else between two characters
+    of a script without spaces, such as Thai.  A word of another script stays whole, however long it is.
+    """
+    parts, begin = [], 0
+    while len(sentence) - begin > size:
+        end = _cut(sentence, begin, begin + size)
+        parts.append(sentence[begin:end])
+        begin = end
+    return [*parts, sentence[begin:]] if begin < len(sentence) else parts
+
+
+def _cut(text: str, begin: int, most: int) -> int:
+    """Return where the part of a text ends that begins at a place: at most at `most`, if it can."""
+    for pattern, first in ((_CLAUSE, (begin + most) // 2), (_SPACES, begin)):
+        ends = [each.end() for each in pattern.finditer(text, first, most)]
+        if ends and begin < ends[-1]:
+            return ends[-1]
+    end = most
+    while end > begin and (
+        unicodedata.category(text[end])[0] == "M" or text[end - 1] in _LEADING_VOWELS or text[end] == "ำ"
+    ):
+        end -= 1
+    if end > begin and _UNSPACED.match(text, end - 1) and _UNSPACED.match(text, end):
+        return end
+    after = _SPACES.search(text, most)
+    return after.end() if after else len(text)

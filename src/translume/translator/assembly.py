@@ -19,6 +19,8 @@ from translume.translator.planning import LinePlan, Piece, batches
 from translume.translator.results import TextHypothesis, Translation
 
 _LINE_BREAKS = re.compile(r"[\r\n]+")
+_THAI = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+"""Letters of Thai, Lao, Burmese and Khmer, which write spaces between sentences but not between words."""
 UNSPACED = re.compile("[\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 """Han, Kana and their punctuation."""
 
@@ -127,6 +129,8 @@ def separator_between(before: str, spacing: str, after: str, source: str) -> str
     if not before or not after:
         return spacing
     unspaced = [UNSPACED.match(character) is not None for character in (before[-1], after[0])]
+    if spacing == "" and not any(unspaced) and _THAI.match(source):
+        return " "  # a sentence was cut between two words
     if unspaced == [UNSPACED.match(character) is not None for character in source]:
         return spacing
     if spacing == "" and not any(unspaced):

@@ -19,7 +19,7 @@ from translume.decoding.device_search import MIN_SOURCE, doubled
 from translume.errors import DataError, TranslationError, TranslumeError
 from translume.sources import FrameReader, describe, frame_reader
 from translume.text import SpecialIds, Tokenizer
-from translume.text.sentences import split_text
+from translume.text.sentences import parts_of, split_text
 from translume.translator.constraints import Constraint
 
 
@@ -251,7 +251,11 @@ def plan_lines(lines: Sequence[Line], tokenizer: Tokenizer, reading: Reading) ->
         if not reading.sentences and reading.parts and len(ids[0]) > reading.limit:
             sentences = _sentences(line, reading)
             ids = tokenizer.encode_all([text for text, _ in sentences]) if len(sentences) > 1 else ids
-        plans.append(_plan_line(line, sentences, ids, reading))
+        warnings: list[str] = []
+        if reading.parts and reading.keep == "none" and any(len(each) > reading.limit for each in ids):
+            sentences, warnings = _shorter(sentences, ids, tokenizer, reading.limit)
+            ids = tokenizer.encode_all([text for text, _ in sentences])
+        plans.append(_plan_line(line, sentences, ids, reading, warnings))
     return plans
 
 
@@ -295,10 +299,51 @@ def _sentences(line: Line, reading: Reading) -> list[tuple[str, str]]:
     return found if len(found) > 1 else [(line.text, "")]
 
 
+def _shorter(
+    sentences: Sequence[tuple[str, str]], encoded: Sequence[Sequence[int]], tokenizer: Tokenizer, limit: int
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """The sentences, with parts of those that are too long, and a warning about each of these."""
+    found, warnings = list[tuple[str, str]](), list[str]()
+    for number, ((text, spacing), ids) in enumerate(zip(sentences, encoded, strict=True), start=1):
+        parts = _parts(text.strip(), len(ids), tokenizer, limit) if len(ids) > limit else [text]
+        if len(parts) == 1:
+            found.append((text, spacing))
+            continue
+        words = [part.rstrip() for part in parts]
+        found += [(word, part[len(word) :]) for word, part in zip(words, parts, strict=True)]
+        found[-1] = (found[-1][0], found[-1][1] + spacing)
+        which = f"sentence {number} of {len(sentences)}" if len(sentences) > 1 else "a sentence"
+        warnings.append(f"split: {which} had {len(ids):,} tokens and was translated in {len(parts):,} parts")
+    return found, warnings
+
+
+def _parts(text: str, tokens: int, tokenizer: Tokenizer, limit: int) -> list[str]:
+    """Cut a text of too many tokens into parts that fit, unless they are single words."""
+    if tokens <= limit:
+        return [text]
+    parts = parts_of(text, max(1, int(PART_SHARE * len(text) * limit / tokens)))
+    if len(parts) == 1:
+        return parts
+    encoded = tokenizer.encode_all([part.rstrip() for part in parts])
+    return [
+        shorter
+        for part, ids in zip(parts, encoded, strict=True)
+        for shorter in _parts(part, len(ids), tokenizer, limit)
+    ]
+
+
+PART_SHARE = 0.9
+"""Length of a part in proportion to the limit: some have more tokens for their characters than the whole sentence."""
+
+
 def _plan_line(
-    line: Line, sentences: Sequence[tuple[str, str]], encoded: Sequence[Sequence[int]], reading: Reading
+    line: Line,
+    sentences: Sequence[tuple[str, str]],
+    encoded: Sequence[Sequence[int]],
+    reading: Reading,
+    warnings: list[str],
 ) -> LinePlan:
-    pieces, warnings, limit = [], list[str](), reading.limit
+    pieces, limit = [], reading.limit
     for number, (ids, (text, spacing)) in enumerate(zip(encoded, sentences, strict=True), start=1):
         if len(ids) > limit:
             which = f"sentence {number} of {len(sentences)}" if len(sentences) > 1 else "a sentence"

@@ -63,6 +63,7 @@ export const writes = () => (offers("transcribe") ? "text" : "translation");
 
 const WARNINGS = {
   truncated: (detail) => (detail.includes("target") ? `The ${writes()} was cut off at the length limit.${offers("transcribe") ? "" : " Shorter sentences help."}` : offers("transcribe") ? "The file was cut: its end was not read." : "The text was cut: its end is not translated."),
+  split: () => "A sentence is too long for this model and was translated in parts. Shorter sentences help.",
   repetition: () => `The ${writes()} repeats itself. It is probably wrong.`,
   low_source_use: () => (offers("transcribe") ? "Little or nothing was recognised." : "The translation is much shorter than the text. Something may be missing."),
   placeholder_lost: (detail) => `Something that should be copied unchanged is missing: ${detail}`,
