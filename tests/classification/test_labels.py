@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from translume.errors import DataError, ModelFolderError
 from translume.text import Labels
 
-NAMES = st.lists(st.text("abcdé -", min_size=1).map(str.strip).filter(bool), min_size=2, unique=True)
+NAMES = st.lists(
+    st.text("abcdé -", min_size=1).map(lambda name: " ".join(name.split())).filter(bool), min_size=2, unique=True
+)
 
 
 @given(NAMES, st.sampled_from(["", "|"]))

@@ -95,6 +95,8 @@ def test_findings_in_json_belong_to_the_training_data(settings: Path) -> None:
         "identical sides": 1,
         "pairs also in the validation data": 2,
         "sources also in the validation data": 3,
+        "control or invisible characters": 0,
+        "texts of more than 10,000 characters": 0,
     }
     assert train["findings"]["headers"][0]["line"] == 1
     assert "findings" not in valid
@@ -137,4 +139,39 @@ def test_counts_equal_those_of_sets(
         sum(s == t != "" for s, t in train),
         sum(pair in set(train) for pair in valid),
         sum(source in {s for s, _ in train} for source, _ in valid),
+        0,
+        0,
+    ]
+
+
+HIDDEN = {
+    "NUL": "a\0b",
+    "line separator": "a\u2028b",
+    "carriage return within": "a\rb",
+    "zero-width space": "a\u200bb",
+    "byte order mark": "\ufeffa",
+    "soft hyphen": "a\u00adb",
+    "direction": "a\u202eb",
+    "joiner in Latin": "a\u200db",
+    "escape": "\x1b[31ma",
+}
+
+
+@pytest.mark.parametrize("text", HIDDEN.values(), ids=HIDDEN)
+@pytest.mark.parametrize("side", [0, 1])
+def test_characters_that_cannot_be_seen_are_found_on_both_sides(text: str, side: int) -> None:
+    finder = Finder(DataSettings())
+    for line, shown in enumerate(("می\u200cخواهم", "👩\u200d🚀", "क्\u200dष", "a\tb", text), start=1):
+        finder.look([Pair("x", shown, "f", line) if side else Pair(shown, "x", "f", line)])
+    found = finder.findings()
+    assert found.counts["control or invisible characters"] == 1
+    assert found.examples["control or invisible characters"].line == 5
+
+
+def test_very_long_texts_are_found_and_shown_in_part() -> None:
+    finder = Finder(DataSettings())
+    finder.look([Pair("a" * 10_000, "b", "f", 1), Pair("c", "d" * 20_000, "f", 2)])
+    assert finder.findings().lines() == [
+        "  texts of more than 10,000 characters: 1",
+        f"    f:2: 'c' | '{'d' * 200}'",
     ]

@@ -1,7 +1,7 @@
 """translume data"""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,8 @@ from translume.cli.terminal import ProgressBar, note, print_json, warn
 
 if TYPE_CHECKING:
     from translume.config import Config
-    from translume.data import Pair, TokenizedCorpus
+    from translume.data import TokenizedCorpus
+    from translume.data.findings import Findings
 
 
 _SIDES = {"pairs": (("source", "target"), "sentence"), "documents": (("target",), "document")}
@@ -39,13 +40,11 @@ def check(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
     Also report what may be a mistake although no rule drops it: duplicates, identical sides, training pairs and
     sources that are in the validation data too, and first lines that look like headers.
     """
-    from translume.data.findings import RULES, Finder
+    from translume.data.findings import RULES
 
     settings = _read(config, overrides)
-    finder = Finder(settings.data)
     dropped = [kind for kind, rule in RULES.items() if getattr(settings.data.cleaning, rule)]
-    for split, corpus in _prepared(settings, finder.look):
-        found = finder.findings() if split == "train" else None
+    for split, corpus, found in _prepared(settings, find=True):
         if as_json:
             more = {} if found is None else {"findings": found.to_dict()}
             print_json({"split": split, **corpus.account.to_dict(), **more})
@@ -65,7 +64,7 @@ def check(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
 @set_option
 def stats(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
     """Print the number of pairs, or of documents, and tokens and the lengths of the data a run would read."""
-    for split, corpus in _prepared(_read(config, overrides)):
+    for split, corpus, _ in _prepared(_read(config, overrides)):
         unit, numbers = corpus.account.unit, _numbers(corpus)
         if as_json:
             print_json({"split": split, **numbers})
@@ -131,28 +130,36 @@ def _read(path: Path, overrides: tuple[str, ...]) -> "Config":
     return Config.read(path, overrides)
 
 
-def _prepared(
-    config: "Config", look: "Callable[[list[Pair]], object] | None" = None
-) -> Iterator[tuple[str, "TokenizedCorpus"]]:
-    """Yield both splits as a run would read them, prepared in a temporary folder; `look` gets the training pairs.
+def _prepared(config: "Config", *, find: bool = False) -> Iterator[tuple[str, "TokenizedCorpus", "Findings | None"]]:
+    """Yield both splits as a run would read them, prepared in a temporary folder.
 
-    With `data.streaming`, the training pairs are the first ones of the files.
+    find: whether to yield what may be mistakes in the training pairs, too.  With `data.streaming`, these are the
+    first ones of the files.
     """
     from translume.data import prepare
+    from translume.data.encoding import Encoder
+    from translume.data.findings import Finder
     from translume.data.pairs import origins
     from translume.data.streaming import open_stream
     from translume.training.vocabularies import vocabularies_of
 
     source, target = vocabularies_of(config, lambda sides: note(f"learning the vocabulary of {' and '.join(sides)}"))
     parts, model = (config.data, source, target), config.model
+    reading = Encoder(config.data.task, source, target, "drop", None, paths=bool(config.data.source.reader))
+    finder = Finder(config.data, reading.normalised) if find else None
     limits: dict[str, Any] = {"max_positions": model.max_positions, "language_tags": model.language_tags}
     splits: tuple[Literal["train", "valid"], ...] = ("train", "valid") if origins(config.data, "valid") else ("train",)
     with tempfile.TemporaryDirectory(prefix="translume-") as folder:
         for split in splits:
             if split == "train" and config.data.streaming:
                 note("data.streaming: these are the first pairs of the files")
-                yield split, open_stream(*parts, seed=config.training.seed, **limits, look=look).sample
+                sample = open_stream(
+                    *parts, seed=config.training.seed, **limits, look=finder.look if finder else None
+                ).sample
+                yield split, sample, finder.findings() if finder else None
                 continue
             with ProgressBar("reading and tokenizing", unit="pairs") as bar:
-                own_look = look if split == "train" else None
-                yield split, prepare(*parts, Path(folder), split=split, **limits, progress=bar.update, look=own_look)
+                own = finder if split == "train" else None
+                look = own.look if own else None
+                found = prepare(*parts, Path(folder), split=split, **limits, progress=bar.update, look=look)
+            yield split, found, own.findings() if own else None

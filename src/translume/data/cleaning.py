@@ -1,5 +1,6 @@
 """Cleaning rules, duplicate detection, and the counts of pairs used, held out and dropped."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -25,6 +26,16 @@ REASONS = (
 """Why pairs are dropped, in the order in which rules are applied; a pair counts under the first that matches."""
 
 _SHOWN = 200
+_BLANK = re.compile(
+    r"[\s\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    r"\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]*"
+)
+"""White space, control characters, and what Unicode's Default_Ignorable_Code_Point has no glyph for."""
+
+
+def is_blank(text: str) -> bool:
+    """Return whether nothing of a text can be seen: white space, control and zero-width characters."""
+    return _BLANK.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +259,8 @@ _CODE = {reason: code for code, reason in enumerate(REASONS)}
 class Rules:
     """Checks each pair twice: its texts before tokenization, its lengths after.
 
-    Both checks return a code for each pair [n]: KEPT, or the index of the reason in REASONS. With `settings` None only
+    Both checks return a code for each pair [n]: KEPT, or the index of the reason in REASONS. The first expects the
+    texts as the model reads them (`Encoder.normalised`) if the rules compare texts. With `settings` None only
     the rules for every corpus apply: no empty side, and no side of more than `limit` tokens (None: no limit).
     `missing_target`: the reason under which pairs without a target are counted.  sources: whether there are sources.
     """
@@ -281,8 +293,8 @@ class Rules:
         settings = self._settings
         codes = np.full(len(pairs), KEPT, np.int8)
         if self._sources:
-            _mark(codes, np.array([not pair.source.strip() for pair in pairs], np.bool_), "empty")
-        _mark(codes, np.array([not pair.target.strip() for pair in pairs], np.bool_), self._no_target)
+            _mark(codes, np.array([is_blank(pair.source) for pair in pairs], np.bool_), "empty")
+        _mark(codes, np.array([is_blank(pair.target) for pair in pairs], np.bool_), self._no_target)
         if settings.identical:
             same = [pair.source.strip() == pair.target.strip() for pair in pairs]
             _mark(codes, np.array(same, np.bool_), "identical sides")
@@ -300,6 +312,11 @@ class Rules:
     def duplicates(self) -> bool:
         """Whether duplicates are dropped."""
         return self._settings.duplicates
+
+    @property
+    def compares(self) -> bool:
+        """Whether a rule compares texts with each other."""
+        return self._settings.duplicates or self._settings.identical
 
     def mark_repeated(self, codes: NDArray[np.int8], found: NDArray[np.uint64]) -> None:
         """Change the codes of duplicates.  found: `pair_hashes` of the pairs with the code KEPT."""

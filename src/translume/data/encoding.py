@@ -1,7 +1,7 @@
 """Check the texts of pairs and tokenize them: in this process, or in several."""
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -41,13 +41,22 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """Encodes pairs for a task.  cut, limit: whether and where sources are truncated."""
+    """Encodes pairs for a task.
+
+    cut, limit: whether and where sources are truncated.  paths: whether sources are paths of files with frames.
+    """
 
     task: str
     source: Tokenizer
     target: Tokenizer | Labels
     cut: Cut
     limit: int | None
+    paths: bool = False
+
+    def normalised(self, pairs: Sequence[Pair]) -> list[Pair]:
+        """Return pairs as the model reads them, to be compared: their texts are normalised, paths are not."""
+        source, target = str if self.paths else self.source.normalise, self.target.normalise
+        return [pair._replace(source=source(pair.source), target=target(pair.target)) for pair in pairs]
 
     def encode(self, pairs: list[Pair], positions: list[int] | None = None) -> Encoded:
         """Return the ids of pairs. Raises DataError for an unknown label.
@@ -94,13 +103,14 @@ class TextChecker:
         """Return the codes and ids of pairs. Raises DataError for an unknown label."""
         task = find_task(self.encoder.task)
         rules = Rules(self.cleaning, None, missing_target=task.missing_target, sources=task.reads == "pairs")
-        codes = rules.of_each(pairs)
+        read = self.encoder.normalised(pairs) if self.sampled or rules.compares else pairs
+        codes = rules.of_each(read)
         kept = pairs if (codes == KEPT).all() else [pairs[i] for i in np.flatnonzero(codes == KEPT).tolist()]
         nothing = np.zeros(0, np.uint64)
         return CheckedPairs(
             codes,
-            pair_hashes(kept) if rules.duplicates else nothing,
-            source_hashes(pairs) if self.sampled else nothing,
+            pair_hashes([read[i] for i in np.flatnonzero(codes == KEPT).tolist()]) if rules.duplicates else nothing,
+            source_hashes(read) if self.sampled else nothing,
             self.encoder.encode(kept),
         )
 

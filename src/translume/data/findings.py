@@ -1,13 +1,14 @@
 """Find suspicious training data that no rule drops: repeated pairs, identical sides, overlap, header lines."""
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from translume.config.data import DataSettings
-from translume.data.cleaning import Seen
+from translume.data.cleaning import Seen, is_blank
 from translume.data.held_out import chunks
 from translume.data.pairs import Pair, origins, read_pairs
 from translume.tasks import find_task
@@ -67,12 +68,20 @@ KINDS = (
     "identical sides",
     "pairs also in the validation data",
     "sources also in the validation data",
+    "control or invisible characters",
+    "texts of more than 10,000 characters",
 )
 """What is counted, in the order of the report."""
 
 RULES = {"duplicate pairs": "duplicates", "identical sides": "identical"}
 """The setting in [data.cleaning] that drops such pairs."""
 
+_INVISIBLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
+    r"|(?<![^\x00-\x7f])[\u200c\u200d](?![^\x00-\x7f])"
+)
+"""Control, zero-width and bidirectional characters. Joiners belong to Persian, Indic scripts and emoji."""
+_LONG = 10_000
 _CHUNK = 8192
 _SHOWN = 200
 
@@ -108,8 +117,11 @@ class Finder:
     Pairs are compared by 64-bit hashes. Among 200 million different pairs, P(no two have the same hash) = 0.999.
     """
 
-    def __init__(self, settings: DataSettings) -> None:
-        self._settings = settings
+    def __init__(
+        self, settings: DataSettings, normalised: Callable[[Sequence[Pair]], Sequence[Pair]] = lambda pairs: pairs
+    ) -> None:
+        """normalised: returns pairs as the model reads them, which are compared."""
+        self._normalised = normalised
         codes = {settings.source_language, settings.target_language} - {""}
         codes |= {code for each in settings.corpus for code in (each.source_language, each.target_language)}
         self._header_words = HEADER_WORDS | {code.lower() for code in codes}
@@ -118,9 +130,11 @@ class Finder:
         self._examples: dict[str, Pair] = {}
         self._headers: list[Pair] = []
         self._valid = [np.zeros(0, np.uint64), np.zeros(0, np.uint64)]
-        reads_sources = find_task(settings.task).reads == "pairs"  # all documents have the same, empty source
+        self._reads_sources = reads_sources = (
+            find_task(settings.task).reads == "pairs"
+        )  # all documents have the same, empty source
         if origins(settings, "valid"):
-            for pairs in chunks(read_pairs(settings, "valid"), _CHUNK):
+            for pairs in map(normalised, chunks(read_pairs(settings, "valid"), _CHUNK)):
                 found_by_side = (_hashes(pairs), _source_hashes(pairs)) if reads_sources else (_hashes(pairs),)
                 for side, found in enumerate(found_by_side):
                     self._valid[side] = np.concatenate([self._valid[side], found])
@@ -129,13 +143,19 @@ class Finder:
 
     def look(self, pairs: Sequence[Pair]) -> None:
         """Check the next pairs."""
-        hashes = _hashes(pairs)
+        read = self._normalised(pairs)
+        hashes = _hashes(read)
         self._note("duplicate pairs", self._seen.add(hashes), pairs)
-        same = [pair.source.strip() == pair.target.strip() != "" for pair in pairs]
+        same = [pair.source.strip() == pair.target.strip() and not is_blank(pair.source) for pair in read]
         self._note("identical sides", np.array(same, np.bool_), pairs)
-        for side, kind in enumerate(KINDS[2:]):
+        hidden = [_INVISIBLE.search(f"{pair.source}\n{pair.target}") is not None for pair in pairs]
+        self._note("control or invisible characters", np.array(hidden, np.bool_), pairs)
+        if self._reads_sources:
+            long = [max(len(pair.source), len(pair.target)) > _LONG for pair in pairs]
+            self._note("texts of more than 10,000 characters", np.array(long, np.bool_), pairs)
+        for side, kind in enumerate(KINDS[2:4]):
             if len(self._sorted[side]):
-                found = hashes if side == 0 else _source_hashes(pairs)
+                found = hashes if side == 0 else _source_hashes(read)
                 place = np.minimum(np.searchsorted(self._sorted[side], found), len(self._sorted[side]) - 1)
                 hit = self._sorted[side][place] == found
                 self._met[side][place[hit]] = True
@@ -147,7 +167,7 @@ class Finder:
     def findings(self) -> Findings:
         """Return what was found. Overlap counts the validation pairs, or their sources, that training pairs repeat."""
         counts = dict(self._counts)
-        for side, kind in enumerate(KINDS[2:]):
+        for side, kind in enumerate(KINDS[2:4]):
             met = self._sorted[side][self._met[side]]
             counts[kind] = int(np.isin(self._valid[side], met).sum())
         return Findings(counts=counts, examples=dict(self._examples), headers=tuple(self._headers))

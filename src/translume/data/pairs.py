@@ -25,13 +25,14 @@ class Pair(NamedTuple):
     """A source and its target. `file` and `line` (from 1) say where the source was read.
 
     A document of a language model is a target with an empty source. A tuple, because corpora have millions of them and
-    a frozen dataclass takes several times as long to create.
+    a frozen dataclass takes several times as long to create. target_file: where the target was read; empty: `file`.
     """
 
     source: str
     target: str
     file: str
     line: int
+    target_file: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +272,7 @@ def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:
             more = 1 + sum(1 for _ in (targets if source is None else sources))
             counts = (line - 1, line - 1 + more) if source is None else (line - 1 + more, line - 1)
             raise DataError(unequal_lengths(source_file, target_file, counts))
-        yield Pair(source, target, source_file, line)
+        yield Pair(source, target, source_file, line, target_file)
     if not line:
         raise DataError(_empty_file(source_file))
 

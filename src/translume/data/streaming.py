@@ -200,7 +200,8 @@ class ShareReader:
         parts: list[tuple[NDArray[np.int32], ...]] = []
         for number, pairs in found:
             ledger.read += len(pairs)
-            kept = ledger.keep(pairs, rules.of_texts(pairs))
+            codes = rules.of_texts(self.encoder.normalised(pairs) if rules.compares else pairs)
+            kept = ledger.keep(pairs, codes)
             encoded = self.encoder.encode(kept)
             codes = rules.of_lengths(encoded.source_lengths, encoded.target_lengths)
             ledger.truncated += int((encoded.cut & (codes == KEPT)).sum())

@@ -156,7 +156,7 @@ class Builder:
     ) -> None:
         self._look, self._reader = look, reader
         self._places, self._processes = places, processes
-        self._encoder = Encoder(task.name, *tokenizers, cut, limit)
+        self._encoder = Encoder(task.name, *tokenizers, cut, limit, paths=reader is not None)
         self._checker = TextChecker(self._encoder, rules, hold_out)
         self._rules = Rules(
             rules,
@@ -269,7 +269,7 @@ class Builder:
         """Repeat what must be remembered of pairs that an interrupted call wrote."""
         if self._look:
             self._look(pairs)
-        self._rules.of_texts(pairs)
+        self._rules.of_texts(self._encoder.normalised(pairs))
 
     def _saved(self, last: _Chunk, writer: Writer) -> Progress:
         """Return the progress after a chunk, once everything that was written is on the disk."""
@@ -294,7 +294,7 @@ class Builder:
                 self._rules.mark_repeated(codes, checked.pairs)
             kept, rows = self._ledger.keep(chunk.pairs, codes), np.flatnonzero(codes[texts] == KEPT)
         else:
-            codes = self._rules.of_texts(chunk.pairs)
+            codes = self._rules.of_texts(self._encoder.normalised(chunk.pairs))
             if self._sample:
                 found = source_hashes(chunk.pairs)
             kept, frames = self._read_frames(self._ledger.keep(chunk.pairs, codes))
@@ -524,4 +524,4 @@ def encode_documents(tokenizer: Tokenizer, pairs: list[Pair]) -> list[list[int]]
 
 def encode_labels(labels: Labels, pairs: list[Pair]) -> list[list[int]]:
     """Return the ids of the labels of each text. Raises DataError, naming the line, for an unknown label."""
-    return [labels.encode(pair.target, f"{pair.file}:{pair.line}") for pair in pairs]
+    return [labels.encode(pair.target, f"{pair.target_file or pair.file}:{pair.line}") for pair in pairs]

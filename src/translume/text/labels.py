@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,11 +61,15 @@ class Labels:
 
     @cached_property
     def _ids(self) -> dict[str, int]:
-        return {name: id_ for id_, name in enumerate(self.names)}
+        return {_normalised(name): id_ for id_, name in enumerate(self.names)}
 
     def _hint(self, name: str) -> str:
         hint = nearest(name, self.names)
         return hint if "did you mean" in hint or len(self) <= _MAX_LISTED else f"; it has {len(self):,} others"
+
+    def normalise(self, text: str) -> str:
+        """Return the names in a text in a form of which there is one for each set of labels."""
+        return self.separator.join(sorted(set(_parts(text, self.separator))))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the names as written in a file."""
@@ -103,4 +108,9 @@ class Labels:
 
 def _parts(text: str, separator: str) -> list[str]:
     parts = text.split(separator) if separator else [text]
-    return [part.strip() for part in parts if part.strip()]
+    return [name for name in map(_normalised, parts) if name]
+
+
+def _normalised(name: str) -> str:
+    """Return a name in NFC with single spaces, as the same name may be typed differently."""
+    return " ".join(unicodedata.normalize("NFC", name).split())
