@@ -1,7 +1,9 @@
 """Lines: only \\n and \\r\\n end them, bytes are decoded strictly, errors name the place."""
 
+import bz2
 import gzip
 import io
+import lzma
 import re
 import sys
 
@@ -15,7 +17,13 @@ from translume.data import lines as room
 from translume.errors import DataError
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\n\r\ufeff"), max_size=12)
-PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
+PACKED = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
 
 
 def one_line(error: pytest.ExceptionInfo[DataError]) -> str:
@@ -98,8 +106,10 @@ def test_all_lines_before_a_broken_one_are_read(tmp_path, lines, end, mark):
             "{path}: not text: a zip archive, as spreadsheets and office documents are; save the table as CSV in UTF-8",
         ),
         ("a.txt", gzip.compress(b"a\n", mtime=0), "{path}: not text: compressed with gzip; rename it to end in .gz"),
+        ("a.txt", bz2.compress(b"a\n"), "{path}: not text: compressed with bzip2; rename it to end in .bz2"),
+        ("a.txt", lzma.compress(b"a\n"), "{path}: not text: compressed with xz; rename it to end in .xz"),
     ],
-    ids=["cp1252", "gzip of cp1252", "utf-16", "two encodings", "zip", "gzip without a suffix"],
+    ids=["cp1252", "gzip of cp1252", "utf-16", "two encodings", "zip", "gzip", "bzip2", "xz"],
 )
 def test_a_file_in_another_encoding_is_refused_with_the_command_that_converts_it(write, name, content, message):
     path = write(name, content)
@@ -122,7 +132,7 @@ def test_missing_files_and_folders_are_one_line_errors(tmp_path):
         list(read_lines(tmp_path))
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("suffix", list(PACKED)[1:])
 def test_truncated_archive_is_an_error(write, suffix):
     whole = PACKED[suffix]("".join(f"line {i}\n" for i in range(5000)).encode())
     path = write(f"a{suffix}", whole[: len(whole) // 2])
@@ -130,7 +140,7 @@ def test_truncated_archive_is_an_error(write, suffix):
         list(read_lines(path))
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("suffix", list(PACKED)[1:])
 def test_invalid_archive_is_an_error(write, suffix):
     path = write(f"a{suffix}", "plain text under the wrong name\n")
     with pytest.raises(DataError, match=f"^{re.escape(path)}: damaged compression: "):
@@ -138,7 +148,7 @@ def test_invalid_archive_is_an_error(write, suffix):
 
 
 def test_concatenated_archives_are_read_as_one_file(write):
-    for suffix in (".gz", ".zst"):
+    for suffix in list(PACKED)[1:]:
         path = write(f"a{suffix}", PACKED[suffix](b"one\n") + PACKED[suffix](b"two\n"))
         assert list(read_lines(path)) == ["one", "two"]
 
@@ -160,3 +170,31 @@ def test_messages_name_standard_input(monkeypatch):
         "standard input:2: not UTF-8 (byte 0xff at column 3); if it is Windows-1252, convert it: "
         "iconv -f WINDOWS-1252 -t UTF-8"
     )
+
+
+OLD = "{path}: lines end with a carriage return only, expected \\n or \\r\\n; convert it: "
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "convert"),
+    [
+        ("a.en", b"one\rtwo\rthree\r", "tr '\\r' '\\n' < {path} > {home}/a.lines.en"),
+        ("a.csv", b"\xef\xbb\xbfone;two\rthree;four", "tr '\\r' '\\n' < {path} > {home}/a.lines.csv"),
+        ("a.en.gz", gzip.compress(b"one\rtwo", mtime=0), "zcat {path} | tr '\\r' '\\n' > {home}/a.lines.en"),
+        ("a.xz", lzma.compress(b"a\r" * 3_000_000), "xzcat {path} | tr '\\r' '\\n' > {home}/a.lines"),
+    ],
+)
+def test_a_file_of_an_old_mac_is_named_with_the_command_that_converts_it(write, name, content, convert):
+    path = write(name, content)
+    for reads in (count_lines, lambda file: list(read_lines(file))):
+        with pytest.raises(DataError) as error:
+            reads(path)
+        assert one_line(error) == (OLD + convert).format(path=path, home=path.rpartition("/")[0])
+
+
+@pytest.mark.parametrize("text", ["one\r", "one\r\r", "\r", "a\rb\n", "a\r\nb\rc\r\n", ""])
+def test_carriage_returns_in_other_places_are_no_line_ends(write, text):
+    path = write("a.en", text.encode())
+    expected = [line.removesuffix("\r") for line in text.split("\n")]
+    assert list(read_lines(path)) == (expected[:-1] if text.endswith("\n") or not text else expected)
+    assert count_lines(path) == len(list(read_lines(path)))

@@ -1,14 +1,15 @@
 """Pairs are read in order and lazily from every format; malformed lines are one-line errors with their place."""
 
 import json
+import os
 from itertools import islice
 
 import pytest
 
 from translume.config import Config
 from translume.config.data import CleaningSettings, DataSettings
-from translume.data import read_pairs
-from translume.data.pairs import origins
+from translume.data import prepare, read_pairs
+from translume.data.pairs import expand_pairs, origins, refuse_pipes
 from translume.errors import DataError, SettingsError
 
 
@@ -235,3 +236,74 @@ def test_patterns_are_found_in_a_folder_whose_name_has_brackets(tmp_path):
     (folder / "a.tsv").write_text("x\ty\n")
     (folder / "c.toml").write_text('[data]\ntrain = ["*.tsv"]\n')
     assert [pair.source for pair in read_pairs(Config.read(folder / "c.toml").data, "train")] == ["x"]
+
+
+NAMES = {  # names of the sources and of the targets: the number of the first pair that does not correspond, or None
+    "numbers": ("f1.en f2.en f10.en", "f1.de f2.de f10.de", None),
+    "languages before": ("en-1.gz en-2.gz", "de-1.gz de-2.gz", None),
+    "folders": ("en/a.txt en/b.txt", "de/a.txt de/b.txt", None),
+    "zeros": ("p01.en p02.en", "p1.de p2.de", None),
+    "both languages in each name": ("wmt.en-de.1.en wmt.en-de.2.en", "wmt.en-de.1.de wmt.en-de.2.de", None),
+    "words": ("src_anna.txt src_bert.txt", "tgt_anna.txt tgt_bert.txt", None),
+    "one pair": ("dog.en", "hund.de", None),
+    "one is renamed": (
+        "f1.en f2.en f3.en f4.en",
+        "a3.de f1.de f2.de f4.de",
+        0,
+    ),
+    "one is missing on each side": ("f1.en f2.en f4.en", "f1.de f2.de f3.de", 2),
+    "another order": ("f1.en f10.en f2.en", "f10_de f1_de f2_de", 0),
+    "nothing in common": ("dog.en cat.en", "hund.de katze.de", 0),
+}
+
+
+@pytest.mark.parametrize(("sources", "targets", "wrong"), NAMES.values(), ids=NAMES)
+def test_files_of_two_patterns_are_paired_only_if_their_names_correspond(tmp_path, sources, targets, wrong):
+    for side, names in (("s", sources), ("t", targets)):
+        for name in names.split():
+            (tmp_path / side / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / side / name).write_text("x\n")
+    patterns = [f"{tmp_path}/s/**", f"{tmp_path}/t/**"]
+    if wrong is None:
+        assert [len(files) for files in expand_pairs(*patterns, "a", "b")] == [len(sources.split())] * 2
+        return
+    with pytest.raises(SettingsError) as error:
+        expand_pairs(*patterns, "data.train_source", "data.train_target")
+    first, second = (
+        f"{tmp_path}/{side}/{sorted(names.split())[wrong]}" for side, names in (("s", sources), ("t", targets))
+    )
+    assert str(error.value) == (
+        f"data.train_source: {patterns[0]} and {patterns[1]}: {first} would be paired with {second}, whose name does "
+        "not correspond; expected names that differ in the language only, or a list of the files"
+    )
+
+
+@pytest.mark.parametrize("task", ["sequence", "language_model"])
+def test_an_empty_file_among_others_is_no_error_and_is_named(write, by_bytes, tmp_path, task):
+    files = [write(f"p{number}.tsv", ["a\tb"] * 3 if number != 1 else "") for number in range(3)]
+    data = DataSettings(train=(f"{tmp_path}/p*.tsv",), valid=(files[0],), task=task)
+    found = prepare(data, by_bytes, by_bytes, tmp_path / "cache", split="train")
+    assert (found.account.read, found.first) == (6, (0, 3, 3, 6))
+    assert found.without_pairs == f"1 of 3 files without usable pairs: {files[1]}"
+    assert len(list(read_pairs(data, "train"))) == 6
+
+
+def test_files_that_are_all_empty_are_an_error(write, by_bytes, tmp_path):
+    a, b = write("a.tsv", ""), write("b.tsv", "")
+    data = DataSettings(train=(a, b))
+    assert fault(data) == f"{a}: empty file, like all 2 of them; expected one sentence a line"
+    with pytest.raises(DataError, match=r"^data: all 2 files are empty, expected one sentence a line$"):
+        prepare(data, by_bytes, by_bytes, tmp_path / "cache", split="train")
+
+
+@pytest.mark.parametrize("name", ["train_source", "train_target", "valid_source", "valid_target"])
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_pipe_is_refused_before_it_is_opened(corpus_files, tmp_path, name, kind):
+    pipe = str(tmp_path / "pipe") if kind == "fifo" else "/dev/zero"
+    if kind == "fifo":
+        os.mkfifo(pipe)
+    with pytest.raises(DataError) as error:
+        refuse_pipes(corpus_files([("a", "b")], **{name: (pipe,)}))
+    assert str(error.value) == (
+        f"{pipe}: a pipe or device, which can be read only once; expected a file: write it to one first"
+    )

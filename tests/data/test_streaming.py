@@ -182,7 +182,6 @@ def broken(write: Write) -> Callable[[str, str], DataSettings]:
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        ("", "", "a.en: empty file, expected one sentence a line"),
         ("x\n" * 5, "x\n" * 3, "a.en has 5 lines but {folder}/a.de has 3; expected as many in both"),
         (b"x\n" * 4 + b"\xff\n", "x\n" * 5, "a.en:5: not UTF-8 (byte 0xff at column 1); if it is Windows-1252"),
     ],

@@ -13,12 +13,12 @@ from typing import Any
 from translume.checkpoint.folder import FORMAT, Manifest, committed, newer_format, read_committed
 from translume.config import Config
 from translume.config.decoding import names_file
+from translume.data.lines import COMPRESSED
 from translume.errors import DataError, ModelFolderError, SettingsError
 
 CONFIG = "config.toml"
 DECODING_FILES = "decoding/"
 """Prefix of the names of copies of the files that [decoding] names."""
-_COMPRESSED = (".gz", ".zst")
 
 Tables = dict[str, Any]
 
@@ -81,7 +81,7 @@ def copy_decoding_files(config: Config) -> tuple[Config, dict[str, bytes]]:
 
     def taken(path: str, setting: str, stem: str) -> str:
         packed = PurePosixPath(path).suffix
-        name = DECODING_FILES + (PurePosixPath(stem).stem + packed if packed in _COMPRESSED else stem)
+        name = DECODING_FILES + (PurePosixPath(stem).stem + packed if packed in COMPRESSED else stem)
         try:
             files[name] = Path(path).read_bytes()
         except OSError as error:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Lines = Iterator[tuple["Line", int]]
 """Lines with their sizes, for `windows`."""
-COMPRESSED = (".gz", ".zst")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,14 +145,15 @@ def outputs_of(sources: Sequence[str], folder: Path, ending: str = "") -> list[P
     .txt after that of a table. Raises SettingsError for an output that is an input, DataError for two inputs of the
     same name.
     """
+    from translume.data.lines import without_compression
     from translume.data.tables import KINDS, suffix_of
 
     outputs: dict[Path, str] = {}
     for source in sources:
         name = Path(source).name
-        compression = next((each for each in COMPRESSED if name.endswith(each)), "")
+        plain = without_compression(name)
         added = ending or (".txt" if suffix_of(name) in KINDS else "")
-        output = folder / f"{name.removesuffix(compression)}{added}{compression}"
+        output = folder / f"{plain}{added}{name.removeprefix(plain)}"
         if output.resolve() == Path(source).resolve():
             raise SettingsError(f"--output: {output} would replace an input; expected another folder")
         if output in outputs:
@@ -203,7 +203,7 @@ def pair_files(files: FileOptions, config: "Config", ending: str) -> list[InputF
     """
     from translume.config import DataSettings
     from translume.data.evaluation_files import settings_for_files
-    from translume.data.pairs import expand_pattern, origins
+    from translume.data.pairs import expand_pairs, expand_pattern, origins
     from translume.translator.planning import FRAMES_CHARACTERS, Line
 
     columns = _two_columns(files)
@@ -212,14 +212,10 @@ def pair_files(files: FileOptions, config: "Config", ending: str) -> list[InputF
         raise SettingsError(f"--input: {given}; expected as many of each")
     pairs: dict[str, str] = {}
     for number, pattern in enumerate(files.inputs):
-        sources = targets = expand_pattern(pattern, "--input")
         if files.targets:
-            targets = expand_pattern(files.targets[number], "--targets")
-            if len(sources) != len(targets):
-                raise SettingsError(
-                    f"--input: {pattern} stands for {len(sources)} files, but {files.targets[number]} for "
-                    f"{len(targets)}; expected as many of each"
-                )
+            sources, targets = expand_pairs(pattern, files.targets[number], "--input", "--targets")
+        else:
+            sources = targets = expand_pattern(pattern, "--input")
         pairs.update(zip(sources, targets, strict=True))
 
     def origin_of(source: str) -> Any:

@@ -50,6 +50,8 @@ def check(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
             print_json({"split": split, **corpus.account.to_dict(), **more})
         else:
             click.echo(f"{split}: {corpus.account.summary(examples=True)}")
+            if corpus.without_pairs:
+                click.echo(f"  {corpus.without_pairs}")
             for line in [] if found is None else found.lines(dropped):
                 click.echo(line)
 
@@ -139,10 +141,11 @@ def _prepared(config: "Config", *, find: bool = False) -> Iterator[tuple[str, "T
     from translume.data import prepare
     from translume.data.encoding import Encoder
     from translume.data.findings import Finder
-    from translume.data.pairs import origins
+    from translume.data.pairs import origins, refuse_pipes
     from translume.data.streaming import open_stream
     from translume.training.vocabularies import vocabularies_of
 
+    refuse_pipes(config.data)
     source, target = vocabularies_of(config, lambda sides: note(f"learning the vocabulary of {' and '.join(sides)}"))
     parts, model = (config.data, source, target), config.model
     reading = Encoder(config.data.task, source, target, "drop", None, paths=bool(config.data.source.reader))

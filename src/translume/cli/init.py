@@ -112,12 +112,15 @@ def command(
     """
     from translume.checkpoint import read_config
     from translume.data.lines import STANDARD_INPUT
+    from translume.data.pairs import refuse_pipe
     from translume.experiments.survey import is_text, parse_columns
     from translume.tasks import find_task, task_of
 
     if STANDARD_INPUT in map(str, (train_source, train_target, valid_source, valid_target, valid)):
         raise DataError("init: found standard input, expected files, since settings name them")
-    for file in (train_source, train_target, *chain.from_iterable(corpora)):
+    for file in (train_source, train_target, valid_source, valid_target, valid, *chain.from_iterable(corpora)):
+        if file is not None:
+            refuse_pipe(file)
         if file is not None and file.suffix in SETTINGS_SUFFIXES:
             hint = "" if file.suffix == ".toml" else "; docs/from_marian.md lists the settings of Marian"
             raise DataError(f"init: found {file}, a file of settings, expected training data{hint}")
@@ -287,9 +290,11 @@ def _beside(training: Path, name: str) -> Path | None:
     """Return the file whose name has `name` instead of "train"; first of the same compression, if any."""
     if "train" not in training.name:
         return None
-    plain = training.name.removesuffix(".gz").removesuffix(".zst")
-    files = (training.with_name(file.replace("train", name, 1)) for file in
-             (training.name, plain, f"{plain}.gz", f"{plain}.zst"))  # fmt: skip
+    from translume.data.lines import COMPRESSED, without_compression
+
+    plain = without_compression(training.name)
+    names = (training.name, plain, *(f"{plain}{suffix}" for suffix in COMPRESSED))
+    files = (training.with_name(file.replace("train", name, 1)) for file in names)
     return next((file for file in files if file.exists()), None)
 
 

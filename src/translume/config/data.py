@@ -68,7 +68,7 @@ class CorpusSettings(Settings):
 class DataSettings(Settings):
     """[data]: pairs, labelled texts or documents.
 
-    Paths are relative to the TOML file; .gz and .zst files are decompressed.
+    Paths are relative to the TOML file; .gz, .zst, .bz2 and .xz files are decompressed.
     """
 
     table: ClassVar[str] = "data"

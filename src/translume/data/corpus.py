@@ -75,6 +75,13 @@ class TokenizedCorpus:
         return self.pairs
 
     @property
+    def without_pairs(self) -> str:
+        """A line that names the first file of which no pair is used, and how many there are; empty if there is none."""
+        counts = zip(self.origins, pairwise(self.first), strict=False)
+        files = [origin.file for origin, (begin, end) in counts if begin == end]
+        return f"{len(files):,} of {len(self.origins):,} files without usable pairs: {files[0]}" if files else ""
+
+    @property
     def weights(self) -> tuple[float, ...]:
         """Number of times that the pairs of each origin are read in an epoch."""
         weights = [origin.weight for origin in self.origins]

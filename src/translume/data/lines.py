@@ -1,13 +1,15 @@
-"""Read lines of text files: plain, .gz and .zst; strict UTF-8; lines end with \\n or \\r\\n and nothing else."""
+"""Read lines of text files, also compressed ones; strict UTF-8; lines end with \\n or \\r\\n and nothing else."""
 
+import bz2
 import errno
 import gzip
+import lzma
 import shlex
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Final
 
 import zstandard
 
@@ -15,11 +17,15 @@ from translume.data.addresses import opened
 from translume.errors import DataError
 
 _BLOCK = 1 << 20
+COMPRESSED = {".gz": "zcat", ".zst": "zstdcat", ".bz2": "bzcat", ".xz": "xzcat"}
+"""Suffixes of compressed files, each with the command that unpacks them."""
 
 _SIGNATURES = {
     b"PK\x03\x04": "a zip archive, as spreadsheets and office documents are; save the table as CSV in UTF-8",
     b"\xd0\xcf\x11\xe0": "an old office document; save the table as CSV in UTF-8",
     b"\x1f\x8b": "compressed with gzip; rename it to end in .gz",
+    b"BZh": "compressed with bzip2; rename it to end in .bz2",
+    b"\xfd7zXZ\x00": "compressed with xz; rename it to end in .xz",
     b"PAR1": "a Parquet table, which data.train and --column read if it is named .parquet",
     b"\x28\xb5\x2f\xfd": "compressed with zstd; rename it to end in .zst",
 }
@@ -28,6 +34,7 @@ _SIGNATURES = {
 _ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 """How text files in other encodings begin, and the name of the encoding for iconv."""
 
+_TRANSLATE = r"tr '\r' '\n' <"
 STANDARD_INPUT = "-"
 """The file name that stands for standard input."""
 
@@ -35,6 +42,12 @@ STANDARD_INPUT = "-"
 def display_name(path: Path | str) -> str:
     """Return the name of a file for messages."""
     return "standard input" if str(path) == STANDARD_INPUT else str(path)
+
+
+def without_compression(name: str) -> str:
+    """Return the name of a file without the suffix of a compression."""
+    suffix = Path(name).suffix
+    return name.removesuffix(suffix) if suffix in COMPRESSED else name
 
 
 def refuse_one_input(first: Path | str, second: Path | str) -> None:
@@ -61,6 +74,8 @@ def read_lines(path: Path | str) -> Iterator[str]:
         if first:
             text, first = text.removeprefix("\ufeff"), False
         lines = text.removesuffix("\n").split("\n") if text or broken is None else []
+        if number == 1:
+            _refuse_old_ends(path, "\n" in text, "\r" in text.rstrip("\r"))
         number += len(lines)
         if "\r" in text:
             yield from (line.removesuffix("\r") for line in lines)
@@ -72,11 +87,22 @@ def read_lines(path: Path | str) -> Iterator[str]:
 
 def count_lines(path: Path | str) -> int:
     """Return the number of lines that `read_lines` yields, without decoding them."""
-    count, last = 0, b"\n"
+    count, last, old = 0, b"\n", False
     for block in read_blocks(path):
         count += block.count(b"\n")
         last = block[-1:]
+        old = old or b"\r" in block.rstrip(b"\r")
+    _refuse_old_ends(path, count > 0, old)
     return count + (last != b"\n")
+
+
+def _refuse_old_ends(path: Path | str, ends: bool, returns: bool) -> None:
+    """Raise DataError for a file whose only line ends are carriage returns: it would be one line."""
+    if returns and not ends:
+        raise DataError(
+            f"{display_name(path)}: lines end with a carriage return only, expected \\n or \\r\\n; "
+            f"convert it: {_conversion(path, _TRANSLATE, 'lines')}"
+        )
 
 
 def read_blocks(path: Path | str) -> Iterator[bytes]:
@@ -88,8 +114,8 @@ def read_blocks(path: Path | str) -> Iterator[bytes]:
     try:
         if name == STANDARD_INPUT:
             yield from _arriving(sys.stdin.buffer)
-        elif name.endswith(".gz"):
-            with opened(name) as raw, gzip.open(raw, "rb") as file:
+        elif (suffix := Path(name).suffix) in _OPENERS:
+            with opened(name) as raw, _OPENERS[suffix](raw) as file:
                 while block := file.read(_BLOCK):
                     yield block
         else:
@@ -97,7 +123,7 @@ def read_blocks(path: Path | str) -> Iterator[bytes]:
                 yield from _decompressed(file) if name.endswith(".zst") else _arriving(file)
     except OSError as error:
         raise DataError(unreadable(path, error)) from None
-    except (EOFError, zlib.error, zstandard.ZstdError) as error:
+    except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         raise DataError(f"{display_name(path)}: damaged compression: {error}") from None
 
 
@@ -107,11 +133,18 @@ def unreadable(path: Path | str, error: OSError) -> str:
         return f"{path}: no such file"
     if isinstance(error, IsADirectoryError):
         return f"{path}: is a folder, expected a file"
-    if isinstance(error, gzip.BadGzipFile):
+    if isinstance(error, gzip.BadGzipFile) or (error.errno is None and str(path).endswith(".bz2")):
         return f"{path}: damaged compression: {error}"
     if str(path) == STANDARD_INPUT and error.errno == errno.EBADF:
         return f"{display_name(path)}: is closed"
     return f"{display_name(path)}: cannot be read: {error.strerror or error}"
+
+
+_OPENERS: Final[dict[str, Callable[[Any], Any]]] = {
+    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+}
 
 
 def _arriving(file: BinaryIO) -> Iterator[bytes]:
@@ -164,21 +197,23 @@ def _not_utf8(path: Path | str, block: bytes, error: UnicodeDecodeError, number:
     place = f"{display_name(path)}:{line}: not UTF-8 (byte {block[error.start]:#04x} at column {column})"
     encoding = _ENCODINGS.get(block[:2]) if number == 1 else None
     if encoding is not None:
-        return f"{place} but {encoding}; convert it: {_conversion(path, encoding)}"
+        return f"{place} but {encoding}; convert it: {_conversion(path, _iconv(encoding))}"
     if before.isascii() and error.reason != "unexpected end of data":  # valid UTF-8 before: a damaged file, rather
-        return f"{place}; if it is Windows-1252, convert it: {_conversion(path, 'WINDOWS-1252')}"
+        return f"{place}; if it is Windows-1252, convert it: {_conversion(path, _iconv('WINDOWS-1252'))}"
     return place
 
 
-def _conversion(path: Path | str, encoding: str) -> str:
-    """Return a command that writes the file in UTF-8 under another name with the same ending."""
-    convert = f"iconv -f {encoding} -t UTF-8"
-    unpacked = {".gz": "zcat", ".zst": "zstdcat"}
-    file = Path(path)
+def _iconv(encoding: str) -> str:
+    return f"iconv -f {encoding} -t UTF-8"
+
+
+def _conversion(path: Path | str, convert: str, name: str = "utf-8") -> str:
+    """Return a command that writes the converted file under another name with the same ending."""
+    file, piped = Path(path), convert.removesuffix(" <")
     if str(path) == STANDARD_INPUT:
-        return convert
-    unpack = unpacked.get(file.suffix)
+        return piped
+    unpack = COMPRESSED.get(file.suffix)
     plain = file.with_suffix("") if unpack else file
-    new = shlex.quote(str(plain.with_name(f"{plain.stem}.utf-8{plain.suffix}")))
+    new = shlex.quote(str(plain.with_name(f"{plain.stem}.{name}{plain.suffix}")))
     old = shlex.quote(str(file))
-    return f"{unpack} {old} | {convert} > {new}" if unpack else f"{convert} {old} > {new}"
+    return f"{unpack} {old} | {piped} > {new}" if unpack else f"{convert} {old} > {new}"

@@ -1,5 +1,7 @@
 """Read pairs or documents lazily from the files in [data]: two parallel files, a table, or text."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from glob import glob, has_magic
@@ -52,6 +54,8 @@ class Origin:
     direction: Direction = NO_DIRECTION
     paths: bool = False
     """Whether the sources are paths of files, relative to the folder of `file`."""
+    may_be_empty: bool = False
+    """Whether a file without pairs is no error: one of several."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -67,10 +71,13 @@ class Origin:
 
     def read(self) -> Iterator[Pair]:
         """Yield the pairs. Raises DataError for an empty file and for files of unequal length."""
-        if self.paths:
-            folder = Path(self.file).parent
-            return (each._replace(source=each.source and str(folder / each.source)) for each in self._pairs())
-        return self._pairs()
+        folder, empty = Path(self.file).parent, True
+        for pair in self._pairs():
+            empty = False
+            yield pair._replace(source=pair.source and str(folder / pair.source)) if self.paths else pair
+        if empty and not self.may_be_empty:
+            expected = "text" if self.documents else "one sentence a line"
+            raise DataError(f"{self.file}: empty file, expected {expected}")
 
     @property
     def _tabled(self) -> bool:
@@ -98,8 +105,14 @@ def read_pairs(settings: DataSettings, split: Split) -> Iterator[Pair]:
 
     Raises DataError for a missing or empty file, for parallel files of unequal length and for lines that are not pairs.
     """
-    for origin in origins(settings, split):
-        yield from origin.read()
+    empty = True
+    found = origins(settings, split)
+    for origin in found:
+        for pair in origin.read():
+            empty = False
+            yield pair
+    if found and empty:
+        raise DataError(f"{found[0].file}: empty file, like all {len(found)} of them; expected one sentence a line")
 
 
 def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
@@ -148,10 +161,19 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
     direction = Direction(source=settings.source_language, target=settings.target_language)
     paths = bool(settings.source.reader)
     parallel = zip(sources, targets, weights, strict=False)
+    several = count > 1
     rest = zip(both, weights[len(sources) :], strict=True)
     return (
         *(
-            Origin(file=a, target_file=b, columns=(), weight=w, direction=direction, paths=paths)
+            Origin(
+                file=a,
+                target_file=b,
+                columns=(),
+                weight=w,
+                direction=direction,
+                paths=paths,
+                may_be_empty=several,
+            )
             for a, b, w in parallel
         ),
         *(
@@ -164,6 +186,7 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
                 documents=documents,
                 direction=direction,
                 paths=paths,
+                may_be_empty=several,
             )
             for file, weight in rest
         ),
@@ -175,17 +198,11 @@ def _expanded(
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[float, ...]]:
     """Return the files that patterns such as "corpus/*.en.zst" stand for, in the order of their names.
 
-    The weight of a pattern is that of each of its files. Raises SettingsError for a pattern without files, and for two
-    patterns of parallel files with different numbers of them.
+    The weight of a pattern is that of each of its files. Raises SettingsError as `expand_pairs` does.
     """
     own_sources, own_targets, own_both, own_weights = list[str](), list[str](), list[str](), list[float]()
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        first, second = expand_pattern(source, f"data.{split}_source"), expand_pattern(target, f"data.{split}_target")
-        if len(first) != len(second):
-            raise SettingsError(
-                f"data.{split}_source: {source} stands for {len(first)} files, but {target} for {len(second)}; "
-                "expected as many of each"
-            )
+        first, second = expand_pairs(source, target, f"data.{split}_source", f"data.{split}_target")
         own_sources += first
         own_targets += second
         own_weights += weights[number : number + 1] * len(first)
@@ -194,6 +211,52 @@ def _expanded(
         own_both += files
         own_weights += weights[number : number + 1] * len(files)
     return tuple(own_sources), tuple(own_targets), tuple(own_both), tuple(own_weights)
+
+
+def expand_pairs(source: str, target: str, place: str, target_place: str) -> tuple[list[str], list[str]]:
+    """Return the files of two patterns, which are pairs in the order of their names.
+
+    place, target_place: the settings or options of the patterns. Raises SettingsError for a pattern without files, for
+    different numbers of files, and for names that do not correspond: those of all pairs must differ in the same words.
+    """
+    first, second = expand_pattern(source, place), expand_pattern(target, target_place)
+    if len(first) != len(second):
+        raise SettingsError(
+            f"{place}: {source} stands for {len(first)} files, but {target} for {len(second)}; expected as many of each"
+        )
+    differences = [_difference(*names) for names in zip(first, second, strict=True)]
+    if len(set(differences)) > 1:
+        ((usual, count),) = Counter(differences).most_common(1)
+        number = next(number for number, each in enumerate(differences) if each != usual or count == 1)
+        raise SettingsError(
+            f"{place}: {source} and {target}: {first[number]} would be paired with {second[number]}, whose name does "
+            "not correspond; expected names that differ in the language only, or a list of the files"
+        )
+    return first, second
+
+
+_NAME_PARTS = re.compile(r"\d+|[^\W\d_]+")
+
+
+def _difference(source: str, target: str) -> tuple[tuple[str, str], ...]:
+    """Return the words and numbers in which two paths differ."""
+    one, other = ([each.lstrip("0") for each in _NAME_PARTS.findall(path)] for path in (source, target))
+    return tuple((a, b) for a, b in zip_longest(one, other, fillvalue="") if a != b)
+
+
+def refuse_pipes(settings: DataSettings) -> None:
+    """Raise DataError for a file of pairs that can be read only once, such as a pipe, and would block or be empty."""
+    for split in SPLITS:
+        for file in (file for origin in origins(settings, split) for file in origin.files):
+            refuse_pipe(file)
+
+
+def refuse_pipe(file: Path | str) -> None:
+    """Raise DataError for a pipe or device. Does not open it, which may block."""
+    if not is_address(file) and Path(file).exists() and not Path(file).is_file() and not Path(file).is_dir():
+        raise DataError(
+            f"{file}: a pipe or device, which can be read only once; expected a file: write it to one first"
+        )
 
 
 def expand_pattern(pattern: str, place: str) -> list[str]:
@@ -266,15 +329,12 @@ def _columns(settings: DataSettings, file: str) -> tuple[Column, ...]:
 def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:
     refuse_one_input(source_file, target_file)
     sources, targets = read_lines(source_file), read_lines(target_file)
-    line = 0
     for line, (source, target) in enumerate(zip_longest(sources, targets), 1):
         if source is None or target is None:
             more = 1 + sum(1 for _ in (targets if source is None else sources))
             counts = (line - 1, line - 1 + more) if source is None else (line - 1 + more, line - 1)
             raise DataError(unequal_lengths(source_file, target_file, counts))
         yield Pair(source, target, source_file, line, target_file)
-    if not line:
-        raise DataError(_empty_file(source_file))
 
 
 def _table(file: str, columns: tuple[Column, ...], template: Template | None) -> Iterator[Pair]:
@@ -283,17 +343,14 @@ def _table(file: str, columns: tuple[Column, ...], template: Template | None) ->
     if template is not None:
         (target,) = chosen
         chosen = (*template.columns, target)
-    line = 0
     for line, texts in read_columns(file, chosen, exactly=not columns):
         source = texts[0] if template is None else template.fill(dict(zip(chosen, texts[:-1], strict=False)))
         yield Pair(source=source, target=texts[-1], file=file, line=line)
-    if not line:
-        raise DataError(_empty_file(file))
 
 
 def _documents(file: str, end: str) -> Iterator[Pair]:
     """Yield the documents of a text file, which end as `end` says; the lines of one are joined by line breaks."""
-    line, first, lines = 0, 1, list[str]()
+    first, lines = 1, list[str]()
     for line, text in enumerate(read_lines(file), 1):
         if end == "line":
             yield Pair(source="", target=text, file=file, line=line)
@@ -305,21 +362,12 @@ def _documents(file: str, end: str) -> Iterator[Pair]:
             lines = []
     if lines:
         yield Pair(source="", target="\n".join(lines), file=file, line=first)
-    if not line:
-        raise DataError(f"{file}: empty file, expected text")
 
 
 def _documents_of_table(file: str) -> Iterator[Pair]:
     """Yield the texts of the column `text`."""
-    line = 0
     for line, (text,) in read_columns(file, ("text",)):
         yield Pair(source="", target=text, file=file, line=line)
-    if not line:
-        raise DataError(f"{file}: empty file, expected text")
-
-
-def _empty_file(file: str) -> str:
-    return f"{file}: empty file, expected one sentence a line"
 
 
 def unequal_lengths(source_file: Path | str, target_file: Path | str, counts: tuple[int, int]) -> str:

@@ -11,7 +11,7 @@ from string import Formatter
 from typing import Any, Literal
 
 from translume.data.addresses import opened
-from translume.data.lines import count_lines, read_lines, unreadable
+from translume.data.lines import count_lines, read_lines, unreadable, without_compression
 from translume.errors import DataError, SettingsError, nearest
 
 Column = int | str
@@ -46,7 +46,7 @@ def has_keys(file: str) -> bool:
 
 def suffix_of(file: str) -> str:
     """Return the suffix of a file's name in lower case, without that of a compression; empty if there is none."""
-    return Path(file.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
+    return Path(without_compression(file)).suffix.lower()
 
 
 @dataclass(frozen=True, slots=True)

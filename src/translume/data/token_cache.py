@@ -223,6 +223,7 @@ class Builder:
             parts = {part: writer.close()}
         finally:
             writer.abandon()
+        self._ledgers = self._ledgers or {"": Ledger(self._unit)}  # all files are empty
         if self._sample:
             parts = separate(folder, self._layout, counts, self._sample.chosen())
             self._count_held_out(cast(list[int], parts["held_out"]["first"]))
@@ -505,6 +506,8 @@ def checked(corpus: TokenizedCorpus, settings: DataSettings, part: str) -> Token
             f"data: none of {corpus.account.read:,} training {unit} could be held out for validation; "
             f"expected more {unit}, or {files}"
         )
+    if not corpus.account.read:
+        raise DataError(f"data: all {len(corpus.origins)} files are empty, expected one sentence a line")
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in corpus.account.dropped.items())
     first = corpus.account.examples.get("unreadable")
     example = f"; {first.file}:{first.line}: {first.source}" if first else ""

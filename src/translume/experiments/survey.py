@@ -13,6 +13,7 @@ from pathlib import Path
 from translume.config import TokenizerSettings
 from translume.data import Pair, read_lines
 from translume.data.findings import HEADER_WORDS
+from translume.data.lines import without_compression
 from translume.data.tables import first_row, first_rows, has_keys, read_objects, table_kind
 from translume.errors import DataError, SettingsError
 from translume.text.segmentation import normaliser
@@ -220,10 +221,7 @@ def is_language(code: str) -> bool:
 
 def language_of(path: Path) -> str:
     """Return the language code at the end of a file name ("train.en.gz": "en"), or an empty string."""
-    name = path.name
-    for packed in (".gz", ".zst"):
-        name = name.removesuffix(packed)
-    _, dot, suffix = name.rpartition(".")
+    _, dot, suffix = without_compression(path.name).rpartition(".")
     return suffix if dot and is_language(suffix) else ""
 
 

@@ -27,7 +27,7 @@ from translume.checkpoint import (
 from translume.config import Config, ModelSettings, TrainingSettings
 from translume.data import BucketPlan, DataFile, TokenizedCorpus, files_of, prepare
 from translume.data.lengths import Lengths, learn_lengths
-from translume.data.pairs import SPLITS, origins
+from translume.data.pairs import SPLITS, origins, refuse_pipes
 from translume.data.streaming import Stream, open_stream
 from translume.errors import SettingsError, TrainingError
 from translume.model import HeadData
@@ -265,6 +265,7 @@ def prepare_data(plan: RunPlan, store: Store) -> Generator[Event, None, Prepared
     The vocabularies are committed to the folder before anything else is computed, so that a resumed run has the same
     ones.
     """
+    refuse_pipes(plan.config.data)
     check_settings(plan.config.data, plan.config.model, plan.config.training, str(store.folder))
     for place in origins(plan.config.data, "valid"):  # before hours of work on the training files
         place.check_lengths()
@@ -299,6 +300,8 @@ def prepare_data(plan: RunPlan, store: Store) -> Generator[Event, None, Prepared
                 )
             )
     training, validation = corpora
+    if training.without_pairs:
+        yield Warned(update=0, message=training.without_pairs)
     found = PreparedData(model=model, training=training, validation=validation, stream=stream)
     if plan.state is not None:
         refuse_other(str(store.folder), "training data", plan.state.begun.data, found.digest)
