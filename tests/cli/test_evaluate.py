@@ -130,7 +130,7 @@ NO_STRIDE = "evaluate: evaluation.stride is for language models, found translati
         (["--hypotheses", "a.en", "a.jsonl"], TABLE.replace("{file}", "a.jsonl")),
         (["model", "a.en", "a.csv"], TABLE.replace("{file}", "a.csv")),
         (["model", "a.tsv", "--source", "a.en"], "--source: expected --hypotheses as well"),
-        (["model", "a.en"], "{folder}/a.en:1: 1 tab-separated fields, expected 2"),
+        (["model", "a.en"], "{folder}/a.en: no references: one text a line and no tab; expected SOURCE REFERENCE"),
         (["model", "a.tsv", "--metrics", "blue"], "evaluation.metrics: found 'blue'; did you mean 'bleu'?"),
         (["model", "a.tsv", "--compare", "nosuch"], "nosuch: not a model folder: there is no such folder"),
         (["model", "a.tsv", "--calibration", "plot.exe"],

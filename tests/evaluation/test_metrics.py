@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from translume.checkpoint.history import score_lines
 from translume.config import Config, EvaluationSettings
 from translume.errors import TranslumeError
-from translume.evaluation import METRICS, evaluate, measure
+from translume.evaluation import METRICS, compare, evaluate, measure
 from translume.tasks import find_task
 
 FOUND = ["The cat sat on the mat .", "a Dog runs", "two women sit on a bench in the park .", "nothing"]
@@ -140,6 +140,37 @@ def test_the_target_language_selects_the_tokenisation_of_bleu_and_the_signature_
     for chosen in (None, settings("bleu", tokenize=tokenize)):
         assert f"|tok:{expected}|" in evaluate(upper, ["a b", "c"], ["A B", "D"], chosen)["bleu"].signature
     assert upper.config.scoring.tokenize == (expected if language else tokenize)
+
+
+SCRIPTS = {
+    "Chinese": ("他在工作，我在2024年买了iPad。", "zh"),
+    "Chinese with kana in a name": ("他在工作，我们喜欢優の良品的东西和其他很多食品。", "zh"),
+    "Japanese": ("私は猫が好きです。", "char"),
+    "Korean": ("나는 고양이를 좋아한다.", "char"),
+    "Thai": ("ฉันชอบแมว", "char"),
+    "Burmese": ("ငါကြောင်ကြိုက်တယ်", "char"),
+    "Russian": ("Я люблю кошек.", "13a"),
+    "Hindi": ("मुझे बिल्लियाँ पसंद हैं।", "13a"),
+    "Latin": ("I like cats, 猫.", "13a"),
+    "no letters": ("1,234.5", "13a"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), SCRIPTS.values(), ids=SCRIPTS)
+def test_the_references_select_the_tokenisation_if_no_language_is_known(text: str, expected: str) -> None:
+    found = [text, text.replace(text[0], "")]
+    auto = settings("bleu", "ter")
+    scores = measure(found, [text, None], auto, other_references=[[None, text]])
+    assert scores == measure(
+        found, [text, None], settings("bleu", "ter", tokenize=expected), other_references=[[None, text]]
+    )
+    assert f"|tok:{expected}|" in compare(found, found, [text, text], auto)[0].first.signature
+    assert "|tok:intl|" in measure(found, [text, text], settings("bleu", tokenize="intl"))["bleu"].signature
+
+
+def test_tokenized_text_is_scored_without_advice_about_a_library(caplog: pytest.LogCaptureFixture) -> None:
+    assert measure(["a b c ."] * 200, ["a b c ."] * 200, settings("bleu"))["bleu"].value == pytest.approx(100)
+    assert caplog.records == []
 
 
 def test_bleu_is_tokenized_for_the_direction_of_a_model_of_several() -> None:

@@ -78,7 +78,7 @@ def test_an_interval_excludes_two_and_a_half_percent_at_each_end() -> None:
 def test_a_comparison_is_one_line() -> None:
     (each,) = compare(["a b"], ["a c"], ["a b"], EvaluationSettings(metrics=("wer",)), samples=3, seed=7)
     assert str(each) == (
-        "WER|nrefs:1|case:mixed|tok:blank|edits:levenshtein|bs:3|seed:7: "
+        "WER|nrefs:1|case:mixed|tok:blank|edits:levenshtein|bs:3|seed:7|sentences:1: "
         "0.00 ± 0.00 against 50.00 ± 0.00, difference +50.00 [+50.00, +50.00], p = 0.2500"
     )
     assert each.to_dict()["p_value"] == 0.25

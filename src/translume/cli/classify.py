@@ -1,6 +1,7 @@
 """translume classify, and `translume evaluate` and `translume inspect` for a classifier"""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from translume.cli.options import (
     json_option,
     refuse_options,
     refuse_settings,
+    refuse_text,
     set_option,
 )
 from translume.cli.terminal import ProgressBar, note, note_truncated, print_json, progress_over
@@ -52,6 +54,7 @@ def command(model: Path, file: str, nbest: int, as_json: bool, overrides: tuple[
     from translume.data.evaluation_files import read_sources
 
     refuse_settings("classify", overrides, "classifier", allowed=("decoding.max_length_action",))
+    refuse_text(file, f"classify {shlex.quote(str(model))}")
     classifier = load_classifier_with(model, overrides, compute)
     truncated = 0
     with ProgressBar("classifying", unit="lines", prints=True) as bar, interrupt_hint(bar.hint):

@@ -27,8 +27,8 @@ from translume.cli.options import (
     requires,
     set_option,
 )
-from translume.cli.terminal import LimitCount, ProgressBar, note, note_truncated, print_json, progress_over
-from translume.errors import DataError, SettingsError
+from translume.cli.terminal import LimitCount, ProgressBar, note, note_truncated, print_json, progress_over, warn
+from translume.errors import DataError, SettingsError, TranslumeError
 
 if TYPE_CHECKING:
     from translume.checkpoint import Temperature
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from translume.translator import Translator
 
 
+FEW_SENTENCES = 100
+"""With fewer sentences, resampling says little about the difference of two systems."""
+FEW_PAIRS, SWAPPED_NATS = 20, 1.0
+"""Pairs that are scored in both directions, and by how many nats a token the other one is likelier if swapped."""
 _TABLES = ("evaluation", "decoding")
 """The tables of settings that a trained model can be measured with other values of."""
 
@@ -224,7 +228,25 @@ def evaluate_hypotheses(options: EvaluateOptions, hypotheses: Path) -> None:
         sources = list(read_sources(str(source), config.data))
         if len(sources) != len(texts):
             raise DataError(unequal_lengths(hypotheses, source, (len(texts), len(sources))))
+    settings = _tokenized(settings, texts, first)
     _print(measure(texts, first, settings, other_references=others, sources=sources), as_json=options.as_json)
+
+
+def _tokenized(
+    settings: "EvaluationSettings", texts: Sequence[str], references: Sequence[str | None]
+) -> "EvaluationSettings":
+    """Return settings with a tokenizer for BLEU, with a note if it was chosen by the references or may be wrong."""
+    from translume.evaluation.metrics import of_texts
+
+    chosen = of_texts(settings, references)
+    if chosen != settings and chosen.tokenize != "13a":
+        note(f"evaluation.tokenize = '{chosen.tokenize}', chosen by the letters of the references; --tokenize sets it")
+    if chosen.tokenize != "none" and (ends := sum(text.endswith(" .") for text in texts)) >= max(2, len(texts) // 2):
+        warn(
+            f"warning: {ends:,} of {len(texts):,} translations end in ' .', as tokenized text does, whose BLEU is "
+            "higher; detokenize both files, or score words as they are with --tokenize none"
+        )
+    return chosen
 
 
 def _print(scores: "Scores", *, as_json: bool, **counts: int) -> None:
@@ -257,7 +279,13 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     settings = config.scoring.of_language(direction.target)
     check_metrics(settings)
     translator, calibrations = _calibrated(translator, options, files.sources, files.targets)
+    settings = _tokenized(settings, (), files.targets)
     texts, scores, count = _measured(translator, config.decoding, settings, files)
+    if _looks_swapped(translator, files):
+        warn(
+            "warning: sources and references look swapped: the model finds the sources likelier as translations of "
+            "the references than the other way round"
+        )
     if options.write is not None:
         # A line each: translations of cells with line breaks have some too.
         write_file(options.write, "".join(" ".join(text.splitlines()) + "\n" for text in texts).encode())
@@ -275,11 +303,29 @@ def evaluate_translator(options: EvaluateOptions) -> None:
         first, *others = files.references
         for each in compare(other_texts, texts, first, settings, other_references=others, sources=files.sources):
             print_json(each.to_dict()) if options.as_json else click.echo(str(each))
+        if len(files.sources) < FEW_SENTENCES:
+            few = f"{len(files.sources):,} sentence" + "s" * (len(files.sources) != 1)
+            note(f"{few}: too few for p to mean much; expected at least {FEW_SENTENCES}")
         if not options.as_json:
             note(f"first {options.compared}, second {model}; the difference is second minus first")
     for name, value in calibrations:
         print_json({name: value}) if options.as_json else click.echo(str(value))
     _report(count)
+
+
+def _looks_swapped(translator: "Translator", files: "EvaluationSet") -> bool:
+    """Return whether some references have far likelier translations in their sources than the other way round."""
+    if translator.reads_frames:
+        return False
+    pairs = list(zip(files.sources, files.targets, strict=True))[:FEW_PAIRS]
+    try:
+        forward, back = (
+            [score.log_prob / max(len(score.tokens), 1) for score in translator.score_all(each)]
+            for each in (pairs, [(target, source) for source, target in pairs])
+        )
+    except TranslumeError:  # a text that is too long, for example
+        return False
+    return fmean(back) > fmean(forward) + SWAPPED_NATS
 
 
 def _evaluate_directions(options: EvaluateOptions) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
 
 from translume.cli.terminal import QUIET, OutputError, abandon_output, flushed_output, open_standard_streams
-from translume.errors import TranslumeError
+from translume.errors import ModelFolderError, TranslumeError
 
 COMMANDS = {
     "demo": "experiments.demo",
@@ -41,6 +42,10 @@ COMMANDS = {
 }
 """Module and name of each command, in the order of --help."""
 
+_WORDS = "translume.words"
+"""Key of the arguments in the context of the command line."""
+MANIFEST = "manifest.json"
+"""The file that a model folder has."""
 INTERRUPTED, PIPE_CLOSED, TERMINATED = 130, 141, 143
 """Exit codes: 128 and the number of the signal."""
 
@@ -128,10 +133,24 @@ class LazyCommands(CommandGroup):
             click.echo(f"Error: {error}", err=True)
             sys.exit(1)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         _write_utf8()
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            if ctx.meta[_WORDS][:1] != ["train"] or "unexpected extra argument" not in error.message:
+                raise
+            hint = "expected one file of settings: `translume init` proposes it for training files"
+            raise click.UsageError(f"{error.message}; {hint}", error.ctx) from None
+        except ModelFolderError as error:
+            words = ctx.meta[_WORDS][2:]
+            model = next((word for word in words if Path(word, MANIFEST).is_file()), None)
+            swapped = model is not None and str(error) == f"{ctx.meta[_WORDS][1]}: not a model folder: it is a file"
+            _fail(ctx, f"{error}; did you mean {model} first?" if swapped else str(error))
         except TranslumeError as error:
             _fail(ctx, str(error))
         except (CommandInterruptedError, KeyboardInterrupt) as error:

@@ -3,6 +3,7 @@
 A group of options reaches its command as one argument, such as `compute`.
 """
 
+import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from translume.cli.terminal import is_quiet
-from translume.errors import SettingsError
+from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from translume.config import Config
@@ -137,6 +138,17 @@ def collected(kind: type) -> Callable[[Callable[[Any], None]], Callable[..., Non
         return _call
 
     return decorate
+
+
+def refuse_text(file: str, command: str) -> None:
+    """Raise DataError for an argument that is not the name of a file, and may be a text.  command: and its model."""
+    from translume.data.addresses import is_address
+    from translume.data.lines import STANDARD_INPUT
+
+    if file != STANDARD_INPUT and not is_address(file) and not os.path.exists(file):
+        is_name = not any(map(str.isspace, file)) and ("/" in file or "." in file)
+        hint = f"; texts are read from standard input: echo {shlex.quote(file)} | translume {command}"
+        raise DataError(f"{file}: no such file{'' if is_name else hint}")
 
 
 def moved_option(name: str, command: str) -> Callable[[Command], Command]:

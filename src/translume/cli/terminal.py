@@ -53,10 +53,11 @@ def print_json(value: object) -> None:
 
 
 def print_lines(lines: "Iterable[Text]") -> None:
-    """Print formatted lines on standard output."""
+    """Print formatted lines on standard output; those that are wider than a terminal are wrapped at spaces."""
     from rich.console import Console
 
-    output = Console(highlight=False, soft_wrap=True)
+    output = Console(highlight=False)
+    output.soft_wrap = not output.is_terminal
     for line in lines:
         output.print(line)
 

@@ -1,6 +1,7 @@
 """translume translate"""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -33,6 +34,7 @@ from translume.cli.options import (
     ensemble_options,
     json_option,
     load_ensemble,
+    refuse_text,
     set_option,
 )
 from translume.cli.terminal import LimitCount, ProgressBar, warn
@@ -205,6 +207,7 @@ def command(
     single = {"FILE": file != "-", "--out": out, "--format": form, "--json": as_json}
     folder = files.folder({**single, "--constraints-per-line": constraints}, shares_lines=True)
     check_output(file, out)
+    refuse_text(file, f"translate {shlex.quote(str(model))}")
     translator = load_ensemble(model, others, average, compute)
     settings = changed(translator.config, overrides, "decoding").decoding
     lines_only = {"--json": as_json, "--constraints-per-line": constraints, "--nbest": settings.nbest > 1}

@@ -34,7 +34,8 @@ class EvaluationSettings(Settings):
     "auto": `training.metric`, or BLEU and chrF if that is one of these or "nll".
     """
     tokenize: Literal["auto", "none", "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab"] = "auto"
-    """sacreBLEU's tokenizer for BLEU; "auto" chooses by target language, "none" is for tokenized text."""
+    """sacreBLEU's tokenizer for BLEU; "auto" chooses by target language, or by the references if none is named; "none"
+    is for tokenized text."""
     lowercase: bool = False
     """Ignore case."""
     stride: int = Field(default=0, ge=0)
@@ -52,5 +53,6 @@ class EvaluationSettings(Settings):
         return self.model_copy(update={"metrics": (metric,)})
 
     def of_language(self, language: str) -> Self:
-        """Return a copy with "auto" replaced by the tokenizer for a language."""
-        return self.model_copy(update={"tokenize": tokenizer_of(language)}) if self.tokenize == "auto" else self
+        """Return a copy with "auto" replaced by the tokenizer for a language; the same for an unknown one, ""."""
+        auto = self.tokenize == "auto" and language
+        return self.model_copy(update={"tokenize": tokenizer_of(language)}) if auto else self

@@ -38,6 +38,8 @@ def parse_toml(text: str, place: str) -> dict[str, Any]:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         hint = "; docs/from_marian.md lists the settings of Marian" if place.endswith((".yml", ".yaml")) else ""
+        if not hint and not place.endswith(".toml") and Path(place).is_file():
+            hint = f"; `translume init {place}` proposes settings for a file of training data"
         raise SettingsError(f"{place}: not TOML: {error}{hint}") from None
     expanded: dict[str, Any] = _expanded(values, place)
     return expanded

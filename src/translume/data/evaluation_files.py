@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from translume.config.data import DataSettings
@@ -116,6 +116,8 @@ def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> Evaluation
     Raises DataError for files of unequal length, an empty file, and what cannot be read.
     """
     if len(files) == 1:
+        if not is_table(files[0]) and not any("\t" in line for line in islice(read_lines(files[0]), 1)):
+            raise DataError(f"{files[0]}: no references: one text a line and no tab; expected SOURCE REFERENCE")
         pairs = list(read_pairs(settings_for_files(files, data), "train"))
         return EvaluationSet(
             sources=[pair.source for pair in pairs],

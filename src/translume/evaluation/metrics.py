@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from translume.config import DecodingSettings, Direction, EvaluationSettings
 from translume.config.languages import NO_DIRECTION
+from translume.data.scripts import mostly_in
 from translume.errors import DataError, SettingsError, nearest, suggest_keywords
 from translume.evaluation.sacrebleu_metrics import bleu, chrf, sari, ter
 from translume.evaluation.scores import Comparison, Counts, Interval, Metric, References, Score, Scores, known
@@ -29,6 +30,10 @@ METRICS: Mapping[str, Callable[[EvaluationSettings], Metric]] = {
     "sari": sari,
 }
 """Metrics by the name used in settings. A new metric is one module and one line here."""
+UNSPACED = {"korean": "ko", "thai": "th", "lao": "lo", "khmer": "km", "burmese": "my", "tibetan": "bo"}
+"""Languages with a tokenizer of their own, by script, beside Chinese and Japanese."""
+SURVEYED = 1000
+"""Number of references from which the tokenizer is chosen if no language is known."""
 SAMPLES = 1000
 SEED = 12345
 """sacreBLEU's default seed, so that both give the same figures."""
@@ -95,11 +100,23 @@ def measure(
     """Score existing translations; see `evaluate`.  sources: for metrics that compare with them, such as SARI."""
     all_references = [references, *other_references]
     check_lengths({"translations": translations, **({"sources": sources} if sources else {})}, all_references)
-    scores = []
+    scores, settings = [], of_texts(settings, references)
     for name in settings.names:
         metric = metric_from(name, settings)
         scores.append(metric.score(metric.count(translations, all_references, sources).sum(0)))
     return Scores(scores=tuple(scores), translations=tuple(translations))
+
+
+def of_texts(settings: EvaluationSettings, references: Sequence[str | None]) -> EvaluationSettings:
+    """Return settings with tokenize = "auto" replaced by the tokenizer for most letters of the first references."""
+    text = "".join(known(references[:SURVEYED]))
+    if settings.tokenize != "auto" or mostly_in("latin", [text])[0]:
+        return settings.of_language("en")
+    if mostly_in("japanese", [text])[0]:
+        kana = sum("\u3041" <= character <= "\u30ff" for character in text)
+        return settings.of_language("ja" if 20 * kana > len(text) else "zh")
+    found = (code for script, code in UNSPACED.items() if mostly_in(script, [text])[0])
+    return settings.of_language(next(found, "en"))
 
 
 def forced_scores(
@@ -198,7 +215,7 @@ def compare(
         check_lengths(
             {"translations": texts, **({"sources": sources} if sources else {})}, [references, *other_references]
         )
-    comparisons = []
+    comparisons, settings = [], of_texts(settings, references)
     for name in settings.names:
         metric = metric_from(name, settings)
         counts = [metric.count(texts, [references, *other_references], sources) for texts in (first, second)]
@@ -218,6 +235,7 @@ def compare(
                 p_value=(above + 1) / (samples + 1),
                 samples=samples,
                 seed=seed,
+                sentences=len(references),
             )
         )
     return tuple(comparisons)

@@ -45,14 +45,10 @@ class SacreBleuMetric:
 
 def bleu(settings: EvaluationSettings) -> Metric:
     """Return corpus BLEU (Papineni et al. 2002); SettingsError if the package of the tokenizer is not installed."""
-    settings = settings.of_language("")  # resolve tokenize = "auto" when no language is known
+    tokenize = "13a" if settings.tokenize == "auto" else settings.tokenize
     try:
-        metric = BLEU(
-            tokenize=settings.tokenize,
-            lowercase=settings.lowercase,
-            # Suppress sacreBLEU's warning about tokenized text, which tokenize = "none" declares.
-            force=settings.tokenize == "none",
-        )
+        # force: without sacreBLEU's warning about tokenized text, which advises this argument.
+        metric = BLEU(tokenize=tokenize, lowercase=settings.lowercase, force=True)
     except (ImportError, RuntimeError):
         raise SettingsError(
             f"evaluation.tokenize: '{settings.tokenize}' needs a package that is not installed; "

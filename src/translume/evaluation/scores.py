@@ -99,7 +99,7 @@ class Comparison(JsonValue):
     """Two systems compared by one metric on the same sentences.
 
     difference: `second` minus `first` over the resamples.  p_value: the probability that resampling alone gives a
-    difference as large as the observed one.
+    difference as large as the observed one; unreliable for fewer than 100 sentences.
     """
 
     first: Score
@@ -110,6 +110,7 @@ class Comparison(JsonValue):
     p_value: float
     samples: int
     seed: int
+    sentences: int
 
     def __str__(self) -> str:
         """Return one line: both values with half their interval's width, the difference, p, samples and seed."""
@@ -118,7 +119,8 @@ class Comparison(JsonValue):
             for score, interval in ((self.first, self.first_interval), (self.second, self.second_interval))
         )
         return (
-            f"{self.first.title}|{self.first.signature}|bs:{self.samples}|seed:{self.seed}: {one} against {other}, "
+            f"{self.first.title}|{self.first.signature}|bs:{self.samples}|seed:{self.seed}|"
+            f"sentences:{self.sentences}: {one} against {other}, "
             f"difference {self.second.value - self.first.value:+.2f} "
             f"[{self.difference.low:+.2f}, {self.difference.high:+.2f}], p = {self.p_value:.4f}"
         )
