@@ -80,11 +80,19 @@ class WorkerPool(Closing, Generic[W]):
 
     def __init__(self, count: int, load: Callable[[], W]) -> None:
         """load: returns the value of a process, when it begins its first work; sent as a pickle, like all work."""
-        self.count = count
+        self.count, self._load = count, load
+        self._start()
+
+    def _start(self) -> None:
         self._theirs, self._ours = multiprocessing.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(
-            count, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(self._theirs, load)
+            self.count, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(self._theirs, self._load)
         )
+
+    def restart(self) -> None:
+        """Replace the processes, of which one ended. Work in progress is lost."""
+        self.close()
+        self._start()
 
     def submit(self, function: Callable[[W, T], R], item: T) -> Callable[[], R]:
         """Start `function(value, item)` in a process, and return what waits for its result or raises its error.

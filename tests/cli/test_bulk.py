@@ -3,6 +3,8 @@
 import gzip
 import json
 import math
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ import zstandard
 from click.testing import Result
 from tests.errors import raises
 
-from translume.cli.bulk import outputs_of, written
+from translume.cli.bulk import BusyError, outputs_of, written
 from translume.data import read_lines
 from translume.errors import DataError, SettingsError, TranslationError
 from translume.translator import scoring
@@ -84,7 +86,7 @@ def test_inputs_of_the_same_name_and_outputs_that_are_inputs_are_refused(tmp_pat
 
 
 def test_an_output_is_complete_or_missing(tmp_path: Path) -> None:
-    (tmp_path / ".out.txt.gz.0123abcd.part").write_bytes(b"of a killed process")
+    (tmp_path / ".out.txt.gz.part").write_bytes(b"of a killed process")
     with written(tmp_path / "out.txt.gz") as file:
         file.write("a\nb\n")
     assert list(read_lines(tmp_path / "out.txt.gz")) == ["a", "b"]
@@ -96,6 +98,98 @@ def test_an_output_is_complete_or_missing(tmp_path: Path) -> None:
     with pytest.raises(TranslationError), written(tmp_path / "lost.txt") as file:
         file.writelines(lost())
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt.gz"]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".bz2", ".xz"])
+def test_an_output_is_compressed_as_its_input(tmp_path: Path, suffix: str) -> None:
+    (path,) = outputs_of([f"a.en{suffix}"], tmp_path)
+    assert path.name == f"a.en{suffix}"
+    with written(path) as file:
+        file.write("\u00e4\nb\n")
+    assert list(read_lines(path)) == ["\u00e4", "b"]
+    assert path.read_bytes().startswith(b"\xc3\xa4" if not suffix else SIGNATURES[suffix])
+
+
+SIGNATURES = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5", ".bz2": b"BZh", ".xz": b"\xfd7zXZ"}
+
+
+def test_two_processes_do_not_write_one_output(run, folder: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("ab kl\n")
+    out = tmp_path / "out"
+    begun = threading.Event()
+
+    def other() -> None:
+        with written(out / "a") as file:
+            with pytest.raises(BusyError), written(out / "a"):
+                pass
+            file.write("of the other\n")
+            begun.set()
+            deadline = time.monotonic() + 60
+            while not (out / "b").exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert begun.wait(60)
+    done = run("translate", folder / "model", "--input", f"{tmp_path}/[ab]", "--output", out, "--workers", "1")
+    thread.join()
+    assert done.exit_code == 0
+    notes = [line for line in done.stderr.splitlines() if line.startswith(f"{out}/a: ")]
+    assert notes == [f"{out}/a: another process is writing it", f"{out}/a: written by another process"]
+    assert (out / "a").read_text() == "of the other\n"
+    assert sorted(path.name for path in out.iterdir()) == ["a", "b"]
+
+
+GOOD = ["ab kl", "cde", "fgh a"]
+TABLES = {  # a table whose third row of four cannot be used, and why
+    "a.jsonl": (
+        [*(f'{{"s": "{text}"}}' for text in GOOD[:2]), '{"s": nul', '{"s": "fgh a"}'],
+        "not JSON; expected one object a line",
+    ),
+    "b.jsonl": (
+        [*(f'{{"s": "{text}"}}' for text in GOOD[:2]), "", '{"s": "fgh a"}'],
+        "not JSON; expected one object a line",
+    ),
+    "c.jsonl": ([*(f'{{"s": "{text}"}}' for text in GOOD[:2]), '{"s": null}', '{"s": "fgh a"}'], "'s' is null"),
+    "d.jsonl": ([*(f'{{"s": "{text}"}}' for text in GOOD[:2]), '{"t": "x"}', '{"s": "fgh a"}'], "'s' is missing"),
+    "e.jsonl": (
+        [*(f'{{"s": "{text}"}}' for text in GOOD[:2]), "[1]", '{"s": "fgh a"}'],
+        "a JSON array; expected one object a line, with 's'",
+    ),
+    "f.csv": (["id,s", "1,ab kl", "2,cde", "3", "4,fgh a"], "1 columns, expected at least 2"),
+    "g.tsv": (["id\ts", "1\tab kl", "2\tcde", "", "4\tfgh a"], "1 tab-separated fields, expected at least 2"),
+    "h.parquet": ([*GOOD[:2], None, GOOD[2]], "'s' is null"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_bad_row_is_named_and_leaves_the_others(run, folder: Path, tmp_path: Path, name: str) -> None:
+    rows, reason = TABLES[name]
+    if name.endswith(".parquet"):
+        parquet.write_table(pyarrow.table({"s": rows}), tmp_path / name)
+    else:
+        (tmp_path / name).write_text("".join(f"{row}\n" for row in rows))
+    words = ["--output", tmp_path / "out", "--input", tmp_path / name, "--column", "s", "--workers", "1"]
+    done = run("translate", folder / "model", *words)
+    assert done.exit_code == 1
+    assert f"warning: {tmp_path}/{name}:3: {reason}; it has no result" in done.stderr.splitlines()
+    assert ": 4 lines, 1 without a result, " in done.stderr.splitlines()[-1]
+    alone = run("translate", folder / "model", text="".join(f"{text}\n" for text in GOOD)).stdout.splitlines()
+    assert list(read_lines(tmp_path / "out" / f"{name}.txt")) == [*alone[:2], "", alone[2]]
+    stopped = run("translate", folder / "model", "--on-error", "stop", *words[:1], tmp_path / "stop", *words[2:])
+    assert stopped.stderr.splitlines()[-1] == f"Error: {tmp_path}/{name}:3: {reason}"
+    assert not list((tmp_path / "stop").iterdir())
+
+
+def test_a_bad_row_of_pairs_is_named_and_leaves_the_others(run, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"s": "ab", "t": "AB"}\n{"s": "ab", "t": null}\n{"s": "cde", "t": "CDE"}\n')
+    words = ["--input", tmp_path / "p.jsonl", "--columns", "s,t", "--output", tmp_path / "out", "--workers", "1"]
+    done = run("score", folder / "model", *words)
+    assert done.exit_code == 1
+    assert f"warning: {tmp_path}/p.jsonl:2: 't' is null; it has no result" in done.stderr.splitlines()
+    found = list(read_lines(tmp_path / "out" / "p.jsonl.log_probs"))
+    assert [bool(line) for line in found] == [True, False, True]
 
 
 def test_pairs_of_many_files_are_scored_and_inspected_as_alone(run, folder: Path, tmp_path: Path, monkeypatch) -> None:

@@ -23,6 +23,7 @@ def test_back_translations_are_tagged_and_stand_before_their_texts(run, folder: 
     made = run(*words, "--output", tmp_path / "out")
     assert made.exit_code == 1
     assert f"warning: {tmp_path}/mono.de:4: the text has " in made.stderr
+    assert made.stderr.splitlines()[-1] == "4 lines read, 2 pairs written, 1 empty, 1 failed"
     rows = [line.split("\t") for line in read_lines(tmp_path / "out" / "mono.de.tsv")]
     alone = run("translate", folder / "model", "--split", "never", text="ab kl\ncde mno\n").stdout.splitlines()
     assert rows == [[f"<BT> {alone[0]}", "ab kl"], [f"<BT> {alone[1]}", "cde mno"]]

@@ -79,14 +79,42 @@ def test_malformed_lines_are_reported_with_their_number(write):
         '{"id": ' + "1" * 5000 + "}": "not JSON; expected one object a line",
         "7": "not a JSON object; expected one object a line, with 'source' and 'target'",
         "[7]": "a JSON array; expected one object a line, with 'source' and 'target'",
-        '{"source": "a", "tgt": "b"}': "no 'target'; it has: source, tgt",
         '{"source": "a", "target": 7.5}': "'target' is not text",
-        '{"source": null, "target": "b"}': "'source' is not text",
         '{"source": "\\ud800", "target": "b"}': "'source' holds half a surrogate pair, which is not text",
     }
     for line, wanted in cases.items():
         path = write("a.jsonl", ['{"source": "a", "target": "b"}', line])
         assert fault(DataSettings(train=(path,))) == f"{path}:2: {wanted}"
+
+
+MISSING = ['{"source": "a", "target": null}', '{"source": "a"}', '{"source": null, "target": "b"}', "{}"]
+
+
+@pytest.mark.parametrize("row", MISSING)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_row_of_json_without_a_text_is_empty_and_counted(write, by_bytes, tmp_path, row, first):
+    rows = ['{"source": "a", "target": "b"}', row]
+    data = DataSettings(train=(write("a.jsonl", rows[::-1] if first else rows),), valid=(write("b.tsv", ["a\tb"]),))
+    found = prepare(data, by_bytes, by_bytes, tmp_path / "cache", split="train")
+    assert (found.account.read, found.account.used, found.account.dropped) == (2, 1, {"empty": 1})
+
+
+@pytest.mark.parametrize("rows", [["{}"], ['{"source": "a", "tgt": "b"}'] * 3, ['{"source": "a", "tgt": null}'] * 2000])
+def test_a_key_that_no_row_has_is_an_error(write, rows):
+    path = write("a.jsonl", rows)
+    wanted = "'source'; it has: nothing" if rows == ["{}"] else "'target'; it has: source, tgt"
+    assert fault(DataSettings(train=(path,))) == f"{path}:1: no {wanted}"
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_two_columns_of_the_name_that_is_read_are_an_error(write, name):
+    delimiter = "," if name == "a.csv" else "\t"
+    path = write(name, [delimiter.join(row) for row in (["id", "en", "de", "en"], ["1", "a", "b", "c"])])
+    assert texts(DataSettings(train=(path,), columns=("id", "de"))) == [("1", "b")]
+    for columns in (("en", "de"), (2, "en")):
+        assert fault(DataSettings(train=(path,), columns=columns)) == (
+            f"{path}:1: 2 columns 'en', expected one; rename the others"
+        )
 
 
 def test_a_file_that_is_one_json_array_is_named(write):

@@ -1,6 +1,5 @@
 """Processes return the same results in the same order as one, and errors name the line; so do actors of Ray."""
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -73,20 +72,42 @@ def test_workers_score_targets_as_the_translator_does_and_name_those_that_they_c
         assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-5)
 
 
-def test_a_worker_that_is_killed_and_a_model_that_cannot_be_loaded_are_one_line_each(saved, pair, tmp_path):
-    settings = saved[1].config.decoding
-    with Workers.start(tmp_path, 1, FAST) as alone:
-        others = {process.pid for process in multiprocessing.active_children()}
-        with pytest.raises(ModelFolderError, match=r"not a model folder"):
-            list(alone.translate_all(["a"], settings))
-        (pid,) = {process.pid for process in multiprocessing.active_children()} - others
-        os.kill(pid, signal.SIGKILL)
-        with pytest.raises(TranslationError) as caught:
-            list(alone.translate_all(["a"] * 9, settings))
-    assert str(caught.value) == (
-        "after line 0: a worker process ended in the middle of its work, perhaps because memory ran out; "
-        "try fewer --workers"
-    )
+def test_a_model_that_cannot_be_loaded_is_one_line(saved, tmp_path):
+    with Workers.start(tmp_path, 1, FAST) as alone, pytest.raises(ModelFolderError, match=r"not a model folder"):
+        list(alone.translate_all(["a"], saved[1].config.decoding))
+
+
+def ending(model: object, lines: list[Line], settings: object) -> Iterator[Translation]:
+    """Work that ends its process at some lines: at "kill" always, at "once FILE" unless the file exists."""
+    for line in lines:
+        kind, _, file = line.text.partition(" ")
+        if kind == "kill" or (kind == "once" and not Path(file).exists()):
+            Path(file or os.devnull).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield Translation(source=line.text, text=line.text.upper())
+
+
+LOST = "a worker process ended in the middle of its work, perhaps because memory ran out"
+
+
+def test_a_line_that_ends_its_process_twice_has_no_result_and_all_others_do(saved, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "LINES_PER_TASK", 2)
+    monkeypatch.chdir(tmp_path)
+    texts = [f"t{number}" for number in range(12)]
+    texts[2], texts[7] = f"once {tmp_path}/done", "kill"
+    lines = [(Line(number=number, text=text), 1) for number, text in enumerate(texts, 1)]
+    with Workers.start(saved[0], 2, FAST) as pair:
+        found = [str(each) for each in pair.run(ending, lines, saved[1].config.decoding)]
+    lost = {7: f"line 8: {LOST}"}
+    assert found == [lost.get(number, text.upper()) for number, text in enumerate(texts)]
+
+
+def test_processes_that_keep_ending_are_one_line(saved, monkeypatch):
+    monkeypatch.setattr(workers, "MAX_LOSSES", 2)
+    lines = [(Line(number=number, text="kill"), 1) for number in range(1, 9)]
+    with Workers.start(saved[0], 1, FAST) as alone, pytest.raises(TranslationError) as caught:
+        list(alone.run(ending, lines, saved[1].config.decoding))
+    assert str(caught.value) == f"after line 0: {LOST}; try fewer --workers"
 
 
 def test_workers_compute_as_the_loaded_model_does(saved):

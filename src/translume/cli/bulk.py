@@ -1,17 +1,19 @@
 """Many input files, each with an output: which is complete or missing, so that the same command continues."""
 
+import bz2
+import fcntl
 import gzip
 import io
 import json
+import lzma
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
-from glob import escape
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
@@ -183,8 +185,13 @@ def text_files(
     column = files.columns
 
     def read(file: str) -> Lines:
-        texts = read_sources(file, data) if column is None else read_column(file, column, line_breaks=line_breaks)
-        return numbered(texts)
+        faults: list[str] = []
+        if column is None:
+            texts = read_sources(file, data, faults)
+        else:
+            texts = read_column(file, column, line_breaks=line_breaks, faults=faults)
+        for line, size in numbered(texts):  # which reads one text for each line
+            yield (replace(line, fault=faults.pop()) if faults else line), size
 
     assert files.output is not None
     sources = list(dict.fromkeys(file for pattern in files.inputs for file in expand_pattern(pattern, "--input")))
@@ -235,9 +242,11 @@ def pair_files(files: FileOptions, config: "Config", ending: str) -> list[InputF
         return _count(source)
 
     def read(source: str) -> Lines:
-        for pair in origin_of(source).read():
+        faults: list[str] = []
+        for pair in origin_of(source).read(faults):
             size = FRAMES_CHARACTERS if config.data.source.reader else len(pair.source) + len(pair.target)
-            yield Line(number=pair.line, text=pair.source, target=pair.target), size
+            fault = faults.pop() if faults else ""
+            yield Line(number=pair.line, text=pair.source, target=pair.target, fault=fault), size
 
     assert files.output is not None
     outputs = outputs_of(list(pairs), files.output, ending)
@@ -304,12 +313,19 @@ class FileWork:
         hint = "Interrupted; the same command continues with the files that are missing."
         if not counts:
             return failed
+        busy: list[InputFile] = []
         with ProgressBar("processing", unit="lines", total=total) as bar, interrupt_hint(hint), self._runner() as run:
-            for file in missing:
-                if file.source in counts:
-                    with self._skipping(others) as skipped:
-                        failed += self._write(file, run(self.work, file.read(), self.settings), bar)
-                    failed += len(skipped)
+            for files in ([file for file in missing if file.source in counts], busy):
+                for file in files:
+                    try:
+                        with self._skipping(others) as skipped, written(file.output, wait=files is busy) as output:
+                            failed += self._write(file, output, run(self.work, file.read(), self.settings), bar)
+                        failed += len(skipped)
+                    except BusyError:
+                        what = "written by another process" if files is busy else "another process is writing it"
+                        note(f"{file.output}: {what}")
+                        if files is not busy:
+                            busy.append(file)
         return failed
 
     @contextmanager
@@ -324,25 +340,25 @@ class FileWork:
             warn(f"warning: {error}{others}")
             errors.append(error)
 
-    def _write(self, file: InputFile, results: "Iterator[Any | LineError]", bar: ProgressBar) -> int:
+    def _write(self, file: InputFile, output: IO[str], results: "Iterator[Any | LineError]", bar: ProgressBar) -> int:
         """Write the output of a file. Return how many of its lines failed; with --on-error stop, raise DataError."""
         from translume.translator.planning import LineError
 
         begun, failed, number = time.monotonic(), 0, 0
-        with written(file.output) as output:
-            for number, result in enumerate(results, 1):
-                output.write(self.row(result))
-                bar.advance()
-                if not isinstance(result, LineError):
-                    self.report(f"{file.source}:{number}", result)
-                    continue
-                place = f"{file.source}:{result.line.number}"
-                if self.files.on_error == "stop":
-                    raise DataError(f"{place}: {result.reason}")
-                failed += 1
-                warn(f"warning: {place}: {result.reason}; it has no result")
+        for number, result in enumerate(results, 1):
+            output.write(self.row(result))
+            bar.advance()
+            if not isinstance(result, LineError):
+                self.report(f"{file.source}:{number}", result)
+                continue
+            place = f"{file.source}:{result.line.number}"
+            if self.files.on_error == "stop":
+                raise DataError(f"{place}: {result.reason}")
+            failed += 1
+            warn(f"warning: {place}: {result.reason}; it has no result")
         seconds = time.monotonic() - begun
-        note(f"{file.output}: {number:,} lines, {number / max(seconds, 1e-9):,.0f} lines/s")
+        without = f", {failed:,} without a result" if failed else ""
+        note(f"{file.output}: {number:,} lines{without}, {number / max(seconds, 1e-9):,.0f} lines/s")
         return failed
 
     @contextmanager
@@ -383,40 +399,66 @@ def refuse_sharing(loaded: "Translator | Generator", option: str) -> None:
         raise SettingsError(f"{option}: found a model on {loaded.checkpoint.device}, expected one on the CPU")
 
 
+class BusyError(Exception):
+    """Another process is writing an output, or wrote it while this one waited."""
+
+
 @contextmanager
-def written(path: Path) -> Iterator[IO[str]]:
-    """Yield a text file that replaces `path` at the end of the block, compressed as its name says.
+def written(path: Path, *, wait: bool = False) -> Iterator[IO[str]]:
+    """Yield a text file that becomes the new file `path` at the end of the block, compressed as its name says.
 
-    Removes what a killed process left of the same file. Raises DataError for an output that cannot be written; after an
-    error there is no output.
+    Replaces what a killed process left of the same file.  wait: for another process that is writing it.
+    Raises DataError for an output that cannot be written, and BusyError; after an error there is no output.
     """
-    import zstandard
-
-    from translume.atomic import beside, make_folder
+    from translume.atomic import make_folder
 
     make_folder(path.parent)
-    for abandoned in path.parent.glob(f".{escape(path.name)}.????????.part"):
-        abandoned.unlink(missing_ok=True)
-    part = beside(path)
+    part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("wb") as raw:
-            with ExitStack() as stack:
-                packed: Any = raw
-                if path.suffix == ".gz":
-                    packed = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
-                elif path.suffix == ".zst":
-                    packed = stack.enter_context(zstandard.ZstdCompressor().stream_writer(raw, closefd=False))
-                text = io.TextIOWrapper(packed, encoding="utf-8", newline="\n")
-                stack.callback(text.detach)  # else its end closes the file
-                yield text
-            raw.flush()
-            os.fsync(raw.fileno())
-        os.replace(part, path)
+        with _locked(part, wait=wait) as raw:
+            try:
+                if path.exists():
+                    raise BusyError
+                with ExitStack() as stack:
+                    packed = stack.enter_context(_packed(raw, path.suffix))
+                    text = io.TextIOWrapper(packed, encoding="utf-8", newline="\n")
+                    stack.callback(text.detach)  # else its end closes the file
+                    yield text
+                raw.flush()
+                os.fsync(raw.fileno())
+                os.replace(part, path)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(part: Path, *, wait: bool) -> Iterator[BinaryIO]:
+    """Yield a new file that is locked while it is written. Raises BusyError if another process has locked it."""
+    while True:
+        with part.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BusyError from None
+            # A file that was renamed or removed before it was locked is not the one at the path any more.
+            if part.exists() and os.path.samestat(os.fstat(file.fileno()), part.stat()):
+                file.truncate(0)
+                yield file
+                return
+
+
+def _packed(raw: BinaryIO, suffix: str) -> Any:
+    """Return a context manager with a file that compresses into `raw`, as a suffix says."""
+    import zstandard
+
+    if suffix == ".gz":
+        return gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
+    if suffix == ".zst":
+        return zstandard.ZstdCompressor().stream_writer(raw, closefd=False)
+    return {".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}.get(suffix, lambda file, mode: nullcontext(file))(raw, "wb")
 
 
 def line_row(result: Any, value: Callable[[Any], str]) -> str:

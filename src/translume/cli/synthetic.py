@@ -1,6 +1,7 @@
 """translume backtranslate and translume distil"""
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from translume.cli.options import (
     json_option,
     set_option,
 )
+from translume.cli.terminal import note
 from translume.cli.train import train_model
 from translume.errors import SettingsError
 
@@ -70,23 +72,41 @@ def backtranslate(model: Path, files: FileOptions, tag: str, overrides: tuple[st
     settings = changed(translator.config, overrides, "decoding").decoding
     if settings.nbest > 1:
         raise SettingsError("--nbest: expected one translation for each line")
+    counts: Counter[str] = Counter()
     work = FileWork(
         model=model,
         loaded=translator,
         work=translate,
         settings=settings,
         files=files,
-        row=partial(_synthetic_pair, tag=tag),
+        row=partial(_synthetic_pair, tag=tag, counts=counts),
         report=print_warnings,
     )
-    work.run(text_files(files, translator.config.data, ending=".tsv"))
+    failed = work.process(text_files(files, translator.config.data, ending=".tsv"))
+    if counts:
+        dropped = "".join(f", {counts[reason]:,} {reason}" for reason in DROPPED if counts[reason])
+        note(f"{counts.total():,} lines read, {counts[PAIRED]:,} {PAIRED}{dropped}")
+    if failed:
+        click.get_current_context().exit(1)
 
 
-def _synthetic_pair(result: "Translation | LineError", tag: str) -> str:
+PAIRED, DROPPED = "pairs written", ("empty", "without a translation", "failed")
+"""What becomes of the lines of a back-translation."""
+
+
+def _synthetic_pair(result: "Translation | LineError", tag: str, counts: Counter[str]) -> str:
     """Return a row of back-translation: tag and translation, and the text; nothing without a translation."""
     from translume.translator import Translation
 
-    if not isinstance(result, Translation) or not result.text or not result.source.strip():
+    reason = PAIRED
+    if not isinstance(result, Translation):
+        reason = "failed"
+    elif not result.source.strip():
+        reason = "empty"
+    elif not result.text.strip():
+        reason = "without a translation"
+    counts[reason] += 1
+    if reason != PAIRED or not isinstance(result, Translation):
         return ""
     return f"{tag} {_cell(result.text)}".strip() + f"\t{_cell(result.source)}\n"
 

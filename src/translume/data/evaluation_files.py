@@ -73,12 +73,13 @@ def refuse_tables(source: Path, target: Path, data: DataSettings) -> None:
         refuse_table(file)
 
 
-def read_sources(file: str, data: DataSettings) -> Iterator[str]:
+def read_sources(file: str, data: DataSettings, faults: list[str] | None = None) -> Iterator[str]:
     """Yield the lines of a file, or the sources in the rows of a table for a model of frames or one trained on tables.
 
     A path of a source of frames in a table is relative to the table's folder.
     A table is a file named .tsv, .csv, .jsonl, .ndjson, .json, compressed or not, or .parquet; it needs no target. Line
-    ends in a source become spaces, so that one row stays one line. Raises SettingsError for Parquet without columns.
+    ends in a source become spaces, so that one row stays one line.  faults: as for `read_columns`.
+    Raises SettingsError for Parquet without columns.
     """
     if not reads_tables(data) or not is_table(file):
         if table_kind(file) == "parquet":
@@ -86,7 +87,7 @@ def read_sources(file: str, data: DataSettings) -> Iterator[str]:
         return read_lines(file)
     template = Template.parse(data.template) if data.template else None
     columns = source_columns(data, file)
-    rows = read_columns(file, columns)
+    rows = read_columns(file, columns, faults=faults)
     folder = Path(file).parent
     if data.source.reader:
         return (texts[0] and str(folder / texts[0]) for _, texts in rows)
@@ -96,16 +97,16 @@ def read_sources(file: str, data: DataSettings) -> Iterator[str]:
     )
 
 
-def read_column(file: str, column: str, *, line_breaks: bool = False) -> Iterator[str]:
+def read_column(file: str, column: str, *, line_breaks: bool = False, faults: list[str] | None = None) -> Iterator[str]:
     """Yield the texts in one column of a TSV, CSV, JSONL or Parquet file.
 
     column: a name, or for TSV and CSV a number from 0.  line_breaks: whether to keep those in a text, instead of making
-    them spaces.  Raises SettingsError for another kind of file.
+    them spaces.  faults: as for `read_columns`.  Raises SettingsError for another kind of file.
     """
     if not is_table(file):
         raise SettingsError(f"--column: {file} is no table, expected a file named {', '.join(KINDS)}")
     numbered = column.isdecimal() and not has_keys(file)
-    for _, (text,) in read_columns(file, (int(column) if numbered else column,)):
+    for _, (text,) in read_columns(file, (int(column) if numbered else column,), faults=faults):
         yield text if line_breaks else " ".join(text.splitlines())
 
 

@@ -69,10 +69,13 @@ class Origin:
             return "json documents" if self._tabled else f"documents by {self.documents}"
         return "parallel" if self.target_file else table_kind(self.file)
 
-    def read(self) -> Iterator[Pair]:
-        """Yield the pairs. Raises DataError for an empty file and for files of unequal length."""
+    def read(self, faults: list[str] | None = None) -> Iterator[Pair]:
+        """Yield the pairs. Raises DataError for an empty file and for files of unequal length.
+
+        faults: as for `read_columns`, if the file is a table.
+        """
         folder, empty = Path(self.file).parent, True
-        for pair in self._pairs():
+        for pair in self._pairs(faults):
             empty = False
             yield pair._replace(source=pair.source and str(folder / pair.source)) if self.paths else pair
         if empty and not self.may_be_empty:
@@ -84,12 +87,12 @@ class Origin:
         """Whether documents are the texts of a table rather than lines of a text file."""
         return has_keys(self.file) or table_kind(self.file) == "csv"
 
-    def _pairs(self) -> Iterator[Pair]:
+    def _pairs(self, faults: list[str] | None) -> Iterator[Pair]:
         if self.target_file:
             return _parallel(self.file, self.target_file)
         if self.documents:
             return _documents_of_table(self.file) if self._tabled else _documents(self.file, self.documents)
-        return _table(self.file, self.columns, Template.parse(self.template) if self.template else None)
+        return _table(self.file, self.columns, Template.parse(self.template) if self.template else None, faults)
 
     def check_lengths(self) -> None:
         """Raise DataError if two parallel files differ in length: a quick check before hours of tokenization."""
@@ -337,13 +340,15 @@ def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:
         yield Pair(source, target, source_file, line, target_file)
 
 
-def _table(file: str, columns: tuple[Column, ...], template: Template | None) -> Iterator[Pair]:
+def _table(
+    file: str, columns: tuple[Column, ...], template: Template | None, faults: list[str] | None
+) -> Iterator[Pair]:
     """Yield the pairs of a table; without columns, a JSONL file has keys, another file exactly two columns."""
     chosen = columns or _default_columns(file)
     if template is not None:
         (target,) = chosen
         chosen = (*template.columns, target)
-    for line, texts in read_columns(file, chosen, exactly=not columns):
+    for line, texts in read_columns(file, chosen, exactly=not columns, faults=faults):
         source = texts[0] if template is None else template.fill(dict(zip(chosen, texts[:-1], strict=False)))
         yield Pair(source=source, target=texts[-1], file=file, line=line)
 

@@ -30,8 +30,21 @@ DELIMITERS = (";", "\t", ",")
 _SNIFFED_LINES = 50
 _MAX_FIELD = 1 << 24
 """Maximum characters of a CSV cell, so that a quote that is never closed does not make one cell of all the rest."""
+_LOOKED_AT = 1000
+"""Rows of JSONL of which one must have each key; without it in a row, its text is missing there."""
 _PARQUET_ROWS = 4096
 """Rows of Parquet in memory at a time."""
+
+
+class RowError(DataError):
+    """A row of a table that cannot be used; those after it can.
+
+    texts: of the row, if it only lacks some, which are empty; else None.
+    """
+
+    def __init__(self, place: str, reason: str, texts: list[str] | None = None) -> None:
+        super().__init__(f"{place}: {reason}")
+        self.reason, self.texts = reason, texts
 
 
 def table_kind(file: str) -> TableKind:
@@ -84,13 +97,33 @@ def _column(name: str) -> Column:
     return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else name
 
 
-def read_columns(file: str, columns: Sequence[Column], *, exactly: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number, from 1, and the texts in these columns for each row.
+def read_columns(
+    file: str, columns: Sequence[Column], *, exactly: bool = False, faults: list[str] | None = None
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number, from 1, and the texts in these columns for each row; empty ones for null.
 
     columns: if any is a name, the first line of a TSV or CSV file contains the names of its columns.
     exactly: refuse rows of TSV and CSV files that have more columns.
-    Raises DataError for a missing column, and SettingsError for a column that is no name or number.
+    faults: gets the reason before a row is yielded that cannot be used, which then has empty texts, or lacks a text.
+    Raises DataError for a missing column, without `faults` also RowError, and SettingsError for a column that is no
+    name or number.
     """
+    for line, found in _rows(file, columns, exactly=exactly):
+        if not isinstance(found, RowError):
+            yield line, found
+        elif faults is not None:
+            faults.append(found.reason)
+            yield line, [""] * len(columns)
+        elif found.texts is not None:
+            yield line, found.texts
+        else:
+            raise found
+
+
+Rows = Iterator[tuple[int, list[str] | RowError]]
+
+
+def _rows(file: str, columns: Sequence[Column], *, exactly: bool) -> Rows:
     kind = table_kind(file)
     if kind == "json":
         yield from _json_columns(file, [str(column) for column in columns])
@@ -111,8 +144,9 @@ def read_columns(file: str, columns: Sequence[Column], *, exactly: bool = False)
     for line, fields in rows:
         if len(fields) < most or (exactly and len(fields) != most):
             expected = f"{most}" if exactly else f"at least {most}"
-            raise DataError(f"{file}:{line}: {len(fields)} {what}, expected {expected}")
-        yield line, [fields[place] for place in places]
+            yield line, RowError(f"{file}:{line}", f"{len(fields)} {what}, expected {expected}")
+        else:
+            yield line, [fields[place] for place in places]
 
 
 def count_rows(file: str) -> int:
@@ -153,6 +187,8 @@ def _named(file: str, line: int, names: list[str], column: Column) -> int:
         return _place(column)
     if column not in names:
         raise DataError(f"{file}:{line}: no column '{column}'{nearest(column, names)}")
+    if names.count(column) > 1:
+        raise DataError(f"{file}:{line}: {names.count(column)} columns '{column}', expected one; rename the others")
     return names.index(column)
 
 
@@ -195,24 +231,41 @@ def _delimiter(lines: list[str]) -> str:
     return max(reversed(DELIMITERS), key=counts.__getitem__)
 
 
-def _json_columns(file: str, keys: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    for line, text in enumerate(read_lines(file), 1):
-        place = f"{file}:{line}"
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError, too
-            begun = "the beginning of a JSON array" if line == 1 and text.strip() == "[" else "not JSON"
-            raise DataError(f"{place}: {begun}; expected one object a line") from None
-        if not isinstance(value, dict):
-            expected = " and ".join(f"'{key}'" for key in keys)
-            found = "a JSON array" if isinstance(value, list) else "not a JSON object"
-            raise DataError(f"{place}: {found}; expected one object a line, with {expected}")
-        yield line, [_text(value, key, place) for key in keys]
+def _json_columns(file: str, keys: Sequence[str]) -> Rows:
+    rows = enumerate((_object(text, f"{file}:{line}", keys) for line, text in enumerate(read_lines(file), 1)), 1)
+    first, lacking, names = [], list(keys), ""
+    for line, row in islice(rows, _LOOKED_AT):  # usually one
+        first.append((line, row))
+        if isinstance(row, RowError):
+            break
+        names = names or ", ".join(row)
+        lacking = [key for key in lacking if not _has(row, key)]
+        if not lacking:
+            break
+    else:
+        if first:
+            raise DataError(f"{file}:1: no '{lacking[0]}'; it has: {names or 'nothing'}")
+    for line, row in chain(first, rows):
+        yield line, row if isinstance(row, RowError) else _texts(row, keys, f"{file}:{line}")
 
 
-def _parquet_columns(file: str, keys: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+def _object(text: str, place: str, keys: Sequence[str]) -> dict[str, object] | RowError:
+    """Return the object in a line of JSONL."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError, too
+        begun = "the beginning of a JSON array" if place.endswith(":1") and text.strip() == "[" else "not JSON"
+        return RowError(place, f"{begun}; expected one object a line")
+    if isinstance(value, dict):
+        return value
+    expected = " and ".join(f"'{key}'" for key in keys)
+    found = "a JSON array" if isinstance(value, list) else "not a JSON object"
+    return RowError(place, f"{found}; expected one object a line, with {expected}")
+
+
+def _parquet_columns(file: str, keys: Sequence[str]) -> Rows:
     for line, row in enumerate(_parquet_rows(file, keys), 1):
-        yield line, [_text(row, key, f"{file}:{line}") for key in keys]
+        yield line, _texts(row, keys, f"{file}:{line}")
 
 
 def _parquet_rows(file: str, keys: Sequence[str] = ()) -> Iterator[dict[str, object]]:
@@ -244,25 +297,37 @@ def _parquet(file: str) -> Iterator[Any]:
         raise DataError(unreadable(file, error)) from None
 
 
-def _text(value: dict[str, object], key: str, place: str) -> str:
-    """Return the text under a key; "translation.de" also reads {"translation": {"de": …}}.
+def _texts(value: dict[str, object], keys: Sequence[str], place: str) -> list[str] | RowError:
+    """Return the texts under keys, or why the row cannot be used."""
+    texts, missing = [], ""
+    for key in keys:
+        found = _found(value, key)
+        if isinstance(found, int):
+            found = json.dumps(found)
+        if found is None:
+            found, missing = "", missing or f"'{key}' is {'null' if _has(value, key) else 'missing'}"
+        if not isinstance(found, str):
+            return RowError(place, f"'{key}' is not text")
+        try:
+            found.encode("utf-8")
+        except UnicodeEncodeError:
+            return RowError(place, f"'{key}' holds half a surrogate pair, which is not text")
+        texts.append(found)
+    return RowError(place, missing, texts) if missing else texts
 
-    Whole numbers and truth values are texts as in JSON: "7", "true".
-    """
-    found: object = value
+
+_MISSING: Any = object()
+
+
+def _has(value: dict[str, object], key: str) -> bool:
+    return _found(value, key, _MISSING) is not _MISSING
+
+
+def _found(value: dict[str, object], key: str, missing: object = None) -> object:
+    """Return the value under a key; "translation.de" also reads {"translation": {"de": …}}."""
     if key in value:
-        found = value[key]
-    else:
-        for part in key.split("."):
-            if not isinstance(found, dict) or part not in found:
-                raise DataError(f"{place}: no '{key}'; it has: {', '.join(map(str, value)) or 'nothing'}")
-            found = found[part]
-    if isinstance(found, int):
-        return json.dumps(found)
-    if not isinstance(found, str):
-        raise DataError(f"{place}: '{key}' is not text")
-    try:
-        found.encode("utf-8")
-    except UnicodeEncodeError:
-        raise DataError(f"{place}: '{key}' holds half a surrogate pair, which is not text") from None
+        return value[key]
+    found: object = value
+    for part in key.split("."):
+        found = found.get(part, missing) if isinstance(found, dict) else missing
     return found

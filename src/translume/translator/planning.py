@@ -29,7 +29,7 @@ class Line:
 
     constraints: phrases that its target must contain.  direction: its languages, instead of those in [decoding].
     given: a non-text source, such as an array; `text` describes it. None: `text` is the source, or its path.
-    target: the target to score, if there is one.
+    target: the target to score, if there is one.  fault: why the line cannot be read; empty if it can.
     """
 
     number: int
@@ -38,6 +38,7 @@ class Line:
     direction: Direction | None = None
     given: object = None
     target: str | None = None
+    fault: str = ""
 
     @classmethod
     def from_source(cls, source: object, constraints: Iterable[str] = (), *, number: int = 0) -> "Line":

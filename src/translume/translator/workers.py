@@ -2,9 +2,10 @@
 
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import cycle
+from itertools import cycle, takewhile
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar
 
@@ -20,6 +21,8 @@ from translume.translator.translator import Translator, load
 LINES_PER_TASK: Final = 256
 AFTER_FAILURE: Final = 16
 """Lines that are given to a model after one that failed, twice as many each time: a failure repeats their encoding."""
+MAX_LOSSES: Final = 12
+"""How often processes may end without a result in between: more than it takes to find a line among LINES_PER_TASK."""
 RAY_RETRIES: Final = 3
 """How often Ray gives the same lines to another process after the death of one."""
 CONNECT_SECONDS: Final = 10.0
@@ -55,8 +58,13 @@ def outcomes(
     """Yield the result of each line or why it has none, in order."""
     done, count = 0, len(lines)
     while done < len(lines):
+        if lines[done].fault:
+            yield LineError(lines[done], lines[done].fault)
+            done += 1
+            continue
+        readable = list(takewhile(lambda line: not line.fault, lines[done : done + count]))
         try:
-            for result in work(model, lines[done : done + count], settings):
+            for result in work(model, readable, settings):
                 done += 1
                 yield result
             count *= 2
@@ -83,6 +91,9 @@ class Pool(Protocol):
     def map(self, function: Callable[[Any, T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield `function(model, item)` for each item, in order."""
 
+    def restart(self) -> None:
+        """Replace the processes after a ProcessLostError."""
+
     def close(self) -> None:
         """End the processes."""
 
@@ -103,18 +114,38 @@ class Workers(Closing):
     ) -> Iterator[R | LineError]:
         """Yield the result of each line or why it has none, in order. Reads a few hundred lines ahead per process.
 
-        lines: with their sizes, for `windows`.  Raises TranslationError if a process ends.
+        If a process ends, the lines in work are done again, a few at a time to find the line that ends it, which then
+        has no result.  lines: with their sizes, for `windows`.
+        Raises TranslationError if processes keep ending.
         """
-        done = 0
-        try:
-            for found in self._pool.map(partial(_outcomes, work, settings), windows(lines, lines=LINES_PER_TASK)):
-                yield from found
-                done += len(found)
-        except ProcessLostError as lost:
-            reason = f"{lost}, perhaps because memory ran out; try fewer --workers"
-            raise TranslationError(f"after line {done}: {reason}") from None
-        except OSError as error:
-            raise TranslationError(f"cannot start worker processes: {error}; try fewer --workers") from None
+        done = losses = 0
+        parts = windows(lines, lines=LINES_PER_TASK)
+        suspects: deque[Sequence[Line]] = deque()
+        while True:
+            sent: deque[Sequence[Line]] = deque()
+            alone = bool(suspects)
+            items = iter([suspects.popleft()]) if alone else parts
+            try:
+                for found in self._pool.map(partial(_outcomes, work, settings), _noted(items, sent)):
+                    yield from found
+                    done, losses = done + len(sent.popleft()), 0
+                if not alone:
+                    return
+            except ProcessLostError as lost:
+                losses += 1
+                reason = f"{lost}, perhaps because memory ran out"
+                if losses > MAX_LOSSES:
+                    raise TranslationError(f"after line {done}: {reason}; try fewer --workers") from None
+                self._pool.restart()
+                if alone and len(sent[0]) == 1:
+                    yield LineError(sent[0][0], reason)
+                    done, sent = done + 1, deque()
+                elif alone:
+                    half = len(sent[0]) // 2
+                    sent = deque([sent[0][:half], sent[0][half:]])
+                suspects.extendleft(reversed(sent))
+            except OSError as error:
+                raise TranslationError(f"cannot start worker processes: {error}; try fewer --workers") from None
 
     def translate_all(
         self,
@@ -133,6 +164,13 @@ class Workers(Closing):
     def close(self) -> None:
         """End the processes. Work in progress is lost."""
         self._pool.close()
+
+
+def _noted(items: Iterable[T], sent: deque[T]) -> Iterator[T]:
+    """Yield the items, and append each to `sent`."""
+    for item in items:
+        sent.append(item)
+        yield item
 
 
 def _load(folder: str, options: ComputeOptions) -> object:
@@ -214,6 +252,9 @@ class RayPool:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
             raise ProcessLostError(" ".join(str(error).split())) from None
+
+    def restart(self) -> None:
+        """Do nothing: Ray starts actors again."""
 
     def close(self) -> None:
         """End the actors, and a cluster that was started here. Work in progress is lost."""
