@@ -16,8 +16,6 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from translume.errors import TranslumeError
-
 T = TypeVar("T")
 R = TypeVar("R")
 W = TypeVar("W")
@@ -32,28 +30,47 @@ def usable_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class LaterError:
+    """A context manager that keeps an error of its block, such as one of a caller's generator, to be raised later."""
+
+    error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Exception):  # neither Ctrl-C nor the end of a generator
+            self.error = error
+        return self.error is not None
+
+    def raise_error(self) -> None:
+        """Raise the error, if there is one."""
+        if self.error is not None:
+            raise self.error
+
+
 def in_order(submit: Callable[[T], Callable[[], R]], items: Iterable[T], ahead: int) -> Iterator[R]:
     """Yield the result of each item, in order, with at most `ahead` others in progress or waiting.
 
     submit: starts the work on an item and returns what waits for its result.
-    A TranslumeError of `items` is raised after the results of the items before it.
+    An error of `items` is raised after the results of the items before it.
     """
     waiting: deque[Callable[[], R]] = deque()
-    failure: TranslumeError | None = None
-    iterator = iter(items)
-    while failure is None:
-        try:
-            waiting.append(submit(next(iterator)))
-        except StopIteration:
+    iterator, end = iter(items), object()
+    while True:
+        item: Any = end
+        with LaterError() as failed:
+            item = next(iterator, end)
+        if item is end:
             break
-        except TranslumeError as error:
-            failure = error
+        waiting.append(submit(item))
         if len(waiting) > ahead:
             yield waiting.popleft()()
     while waiting:
         yield waiting.popleft()()
-    if failure is not None:
-        raise failure
+    failed.raise_error()
 
 
 class Closing(ABC):

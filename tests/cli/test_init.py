@@ -328,7 +328,7 @@ def test_init_refuses_what_it_cannot_read(run, files: Path) -> None:
 
 
 def test_files_without_letters_are_reported(run, tmp_path: Path) -> None:
-    (tmp_path / "train.en").write_text("\n", encoding="utf-8")
+    (tmp_path / "train.en").write_text("12\n", encoding="utf-8")
     said = run("init", tmp_path / "train.en", tmp_path / "train.en").stderr
     assert said == "1 pair, no letters to no letters; too few to hold any out for validation\n"
 

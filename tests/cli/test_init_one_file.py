@@ -314,3 +314,33 @@ def test_numbers_are_targets_and_an_array_is_refused_by_its_form(run, tmp_path: 
     array = write(tmp_path / "b.jsonl", [f"[{', '.join(rows)}]"])
     result = run("init", array)
     assert (result.exit_code, result.stderr) == (1, f"Error: {array}:1: {message}\n")
+
+
+@pytest.mark.parametrize(
+    "row", ['{"en": "a", "de": null}', '{"en": "a"}', '{"en": null, "de": "b"}', '{"en": " ", "de": "b"}']
+)
+@pytest.mark.parametrize("place", [0, 7, 29])
+def test_a_row_without_a_text_is_counted_wherever_it_is(run, tmp_path: Path, row: str, place: int) -> None:
+    rows = [f'{{"en": "text {number}", "de": "wort {number}"}}' for number in range(30)]
+    rows[place] = row
+    (tmp_path / "a.jsonl").write_text("".join(f"{each}\n" for each in rows))
+    done = run("init", tmp_path / "a.jsonl")
+    assert done.exit_code == 0, done.stderr
+    assert 'columns = ["en", "de"]' in done.stdout
+    assert done.stderr.splitlines()[0] == f"1 of 30 pairs in {tmp_path}/a.jsonl have an empty side, and are dropped"
+    assert done.stdout.startswith("# Settings for 29 pairs")
+
+
+def test_pairs_of_which_none_has_two_sides_are_an_error(run, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"source": "a", "target": null}\n' * 3)
+    done = run("init", tmp_path / "a.jsonl", "--columns", "source,target")
+    assert done.stderr == f"Error: {tmp_path}/a.jsonl: found no text on both sides in any of 3 pairs\n"
+
+
+@pytest.mark.parametrize(("different", "noted"), [(2, True), (20, True), (21, False), (200, False)])
+def test_targets_with_few_values_name_the_other_task(run, tmp_path: Path, different: int, noted: bool) -> None:
+    rows = "".join(f"some text number {number}\tlabel {number % different}\n" for number in range(200))
+    (tmp_path / "a.tsv").write_text(rows)
+    hint = f"{tmp_path}/a.tsv: the targets have only {different} different values; --task classification is for labels"
+    assert (hint in run("init", tmp_path / "a.tsv").stderr.splitlines()) == noted
+    assert hint not in run("init", tmp_path / "a.tsv", "--task", "classification").stderr

@@ -62,12 +62,13 @@ def test_what_is_not_there_is_named(both):
     ]
 
 
-def test_empty_cells_are_no_text(tmp_path):
+def test_null_is_an_empty_text_or_a_fault(tmp_path):
     file = str(tmp_path / "a.parquet")
     parquet.write_table(pyarrow.table({"x": ["a", None]}), file)
-    with pytest.raises(DataError) as caught:
-        list(read_columns(file, ("x",)))
-    assert str(caught.value) == f"{file}:2: 'x' is not text"
+    assert list(read_columns(file, ("x",))) == [(1, ["a"]), (2, [""])]
+    faults: list[str] = []
+    assert list(read_columns(file, ("x",), faults=faults)) == [(1, ["a"]), (2, [""])]
+    assert faults == ["'x' is null"]
 
 
 def test_a_file_that_is_no_parquet_is_one_line(tmp_path):

@@ -265,7 +265,10 @@ def test_joined_targets_and_ensembles_are_refused(make):
     joined = replace(make().translate("a").hypotheses[0], ids=(5, 2, 6, 2))
     with pytest.raises(TranslationError) as refused:
         translume.trace(make(), "a", joined)
-    wanted = "target: the hypothesis was joined from several parts; expected one of a single sentence"
+    wanted = (
+        "target: the hypothesis was joined from several parts; expected one of a single sentence; "
+        'split = "never" translates a text as one'
+    )
     assert str(refused.value) == wanted
     with pytest.raises(SettingsError) as error:
         translume.trace(make().ensemble_with(make()), "a")

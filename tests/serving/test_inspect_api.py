@@ -161,7 +161,8 @@ WRONG = {
         422,
         "cannot_inspect",
         "translation",
-        "target: the hypothesis was joined from several parts; expected one of a single sentence",
+        "target: the hypothesis was joined from several parts; expected one of a single sentence; "
+        'split = "never" translates a text as one',
     ),
     "a reference alone": (
         {"text": "a", "reference": "b"},

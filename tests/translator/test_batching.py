@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.errors import DataError
+from translume.parallel import in_order
 from translume.translator.planning import batches, windows
 
 
@@ -45,3 +46,27 @@ def test_an_error_while_reading_items_is_raised_after_all_of_them(sizes: list[in
     with pytest.raises(DataError, match=r"^line 14: broken$"):
         found.extend(windows(items(), lines=lines, characters=17))
     assert [item for window in found for item in window] == list(range(len(sizes)))
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 1000])
+@pytest.mark.parametrize("error", [ZeroDivisionError("of the caller"), OSError("no disk"), TypeError("wrong")])
+def test_all_items_before_an_error_of_the_callers_generator_are_given_back(count: int, error: Exception) -> None:
+    def items() -> Iterator[tuple[int, int]]:
+        yield from ((number, 1) for number in range(count))
+        raise error
+
+    found: list[int] = []
+    with pytest.raises(type(error)) as caught:
+        found.extend(item for window in windows(items()) for item in window)
+    assert caught.value is error
+    assert found == list(range(count))
+    shared: list[int] = []
+    with pytest.raises(type(error)):
+        shared.extend(in_order(lambda item: lambda: item[0], items(), 3))
+    assert shared == list(range(count))
+
+
+def test_a_stopped_reader_is_no_error_of_the_items() -> None:
+    reader = windows((number, 1) for number in range(2000))
+    next(reader)
+    reader.close()

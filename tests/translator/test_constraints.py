@@ -296,3 +296,18 @@ def test_placeholders_are_copied_as_often_as_they_occur(models: dict[str, Transl
     assert occurrences("34", found[0].text)
     assert all(occurrences(tag, found[1].text) for tag in ("<b>", "</b>"))
     assert found[2].text == translator.translate("haus").text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sign", [".", ",", "!", ")."])
+def test_a_sign_may_be_behind_a_word_without_a_space(tokenizers: dict[str, Tokenizer], kind: str, sign: str) -> None:
+    tokenizer = tokenizers[kind]
+    constraint = build_constraint([sign], tokenizer)
+    if constraint is None:  # the vocabulary cannot spell it
+        return
+    ids = tokenizer.encode(f"mann{sign}")
+    attached = ids[len(tokenizer.encode("mann")) :]
+    found = [list(phrase.ids) for phrase in constraint.phrases]
+    assert kind == "word" or attached in found
+    assert tokenizer.encode(sign) in found
+    assert [list(each.ids) for each in build_constraint(["mann"], tokenizer).phrases] == [tokenizer.encode("mann")]

@@ -173,4 +173,7 @@ def test_a_hypothesis_of_several_parts_cannot_be_forced(make: Make) -> None:
     joined = replace(best, ids=(5, eos, 7, eos), tokens=("b", "</s>", "d", "</s>"))
     with pytest.raises(TranslationError) as caught:
         translator.score("abcd.", joined)
-    assert str(caught.value) == "pair: the hypothesis was joined from parts, expected one of a single sentence"
+    assert str(caught.value) == (
+        "pair: the hypothesis was joined from parts, expected one of a single sentence; "
+        'split = "never" translates a text as one'
+    )

@@ -15,6 +15,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
 from translume.config import AdaptiveSettings, ClassifySettings, Config, ModelSettings, SourceKind, TextSettings
+from translume.data.lines import read_lines
 from translume.errors import DataError, SettingsError
 from translume.model import HeadSizes, Transformer
 from translume.model.classifier import Classifier, Network, Pooling
@@ -241,32 +242,32 @@ def mark_separators(model: Network, settings: ModelSettings, source_tokenizer: T
 def read_vectors(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
     """Yield words and vectors from a text file of GloVe, or of word2vec, whose first line has two counts.
 
-    Blank lines are skipped. Raises DataError, naming the line, for other lines and for vectors without `width` finite
-    numbers.
+    The file may be compressed. Blank lines are skipped. Raises DataError, naming the line, for other lines and for
+    vectors without `width` finite numbers.
     """
-    try:
-        with path.open(encoding="utf-8", newline="\n") as file:
-            for number, line in enumerate(file, 1):
-                if line.isspace():
-                    continue
-                word, *numbers = line.rstrip().split(" ")
-                if number == 1 and len(numbers) == 1 and word.isdecimal() and numbers[0].isdecimal():
-                    _refuse_width(f"{path}:1", int(numbers[0]), width)
-                    continue
-                if len(numbers) > width and number > 1:  # some words contain spaces
-                    word, numbers = " ".join([word, *numbers[:-width]]), numbers[-width:]
-                _refuse_width(f"{path}:{number}", len(numbers), width)
-                try:
-                    vector = [float(value) for value in numbers]
-                except ValueError:
-                    raise DataError(f"{path}:{number}: not a word and {width} numbers") from None
-                if not math.isfinite(sum(vector)):
-                    raise DataError(f"{path}:{number}: a number that is not finite")
-                yield word, vector
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: not UTF-8 text") from None
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        word, *numbers = line.rstrip().split(" ")
+        if number == 1 and declared_words(line) is not None:
+            _refuse_width(f"{path}:1", int(numbers[0]), width)
+            continue
+        if len(numbers) > width and number > 1:  # some words contain spaces
+            word, numbers = " ".join([word, *numbers[:-width]]), numbers[-width:]
+        _refuse_width(f"{path}:{number}", len(numbers), width)
+        try:
+            vector = [float(value) for value in numbers]
+        except ValueError:
+            raise DataError(f"{path}:{number}: not a word and {width} numbers") from None
+        if not math.isfinite(sum(vector)):
+            raise DataError(f"{path}:{number}: a number that is not finite")
+        yield word, vector
+
+
+def declared_words(line: str) -> int | None:
+    """Return the number of words that the first line of a file of word2vec names; None for another line."""
+    counts = line.rstrip().split(" ")
+    return int(counts[0]) if len(counts) == 2 and all(map(str.isdecimal, counts)) else None
 
 
 def _refuse_width(place: str, found: int, wanted: int) -> None:
@@ -286,7 +287,8 @@ def _fill(path: Path, embedding: Embedding, tokenizer: Tokenizer) -> str:
         exact.setdefault(piece, []).append(id_)
         lowered.setdefault(piece.lower(), []).append(id_)
     filled: set[int] = set()
-    for word, vector in read_vectors(path, table.size(1)):
+    declared, words = declared_words(next(read_lines(path), "")), 0
+    for words, (word, vector) in enumerate(read_vectors(path, table.size(1)), 1):  # noqa: B007
         ids = {*exact.get(word, ()), *(id_ for id_ in lowered.get(word, ()) if id_ not in filled)}
         if ids:
             table[sorted(ids)] = (torch.tensor(vector) / embedding.scale).to(table.dtype)
@@ -297,4 +299,5 @@ def _fill(path: Path, embedding: Embedding, tokenizer: Tokenizer) -> str:
     if embedding.frozen is not None:
         embedding.frozen[sorted(filled)] = True
         what = "word vectors, kept as they are,"
-    return f"{path}: {what} for {len(filled):,} of {len(pieces):,} tokens"
+    missing = f"; its first line names {declared:,} words, found {words:,}" if declared not in (None, words) else ""
+    return f"{path}: {what} for {len(filled):,} of {len(pieces):,} tokens{missing}"

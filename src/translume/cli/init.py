@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SETTINGS_SUFFIXES = (".toml", ".yaml", ".yml")
 VALIDATION_NAMES = ("valid", "val", "dev")
+MAX_LABELS = 20
+"""Up to so many different targets, each on average ten times or more, are likely labels."""
 _PAIRS_ONLY = ("TRAIN_TARGET", "--columns", "--template", "--valid-source")
 _ONE_DIRECTION = ("--valid-source", "--valid", "--task", "--from", "--columns", "--template")
 """Options that a model of several languages has no use for."""
@@ -205,7 +207,7 @@ def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None, 
 
     source = kind if base is None else read_config(base).data.source.model_dump()
     data = DataSettings.model_validate({"task": task.name, "source": source, **files})
-    count = _count(data, "train")
+    count = _count(data, "train", hint=base is None and not data.source.reader)
     valid = (*data.valid_source, *data.valid)
     if valid:
         _count(data, "valid")
@@ -262,16 +264,33 @@ def _corpus(source: Path, target: Path) -> dict[str, str]:
     return table | dict(zip(("valid_source", "valid_target"), valid, strict=False))
 
 
-def _count(data: "DataSettings", split: "Split") -> int:
-    """Return the number of pairs. Raises DataError for an invalid line and for files of unequal length."""
-    from translume.data import read_pairs
+def _count(data: "DataSettings", split: "Split", *, hint: bool = False) -> int:
+    """Return the number of pairs with two sides; note how many others there are, and targets that may be labels.
 
+    Raises DataError for an invalid line, for files of unequal length, and if no pair has two sides.
+    """
+    from translume.data import read_pairs
+    from translume.data.cleaning import is_blank
+    from translume.tasks import find_task
+
+    task, empty, targets = find_task(data.task), 0, set[str]()
     with ProgressBar("reading", unit="pairs") as bar:
-        for _ in read_pairs(data, split):
+        for pair in read_pairs(data, split):
             bar.done += 1
             if bar.done % 10_000 == 0:
                 bar.update(bar.done)
-        return bar.done
+            empty += is_blank(pair.target) or (task.reads == "pairs" and is_blank(pair.source))
+            if len(targets) <= MAX_LABELS:
+                targets.add(pair.target.strip())
+    count = bar.done - empty
+    file = (*data.train_source, *data.train, *data.valid_source, *data.valid)[0]
+    if not count:
+        raise DataError(f"{file}: found no text on both sides in any of {bar.done:,} {task.reads}")
+    if empty:
+        note(f"{empty:,} of {bar.done:,} {task.reads} in {file} have an empty side, and are dropped")
+    if hint and task.reads == "pairs" and task.predicts == "tokens" and len(targets) <= min(MAX_LABELS, count // 10):
+        note(f"{file}: the targets have only {len(targets)} different values; --task classification is for labels")
+    return count
 
 
 def _validation_files(*training: Path) -> tuple[Path, ...]:

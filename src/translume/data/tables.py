@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -126,10 +126,13 @@ Rows = Iterator[tuple[int, list[str] | RowError]]
 def _rows(file: str, columns: Sequence[Column], *, exactly: bool) -> Rows:
     kind = table_kind(file)
     if kind == "json":
-        yield from _json_columns(file, [str(column) for column in columns])
+        keys = [str(column) for column in columns]
+        objects = (_object(text, f"{file}:{line}", keys) for line, text in enumerate(read_lines(file), 1))
+        yield from _keyed_columns(file, keys, objects)
         return
     if kind == "parquet":
-        yield from _parquet_columns(file, [str(column) for column in columns])
+        keys = [str(column) for column in columns]
+        yield from _keyed_columns(file, keys, _parquet_rows(file, keys))
         return
     rows = _csv_rows(file) if kind == "csv" else _tsv_rows(file)
     what = "columns" if kind == "csv" else "tab-separated fields"
@@ -231,8 +234,9 @@ def _delimiter(lines: list[str]) -> str:
     return max(reversed(DELIMITERS), key=counts.__getitem__)
 
 
-def _json_columns(file: str, keys: Sequence[str]) -> Rows:
-    rows = enumerate((_object(text, f"{file}:{line}", keys) for line, text in enumerate(read_lines(file), 1)), 1)
+def _keyed_columns(file: str, keys: Sequence[str], found: Iterable[dict[str, object] | RowError]) -> Rows:
+    """Yield the texts under keys of a file's rows. Raises DataError for a key that none of the first rows has."""
+    rows = enumerate(found, 1)
     first, lacking, names = [], list(keys), ""
     for line, row in islice(rows, _LOOKED_AT):  # usually one
         first.append((line, row))
@@ -261,11 +265,6 @@ def _object(text: str, place: str, keys: Sequence[str]) -> dict[str, object] | R
     expected = " and ".join(f"'{key}'" for key in keys)
     found = "a JSON array" if isinstance(value, list) else "not a JSON object"
     return RowError(place, f"{found}; expected one object a line, with {expected}")
-
-
-def _parquet_columns(file: str, keys: Sequence[str]) -> Rows:
-    for line, row in enumerate(_parquet_rows(file, keys), 1):
-        yield line, _texts(row, keys, f"{file}:{line}")
 
 
 def _parquet_rows(file: str, keys: Sequence[str] = ()) -> Iterator[dict[str, object]]:

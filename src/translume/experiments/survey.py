@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from translume.config import TokenizerSettings
 from translume.data import Pair, read_lines
@@ -52,6 +53,8 @@ _MAX_SURVEYED = 200_000
 """Texts whose characters and words are counted. The rest are not read."""
 _MAX_COMPARED = 20_000
 """Pairs whose two sides are compared word by word."""
+_KEYED_ROWS = 100
+"""Rows whose keys are taken together, since a row may lack some."""
 _RARE = 5
 _COVERED = 0.999
 """Share of the texts that the model should read without truncation."""
@@ -311,11 +314,11 @@ def find_columns(file: Path, keys: tuple[str, str], *, labelled: bool) -> Column
     Raises DataError, which suggests --columns, if the columns are not clear.
     """
     sides = " and ".join(keys)
-    line = next(iter(read_objects(str(file)) if has_keys(str(file)) else read_lines(file)), None)
-    if line is None:
+    lines = list(islice(read_objects(str(file)) if has_keys(str(file)) else read_lines(file), _KEYED_ROWS))
+    if not lines:
         raise DataError(f"{file}: empty file, expected one {sides} per line")
     if has_keys(str(file)):
-        return _find_keys(file, line, keys, labelled=labelled)
+        return _find_keys(file, lines, keys, labelled=labelled)
     fields = first_row(str(file))
     if not labelled and "text" in [field.strip().lower() for field in fields]:
         raise DataError(
@@ -383,12 +386,17 @@ def is_text(file: Path) -> bool:
     return bool(lines) and not any("\t" in line for line in lines)
 
 
-def _find_keys(file: Path, line: str, keys: tuple[str, str], *, labelled: bool) -> Columns:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):  # reading the pairs reports the error
-        return ()
-    if not isinstance(value, dict):
+def _find_keys(file: Path, lines: Iterable[str], keys: tuple[str, str], *, labelled: bool) -> Columns:
+    value: dict[str, Any] = {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):  # reading the pairs reports the error
+            break
+        if not isinstance(row, dict):
+            break
+        _add(value, row)
+    if not value:
         return ()
     if all(key in dict(texts_of(value, labels=True)) for key in keys):
         return ()
@@ -400,6 +408,16 @@ def _find_keys(file: Path, line: str, keys: tuple[str, str], *, labelled: bool) 
             f"{file}:1: found texts under: {found}; choose {' and '.join(keys)} with --columns KEY,KEY{more}"
         )
     return tuple(texts)
+
+
+def _add(value: dict[str, Any], row: dict[str, Any]) -> None:
+    """Add the keys of a row, also of inner objects, to those of earlier rows, which may have null there."""
+    for key, each in row.items():
+        if isinstance(each, dict) and isinstance(value.get(key) or {}, dict):
+            value[key] = value.get(key) or {}
+            _add(value[key], each)
+        elif value.get(key) is None:
+            value[key] = each
 
 
 def texts_of(value: dict[str, object], above: str = "", *, labels: bool = False) -> Iterator[tuple[str, str]]:

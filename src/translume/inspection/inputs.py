@@ -318,7 +318,8 @@ def trace_inputs(
     labels = (*checkpoint.target_tokenizer.encode(target), eos) if isinstance(target, str) else target.ids
     if not labels or eos in labels[:-1]:
         raise TranslationError(
-            "target: the hypothesis was joined from several parts; expected one of a single sentence"
+            "target: the hypothesis was joined from several parts; expected one of a single sentence; "
+            'split = "never" translates a text as one'
         )
     check_length(checkpoint, "target", labels)
     return TraceInputs(

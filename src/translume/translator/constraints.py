@@ -238,7 +238,15 @@ def build_constraint(texts: Sequence[str], tokenizer: Tokenizer) -> Constraint |
     written = [text for text in written if unknown is None or unknown not in tokenizer.encode(text)]
     if not written:
         return None
-    return Constraint(texts=tuple(written), phrases=tuple(phrase_of(text, tokenizer) for text in written))
+    phrases = [phrase for text in written for phrase in (phrase_of(text, tokenizer), *_attached(text, tokenizer))]
+    return Constraint(texts=tuple(written), phrases=tuple(dict.fromkeys(phrases)))
+
+
+def _attached(text: str, tokenizer: Tokenizer) -> Iterator[Phrase]:
+    """Yield the tokens of a text that begins with a sign, such as a full stop, behind a word without a space."""
+    before, ids = tokenizer.encode("a"), tokenizer.encode(f"a{text}")
+    if not word_character(text[0]) and ids[: len(before)] == before and len(ids) > len(before):
+        yield replace(phrase_of(text, tokenizer), ids=tuple(ids[len(before) :]))
 
 
 def phrase_of(text: str, tokenizer: Tokenizer) -> Phrase:

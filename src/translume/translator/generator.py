@@ -33,7 +33,7 @@ from translume.text import Tokenizer
 from translume.translator.assembly import ProgressCallback
 from translume.translator.constraints import build_rules, check_rules
 from translume.translator.loading import LoadedModel, describe_engine
-from translume.translator.planning import Line, LineError, Piece
+from translume.translator.planning import Line, LineError, Piece, windows
 from translume.translator.ranking import minimum_bayes_risk
 from translume.translator.results import TargetScore, TextHypothesis, parted_warnings
 from translume.translator.scoring import Perplexity, label_log_probs
@@ -167,8 +167,8 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
         """
         if isinstance(prompts, str):
             raise TypeError("generate_all: found one string, expected many; use generate")
-        chosen, rest, first = self.choose(settings), iter(prompts), 0
-        while part := list(islice(rest, _AT_ONCE)):
+        chosen, first = self.choose(settings), 0
+        for part in windows(((prompt, 0) for prompt in prompts), lines=_AT_ONCE):
             watched = {number - first: each for number, each in (on_text or {}).items() if number >= first}
             others = [prompt for number, prompt in enumerate(part) if number not in watched]
             found = iter(self._generate(others, chosen, check_cancelled))

@@ -16,7 +16,8 @@ from translume.config import DecodingSettings, Direction, Directions
 from translume.data.batch import padded_frames
 from translume.data.cleaning import truncated_ids
 from translume.decoding.device_search import MIN_SOURCE, doubled
-from translume.errors import DataError, TranslationError, TranslumeError
+from translume.errors import DataError, TranslationError
+from translume.parallel import LaterError
 from translume.sources import FrameReader, describe, frame_reader
 from translume.text import SpecialIds, Tokenizer
 from translume.text.sentences import parts_of, split_text
@@ -393,24 +394,21 @@ def windows(
 ) -> Iterator[list[T]]:
     """Yield lists of consecutive items.  items: each with its size in characters.
 
-    If reading the items raises an error, such as for a line that is not UTF-8, it is raised after the items before it
-    were yielded.
+    If reading the items raises an error, such as for a line that is not UTF-8 or one of the caller's generator, it is
+    raised after the items before it were yielded.
     """
     window: list[T] = []
-    total, broken = 0, None
-    try:
+    total = 0
+    with LaterError() as broken:
         for item, size in items:
             if window and (len(window) == lines or total + size > characters):
                 yield window
                 window, total = [], 0
             window.append(item)
             total += size
-    except TranslumeError as error:
-        broken = error
     if window:
         yield window
-    if broken is not None:
-        raise broken
+    broken.raise_error()
 
 
 def batches(lengths: Sequence[int], max_tokens: int, *, shortest: int = 1) -> Iterator[list[int]]:

@@ -243,7 +243,8 @@ def _labels(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[list[in
             labels.append([*next(texts), eos])
         elif eos in pair.target.ids[:-1]:
             raise TranslationError(
-                f"{pair.place}: the hypothesis was joined from parts, expected one of a single sentence"
+                f"{pair.place}: the hypothesis was joined from parts, expected one of a single sentence; "
+                'split = "never" translates a text as one'
             )
         else:
             labels.append(list(pair.target.ids))
