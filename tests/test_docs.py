@@ -11,6 +11,7 @@ import importlib.util
 import itertools
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -128,6 +130,47 @@ def test_marked_snippets_run(page: Path, tmp_path: Path, environment: dict[str, 
             )
             place = f"{page.relative_to(ROOT)}:{snippet.line}"
             assert done.returncode == 0, f"{place}: {command[-1]}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
+INLINE = re.compile(r"`(translume [^`\n]+)`")
+SHELL_WORDS = re.compile(r"(?:\||&&|;|&|>|>>|<|2>)")
+
+
+def lines_of_commands(page: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the commands of a page, in fences and in lines of text, with their words; those with gaps are left out."""
+    text = page.read_text(encoding="utf-8")
+    fences = [match[3] for match in FENCE.finditer(text) if match[1] in ("console", "bash", "sh", "")]
+    found = [line.removeprefix("$ ") for fence in fences for line in fence.replace("\\\n", " ").splitlines()]
+    for line in [*found, *INLINE.findall(text)]:
+        if re.search(r"\u2026|\.\.\.|\[|\$\(|<\w", line) or "translume" not in line:
+            continue
+        try:
+            words = shlex.split(line.replace("<(", " <( "), comments=True)
+        except ValueError:
+            continue
+        part: list[str] = []
+        for word in [*words, ";"]:
+            if not SHELL_WORDS.fullmatch(word):
+                part.append(word)
+                continue
+            if "translume" in part[:1]:
+                yield line, part[1:]
+            part = []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_commands_are_parsed(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("translume.checkpoint.model_folder", lambda name, **more: Path(name))
+    monkeypatch.setattr(click.Context, "invoke", lambda *values, **more: None)
+    wrong = []
+    for line, words in lines_of_commands(page):
+        try:
+            main.main(words, "translume", standalone_mode=False)
+        except (click.MissingParameter, click.BadOptionUsage, click.exceptions.NoArgsIsHelpError):
+            continue  # a command or an option that is only named
+        except (click.ClickException, SystemExit) as error:
+            wrong.append(f"{line}: {error}")
+    assert wrong == []
 
 
 def programs_of(page: Path) -> list[str]:

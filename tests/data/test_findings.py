@@ -175,3 +175,17 @@ def test_very_long_texts_are_found_and_shown_in_part() -> None:
         "  texts of more than 10,000 characters: 1",
         f"    f:2: 'c' | '{'d' * 200}'",
     ]
+
+
+@pytest.mark.parametrize("files", ["train.en train.de", "train.en train.de valid.en valid.de", "train.tsv"])
+def test_files_are_checked_without_settings(settings: Path, files: str) -> None:
+    folder = settings.parent
+    (folder / "train.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in TRAIN))
+    words = ("--set", "tokenizer.kind=character", "--set", "tokenizer.size=300")
+    lines = check(*(folder / name for name in files.split()), *words).splitlines()
+    assert (
+        lines[0]
+        == f"train: 8 pairs read, {'8 used' if 'valid' in files else '7 used, 1 held out for validation'}, 0 dropped"
+    )
+    assert "  duplicate pairs: 2; kept, unless data.cleaning.duplicates = true" in lines
+    assert ("  pairs also in the validation data: 2" in lines) == ("valid" in files)

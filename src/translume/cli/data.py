@@ -21,6 +21,9 @@ _SIDES = {"pairs": (("source", "target"), "sentence"), "documents": (("target",)
 """For each unit, the sides of it and the name of one text."""
 
 
+_FILES = click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
+
+
 @click.group("data", cls=CommandGroup, short_help="Check, count and prepare training data.")
 def command() -> None:
     """Inspect and prepare training data before training."""
@@ -31,18 +34,21 @@ def command() -> None:
     short_help="Count what each cleaning rule drops, and report suspicious pairs.",
     epilog="Example: translume data check en-de.toml",
 )
-@click.argument("config", type=FILE)
+@_FILES
 @json_option
 @set_option
-def check(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
+def check(files: tuple[Path, ...], as_json: bool, overrides: tuple[str, ...]) -> None:
     """Count what each cleaning rule drops, with an example: read = used + held out + dropped.
+
+    FILE... are a file of settings, a table of pairs, or sources and targets, to which those of the validation data may
+    be added; without settings, the defaults apply.
 
     Also report what may be a mistake although no rule drops it: duplicates, identical sides, training pairs and
     sources that are in the validation data too, and first lines that look like headers.
     """
     from translume.data.findings import RULES
 
-    settings = _read(config, overrides)
+    settings = _read(files, overrides)
     dropped = [kind for kind, rule in RULES.items() if getattr(settings.data.cleaning, rule)]
     for split, corpus, found in _prepared(settings, find=True):
         if as_json:
@@ -61,12 +67,15 @@ def check(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
     short_help="Count pairs or documents, tokens and lengths.",
     epilog="Example: translume data stats en-de.toml",
 )
-@click.argument("config", type=FILE)
+@_FILES
 @json_option
 @set_option
-def stats(config: Path, as_json: bool, overrides: tuple[str, ...]) -> None:
-    """Print the number of pairs, or of documents, and tokens and the lengths of the data a run would read."""
-    for split, corpus, _ in _prepared(_read(config, overrides)):
+def stats(files: tuple[Path, ...], as_json: bool, overrides: tuple[str, ...]) -> None:
+    """Print the number of pairs, or of documents, and tokens and the lengths of the data a run would read.
+
+    FILE... as for `translume data check`.
+    """
+    for split, corpus, _ in _prepared(_read(files, overrides)):
         unit, numbers = corpus.account.unit, _numbers(corpus)
         if as_json:
             print_json({"split": split, **numbers})
@@ -98,7 +107,7 @@ def prepare_command(config: Path, out: Path | None, overrides: tuple[str, ...]) 
     from translume.training.prepare import PreparedData, prepare_folder
 
     folder = out or Path("models") / config.stem
-    for event in prepare_folder(_read(config, overrides), folder):
+    for event in prepare_folder(_read((config,), overrides), folder):
         match event:
             case Preparing():
                 note(f"preparing: {event.what}")
@@ -126,10 +135,17 @@ def _numbers(corpus: "TokenizedCorpus") -> dict[str, int | float]:
     return numbers
 
 
-def _read(path: Path, overrides: tuple[str, ...]) -> "Config":
+def _read(files: tuple[Path, ...], overrides: tuple[str, ...]) -> "Config":
+    """Return the settings in a file, or the default ones for files of pairs."""
     from translume.config import Config
+    from translume.data.evaluation_files import is_table
 
-    return Config.read(path, overrides)
+    if len(files) == 1 and not is_table(files[0]):
+        return Config.read(files[0], overrides)
+    if len(files) not in (1, 2, 4):
+        raise click.UsageError("expected CONFIG.toml, a table of pairs, or SOURCE TARGET [VALID_SOURCE VALID_TARGET]")
+    names = ("train",) if len(files) == 1 else ("train_source", "train_target", "valid_source", "valid_target")
+    return Config.build({"data": dict(zip(names, map(str, files), strict=False))}, overrides, place="data")
 
 
 def _prepared(config: "Config", *, find: bool = False) -> Iterator[tuple[str, "TokenizedCorpus", "Findings | None"]]:

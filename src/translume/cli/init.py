@@ -207,7 +207,7 @@ def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None, 
 
     source = kind if base is None else read_config(base).data.source.model_dump()
     data = DataSettings.model_validate({"task": task.name, "source": source, **files})
-    count = _count(data, "train", hint=base is None and not data.source.reader)
+    count = _count(data, "train", hint=base is None)
     valid = (*data.valid_source, *data.valid)
     if valid:
         _count(data, "valid")
@@ -274,12 +274,13 @@ def _count(data: "DataSettings", split: "Split", *, hint: bool = False) -> int:
     from translume.tasks import find_task
 
     task, empty, targets = find_task(data.task), 0, set[str]()
+    texts = task.reads == "pairs" and not data.source.reader  # a survey says what others lack
     with ProgressBar("reading", unit="pairs") as bar:
         for pair in read_pairs(data, split):
             bar.done += 1
             if bar.done % 10_000 == 0:
                 bar.update(bar.done)
-            empty += is_blank(pair.target) or (task.reads == "pairs" and is_blank(pair.source))
+            empty += texts and (is_blank(pair.target) or is_blank(pair.source))
             if len(targets) <= MAX_LABELS:
                 targets.add(pair.target.strip())
     count = bar.done - empty
@@ -288,7 +289,7 @@ def _count(data: "DataSettings", split: "Split", *, hint: bool = False) -> int:
         raise DataError(f"{file}: found no text on both sides in any of {bar.done:,} {task.reads}")
     if empty:
         note(f"{empty:,} of {bar.done:,} {task.reads} in {file} have an empty side, and are dropped")
-    if hint and task.reads == "pairs" and task.predicts == "tokens" and len(targets) <= min(MAX_LABELS, count // 10):
+    if hint and texts and task.predicts == "tokens" and len(targets) <= min(MAX_LABELS, count // 10):
         note(f"{file}: the targets have only {len(targets)} different values; --task classification is for labels")
     return count
 
