@@ -153,8 +153,8 @@ def test_a_recording_that_says_one_length_and_has_another_is_refused(models: Cal
     folder, translator = models("audio")
     samples, _ = soundfile.read(io.BytesIO(READ["audio"]["plain.wav"]), dtype="int16")
     content = bytearray(encoded(samples))
-    content[40:44] = (1 << 31).to_bytes(4, "little")  # the size of the samples in the header
-    content[4:8] = ((1 << 31) + 36).to_bytes(4, "little")
+    content[40:44] = (1 << 30).to_bytes(4, "little")  # the size of the samples in the header
+    content[4:8] = ((1 << 30) + 36).to_bytes(4, "little")
     with pytest.raises(TranslationError, match="truncated: the file is shorter than its header says"):
         translator.translate(bytes(content))
     with pytest.raises(DataError, match="no such file"):

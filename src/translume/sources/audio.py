@@ -4,6 +4,7 @@ import io
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from translume.config.sources import AudioSettings, RecordingSettings, WhisperSettings
 from translume.errors import SettingsError
+from translume.sources.containers import is_truncated, stated_samples, with_sizes
 from translume.sources.reader import FrameReader, UnreadableError
 
 RATE = 16_000
@@ -26,12 +28,21 @@ _RANGE = 8.0
 """Energies are at most so many powers of ten below the largest of a recording."""
 _LOWEST_RATE, _HIGHEST_RATE = 1000, 768_000
 _MAX_CHANNELS = 32
+_UNKNOWN_FRAMES = 1 << 62
+"""From this number on, soundfile does not know how many samples a recording has."""
+_TRUNCATED = "truncated: the file is shorter than its header says"
 _BLOCK = 1 << 16
 """Samples of each channel that are decoded at a time: a compressed recording of many channels may hold gigabytes."""
 _FRAMES = 1 << 13
 """Frames whose spectra are computed at a time."""
 _ZEROS = 16
 """Zero crossings of the resampling filter on each side."""
+_CUTOFF = 0.95
+"""Its cutoff, as a part of half the lower rate."""
+_LARGEST_FILTER = 1 << 19
+"""Numbers of a resampling filter that is computed for every place between two samples; all usual rates have fewer."""
+_PHASES = 512
+"""Places between two samples for which other filters are computed."""
 
 
 class RecordingReader(FrameReader):
@@ -43,10 +54,12 @@ class RecordingReader(FrameReader):
         if not content:
             raise UnreadableError("empty file, expected audio")
         soundfile = soundfile_module()
-        if content[:4] == b"RIFF" and 8 + int.from_bytes(content[4:8], "little") - len(content) in range(2, 1 << 31):
-            raise UnreadableError("truncated: the file is shorter than its header says")
+        if is_truncated(content):
+            raise UnreadableError(_TRUNCATED)
+        stated = stated_samples(content)
         try:
-            with soundfile.SoundFile(io.BytesIO(content)) as file:
+            with soundfile.SoundFile(io.BytesIO(with_sizes(content))) as file:
+                file.seekable = lambda: False  # soundfile seeks after each block, which fails in a FLAC from a pipe
                 rate = file.samplerate
                 if not _LOWEST_RATE <= rate <= _HIGHEST_RATE:
                     raise UnreadableError(
@@ -54,10 +67,13 @@ class RecordingReader(FrameReader):
                     )
                 if file.channels > _MAX_CHANNELS:
                     raise UnreadableError(f"has {file.channels:,} channels, expected at most {_MAX_CHANNELS}")
-                self._refuse_long(file.frames / rate)
+                if file.format != "MP3" and (stated or file.frames) < _UNKNOWN_FRAMES:  # that of an MP3 is an estimate
+                    self._refuse_long((stated or file.frames) / rate)
                 samples = torch.cat([*resampled(self._mono(file), rate)])
         except soundfile.LibsndfileError:
             raise UnreadableError("not audio that soundfile reads, or truncated") from None
+        if len(samples) < stated * RATE // rate:
+            raise UnreadableError(_TRUNCATED)
         return self._frames(samples)
 
     def _mono(self, file: Any) -> Iterator[Tensor]:
@@ -65,7 +81,7 @@ class RecordingReader(FrameReader):
         count = 0
         while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
             count += len(block)
-            self._refuse_long(count / file.samplerate)  # the header of an MP3 may say less
+            self._refuse_long(count / file.samplerate)  # the header may say less
             mono = block.mean(1)
             if not np.isfinite(mono).all():
                 raise UnreadableError("holds a number that is not finite")
@@ -172,30 +188,76 @@ def _cosines(size: int) -> Tensor:
 def resampled(blocks: Iterable[Tensor], rate: int) -> Iterator[Tensor]:
     """Yield blocks of samples [n] at `rate` Hz as samples at 16 kHz, by a sinc filter with a Hann window (Smith 2002).
 
-    There is at least one block, which may be empty.
+    There is at least one block, which may be empty. Time and memory are bounded for every rate: filters that would take
+    too much, such as those from 15,999 Hz, are interpolated.
     """
-    if rate == RATE:
-        yield torch.zeros(0)
-        yield from blocks
-        return
-    common = math.gcd(rate, RATE)
-    old, new = rate // common, RATE // common
-    cutoff = min(old, new) * 0.95
-    width = math.ceil(_ZEROS * old / cutoff)
-    phase = -torch.arange(new, dtype=torch.float64)[:, None] / new
-    time = (phase + torch.arange(-width, width + old, dtype=torch.float64) / old) * cutoff
-    window = torch.cos(time.clamp(-_ZEROS, _ZEROS) * math.pi / _ZEROS / 2).square()
-    kernels = (torch.sinc(time) * window * cutoff / old).float()[:, None]  # [new, 1, 2·width + old]
-    rest, count, made = torch.zeros(width), 0, 0
-    for block in chain(blocks, (None,)):
-        count += 0 if block is None else len(block)
-        rest = torch.cat([rest, torch.zeros(width + old) if block is None else block])
+    count, made, ratio = 0, 0, Fraction(rate, RATE)
+
+    def counted() -> Iterator[Tensor]:
+        nonlocal count
+        for block in blocks:
+            count += len(block)
+            yield block
+
+    yield torch.zeros(0)
+    found = counted()
+    if ratio.denominator * (ratio.numerator + 2 * _half_width(ratio)) <= _LARGEST_FILTER:
+        found = found if ratio == 1 else _convolved(found, ratio)
+    else:
+        if (factor := int(ratio / 2)) > 1:  # interpolating a wide filter is slow
+            found, ratio = _convolved(found, Fraction(factor)), ratio / factor
+        found = _interpolated(found, ratio)
+    for block in found:
+        yield block[: max(0, -(-count * RATE // rate) - made)]
+        made += len(block)
+
+
+def _half_width(ratio: Fraction) -> int:
+    """Return the samples on each side that the filter from `ratio` times a rate to that rate reads."""
+    return math.ceil(_ZEROS * max(ratio, Fraction(1)) / _CUTOFF)
+
+
+def _convolved(blocks: Iterable[Tensor], ratio: Fraction) -> Iterator[Tensor]:
+    """Yield blocks at a rate `ratio` times lower, by a filter for each place of an output sample between input samples.
+
+    The last block has samples of the silence after the recording.
+    """
+    width, old, new = _half_width(ratio), ratio.numerator, ratio.denominator
+    phase = torch.arange(new, dtype=torch.float64)[:, None] * old / new
+    kernels = _filter(torch.arange(-width, width + old) - phase, ratio)[:, None]  # [new, 1, 2·width + old]
+    rest = torch.zeros(width)
+    for block in chain(blocks, (torch.zeros(width + old),)):
+        rest = torch.cat([rest, block])
         groups = max(0, (len(rest) - 2 * width) // old)  # of `new` samples, each from `old` and those around them
         if groups:
-            found = F.conv1d(rest[None, None, : groups * old + 2 * width], kernels, stride=old)[0].mT.flatten()
+            yield F.conv1d(rest[None, None, : groups * old + 2 * width], kernels, stride=old)[0].mT.flatten()
             rest = rest[groups * old :]
-            yield found[: max(0, -(-count * new // old) - made)] if block is None else found
-            made += len(found)
+
+
+def _interpolated(blocks: Iterable[Tensor], ratio: Fraction) -> Iterator[Tensor]:
+    """Yield the same by filters that are interpolated between `_PHASES` ones, with errors of about 10⁻⁶."""
+    width, old, new = _half_width(ratio), ratio.numerator, ratio.denominator
+    offsets, phases = torch.arange(1 - width, width + 1), torch.arange(_PHASES + 1, dtype=torch.float64) / _PHASES
+    table = _filter(offsets - phases[:, None], ratio)  # [_PHASES + 1, 2·width]
+    rest, first, made = torch.zeros(width), -width, 0
+    for block in chain(blocks, (torch.zeros(2 * width),)):
+        rest = torch.cat([rest, block])
+        until = -(-(first + len(rest) - width) * new // old)
+        while made < until:
+            place = torch.arange(made, min(until, made + _FRAMES)) * old  # in 1/new of an input sample
+            phase = place % new * _PHASES
+            filters = table[phase // new].lerp(table[phase // new + 1], (phase % new / new)[:, None])
+            yield (rest.unfold(0, 2 * width, 1)[place // new + 1 - width - first] * filters).sum(1)
+            made += len(place)
+        begin = made * old // new + 1 - width
+        rest, first = rest[max(0, begin - first) :], max(first, begin)
+
+
+def _filter(time: Tensor, ratio: Fraction) -> Tensor:
+    """Return the filter from `ratio` times a rate to that rate, at times in input samples."""
+    scale = _CUTOFF / max(float(ratio), 1.0)
+    window = torch.cos((time * scale).clamp(-_ZEROS, _ZEROS) * math.pi / _ZEROS / 2).square()
+    return (torch.sinc(time * scale) * window * scale).float()
 
 
 def soundfile_module() -> Any:
