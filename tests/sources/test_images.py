@@ -4,6 +4,7 @@ import io
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from translume.config import ModelSettings
 from translume.config.sources import ImageSettings
 from translume.errors import DataError
 from translume.model.frames import ImageEmbedding
+from translume.sources.headers import read_header
 from translume.sources.image import ImageReader
 
 PIXELS = np.array([[0, 51, 102], [255, 204, 153]], np.uint8)
@@ -47,9 +49,85 @@ def test_an_image_is_scaled_to_the_height_of_the_settings() -> None:
     assert reader(height=4).read(np.zeros((8, 30), np.uint8)).shape == (15, 4)
 
 
-def test_sixteen_bits_keep_their_shades() -> None:
-    deep = (PIXELS.astype(np.uint16) * 257).astype(np.uint16)
-    np.testing.assert_allclose(reader().read(png(deep)), COLUMNS, atol=0.005)
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+DEEP = np.array([[0, 128, 129, 20_000], [65_535, 65_406, 65_407, 40_000]], np.uint16)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        png(DEEP),
+        encoded(Image.fromarray(DEEP), "TIFF"),
+        encoded(Image.fromarray(DEEP.astype(">u2")), "TIFF"),
+        encoded(Image.fromarray(DEEP.astype(np.int32)), "TIFF"),
+        encoded(Image.fromarray((DEEP / 65_535).astype(np.float32)), "TIFF"),
+        b"P5 4 2 65535\n" + DEEP.astype(">u2").tobytes(),
+        Image.fromarray((DEEP / 65_535).astype(np.float32)),
+    ],
+)
+def test_more_than_eight_bits_are_read_as_the_same_array(given: object) -> None:
+    np.testing.assert_array_equal(reader().read(given), reader().read(DEEP))
+
+
+def test_floats_may_also_go_up_to_255() -> None:
+    given = encoded(Image.fromarray(PIXELS.astype(np.float32)), "TIFF")
+    np.testing.assert_allclose(reader().read(given), COLUMNS, atol=1e-6)
+
+
+TURNS = [
+    None,
+    *("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_90", "TRANSVERSE", "ROTATE_270"),
+]
+"""What a camera did to an image of each orientation, from 1 on."""
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "JPEG", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_is_upright_as_the_camera_says(tmp_path: Path, kind: str, orientation: int) -> None:
+    large = np.kron(np.eye(3, 4) + np.eye(3, 4, 2) * 0.5, np.full((16, 16), 255)).astype(np.uint8)
+    image, turn = Image.fromarray(large).convert("RGB"), TURNS[orientation - 1]
+    turned = image if turn is None else image.transpose(Image.Transpose[turn])
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = encoded(turned, kind, exif=exif, **({"lossless": True} if kind == "WEBP" else {"quality": 100}))
+    np.testing.assert_allclose(reader(height=48).read(content), large.T / 255, atol=0.02)
+    (tmp_path / "x").write_bytes(content)
+    assert (read_header("image", tmp_path / "x").length, read_header("image", tmp_path / "x").height) == (64, 48)
+
+
+def test_damaged_exif_data_are_ignored() -> None:
+    content = encoded(Image.fromarray(PIXELS), "PNG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff\1")
+    np.testing.assert_allclose(reader().read(content), COLUMNS, atol=1e-6)
+
+
+def test_the_first_image_of_an_animation_is_read() -> None:
+    frames = [Image.fromarray(PIXELS), Image.fromarray(255 - PIXELS)]
+    for kind in ("GIF", "PNG", "TIFF"):
+        content = encoded(frames[0], kind, save_all=True, append_images=frames[1:])
+        np.testing.assert_allclose(reader().read(content), COLUMNS, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "GIF"])
+def test_a_colour_that_is_transparent_is_white(kind: str) -> None:
+    for pixels, clear in ((PIXELS, 51), (PIXELS.astype(np.uint16) * 257, 51 * 257)):
+        image = Image.fromarray(pixels)
+        if kind == "GIF" and pixels.dtype != np.uint8:
+            continue
+        found = reader().read(encoded(image, kind, transparency=clear))
+        np.testing.assert_allclose(found, np.where(abs(COLUMNS - 0.2) < 1e-3, 1, COLUMNS), atol=1e-6)
+
+
+def test_inks_are_colours() -> None:
+    colours = np.random.default_rng(2).integers(0, 256, (2, 3, 3), np.uint8)
+    inks = Image.fromarray(colours).convert("CMYK")
+    np.testing.assert_allclose(
+        reader(color=True).read(encoded(inks, "TIFF")), reader(color=True).read(colours), atol=1e-6
+    )
 
 
 def test_colours_are_read_side_by_side() -> None:
@@ -79,6 +157,8 @@ def huge_png() -> bytes:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
+        (Image.fromarray(np.full((2, 3), -1, np.int32)), "<Image 3 × 2>: holds numbers outside 0 to 65,535"),
+        (Image.fromarray(np.full((2, 3), np.nan, np.float32)), "<Image 3 × 2>: holds numbers outside 0 to 255"),
         (b"", "<0 bytes>: empty file, expected an image"),
         (png(PIXELS)[:50], "<50 bytes>: not an image that Pillow reads, or truncated"),
         (b"RIFF0000WAVE", "<12 bytes>: not an image that Pillow reads, or truncated"),

@@ -12,7 +12,7 @@ from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_
 
 from translume.errors import DataError
 from translume.sources.audio import soundfile_module
-from translume.sources.image import FORMATS, pillow_module
+from translume.sources.image import FORMATS, orientation, pillow_module
 
 FileKind = Literal["audio", "features", "image"]
 
@@ -102,7 +102,10 @@ def _image(path: Path) -> Header:
             warnings.simplefilter("ignore")
             with image.open(path, formats=FORMATS) as found:
                 color = found.mode in ("RGB", "RGBA", "P", "CMYK", "YCbCr", "HSV", "LAB")
-                return Header(kind="image", length=found.width, height=found.height, color=color)
+                width, height = found.size
+                if found.format != "TIFF" and orientation(found) > 4:  # on its side; of a TIFF, Pillow says it upright
+                    width, height = height, width
+                return Header(kind="image", length=width, height=height, color=color)
     except image.DecompressionBombError:
         raise DataError(f"{path}: has too many pixels") from None
     except (OSError, SyntaxError, ValueError, EOFError, TypeError, IndexError):

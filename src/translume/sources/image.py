@@ -1,8 +1,9 @@
 """Images: decoded by Pillow, scaled to one height; each column of pixels is a frame."""
 
 import io
+import struct
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 """Formats that are read, of those that Pillow knows."""
+_ORIENTATION: Final = 0x0112
+"""The tag in EXIF data that says how a camera was held."""
+_TURNS: Final[dict[int, Any]] = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
+"""The `Transpose` of Pillow that makes an image upright."""
 _DEEP = ("I;16", "I;16B", "I;16L", "I")
 
 
@@ -81,8 +86,10 @@ class ImageReader(FrameReader):
     def _columns(self, found: "Image.Image") -> NDArray[Any]:
         """Return the columns [width, height · colours] of an image scaled to the height of the settings."""
         image = pillow_module()
-        if found.mode in _DEEP:  # 16 bits; Pillow would cut them off at 255
-            found = image.fromarray(np.clip(np.asarray(found, np.float64) / 257, 0, 255).astype(np.uint8))
+        if (turn := _TURNS.get(orientation(found))) is not None:
+            found = found.transpose(turn)
+        if found.mode in _DEEP or found.mode == "F":
+            found = image.fromarray(_in_8_bits(found))
         if found.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in found.info:
             whole = found.convert("RGBA")
             found = image.new("RGBA", whole.size, "white")
@@ -95,6 +102,30 @@ class ImageReader(FrameReader):
             found = found.resize((width, height), image.Resampling.BILINEAR)
         pixels = np.asarray(found, np.float32) / 255
         return pixels.reshape(height, width, -1).transpose(1, 0, 2).reshape(width, -1)
+
+
+def orientation(found: "Image.Image") -> int:
+    """Return how a camera was held, 1 to 8 as in EXIF; 1 if the image does not say."""
+    try:
+        with warnings.catch_warnings():  # of damaged data
+            warnings.simplefilter("ignore")
+            return int(found.getexif().get(_ORIENTATION, 1))
+    except (SyntaxError, ValueError, TypeError, LookupError, OverflowError, OSError, struct.error):
+        return 1
+
+
+def _in_8_bits(found: "Image.Image") -> NDArray[np.uint8]:
+    """Return the pixels of an image of 16 bits, or of floats up to 1 or 255: Pillow would cut them off at 255."""
+    pixels = np.asarray(found, np.float64)
+    if found.mode == "F":
+        largest, expected = (1, "0 to 1") if pixels.max(initial=0) <= 1 else (255, "0 to 255")
+    else:
+        largest, expected = 65535, "0 to 65,535"
+    if not (pixels.min(initial=0) >= 0 and pixels.max(initial=0) <= largest):  # or not a number
+        raise UnreadableError(f"holds numbers outside {expected}")
+    if "transparency" in found.info:
+        pixels = np.where(pixels == found.info["transparency"], largest, pixels)
+    return np.round(pixels * (255 / largest)).astype(np.uint8)
 
 
 def pillow_module() -> Any:
