@@ -16,7 +16,7 @@ from translume.translator.constraints import (
     Terminology,
     boundaries,
     build_constraint,
-    phrase_of,
+    phrases_of,
     places,
     unmet_constraints,
     words_of,
@@ -87,7 +87,7 @@ def test_phrases_at_token_boundaries_are_words_in_the_text(
     tokenizers: dict[str, Tokenizer], kind: str, data: st.DataObject
 ) -> None:
     tokenizer = tokenizers[kind]
-    phrase = phrase_of(data.draw(st.sampled_from(WORDS)), tokenizer)
+    phrase = data.draw(st.sampled_from(phrases_of(data.draw(st.sampled_from(WORDS)), tokenizer)))
     text = tokenizer.decode(phrase.ids)
     ids = st.lists(st.integers(3, len(tokenizer) - 1), max_size=3)
     before, after = data.draw(ids), data.draw(ids)
@@ -96,6 +96,18 @@ def test_phrases_at_token_boundaries_are_words_in_the_text(
     right = not phrase.apart_after or not after or parts.begins[after[0]]
     if left and right:
         assert occurrences(text, tokenizer.decode([*before, *phrase.ids, *after]))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "character", "byte"])
+def test_a_number_may_follow_a_character_of_a_script_without_spaces(kind: str) -> None:
+    settings = TokenizerSettings(kind=kind, size=259 if kind == "byte" else 40, unknown="token")
+    tokenizer = train_tokenizer(settings, ["这个村庄有4,909个居民。", "4,909 一 4 90 一4,909个"] * 3)
+    text = tokenizer.encode("村庄有4,909个居民")
+    assert any(
+        tuple(text[place : place + len(phrase.ids)]) == phrase.ids
+        for phrase in phrases_of("4,909", tokenizer)
+        for place in range(len(text))
+    )
 
 
 @pytest.mark.parametrize(

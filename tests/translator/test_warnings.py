@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.config import DecodingSettings
+from translume.config.decoding import PLACEHOLDERS
 from translume.errors import SettingsError
 from translume.translator.assembly import longest_repetition, quality_warnings, short_by_words
 from translume.translator.constraints import lost_placeholders, placeholders_of
 
-ALL = ("number", "url", "tag")
+ALL = PLACEHOLDERS
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,22 @@ ALL = ("number", "url", "tag")
         ('<a href="http://a.org/1">5</a>', ("number",), ["1", "5"]),
         ("5 and 5", ("number",), ["5", "5"]),
         ("5", (), []),
+        ("这个村庄有4,909个居民，1973年。", ("number",), ["4,909", "1973"]),
+        ("주민은 4,909명이다. 村には4,909人いる。4คน", ("number",), ["4,909", "4,909", "4"]),
+        (
+            "<0>a</0> <1/> %1$s {0} {user.name} ${x} %{y} %5.2f %@ {n:N2}",
+            ("tag",),
+            ["<0>", "</0>", "<1/>", "%1$s", "{0}", "{user.name}", "${x}", "%{y}", "%5.2f", "%@", "{n:N2}"],
+        ),
+        ("<b>{a}</b> 100% sure, 50 % d'accord, %d{", ("variable",), ["{a}", "%d"]),
+        (
+            "Ask joe.b+c@example.co.uk, or 请joe@example.com。",
+            ("email", "mention"),
+            ["joe.b+c@example.co.uk", "joe@example.com"],
+        ),
+        ("@name and @a.b: (@c_1). 看@name看 x@ @", ("mention",), ["@name", "@a.b", "@c_1", "@name"]),
+        ("#tag #日本 C# #1 &#39; /a#b 看#tag", ("hashtag",), ["#tag", "#日本", "#tag"]),
+        ("http://a.org/#tag https://x@y.org", ALL, ["http://a.org/#tag", "https://x@y.org"]),
     ],
 )
 def test_placeholders_are_found_in_order(text: str, kinds: tuple[str, ...], wanted: list[str]) -> None:
@@ -35,10 +52,32 @@ def test_placeholders_are_found_in_order(text: str, kinds: tuple[str, ...], want
 def test_placeholders_of_long_texts_take_time_in_proportion() -> None:
     begin = time.perf_counter()
     assert len(placeholders_of("12 " * 60_000, ALL)) == 60_000
+    for repeated in (
+        "{",
+        "{ ",
+        "%",
+        "%0",
+        "%-",
+        "0",
+        "a",
+        "a.",
+        "a@",
+        "#",
+        "#1",
+        "@",
+        "@a.",
+        "<a ",
+        "<",
+        "1,",
+        "www.",
+        "$",
+    ):
+        placeholders_of(repeated * 60_000, ALL)
+        placeholders_of("{" + " " * 60_000 + repeated * 60_000, ALL)
     assert time.perf_counter() - begin < 5  # the square of the length would take minutes
 
 
-@given(st.text("15., ab<>/{}", max_size=30))
+@given(st.text("15., ab<>/{}@#%$s有", max_size=30))
 def test_a_text_contains_its_own_placeholders(text: str) -> None:
     assert lost_placeholders(placeholders_of(text, ALL), text) == []
 
@@ -51,6 +90,12 @@ def test_a_text_contains_its_own_placeholders(text: str) -> None:
         (["5", "5"], "5", ["5"]),
         (["<b>"], "x<b>y", []),
         (["www.b.de"], "www.b.de!", []),
+        (["4,909"], "这个村庄有4,909个居民。", []),
+        (["4,909"], "주민은 4,909명이다", []),
+        (["4,909"], "有14,909个", ["4,909"]),
+        (["4,909"], "有4,9090个", ["4,909"]),
+        (["#tag"], "#tags", ["#tag"]),
+        (["%1$s"], "%1$s个", []),
     ],
 )
 def test_a_placeholder_counts_only_as_a_separate_word(wanted: list[str], target: str, lost: list[str]) -> None:

@@ -19,7 +19,7 @@ STRATEGIES = {
 MAX_TARGETS = 65_536
 """Maximum number of targets kept, sampled or returned for one sentence; more would exhaust memory."""
 
-PLACEHOLDERS = ("number", "url", "tag")
+PLACEHOLDERS = ("number", "url", "email", "tag", "variable", "hashtag", "mention")
 """Kinds of text that a target may have to copy from its source."""
 
 OF_SOURCES = (
@@ -102,7 +102,7 @@ class DecodingSettings(Settings):
     Lines with the same source term are alternatives; for "beam" and "greedy".
     """
     placeholders: Names = ()
-    """Warn if a target lacks a "number", "url" or "tag" of its source."""
+    """Warn if a target lacks a "number", "url", "email", "tag", "variable", "hashtag" or "mention" of its source."""
     alignment: bool = False
     """Align each target with its source by cross-attention, in an additional pass over the results."""
     max_tokens: int = Field(default=4096, ge=1)

@@ -269,8 +269,8 @@ def _automaton(phrase: Phrase, space: int | None, begins: tuple[bool, ...], ends
     """Build the automaton of a phrase.  begins, ends: `Boundaries` of the phrase's own tokens."""
     ids, length = np.array(phrase.ids), len(phrase.ids)
     bridge = phrase.apart_before and not begins[0]
-    if not length or (bridge and space is None):
-        raise ValueError("a phrase has no tokens, or needs a space before it and the vocabulary has none")
+    if not length:
+        raise ValueError("a phrase has no tokens")
     others = np.arange(OTHERS)
     symbol_begins = np.array([*begins, *(others // 2 > 0)])
     symbol_ends = np.array([*ends, *(others % 2 > 0)])
@@ -286,7 +286,8 @@ def _automaton(phrase: Phrase, space: int | None, begins: tuple[bool, ...], ends
         falls = table[falls, said]
     counts = symbol_begins | (not phrase.apart_after)
     table[1 + length] = np.where(counts, table[blank[length]], table[falls])
-    first = [space if bridge and not may else phrase.ids[0] for may in (False, *map(bool, blank))]
+    lead = -1 if space is None else space  # without a token for the space, another phrase leads to a word's begin
+    first = [lead if bridge and not may else phrase.ids[0] for may in (False, *map(bool, blank))]
     leads = [*first[:1], *phrase.ids, first[-1]]
     restarts = first
     fresh = [int(bridge and may) for may in (False, *map(bool, blank))]

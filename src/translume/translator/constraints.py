@@ -38,7 +38,7 @@ from translume.decoding import (
 )
 from translume.errors import DataError, SettingsError
 from translume.text import Tokenizer
-from translume.text.segmentation import character_class
+from translume.text.segmentation import UNSPACED, character_class
 from translume.text.specials import SECONDS_PER_TIME
 
 SHOWN = 20
@@ -202,6 +202,8 @@ def _spellings(tokenizer: Tokenizer, ids: tuple[int, ...] | None) -> Spellings:
 
 STRATEGIES = ("beam", "greedy")
 """The strategies that support constraints."""
+_UNSPACED = "一のก"
+"""Characters of scripts without spaces between words, one of each that vocabularies may have."""
 _SPACED = ("character", "byte")
 """Kinds of tokenizers in which a space is a token of its own."""
 
@@ -238,7 +240,7 @@ def build_constraint(texts: Sequence[str], tokenizer: Tokenizer) -> Constraint |
     written = [text for text in written if unknown is None or unknown not in tokenizer.encode(text)]
     if not written:
         return None
-    phrases = [phrase for text in written for phrase in (phrase_of(text, tokenizer), *_attached(text, tokenizer))]
+    phrases = [phrase for text in written for phrase in (*phrases_of(text, tokenizer), *_attached(text, tokenizer))]
     return Constraint(texts=tuple(written), phrases=tuple(dict.fromkeys(phrases)))
 
 
@@ -246,17 +248,24 @@ def _attached(text: str, tokenizer: Tokenizer) -> Iterator[Phrase]:
     """Yield the tokens of a text that begins with a sign, such as a full stop, behind a word without a space."""
     before, ids = tokenizer.encode("a"), tokenizer.encode(f"a{text}")
     if not word_character(text[0]) and ids[: len(before)] == before and len(ids) > len(before):
-        yield replace(phrase_of(text, tokenizer), ids=tuple(ids[len(before) :]))
+        yield replace(phrases_of(text, tokenizer)[0], ids=tuple(ids[len(before) :]))
 
 
-def phrase_of(text: str, tokenizer: Tokenizer) -> Phrase:
-    """The tokens of a text as whole words: "mannschaft" does not contain "mann"."""
+def phrases_of(text: str, tokenizer: Tokenizer) -> list[Phrase]:
+    """The tokens of a text as whole words: "mannschaft" does not contain "mann".
+
+    If the tokenizer has a script without spaces, also those behind one of its characters, which may differ.
+    """
     apart = boundaries(tokenizer).space is not None or tokenizer.settings.kind not in _SPACED
-    return Phrase(
-        tuple(tokenizer.encode(text)),
-        apart_before=apart and word_character(text[0]),
-        apart_after=apart and word_character(text[-1]),
-    )
+    spelled = [tuple(tokenizer.encode(text))]
+    for character in _UNSPACED:
+        alone, behind = tokenizer.encode(character), tokenizer.encode(character + text)
+        if behind[: len(alone)] == alone and tokenizer.decode(behind) == character + text:
+            spelled.append(tuple(behind[len(alone) :]))
+    return [
+        Phrase(ids, apart_before=apart and word_character(text[0]), apart_after=apart and word_character(text[-1]))
+        for ids in dict.fromkeys(spelled)
+    ]
 
 
 @lru_cache(maxsize=8)
@@ -426,12 +435,25 @@ def _read(path: str, stamp: Stamp, source: Tokenizer, target: Tokenizer) -> Term
     return Terminology.from_pairs(pairs, target)
 
 
+_ATTACHED = "".join(f"{chr(low)}-{chr(high)}" for low, high in (*UNSPACED, (0xAC00, 0xD7A3)))
+"""Letters that may stand beside a number which is a word of its own: 有4,909个, 4,909명."""
+_WORD = rf"[^\W{_ATTACHED}]"
+_VARIABLE = (
+    r"[$#%]?\{\{?+\s*+[\w.]*+(?:[:!][^{}\s]*+)?\s*+\}\}?"
+    r"|%(?:\(\w+\)|\d+\$)?[-+0#]*+\d*+(?:\.\d+)?[hlqz]*+[@diufgexXsc](?![^\W\d_])"
+)
+_TAG = r"</?(?:[A-Za-z][\w:-]*(?:\s[^<>]*)?|\d+)/?>"
 PATTERNS = {
-    "tag": re.compile(r"</?[A-Za-z][\w:-]*(?:\s[^<>]*)?/?>|\{\{?\w+\}?\}|%(?:\(\w+\))?[sd]\b"),
+    "tag": re.compile(f"{_TAG}|{_VARIABLE}"),
+    "variable": re.compile(_VARIABLE),
     "url": re.compile(r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]]"),
-    "number": re.compile(r"(?<![\w.,])\d+(?:[.,:/-]\d+)*(?!\w|[.,:/-]\d)"),
+    "email": re.compile(r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]++@[A-Za-z0-9-]++(?:\.[A-Za-z0-9-]++)++"),
+    "mention": re.compile(r"(?<![A-Za-z0-9._%+/-])@[A-Za-z0-9_]++(?:[.-][A-Za-z0-9_]++)*+"),
+    "hashtag": re.compile(r"(?<![A-Za-z0-9_&/])#(?=\w*[^\W\d])\w++"),
+    "number": re.compile(rf"(?<!{_WORD})(?<![.,])\d+(?:[.,:/-]\d+)*(?!{_WORD}|[.,:/-]\d)"),
 }
-"""Patterns of placeholders: `<b>`, `{name}` and `%s`; addresses from http:// or www.; numbers with separators."""
+"""Patterns of placeholders: `<b>` and `</0>`; `{name}`, `%s` and `%1$s`, which are tags too; addresses from http:// or
+www.; those of mail; `@name`; `#tag`; numbers with separators."""
 
 
 def placeholders_of(text: str, kinds: Sequence[str]) -> list[str]:
@@ -462,7 +484,7 @@ def lost_placeholders(wanted: Sequence[str], target: str) -> list[str]:
 
 
 def _count(text: str, target: str) -> int:
-    before = r"(?<![\w.,])" if text[0].isalnum() else ""
+    before = rf"(?<!{_WORD})(?<![.,])" if text[0].isalnum() else ""
     # A full stop after a number ends the sentence, unless a digit follows.
-    after = r"(?!\w|[.,:/-]\d)" if text[-1].isalnum() else ""
+    after = rf"(?!{_WORD}|[.,:/-]\d)" if text[-1].isalnum() else ""
     return len(re.findall(before + re.escape(text) + after, target))
