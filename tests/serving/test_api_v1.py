@@ -379,3 +379,19 @@ def test_the_json_response_has_the_value_in_one_line(value: Any) -> None:
     assert json.loads(text) == value
     assert text.endswith("\n")
     assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["42", "12:30", "!!!", "→", "\U0001f600", " \n ", "5.\n!!!"])
+def test_what_has_no_letters_is_kept_on_every_route(live: Any, text: str) -> None:
+    assert live.post("/v1/translate", text=text).json()["translations"] == [{"text": text, "warnings": []}]
+    assert live.post("/v1/translate", text=[text, "a"], detail=True).json()["translations"][0]["text"] == text
+    assert live.post("/translate", q=text, source="en", target="de").json() == {"translatedText": text}
+    assert live.post("/translate", q=text, source="en", target="de", format="html").json() == {"translatedText": text}
+    assert live.post("/v2/translate", text=[text], target_lang="DE").json()["translations"][0]["text"] == text
+    events = live.post("/v1/translate/stream", text=text).body.decode()
+    assert json.loads(events.rpartition("data: ")[2])["translations"][0]["text"] == text
+
+
+def test_a_setting_sends_what_has_no_letters_through_the_model(live: Any, translator: Translator) -> None:
+    found = live.post("/v1/translate", text="!!!", letterless="translate").json()["translations"][0]["text"]
+    assert found == translator.translate("!!!", letterless="translate").text != "!!!"

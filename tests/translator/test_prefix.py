@@ -21,7 +21,7 @@ Make = Callable[..., Translator]
 def test_every_hypothesis_begins_with_the_prefix_and_its_score_includes_it(
     translator: Translator, texts: list[str], prefix: str, beam: int
 ) -> None:
-    settings = DecodingSettings(beam=beam, nbest=beam, prefix=prefix, split="never")
+    settings = DecodingSettings(beam=beam, nbest=beam, prefix=prefix, split="never", letterless="translate")
     begin = tuple(translator.checkpoint.target_tokenizer.encode(prefix))
     found = list(translator.translate_all(texts, settings=settings))
     assert len(found) == len(texts)

@@ -24,7 +24,7 @@ PLACEHOLDERS = ("number", "url", "email", "tag", "variable", "hashtag", "mention
 
 OF_SOURCES = (
     "prefix", "terminology", "placeholders", "alignment", "coverage_penalty", "calibrated", "unsmooth",
-    "to", "from_", "split", "timestamps", "max_length_action", "ctc_weight",
+    "to", "from_", "split", "letterless", "timestamps", "max_length_action", "ctc_weight",
 )  # fmt: skip
 """Settings for models that read a source, or with a fitted temperature."""
 
@@ -74,6 +74,11 @@ class DecodingSettings(Settings):
 
     "auto" needs languages in [data] that differ. A line that is too long for the model is split with any of these
     values if the languages differ, else only with "always".
+    """
+    letterless: Literal["auto", "keep", "translate"] = "auto"
+    """What to do with a text or sentence without letters, such as "42", "!!!" and "→": "keep" or "translate" it.
+
+    "auto" keeps it if the languages in [data] differ. One with `prefix` or constraints is translated.
     """
     prefix: str = ""
     """Text that every target begins with, outside `max_length_ratio`; in a line of parts, the first part's.
@@ -190,6 +195,7 @@ class DecodingOptions(TypedDict, total=False):
     max_length_extra: int
     max_length: int
     split: Literal["auto", "always", "never"]
+    letterless: Literal["auto", "keep", "translate"]
     prefix: str
     ban: str | tuple[str, ...] | list[str]
     suppress: tuple[int, ...] | list[int]

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from translume.errors import DocumentError
+from translume.text.segmentation import has_letters as has_letters
 
 MAX_SEGMENTS: Final = 200_000
 """Maximum number of segments of a document."""
@@ -160,11 +161,6 @@ def check_markup(count: int) -> None:
     """Raise DocumentError if a document has more than `MAX_MARKUP` tags and attributes."""
     if count > MAX_MARKUP:
         raise DocumentError(f"found {count:,} tags and attributes, expected at most {MAX_MARKUP:,}")
-
-
-def has_letters(text: str) -> bool:
-    """Return whether a text has letters."""
-    return any(character.isalpha() for character in text)
 
 
 _NOTE: Final = re.compile(

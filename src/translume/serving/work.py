@@ -50,11 +50,12 @@ class Paragraphs:
     def of(cls, text: str, language: str | None = None) -> "Paragraphs":
         """Split a text into its lines that are not blank or, with a language, into their sentences.
 
-        language: a code; empty if it is unknown.  A text of one line, or of one sentence, is kept unchanged.
+        language: a code; empty if it is unknown.  A text of one line, or of one sentence, is kept unchanged; a
+        blank one has no lines.
         """
         parts = _BREAKS.split(text)
         found = [(part, [part] if language is None else sentences_of(part, language)) for part in parts]
-        if len(found) == 1 and len(found[0][1]) == 1:
+        if len(found) == 1 and len(found[0][1]) == 1 and text.strip():
             return cls(lines=(text,), gaps=("", ""), names=("",))
         several = sum(bool(part.strip()) for part in parts) > 1
         lines, gaps, names, gap, number = [], [], [], "", 0
@@ -78,7 +79,8 @@ class Paragraphs:
         if len(self.lines) == 1 and self.gaps == ("", ""):
             return found[0]
         pieces = tuple(
-            Piece(ids=(), text=line, spacing=gap) for line, gap in zip(self.lines, self.gaps[1:], strict=True)
+            Piece(ids=(), text=line, spacing=gap, kept=bool(each.text) and not each.hypotheses)
+            for line, gap, each in zip(self.lines, self.gaps[1:], found, strict=True)
         )
         warnings = tuple(warning for each in found for warning in each.warnings)
         plan = LinePlan(line=Line(number=0, text=text), pieces=pieces, warnings=warnings)
@@ -89,7 +91,7 @@ class Paragraphs:
         hypotheses = tuple(replace(each, text=f"{first}{each.text}{last}") for each in whole.hypotheses)
         return replace(
             whole,
-            text=hypotheses[0].text if hypotheses else "",
+            text=hypotheses[0].text if hypotheses else f"{first}{whole.text}{last}",
             hypotheses=hypotheses,
             quality_warnings=tuple(one for each in found for one in each.quality_warnings),
         )

@@ -56,6 +56,11 @@ def character_class(character: str) -> CharacterClass:
     return kind
 
 
+def has_letters(text: str) -> bool:
+    """Return whether a text has letters."""
+    return any(character.isalpha() for character in text)
+
+
 def normaliser(settings: TokenizerSettings) -> Callable[[str], str]:
     """Return the function that normalises texts before learning and encoding; `decode` returns normalised text."""
     form: Literal["NFC", "NFD", "NFKC"] | None = {"nfc": "NFC", "nfd": "NFD", "nfkc": "NFKC", "none": None}[

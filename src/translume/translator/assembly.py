@@ -26,7 +26,9 @@ UNSPACED = re.compile("[\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003
 
 
 def join_pieces(plan: LinePlan, found: Sequence[Sequence[TextHypothesis]], nbest: int) -> Translation:
-    """The translation of a line from the hypotheses of its pieces; a piece without hypotheses stays empty."""
+    """The translation of a line from the hypotheses of its pieces; a piece without is kept, or stays empty."""
+    if not any(found):
+        return Translation(source=plan.line.text, text=_text_of(plan.pieces, found, ()), warnings=plan.warnings)
     hypotheses = tuple(found[0] if len(plan.pieces) == 1 else _join(plan.pieces, found, nbest))
     if not _LINE_BREAKS.search(plan.line.text):
         hypotheses = tuple(
@@ -34,7 +36,7 @@ def join_pieces(plan: LinePlan, found: Sequence[Sequence[TextHypothesis]], nbest
         )
     return Translation(
         source=plan.line.text,
-        text=hypotheses[0].text if hypotheses else "",
+        text=hypotheses[0].text,
         hypotheses=hypotheses,
         warnings=plan.warnings,
     )
@@ -77,6 +79,7 @@ class _JoinedText:
 
     def add(self, piece: Piece, text: str | None) -> str:
         """Return the next part: the white space before the target of a piece, and the target.  None: it has none."""
+        text = piece.text if piece.kept else text
         if text is None:
             self._spacing += piece.spacing
             return ""
@@ -345,6 +348,8 @@ class _LineProgress:
         self._joined, self._text, self._current = _JoinedText(), "", 0
         """The targets of the pieces before the current one, which are complete."""
         self._reported = 0
+        if plan.pieces[0].kept:
+            self.update(0, plan.pieces[0].text, complete=True)
 
     def update(self, place: int, text: str, *, complete: bool) -> None:
         """Keep the final part of a piece's target, and report the line's if it has grown."""

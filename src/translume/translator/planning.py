@@ -20,6 +20,7 @@ from translume.errors import DataError, TranslationError
 from translume.parallel import LaterError
 from translume.sources import FrameReader, describe, frame_reader
 from translume.text import SpecialIds, Tokenizer
+from translume.text.segmentation import has_letters
 from translume.text.sentences import parts_of, split_text
 from translume.translator.constraints import Constraint
 
@@ -69,7 +70,8 @@ class Piece:
     """A whole line, or one sentence of it, that is translated at once.
 
     ids: without tags and EOS; empty if there is nothing to translate.  text: of these ids.  spacing: the white
-    space after it.  first: whether it is the first piece of its line.
+    space after it.  first: whether it is the first piece of its line.  kept: whether its text, which has no ids, is its
+    translation.
     source_tags, target_tags: ids of the tags that the encoder reads before `ids`, and the decoder before the target.
     warnings: about ids that are left out; `LinePlan` has them for a whole line.
     frames: [L, F], of a non-text source. Then there is one id for each position of the encoder, computed from the
@@ -85,6 +87,7 @@ class Piece:
     target_tags: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
     frames: NDArray[np.float32] | None = None
+    kept: bool = False
 
     @property
     def read_ids(self) -> tuple[int, ...]:
@@ -141,6 +144,12 @@ def splits_sentences(model: Checkpoint, split: Literal["auto", "always", "never"
     return model.config.translates and (model.lengths is None or model.lengths.single_sentences)
 
 
+def keeps_letterless(model: Checkpoint, settings: DecodingSettings) -> bool:
+    """Whether a text without letters is its own translation."""
+    keeps = model.config.translates if settings.letterless == "auto" else settings.letterless == "keep"
+    return keeps and not settings.prefix
+
+
 T = TypeVar("T")
 
 
@@ -151,7 +160,7 @@ class Reading:
     limit: maximum number of tokens of a piece, EOS excluded.  sentences: whether every line is split into
     sentences.  parts: whether a longer line is.  language: of the sources.
     keep: the end of a longer piece that is read, with a warning; "none" raises LineError.
-    tags: of the languages.
+    tags: of the languages.  letterless: whether a text without letters is kept as it is.
     """
 
     limit: int
@@ -162,6 +171,7 @@ class Reading:
     tags: "Tags"
     reader: FrameReader | None = None
     """The reader of non-text sources."""
+    letterless: bool = False
 
     @classmethod
     def from_settings(
@@ -192,6 +202,7 @@ class Reading:
             keep=keep,
             tags=tags,
             reader=frame_reader(model.config.data.source),
+            letterless=keeps_letterless(model, settings),
         )
 
     def cut(self, parts: Sequence[T], which: str = "the text") -> tuple[Sequence[T], tuple[str, ...]]:
@@ -347,6 +358,8 @@ def _plan_line(
 ) -> LinePlan:
     pieces, limit = [], reading.limit
     for number, (ids, (text, spacing)) in enumerate(zip(encoded, sentences, strict=True), start=1):
+        kept = reading.letterless and bool(ids) and not line.constraints and not has_letters(text)
+        ids = () if kept else ids
         if len(ids) > limit:
             which = f"sentence {number} of {len(sentences)}" if len(sentences) > 1 else "a sentence"
             which = which if reading.parts else "the text"
@@ -365,6 +378,7 @@ def _plan_line(
                 text=text,
                 spacing=spacing,
                 first=number == 1,
+                kept=kept,
                 source_tags=reading.tags.source,
                 target_tags=reading.tags.target,
             )

@@ -4,10 +4,9 @@ Paths, field names and statuses of valid requests are LibreTranslate's. Errors a
 types are status 400. Nothing is stored, and texts are changed only by translation.
 """
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -38,11 +37,9 @@ from translume.serving.api.responses import (
 from translume.serving.api.texts import RequestTexts, check_lines, in_thread
 from translume.serving.server import Server
 from translume.serving.work import Part, Translating
+from translume.text.segmentation import has_letters
 from translume.translator import TextHypothesis, Translation
 from translume.translator.assembly import combinations
-
-WORDLESS: Final = {"Zs", "Zl", "Zp", "Cc", "Cf", "Cn", "So", "Sk", "Mn", "Me"}
-"""Unicode categories that are not translated, such as spaces and pictographs."""
 
 
 def routes(server: Server, detector: Detector | None) -> APIRouter:
@@ -61,7 +58,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         await server.admit(request, values.get("api_key"))
         call = validated(LibreTranslateRequest, values)
         texts, html = as_list(call.q), call.format == "html"
-        worded = [text for text in texts if not _is_wordless(text)]
+        worded = [text for text in texts if has_letters(text)]
         language = (
             await detect_source(worded, call.target, server, detector, html=html) if call.source == "auto" else None
         )
@@ -75,10 +72,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
             translations = await translate_html(request, server, served, texts, call.alternatives)
         else:
             several = isinstance(call.q, list)
-            parts = iter(await translate_texts(request, server, served, worded, call.alternatives, several=several))
-            translations = [
-                Translation(source=text, text=text) if _is_wordless(text) else next(parts) for text in texts
-            ]
+            translations = await translate_texts(request, server, served, texts, call.alternatives, several=several)
         return json_response(_response(call, translations, language))
 
     @router.post(
@@ -252,8 +246,3 @@ def _others(translation: Translation, maximum: int) -> list[str]:
     """Return other translations, without empty ones and duplicates."""
     texts = dict.fromkeys(each.text for each in translation.hypotheses)
     return [text for text in texts if text and text != translation.text][:maximum]
-
-
-def _is_wordless(text: str) -> bool:
-    """Return whether a text has nothing to translate."""
-    return all(unicodedata.category(character) in WORDLESS for character in set(text))
