@@ -7,6 +7,7 @@ pipelined request only after the response to the one before.
 import asyncio
 import ipaddress
 import logging
+import select
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -29,8 +30,12 @@ MAX_IDLE_BYTES: Final = 16_000_000
 
 Closing at once would make most clients report a broken connection and not the refusal.
 """
+RESET_SECONDS: Final = 0.1
+"""Interval of looking whether a client that sends no more has closed its connection."""
 LOG_SECONDS: Final = 10.0
 """Interval between log lines about refused connections."""
+
+_ANSWERING: Final = (h11.SEND_RESPONSE, h11.SEND_BODY)
 
 log = logging.getLogger("translume.serving")
 
@@ -99,7 +104,8 @@ class Connections:
         """Change how many requests a connection has in progress. Without one it is idle, and closed after a time."""
         connection.requests += requests  # the next one may begin before the last one has ended
         if self._open.get(connection.peer) is connection:
-            connection.close_after(None if connection.requests else self._idle_seconds)
+            idle_seconds = 0.0 if connection.half_closed else self._idle_seconds
+            connection.close_after(None if connection.requests else idle_seconds)
             self._set_idle(connection, not connection.requests)
 
     def _set_idle(self, connection: "Connection", idle: bool) -> None:
@@ -128,6 +134,7 @@ class Connection(asyncio.Protocol):
     peer: tuple[str, int] = ("", 0)
     block = ""
     requests = 0
+    half_closed = False
 
     def __init__(self, register: Connections, inner: H11Protocol) -> None:
         self._register, self._inner = register, inner
@@ -153,6 +160,31 @@ class Connection(asyncio.Protocol):
                 self._inner.data_received(data)
             except h11.LocalProtocolError:  # the body is malformed, and it is too late for another response
                 self.transport.abort()
+
+    def eof_received(self) -> bool:
+        """Answer the request of a client that will send no other; return whether to keep the connection.
+
+        A client that has closed both directions looks alike, until it answers to something that it receives.
+        """
+        state = self._inner.conn
+        if state.their_state not in (h11.DONE, h11.MUST_CLOSE) or state.our_state not in _ANSWERING:
+            return False
+        self.half_closed = True
+        if state.our_state is h11.SEND_RESPONSE and state.their_http_version == b"1.1":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._watch()
+        return True
+
+    def _watch(self) -> None:
+        """Close the connection once its client has reset it; asyncio does not read from it any more."""
+        if self.transport.is_closing():
+            return
+        events = select.poll()
+        events.register(self.transport.get_extra_info("socket").fileno(), 0)
+        if events.poll(0):
+            self.transport.abort()
+        else:
+            asyncio.get_running_loop().call_later(RESET_SECONDS, self._watch)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._register.remove(self)

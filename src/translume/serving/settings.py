@@ -58,7 +58,9 @@ Host = Annotated[
     str,
     _matching(r"\*|[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?", "a name such as 'translate.example', or '*'"),
 ]
-Origin = Annotated[str, _matching(r"\*|https?://[^/]+", "an origin such as 'https://app.example', or '*'")]
+Origin = Annotated[
+    str, _matching(r"\*|file://|[a-z][a-z0-9+.-]*://[^/]+", "an origin such as 'https://app.example', or '*'")
+]
 URL = Annotated[
     str,
     _matching("|https?://.*", "an address such as 'https://translate.example'"),
@@ -182,7 +184,10 @@ class ServeSettings(Settings):
     metrics: Place = ""
     """Where to serve Prometheus metrics: a port on localhost, such as "9100", or ADDRESS:PORT; empty: nowhere."""
     cors_origins: Annotated[tuple[Origin, ...], BeforeValidator(as_tuple)] = ()
-    """Origins whose pages may read responses (CORS), such as "https://app.example"; "*" allows all."""
+    """Origins whose pages may read responses (CORS), such as "https://app.example"; "*" allows all.
+
+    Extensions and apps have origins such as "chrome-extension://ID", "moz-extension://ID" and "capacitor://localhost".
+    """
     workers: int = Field(default=1, ge=1, le=256)
     """Processes that each hold all models and share the processors. With several, another process distributes the
     requests, and replaces one that ends."""

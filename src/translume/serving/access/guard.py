@@ -68,7 +68,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started = time.monotonic()
+        started, method = time.monotonic(), scope["method"]
+        if method == "HEAD":  # as GET; uvicorn, which keeps the original, leaves out the body
+            scope = {**scope, "method": "GET"}
         metrics = self._server.metrics
         scope["path"] = _REPEATED.sub("/", scope["path"]).removesuffix("/") or "/"
         sent_id = Headers(scope=scope).get("x-request-id", "")
@@ -101,7 +103,7 @@ class Guard:
             self._open -= counted
             self._keyless.pop(id(scope), None)
             metrics.open.dec()
-            self._record(scope, note, time.monotonic() - started)
+            self._record(scope, {"method": method, **note}, time.monotonic() - started)
 
     def _make_cors(self, origins: tuple[str, ...]) -> ASGIApp:
         return CORSMiddleware(
@@ -160,7 +162,7 @@ class Guard:
         status = note["status"] or 500
         self._server.metrics.count_request(route, status, note["code"], seconds)
         # The path itself is not logged: a mistyped one may contain a text.
-        fields = {"method": scope["method"], "route": route, "seconds": round(seconds, 6), **note, "status": status}
+        fields = {"route": route, "seconds": round(seconds, 6), **note, "status": status}
         if self._server.log_clients:
             key = scope.get(ADMITTED)
             fields |= {"client": (scope.get("client") or [""])[0], "key": key.id if key is not None else ""}

@@ -1,9 +1,11 @@
 """Bodies of requests: read within the limits of size and time, and parsed by FastAPI as strict JSON or as forms."""
 
 import asyncio
+import codecs
 import json
 import re
 import time
+import zlib
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import ContextVar
 from itertools import islice
@@ -13,7 +15,9 @@ from urllib.parse import parse_qsl
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from python_multipart.multipart import parse_options_header
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData, UploadFile
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -27,7 +31,7 @@ FORM: Final = "multipart/form-data"
 URL_ENCODED: Final = "application/x-www-form-urlencoded"
 FORM_BYTES: Final = 20_000
 """Maximum number of bytes of a form besides its file."""
-FORM_LIMITS: Final[Any] = {"max_files": 1, "max_fields": 64, "max_part_size": FORM_BYTES}
+FORM_LIMITS: Final[Any] = {"max_files": 8, "max_fields": 64, "max_part_size": FORM_BYTES}
 MAX_FIELDS: Final = 1000
 """Maximum number of fields of a query string."""
 MAX_TOKENS: Final = 40_000
@@ -36,6 +40,9 @@ _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,\[{]', re.DOTALL)
 SHORT_BYTES: Final = 10_000
 """JSON texts up to this length are parsed by the event loop, longer ones in a thread."""
 
+TAIL_BYTES: Final = 2048
+"""Bytes at the end of a form that must have its final boundary."""
+
 B = TypeVar("B", bound=BaseModel)
 
 
@@ -43,18 +50,20 @@ class ApiRequest(Request):
     """A request whose body is read within the limits."""
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body; RequestError if it arrives too slowly (408) or is too large (413).
+        """Yield the body, unpacked; RequestError if it arrives too slowly (408) or is too large (413).
 
-        A body whose Content-Length is too large is rejected without being read.
+        A body whose Content-Length is too large is rejected without being read. A form must end with its boundary.
         """
         limits = LIMITS.get()
         maximum, seconds = limits.body_bytes, limits.read_seconds
-        if media_type(self) == FORM:
+        is_form = media_type(self) == FORM
+        if is_form:
             maximum, seconds = max(maximum, limits.file_bytes + FORM_BYTES), max(seconds, limits.timeout_seconds)
         declared = self.headers.get("content-length", "0")
         if len(declared) > 18 or (declared.isdecimal() and int(declared) > maximum):
             raise RequestError(413, f"the body has {declared:.20} bytes, expected at most {maximum:,}")
-        size, until, chunks = 0, time.monotonic() + seconds, super().stream()
+        unpack = _unpacker(self.headers.get("content-encoding", ""), maximum)
+        size, until, chunks, tail = 0, time.monotonic() + seconds, super().stream(), b""
         while True:
             try:
                 async with asyncio.timeout(until - time.monotonic()):
@@ -65,11 +74,26 @@ class ApiRequest(Request):
             except ClientDisconnect:
                 raise RequestError(499, "the client disconnected before it had sent the body") from None
             if chunk is None:
+                unpack(None)
+                if is_form and b"--%b--" % _boundary(self) not in tail:
+                    raise RequestError(400, "the form is incomplete: it does not end with its boundary")
                 return
+            chunk = unpack(chunk)
+            tail = (tail + chunk)[-TAIL_BYTES:] if is_form else b""
             size += len(chunk)
             if size > maximum:
                 raise RequestError(413, f"the body has at least {size:,} bytes, expected at most {maximum:,}")
             yield chunk
+
+    async def _get_form(self, **limits: Any) -> FormData:
+        """Return a form; RequestError (400) if it has several files: all but one would be ignored."""
+        form = await super()._get_form(**limits)
+        names = [name for name, value in form.multi_items() if name == "file" or isinstance(value, UploadFile)]
+        for name in names:
+            if (count := names.count(name)) > 1:
+                await form.close()
+                raise RequestError(400, f"{name}: found {count} parts, expected one", code="too_many_parts", field=name)
+        return form
 
     async def json(self) -> Any:
         """Return the body's JSON value; RequestError (400) if it is not strict JSON of whole characters."""
@@ -91,6 +115,40 @@ class ApiRoute(APIRoute):
         return handle_within_limits
 
 
+def _unpacker(encoding: str, maximum: int) -> Callable[[bytes | None], bytes]:
+    """Return a function that unpacks the chunks of a body, and is called with None at its end.
+
+    It raises RequestError: 415 for an encoding other than gzip, 413 for more than `maximum` bytes, 400 for damage.
+    """
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return lambda chunk: chunk or b""
+    if name not in ("gzip", "x-gzip"):
+        found = f"found '{name[:40]}', expected gzip or identity"
+        raise RequestError(415, f"content-encoding: {found}", code="unsupported_encoding", field="content-encoding")
+    packed = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    left = maximum + 1
+
+    def unpack(chunk: bytes | None) -> bytes:
+        nonlocal left
+        try:
+            found = packed.decompress(chunk or b"", left)
+        except zlib.error:
+            raise RequestError(400, "the body is not gzip", code="invalid_gzip", field="content-encoding") from None
+        left -= len(found)
+        if left <= 0:
+            raise RequestError(413, f"the body unpacks to more than {maximum:,} bytes")
+        if (chunk is None and not packed.eof) or packed.unused_data:
+            raise RequestError(400, "the body is not whole gzip", code="invalid_gzip", field="content-encoding")
+        return found
+
+    return unpack
+
+
+def _boundary(request: Request) -> bytes:
+    return parse_options_header(request.headers["content-type"])[1].get(b"boundary", b"")
+
+
 def media_type(request: Request) -> str:
     """Return the type of the body, such as application/json; empty if the request has none."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -105,7 +163,7 @@ def parse_json(body: bytes) -> Any:
         reason = f"the body has more than {MAX_TOKENS:,} JSON strings, commas and brackets"
         raise RequestError(413, f"{reason}, expected fewer", code="too_many_values")
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_reject_constant)
+        value = json.loads(body.removeprefix(codecs.BOM_UTF8).decode("utf-8"), parse_constant=_reject_constant)
         if b"\\u" in body:
             # JSON can escape half of a surrogate pair, which is not text.
             json.dumps(value, ensure_ascii=False).encode("utf-8")

@@ -65,7 +65,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
             translations = await translate_texts(request, server, served, call.text, field="text", split=split)
         return json_response(_response(served.source, [each.text for each in translations], call.text))
 
-    @router.get("/languages", response_model=list[DeepLLanguage], responses=errors(400, 408, 413, *ALWAYS))
+    @router.get("/languages", response_model=list[DeepLLanguage], responses=errors(400, 408, 413, 415, *ALWAYS))
     @router.post("/languages", include_in_schema=False)
     async def languages(request: Request) -> Response:
         """List the source languages, or with `type=target` the target languages."""

@@ -39,9 +39,9 @@ ALWAYS: Final = (421, 500, 503)
 """Error statuses of every route."""
 KEYED: Final = (400, 401, 403, *ALWAYS)
 """Error statuses of a route that requires a key."""
-READ: Final = (408, 413, 429, *KEYED)
+READ: Final = (408, 413, 415, 429, *KEYED)
 """Error statuses of a route that reads a body and charges it to a key."""
-WORKED: Final = (404, 415, 422, 504, *READ)
+WORKED: Final = (404, 422, 504, *READ)
 """Error statuses of a route of API v1 that uses a model."""
 FETCHED: Final = (404, 409, 422, 504, 507, *ALWAYS)
 """Error statuses of a route that returns a translated file."""

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
@@ -20,6 +20,10 @@ from translume.translator import Generation, TextHypothesis, Translation
 
 Event = tuple[str, Any]
 """The name and the JSON value of an event."""
+
+
+UNBUFFERED: Final = {"X-Accel-Buffering": "no", "Cache-Control": "no-store, no-transform"}
+"""Headers with which proxies pass each event on at once, and do not compress them together."""
 
 
 class Progress:
@@ -59,7 +63,7 @@ def stream(request: Request, events: AsyncIterator[Event]) -> StreamingResponse:
         except TranslumeError as error:
             yield _event("error", noted_error(request, error).to_dict())
 
-    return StreamingResponse(written(), media_type="text/event-stream")
+    return StreamingResponse(written(), media_type="text/event-stream", headers=UNBUFFERED)
 
 
 def _event(kind: str, value: Any) -> bytes:
