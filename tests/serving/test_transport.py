@@ -5,15 +5,23 @@ import gzip
 import http.client
 import json
 import socket
+import stat
+import threading
 import time
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.serving.conftest import FORM, send_request, until
 
 from translume.errors import SettingsError
+from translume.serving.api.app import build_app
+from translume.serving.models import ServedModel, ServedModels
+from translume.serving.run import PortError, listen, uvicorn_server
+from translume.serving.server import Server
 from translume.serving.settings import ServeSettings
+from translume.translator import Translator
 
 BODY = json.dumps({"text": "a man"}).encode()
 GETS = [
@@ -165,3 +173,41 @@ def test_origins_of_extensions_and_apps_are_accepted(origin: str) -> None:
 def test_what_is_no_origin_is_refused(origin: str) -> None:
     with pytest.raises(SettingsError, match=r"expected an origin such as 'https://app\.example', or '\*'"):
         ServeSettings.read(None, [f"cors_origins=['{origin}']"])
+
+
+def test_a_unix_socket_has_its_mode_and_is_left_to_the_next_server(tmp_path: Path, translator: Translator) -> None:
+    path = tmp_path / "t.sock"
+    bound = listen(f"unix:{path}", 0, socket_mode="600")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(PortError) as error:
+        listen(f"unix:{path}", 0)
+    reason = "cannot listen: address already in use; stop the other process or choose another --host"
+    assert str(error.value) == f"unix:{path}: {reason}"
+    bound.close()  # as a process that is killed
+    server = Server(models=ServedModels([ServedModel.from_model("en-de", translator)]))
+    uvicorn = uvicorn_server(build_app(server), server.limits, ("*",))
+    bound = listen(f"unix:{path}", 0)
+    thread = threading.Thread(target=uvicorn.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n")
+        assert connection.recv(999).startswith(b"HTTP/1.1 200 OK")
+    uvicorn.should_exit = True
+    thread.join(60)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [("unix:/no/such/x", "no such file or directory"), (f"unix:/tmp/{'x' * 120}", "AF_UNIX path too long")],
+)
+def test_a_unix_socket_that_cannot_be_made_is_one_line(host: str, reason: str) -> None:
+    with pytest.raises(PortError) as error:
+        listen(host, 0)
+    assert str(error.value) == f"{host}: cannot listen: {reason}"
+
+
+def test_the_mode_of_a_socket_is_a_string() -> None:
+    with pytest.raises(SettingsError, match="socket_mode: found '432, a number', expected a string such as '660'"):
+        ServeSettings.read(None, ["socket_mode=0o660"])

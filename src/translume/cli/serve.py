@@ -1,6 +1,7 @@
 """translume serve"""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -15,8 +16,6 @@ from translume.cli.terminal import note, warn
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
-    import socket
-
     from translume.serving.settings import ServeSettings
 
 EXAMPLES = """\b
@@ -38,7 +37,7 @@ serve.toml may be:
 @click.command("serve", short_help="Serve models over HTTP.", epilog=EXAMPLES)
 @click.argument("models", type=MODEL, nargs=-1, metavar="[MODEL]...")
 @click.option("--config", type=FILE, metavar="FILE", help="Settings, as docs/settings.md lists them: serve.toml.")
-@click.option("--host", metavar="ADDRESS", help="0.0.0.0 for all interfaces.  [default: 127.0.0.1]")
+@click.option("--host", metavar="ADDRESS", help="0.0.0.0 for all interfaces; unix:PATH.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="0 for any free port.  [default: 8000]")
 @click.option("--host-name", multiple=True, metavar="NAME", help="Accept requests for this host; repeatable.")
 @click.option("--keys", type=FILE, metavar="FILE", help="Require API keys; see `translume keys`.")
@@ -73,7 +72,7 @@ def command(
         from translume.serving.front import Front, serve_front
         from translume.serving.metrics import serve_metrics
         from translume.serving.reloading import Reloader, lanes_of, open_server, reload_on_hangup
-        from translume.serving.run import listen, log_to_stderr, serve
+        from translume.serving.run import UNIX, address_of, listen, log_to_stderr, release, serve
         from translume.serving.settings import place_of
         from translume.serving.worker import WorkerOptions
     except ModuleNotFoundError as error:
@@ -83,19 +82,23 @@ def command(
     read = _settings_reader(config, {**given, "workers": workers}, models, overrides)
     settings = read()
     # Checks that the port is free. Listens after loading, so that a load balancer uses other replicas until then.
-    listen(settings.host, settings.port).close()
+    listening = partial(listen, settings.host, settings.port, socket_mode=settings.socket_mode)
+    release(listening(), settings.host)
+    proxies = ("*",) if settings.host.startswith(UNIX) else settings.proxies
     log_to_stderr()
     lanes, computing = lanes_of(settings.workers, compute.to_load())
     with interrupt_hint("Stopped."), ExitStack() as stack:
 
-        def bind(registry: Any) -> "socket.socket":
+        def bind(registry: Any) -> socket.socket:
             """Serve the metrics, and return the socket of the server."""
             if settings.metrics:
                 at, wanted = place_of(settings.metrics)
                 counted = stack.enter_context(serve_metrics(registry, at, wanted))
-                note(f"metrics for Prometheus at {_address(at, counted)}/metrics")
-            bound = stack.enter_context(listen(settings.host, settings.port))
-            address.append(_address(settings.host, bound.getsockname()[1]))
+                note(f"metrics for Prometheus at http://{address_of(at, counted)}/metrics")
+            bound = listening()
+            stack.callback(release, bound, settings.host)
+            unix = settings.host.startswith(UNIX)
+            address.append(settings.host if unix else f"http://{address_of(settings.host, bound.getsockname()[1])}")
             return bound
 
         def started() -> None:
@@ -112,14 +115,14 @@ def command(
             options = WorkerOptions(read=read, computing=computing, lanes=lanes, folder=private.path)
             front = Front(options, settings.limits, private)
             listener = partial(bind, front.metrics.registry)
-            asyncio.run(serve_front(front, settings.workers, listener, settings.proxies, started))
+            asyncio.run(serve_front(front, settings.workers, listener, proxies, started))
             return
         server, loader = open_server(settings, computing, lanes)
         reloader = Reloader(server, loader, settings, read)
         stack.callback(reloader.close)
         reload_on_hangup(reloader.request)
         app = build_app(server, detector=installed_detector())
-        serve(app, bind(server.metrics.registry), server.limits, started, settings.proxies)
+        serve(app, bind(server.metrics.registry), server.limits, started, proxies)
 
 
 def _settings_reader(
@@ -158,8 +161,4 @@ def _named(model: Path) -> tuple[str, Path]:
 
 
 def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _address(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return host in ("localhost", "::1") or host.startswith(("127.", "unix:"))

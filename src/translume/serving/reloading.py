@@ -32,7 +32,7 @@ from translume.translator.loading import ComputeOptions
 
 Load = Callable[[str, Path], ServedModel]
 """Loads the model of a folder under a name. Raises TranslumeError if the folder holds no valid model."""
-AT_START: Final = ("host", "port", "proxies", "metrics", "workers")
+AT_START: Final = ("host", "port", "socket_mode", "proxies", "metrics", "workers")
 """Settings that take effect only at startup."""
 LIMITS_AT_START: Final = (
     *("connections", "queue", "batch_tokens", "drain_seconds"),

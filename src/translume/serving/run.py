@@ -4,11 +4,13 @@ import errno
 import gc
 import json
 import logging
+import os
 import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, cast
 
 import uvicorn
@@ -20,6 +22,8 @@ from translume.serving.settings import LOOPBACK_ADDRESSES, Limits
 
 SWITCH_SECONDS: Final = 0.0005
 """Python's thread switch interval. With the default, 5 ms, the event loop would wait for the lanes again and again."""
+UNIX: Final = "unix:"
+"""Beginning of a host that is the path of a Unix socket."""
 STALLED_SECONDS: Final = 60.0
 """Seconds without acknowledged data after which a connection counts as lost."""
 
@@ -33,15 +37,52 @@ def port_error(host: str, port: int, error: OSError, flag: str = "--port") -> Po
     cure = f"; stop the other process or choose another {flag}" if error.errno == errno.EADDRINUSE else ""
     # create_server appends the address to the reason; the message begins with it already.
     reason = error.strerror.partition(" (while")[0].lower() if error.strerror else str(error)
-    return PortError(f"{host}:{port}: cannot listen: {reason}{cure}")
+    return PortError(f"{address_of(host, port)}: cannot listen: {reason}{cure}")
 
 
-def listen(host: str, port: int, *, stalled_seconds: float = STALLED_SECONDS) -> socket.socket:
-    """Return a socket bound to an address; port 0 chooses a free one. Raises PortError.
+def address_of(host: str, port: int) -> str:
+    """Return HOST:PORT, or unix:PATH."""
+    return host if host.startswith(UNIX) else f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listen_unix(path: Path, mode: int) -> socket.socket:
+    """Return a Unix socket with the permissions `mode`, in place of one that a server has left. Raises PortError."""
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX) as other:
+                if not other.connect_ex(str(path)):
+                    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+            path.unlink()
+        before = os.umask(0o777 & ~mode)
+        try:
+            bound.bind(str(path))
+        finally:
+            os.umask(before)
+        bound.listen(2048)
+    except OSError as error:
+        bound.close()
+        raise port_error(f"{UNIX}{path}", 0, error, "--host") from None
+    return bound
+
+
+def release(bound: socket.socket, host: str) -> None:
+    """Close a socket that listens at a host, and remove its file if it has one."""
+    bound.close()
+    if host.startswith(UNIX):
+        Path(host.removeprefix(UNIX)).unlink(missing_ok=True)
+
+
+def listen(
+    host: str, port: int, *, stalled_seconds: float = STALLED_SECONDS, socket_mode: str = "660"
+) -> socket.socket:
+    """Return a socket bound to an address, or to unix:PATH; port 0 chooses a free one. Raises PortError.
 
     stalled_seconds: after which the system closes a connection whose client acknowledges nothing (Linux only). Without
     it, a client that stops reading would keep its request open.
     """
+    if host.startswith(UNIX):
+        return listen_unix(Path(host.removeprefix(UNIX)), int(socket_mode, 8))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if not 0 <= port <= 65535:
         raise PortError(f"port: found {port}, expected 0 to 65535")
@@ -70,6 +111,13 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started_callback is not None:
             self.started_callback()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, which afterwards ends the process by the signal that it got; remove files of sockets before."""
+        paths = [Path(each.getsockname()) for each in sockets or () if each.family == socket.AF_UNIX]
+        await super().shutdown(sockets)
+        for path in paths:
+            path.unlink(missing_ok=True)
 
 
 def uvicorn_server(app: ASGIApp, limits: Limits, proxies: Sequence[str] = LOOPBACK_ADDRESSES) -> _Server:

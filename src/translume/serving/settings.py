@@ -46,6 +46,11 @@ def _matching(pattern: str, expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _quoted(value: object) -> object:
+    """Return a number so that it is refused as such: 660 and 0o660 would be different permissions."""
+    return f"{value}, a number" if isinstance(value, int) else value
+
+
 def _network(value: str) -> str:
     try:
         ipaddress.ip_network(value)
@@ -164,7 +169,9 @@ class ServeSettings(Settings):
     """A server: its address, models, keys and limits."""
 
     host: str = LOOPBACK
-    """Address to listen on; "0.0.0.0" is every address of the machine."""
+    """Address to listen on; "0.0.0.0" is every address of the machine, "unix:PATH" a Unix socket, for a proxy."""
+    socket_mode: Annotated[str, BeforeValidator(_quoted), _matching("[0-7]{3}", "a string such as '660'")] = "660"
+    """Permissions of a Unix socket: three octal digits, as a string."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0 chooses a free one."""
     public_address: URL = ""
