@@ -90,3 +90,65 @@ def test_a_server_detects_languages_with_the_installed_library(
     assert answer["detectedLanguage"]["language"] == "en"
     answer = server.post("/translate", q=SENTENCES["de"], source="auto", target="de")
     assert (answer.status, answer.json()["translatedText"]) == (200, SENTENCES["de"])
+
+
+FRENCH, RUSSIAN = "Le village a une belle église.", "Сегодня хорошая погода в Москве."
+ENGLISH, GERMAN = "The children are here.", "Die Kinder sind heute hier."
+
+
+@pytest.fixture(scope="module")
+def detecting(start: Callable[..., Any], translator: Translator) -> Any:
+    return start(ServedModel.from_model("en-de", translator), detector=Lingua())
+
+
+@pytest.mark.parametrize(("text", "code"), [(FRENCH, "fr"), (RUSSIAN, "ru"), ("今天天气很好。", "zh")])
+def test_a_language_that_the_server_does_not_have_is_named(detecting: Any, text: str, code: str) -> None:
+    found = detecting.post("/detect", q=text).json()
+    assert found[0]["language"] == code
+    assert 20 < found[0]["confidence"] <= 100
+    name = {"fr": "French (fr)", "ru": "Russian (ru)", "zh": "Chinese (zh)"}.get(code)
+    found = detecting.post("/translate", q=text, source="auto", target="de").json()
+    assert found["detectedLanguage"]["language"] == code
+    assert found["warnings"] == [f"found {name}, which this server does not have; translated from en"]
+    assert "warnings" not in detecting.post("/translate", q=text, source="en", target="de").json()
+
+
+def test_a_language_that_the_server_does_not_have_is_refused_where_asked(detecting: Any) -> None:
+    reason = "found French (fr), which this server does not have; name the source language to translate it nevertheless"
+    answer = detecting.post("/translate", q=FRENCH, source="auto", target="de", refuse_unknown=True)
+    assert (answer.status, answer.json()["error"]) == (400, f"source: {reason}")
+    answer = detecting.upload("/v1/files", FRENCH.encode(), "a.txt", source="auto", target="de")
+    assert (answer.status, answer.json()["error"]) == (400, f"source: {reason}")
+    assert detecting.upload("/v1/files", FRENCH.encode(), "a.txt", source="en", target="de").status == 202
+
+
+def test_a_short_or_known_text_is_in_a_language_of_the_server(detecting: Any) -> None:
+    for text in ("Hello", "a man", "Bonjour", "Kubernetes", "ok thanks", *(SENTENCES[code] for code in ("en", "de"))):
+        assert {each["language"] for each in detecting.post("/detect", q=text).json()} <= {"en", "de"}
+
+
+def test_each_text_of_a_list_has_its_own_language(detecting: Any, translator: Translator) -> None:
+    texts = [GERMAN, ENGLISH, "42", ENGLISH]
+    found = detecting.post("/translate", q=texts, source="auto", target="de").json()
+    english = translator.translate(ENGLISH).text
+    assert found["translatedText"] == [GERMAN, english, "42", english]
+    assert [each["language"] for each in found["detectedLanguage"]][:2] == ["de", "en"]
+    marked = detecting.post(
+        "/translate", q=[f"<p>{text}</p>" for text in texts], source="auto", target="de", format="html"
+    )
+    assert [each["language"] for each in marked.json()["detectedLanguage"]][:2] == ["de", "en"]
+    assert marked.json()["translatedText"][0] == f"<p>{texts[0]}</p>"
+
+
+def test_each_text_of_deepls_request_has_its_own_language(
+    start: Callable[..., Any], make: Callable[..., Translator], translator: Translator
+) -> None:
+    back = make("data.source_language=fr", "data.target_language=de", seed=5)
+    server = start(
+        ServedModel.from_model("en-de", translator), ServedModel.from_model("fr-de", back), detector=Lingua()
+    )
+    texts = [FRENCH, ENGLISH, "!!!"]
+    found = server.post("/v2/translate", text=texts, target_lang="DE").json()["translations"]
+    assert [each["detected_source_language"] for each in found][:2] == ["FR", "EN"]
+    wanted = [back.translate(texts[0]).text, translator.translate(texts[1]).text, "!!!"]
+    assert [each["text"] for each in found] == wanted

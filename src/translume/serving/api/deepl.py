@@ -14,8 +14,8 @@ from translume.serving.access.keys import LARGEST
 from translume.serving.access.quotas import ACCESS, Access
 from translume.serving.api.body import JSON, URL_ENCODED, ApiRoute, read_fields, validated
 from translume.serving.api.errors import json_response
-from translume.serving.api.languages import Detector, between, detect_source, name_of, sources_into
-from translume.serving.api.libretranslate import translate_html, translate_texts
+from translume.serving.api.languages import Detector, detect_sources, name_of, sources_into
+from translume.serving.api.libretranslate import translate_each
 from translume.serving.api.requests import DeepLRequest
 from translume.serving.api.responses import (
     ALWAYS,
@@ -48,22 +48,25 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         values = await read_fields(request)
         await server.admit(request, values.get("auth_key"))
         call = validated(DeepLRequest, values)
-        source, html = call.source_lang, call.tag_handling == "html"
-        if not source:
+        html, sources = call.tag_handling == "html", [call.source_lang] * len(call.text)
+        shown = sources
+        if not call.source_lang:
             (source, *others) = sources_into(call.target_lang, server) or [""]
+            shown = sources = [source] * len(call.text)
             if others or not source:
-                detected = await detect_source(call.text, call.target_lang, server, detector, html=html)
-                source = detected["language"]
-        served = between(server, source, call.target_lang)
-        if served is None:
-            await server.accept(request, call.text)
-            return json_response(_response(source, call.text, call.text))
-        if html:
-            translations = await translate_html(request, server, served, call.text, field="text")
-        else:
-            split = call.split_sentences != "0"
-            translations = await translate_texts(request, server, served, call.text, field="text", split=split)
-        return json_response(_response(served.source, [each.text for each in translations], call.text))
+                found = await detect_sources(call.text, call.target_lang, server, detector, html=html)
+                sources, shown = [each.code for each in found], [str(each.detected["language"]) for each in found]
+        translations = await translate_each(
+            request,
+            server,
+            call.text,
+            sources,
+            call.target_lang,
+            html=html,
+            field="text",
+            split=call.split_sentences != "0",
+        )
+        return json_response(_response(shown, [each.text for each in translations], call.text))
 
     @router.get("/languages", response_model=list[DeepLLanguage], responses=errors(400, 408, 413, 415, *ALWAYS))
     @router.post("/languages", include_in_schema=False)
@@ -93,11 +96,11 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
     return router
 
 
-def _response(source: str, translations: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
-    language = source.partition("-")[0].upper()
+def _response(sources: Sequence[str], translations: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
+    codes = [source.replace("_", "-").partition("-")[0].upper() for source in sources]
     return {
         "translations": [
             {"detected_source_language": language, "text": translation, "billed_characters": len(text)}
-            for translation, text in zip(translations, texts, strict=True)
+            for language, translation, text in zip(codes, translations, texts, strict=True)
         ]
     }

@@ -1,7 +1,8 @@
 """Languages of a request: the model for a pair, and detection of the source language."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from starlette.concurrency import run_in_threadpool
@@ -21,6 +22,10 @@ LONGEST: Final = 2000
 UNKNOWN: Final[dict[str, Any]] = {"confidence": 0.0, "language": "en"}
 """The result for a text without a language."""
 MAX_DETECTED: Final = 3
+LONG_ENOUGH: Final = 20
+"""Letters from which a text may be in a language that the server does not have."""
+DOUBT: Final = 0.05
+"""Largest probability of all the server's languages together for such a text."""
 
 
 class Detector(Protocol):
@@ -48,6 +53,24 @@ class Lingua:
         values = _lingua(frozenset(codes)).compute_language_confidence_values(text[:LONGEST])
         found = [(_code_of(each.language), each.value) for each in values]
         return [(codes[code], value) for code, value in found if code in codes and value > 0]
+
+    def foreign(self, text: str, among: Sequence[str]) -> tuple[str, float] | None:
+        """Return a code that is not `among` and its probability, if the text has hardly another language; else None.
+
+        All languages that lingua knows are compared, by the tables that take 60 MB and not 1 GB. They are less exact:
+        a short text counts only if no language of `among` has its script.
+        """
+        known = {iso_code(code) for code in among}
+        found = [
+            (_code_of(each.language), each.value)
+            for each in _every().compute_language_confidence_values(text[:LONGEST])
+        ]
+        doubt = sum(value for code, value in found if code in known)
+        letters = sum(map(str.isalpha, text[:LONGEST]))
+        code, value = found[0]
+        if value and code not in known and (doubt == 0 or (letters >= LONG_ENOUGH and doubt <= DOUBT)):
+            return code, value
+        return None
 
 
 def installed_detector() -> Detector | None:
@@ -89,24 +112,69 @@ def sources_into(target: str, server: Server) -> list[str]:
     return [source for source, targets in sources.items() if find_language(target, targets) is not None]
 
 
-async def detect_source(
-    texts: Sequence[str], target: str, server: Server, detector: Detector | None, *, html: bool = False
-) -> dict[str, Any]:
-    """Return the most probable source language of all texts and its confidence, as LibreTranslate writes it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLanguage:
+    """The detected language of a text.
 
-    html: whether texts are HTML, whose visible texts count.
-    If nothing can be detected, that is a language with a model into `target`, English first.
+    detected: it and its confidence, as LibreTranslate writes them.  code: the server's language to translate from,
+    another one if the server does not have it.
     """
-    text = "\n".join(await run_in_threadpool(_visible, texts) if html else texts)
-    if languages := await detect(text, server, detector):
-        return languages[0]
+
+    detected: Mapping[str, Any]
+    code: str
+
+    @property
+    def warning(self) -> str:
+        """Says that the server does not have the language; empty if it does."""
+        language = str(self.detected["language"])
+        if language == self.code:
+            return ""
+        return f"found {name_of(language)} ({language}), which this server does not have; translated from {self.code}"
+
+
+async def detect_sources(
+    texts: Sequence[str],
+    target: str,
+    server: Server,
+    detector: Detector | None,
+    *,
+    html: bool = False,
+    refuse: bool = False,
+    field: str = "source",
+) -> list[SourceLanguage]:
+    """Return the most probable source language of each text.
+
+    html: whether texts are HTML, whose visible texts count.  refuse: raise RequestError (400), which names the field,
+    for a language that the server does not have.
+    A text in which nothing is detected has the language of all texts together; without one, that is a language with a
+    model into `target`, English first.
+    """
+    visible = await run_in_threadpool(_visible, texts) if html else texts
+    known = server.models.sources()
     into = sources_into(target, server)
     first = UNKNOWN["language"] if UNKNOWN["language"] in into or not into else into[0]
-    return {**UNKNOWN, "language": first}
+    unknown = [{**UNKNOWN, "language": first}]
+    found = [await detect(text, server, detector) for text in visible]
+    if not all(found) and len(texts) > 1:
+        unknown = await detect("\n".join(visible), server, detector) or unknown
+    sources = []
+    for languages in (each or unknown for each in found):
+        best = languages[0]["language"]
+        code = (
+            best if best in known else next((each["language"] for each in languages if each["language"] in into), first)
+        )
+        sources.append(SourceLanguage(detected=languages[0], code=code))
+    if refuse and (warning := next((each.warning for each in sources if each.warning), "")):
+        reason = f"{field}: {warning.partition(';')[0]}; name the source language to translate it nevertheless"
+        raise RequestError(400, reason, code="unknown_language", field=field)
+    return sources
 
 
 async def detect(text: str, server: Server, detector: Detector | None) -> list[dict[str, Any]]:
-    """Return the most probable of the server's languages for a text, best first; empty if the text has no letters."""
+    """Return the most probable languages of a text, best first; empty if the text has no letters.
+
+    They are among the server's, but the first one if the text is in another language.
+    """
     if not any(character.isalpha() for character in text):
         return []
     if detector is None:
@@ -117,13 +185,25 @@ async def detect(text: str, server: Server, detector: Detector | None) -> list[d
             code="no_detection",
             field="source",
         )
-    found = await run_in_threadpool(detector.languages, text, list(server.models.sources()))
+    known = list(server.models.sources())
+    found = await run_in_threadpool(detector.languages, text, known)
+    foreign = await run_in_threadpool(detector.foreign, text, known) if isinstance(detector, Lingua) else None
+    if foreign is not None:
+        found = [foreign, *((code, value * (1 - foreign[1])) for code, value in found)]
     best = [{"confidence": round(100 * probability, 1), "language": code} for code, probability in found]
     return best[:MAX_DETECTED]
 
 
 def _visible(texts: Sequence[str]) -> list[str]:
-    return [segment.text for text in texts for segment in HtmlText.from_string(text).segments]
+    return ["\n".join(segment.text for segment in HtmlText.from_string(text).segments) for text in texts]
+
+
+@functools.cache
+def _every() -> "LanguageDetector":
+    """Return a detector of all languages that lingua knows, without its large tables."""
+    from lingua import LanguageDetectorBuilder
+
+    return LanguageDetectorBuilder.from_all_languages().with_low_accuracy_mode().build()
 
 
 @functools.lru_cache(maxsize=4)

@@ -20,7 +20,7 @@ from translume.serving.api.body import JSON, URL_ENCODED, ApiRoute, read_fields,
 from translume.serving.api.cost import accept_parts
 from translume.serving.api.decoding import settings_with, split_language
 from translume.serving.api.errors import RequestError, json_response
-from translume.serving.api.languages import UNKNOWN, Detector, between, detect, detect_source, name_of
+from translume.serving.api.languages import UNKNOWN, Detector, SourceLanguage, between, detect, detect_sources, name_of
 from translume.serving.api.requests import DetectRequest, LibreTranslateRequest, as_list
 from translume.serving.api.responses import (
     ALWAYS,
@@ -29,8 +29,8 @@ from translume.serving.api.responses import (
     Detected,
     FrontendSettings,
     Health,
+    LanguageTargets,
     LibreTranslateResponse,
-    SourceLanguage,
     described,
     errors,
 )
@@ -57,23 +57,22 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         values = await read_fields(request)
         await server.admit(request, values.get("api_key"))
         call = validated(LibreTranslateRequest, values)
-        texts, html = as_list(call.q), call.format == "html"
-        worded = [text for text in texts if has_letters(text)]
-        language = (
-            await detect_source(worded, call.target, server, detector, html=html) if call.source == "auto" else None
-        )
-        served = None
-        if language is None or worded:
-            served = between(server, language["language"] if language else call.source, call.target)
-        if served is None:
+        texts, html, languages = as_list(call.q), call.format == "html", list[SourceLanguage]()
+        sources = [call.source] * len(texts)
+        if call.source == "auto":
+            languages = await detect_sources(
+                texts, call.target, server, detector, html=html, refuse=call.refuse_unknown, field="source"
+            )
+            sources = [each.code for each in languages]
+        if call.source == "auto" and not any(map(has_letters, texts)):
             await server.accept(request, texts)
             translations = [Translation(source=text, text=text) for text in texts]
-        elif html:
-            translations = await translate_html(request, server, served, texts, call.alternatives)
         else:
             several = isinstance(call.q, list)
-            translations = await translate_texts(request, server, served, texts, call.alternatives, several=several)
-        return json_response(_response(call, translations, language))
+            translations = await translate_each(
+                request, server, texts, sources, call.target, call.alternatives, html=html, several=several
+            )
+        return json_response(_response(call, translations, languages))
 
     @router.post(
         "/detect",
@@ -96,7 +95,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
 def _add_facts(router: APIRouter, server: Server) -> None:
     """Add the routes that describe the server, and the rejection of suggestions."""
 
-    @router.get("/languages", response_model=list[SourceLanguage], responses=errors(*ALWAYS))
+    @router.get("/languages", response_model=list[LanguageTargets], responses=errors(*ALWAYS))
     @router.post("/languages", include_in_schema=False)
     async def languages() -> Response:
         """List the source languages, and the target languages of each."""
@@ -134,6 +133,44 @@ def _add_facts(router: APIRouter, server: Server) -> None:
         raise RequestError(403, "Suggestions are disabled on this server.", code="not_offered")
 
 
+async def translate_each(
+    request: Request,
+    server: Server,
+    texts: Sequence[str],
+    sources: Sequence[str],
+    target: str,
+    alternatives: int = 0,
+    *,
+    html: bool = False,
+    field: str = "q",
+    several: bool = True,
+    split: bool = True,
+) -> list[Translation]:
+    """Charge and translate texts, each from its own language; one that is in the target language stays unchanged.
+
+    Other parameters are those of `translate_texts`. Raises RequestError for a language that the server does not have.
+    """
+    places: dict[str, list[int]] = {}
+    for place, source in enumerate(sources):
+        places.setdefault(source, []).append(place)
+    served = {source: between(server, source, target) for source in places}
+    done: dict[int, Translation] = {}
+    for source, own in places.items():
+        group, model = [texts[place] for place in own], served[source]
+        if model is None:
+            await server.accept(request, group)
+            found = [Translation(source=text, text=text) for text in group]
+        elif html:
+            found = await translate_html(request, server, model, group, alternatives, field=field)
+        else:
+            some = tuple(own) if len(places) > 1 else ()
+            found = await translate_texts(
+                request, server, model, group, alternatives, field=field, several=several, split=split, places=some
+            )
+        done |= zip(own, found, strict=True)
+    return [done[place] for place in range(len(texts))]
+
+
 async def translate_texts(
     request: Request,
     server: Server,
@@ -144,10 +181,12 @@ async def translate_texts(
     field: str = "q",
     several: bool = True,
     split: bool = True,
+    places: tuple[int, ...] = (),
 ) -> list[Translation]:
     """Charge and translate texts, each with its best translation and other ones as hypotheses.
 
     field: the field of the request that has them.  several: whether it is a list.  split: whether into sentences.
+    places: of the texts in that list, if there are others.
     """
     batch = RequestTexts(
         texts=tuple(texts),
@@ -155,6 +194,7 @@ async def translate_texts(
         several=several,
         timeout_seconds=server.limits.timeout_seconds,
         language=split_language(served) if split else None,
+        places=places,
     )
     lines = await in_thread(sum(map(len, texts)), lambda: batch.split(server.limits))
     work = Translating(served.model, await _settings(served, alternatives, server))
@@ -231,14 +271,16 @@ class _Page:
 
 
 def _response(
-    call: LibreTranslateRequest, translations: Sequence[Translation], language: dict[str, Any] | None
+    call: LibreTranslateRequest, translations: Sequence[Translation], languages: Sequence[SourceLanguage]
 ) -> dict[str, Any]:
     """Return the body of a response: a string for a string, a list for a list."""
     fields: dict[str, list[Any]] = {"translatedText": [each.text for each in translations]}
     if call.alternatives:
         fields["alternatives"] = [_others(each, call.alternatives) for each in translations]
-    if language is not None:
-        fields["detectedLanguage"] = [language] * len(translations)
+    if languages:
+        fields["detectedLanguage"] = [each.detected for each in languages]
+    if any(each.warning for each in languages):
+        fields["warnings"] = [[each.warning] if each.warning else [] for each in languages]
     return fields if isinstance(call.q, list) else {name: values[0] for name, values in fields.items()}
 
 

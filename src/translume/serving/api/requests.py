@@ -440,6 +440,8 @@ class LibreTranslateRequest(DetectRequest):
     format: Annotated[Literal["text", "html"], BeforeValidator(lambda value: value or "text")] = "text"
     alternatives: Annotated[int, AfterValidator(lambda number: max(0, number))] = 0
     """Number of alternative translations to return; negative numbers count as 0."""
+    refuse_unknown: bool = False
+    """With `auto`, whether to refuse a text in a language that the server does not have, and not only to warn."""
 
     @model_validator(mode="after")
     def _alternatives_fit(self) -> "LibreTranslateRequest":

@@ -453,6 +453,8 @@ class LibreTranslateResponse(ResponseBody):
     """With `source` = `auto`."""
     alternatives: list[str] | list[list[str]] = []
     """If the request asks for alternatives."""
+    warnings: list[str] | list[list[str]] = []
+    """With `source` = `auto`, if the server does not have the language that a text is in."""
 
 
 class DeepLTranslation(ResponseBody):
@@ -496,7 +498,7 @@ class Language(ResponseBody):
     name: str
 
 
-class SourceLanguage(ResponseBody):
+class LanguageTargets(ResponseBody):
     """A language, and those it can be translated into."""
 
     code: str

@@ -24,6 +24,7 @@ class RequestTexts:
     field: the field of the request that has them.  several: whether that field is a list.
     language: the language whose rules split texts into sentences; None if texts are split into lines.
     constraints: phrases that the translation of each text must contain; empty if there are none.
+    places: of the texts in the field's list, if these are not all of them.
     """
 
     texts: tuple[str, ...]
@@ -32,6 +33,7 @@ class RequestTexts:
     timeout_seconds: float
     language: str | None = None
     constraints: tuple[tuple[str, ...], ...] = ()
+    places: tuple[int, ...] = ()
 
     def split(self, limits: Limits) -> "SplitTexts":
         """Split the texts into lines or sentences; RequestError (413) if there are too many.
@@ -78,6 +80,8 @@ class SplitTexts:
     def names(self) -> list[str]:
         """The name of each line in error messages: the field of its text, and its position if the text has several."""
         fields = field_names(self.texts.field, len(self.paragraphs), several=self.texts.several)
+        if self.texts.places:
+            fields = [f"{self.texts.field}[{place}]" for place in self.texts.places]
         return [
             f"{field}: {inside}" if inside else field
             for field, each in zip(fields, self.paragraphs, strict=True)

@@ -15,7 +15,7 @@ from translume.documents.files import FORMATS
 from translume.serving.access.quotas import client_of
 from translume.serving.api.body import FORM, FORM_LIMITS, ApiRoute, media_type, validated
 from translume.serving.api.errors import RequestError, json_response, unsupported_type
-from translume.serving.api.languages import Detector, between, detect_source
+from translume.serving.api.languages import Detector, between, detect_sources
 from translume.serving.api.requests import FileRequest, LibreTranslateFileRequest
 from translume.serving.api.responses import (
     FETCHED,
@@ -63,8 +63,9 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
     async def source_of(source: str, target: str, upload: Upload) -> str:
         if source != "auto":
             return source
-        detected = await detect_source(upload.texts[:DETECTED_BY], target, server, detector)
-        return str(detected["language"])
+        beginning = "\n".join(upload.texts[:DETECTED_BY])
+        (detected,) = await detect_sources([beginning], target, server, detector, refuse=True)
+        return detected.code
 
     @router.post(
         "/translate_file",
