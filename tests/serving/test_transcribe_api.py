@@ -328,8 +328,38 @@ def test_openai_clients_get_their_format(live: Any, models: dict[str, Translator
     for field, value, reason in (
         ("model", "whisper-1", "model: no such model of recordings, images or arrays; known: ears, eyes, arrays"),
         ("prompt", "names", "prompt: found a string, expected ''"),
-        ("response_format", "verbose_json", "timestamps: found true, must be false with data.source = 'audio'"),
+        (
+            "response_format",
+            "verbose_json",
+            "response_format: found verbose_json, expected json or text: the model writes no times",
+        ),
         ("temperature", "2", "temperature: found 2, expected less than or equal to 1"),
     ):
         fields = {"model": "ears", field: value}
         assert live.upload("/v1/audio/transcriptions", content, **fields).json()["error"] == reason
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "reason"),
+    [
+        ("audio/transcriptions", {"language": "de"}, "language: found 'de', but the model does not name its languages"),
+        (
+            "audio/transcriptions",
+            {"response_format": "verbose_json"},
+            "response_format: found verbose_json, expected json or text: the model writes no times",
+        ),
+        (
+            "audio/transcriptions",
+            {"response_format": "srt"},
+            "response_format: found srt, expected json or text: the model writes no times",
+        ),
+        ("audio/translations", {}, "model: this one does not translate into English"),
+        ("audio/transcriptions", {"model": ""}, "Invalid request: missing model parameter"),
+        ("transcribe", {"source": "de"}, "source: found 'de', but the model does not name its languages"),
+        ("transcribe", {"target": "en"}, "target: found 'en', but the model does not name its languages"),
+    ],
+)
+def test_errors_name_the_fields_of_the_client(live: Any, path: str, fields: dict[str, str], reason: str) -> None:
+    answer = live.upload(f"/v1/{path}", sound(tone(0.2)), "a.wav", **{"model": "ears", **fields}).json()
+    assert answer["error"].partition(";")[0] == reason
+    assert answer["field"] == (reason.partition(":")[0] if "missing" not in reason else "model")

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
 
@@ -35,6 +35,8 @@ from translume.translator.speech import FRAMES_PER_SECOND
 
 TYPES: Final = {"txt": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 FIELDS: Final = ("text", "warnings", "language", "segments")
+OWN_NAMES: Final = {"from_": "source", "to": "target"}
+"""Fields of requests, by the settings of [decoding] that they set."""
 BRIEF: Final = ("text", "log_prob", "score")
 """Fields of a hypothesis without `detail`."""
 
@@ -105,7 +107,10 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
         if call.format in ("srt", "vtt") and not served.facts["reads"]["times"]:
             reason = f"format: found {call.format}, expected json or txt: the model writes no times"
             raise RequestError(422, reason, field="format")
-        settings = await settings_with(served, call.decoding, server.limits)
+        try:
+            settings = await settings_with(served, call.decoding, server.limits)
+        except RequestError as error:
+            raise _renamed(error, OWN_NAMES) from None
         read = await ReadFile.from_upload(
             server, documents, request, file, served, settings, call.decoding, call.seconds
         )
@@ -128,7 +133,15 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
 
     async def speech(request: Request, file: UploadFile, form: SpeechRequest, *, to_english: bool) -> Response:
         call = form.transcription(to_english=to_english)
-        read, said, response = await transcribed(request, file, call)
+        try:
+            read, said, response = await transcribed(request, file, call)
+        except RequestError as error:
+            if error.field in ("timestamps", "format"):
+                reason = f"found {form.response_format}, expected json or text: the model writes no times"
+                raise RequestError(422, f"response_format: {reason}", field="response_format") from None
+            if error.field == "target":
+                raise RequestError(422, "model: this one does not translate into English", field="model") from None
+            raise _renamed(error, {"source": "language"}) from None
         if call.format != "json":
             return response
         if form.response_format == "json":
@@ -164,6 +177,14 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
         return await speech(request, file, call, to_english=True)
 
     return router
+
+
+def _renamed(error: RequestError, names: Mapping[str, str]) -> RequestError:
+    """Return an error with the name that the client has for its field."""
+    name = names.get(error.field)
+    if name is None:
+        return error
+    return RequestError(error.status, f"{name}{str(error).removeprefix(error.field)}", code=error.code, field=name)
 
 
 def _values(read: ReadFile, said: Translation, call: TranscribeRequest) -> dict[str, Any]:
