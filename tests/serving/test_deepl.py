@@ -1,10 +1,13 @@
 """The DeepL API: forms and JSON, keys, and what is refused."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
+from xml.etree import ElementTree
 
 import pytest
+from tests.serving.conftest import until
 
 from translume.serving.models import ServedModel
 from translume.translator import Translator
@@ -40,7 +43,7 @@ def test_html_is_translated_and_the_same_language_returned_unchanged(live: Any, 
         ("target_lang", "", 400, "Invalid request: missing target_lang parameter"),
         ("target_lang", "XX", 400, "XX is not supported; expected one of: en, de"),
         ("text", [5], 422, "text[0]: found 5, expected a string"),
-        ("tag_handling", "xml", 422, "tag_handling: found a string, expected '' or 'html'"),
+        ("tag_handling", "md", 422, "tag_handling: found a string, expected '', 'html' or 'xml'"),
         ("glossary_id", "x", 422, "glossary_id: found a string, expected ''"),
         (
             "formality",
@@ -95,3 +98,38 @@ def test_the_client_library_works_unchanged(live: Any, translator: Translator) -
     assert [each.code for each in client.get_source_languages()] == ["EN"]
     assert [each.code for each in client.get_target_languages()] == ["DE"]
     assert client.get_usage().character.limit == 10**12
+
+
+def test_xml_keeps_its_markup(live: Any) -> None:
+    text = '<doc id="1"><seg>a man</seg> <x/>\n<seg>b &amp; c</seg></doc>'
+    found = live.post("/v2/translate", text=[text], target_lang="DE", tag_handling="xml").json()
+    written = found["translations"][0]["text"]
+    assert re.findall("<[^>]*>", written) == re.findall("<[^>]*>", text)
+    ElementTree.fromstring(written)
+
+
+def test_a_document_is_translated_as_deepls_client_asks(live: Any, translator: Translator) -> None:
+    answer = live.upload("/v2/document", b"a man\n\n42\n", "notes.txt", target_lang="DE")
+    handle = answer.json()
+    assert (answer.status, set(handle)) == (200, {"document_id", "document_key"})
+    path = f"/v2/document/{handle['document_id']}"
+    until(lambda: live.post(path, document_key=handle["document_key"]).json()["status"] == "done")
+    assert live.post(path, document_key=handle["document_key"]).json()["billed_characters"] == 5
+    found = live.post(f"{path}/result", document_key=handle["document_key"])
+    assert found.body.decode() == f"{translator.translate('a man').text}\n\n42\n"
+    assert live.post("/v2/document/nothing", document_key="x").status == 404
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, "Invalid request: missing target_lang parameter"),
+        ({"target_lang": "XX", "source_lang": "EN"}, "XX is not supported; expected one of: en, de"),
+        ({"target_lang": "DE", "glossary_id": "x"}, "glossary_id: found a string, expected ''"),
+        ({"target_lang": "DE", "output_format": "pdf"}, "output_format: found a string, expected ''"),
+    ],
+)
+def test_a_document_that_cannot_be_translated_is_refused(live: Any, fields: dict[str, str], reason: str) -> None:
+    answer = live.upload("/v2/document", b"a man", "notes.txt", **fields)
+    assert answer.status in (400, 422)
+    assert (answer.json()["error"], answer.json()["message"]) == (reason, reason)

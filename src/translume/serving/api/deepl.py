@@ -48,7 +48,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         values = await read_fields(request)
         await server.admit(request, values.get("auth_key"))
         call = validated(DeepLRequest, values)
-        html, sources = call.tag_handling == "html", [call.source_lang] * len(call.text)
+        html, sources = bool(call.tag_handling), [call.source_lang] * len(call.text)
         shown = sources
         if not call.source_lang:
             (source, *others) = sources_into(call.target_lang, server) or [""]

@@ -451,6 +451,22 @@ class LibreTranslateRequest(DetectRequest):
         return self
 
 
+class DeepLDocumentRequest(RequestBody):
+    """The form fields of DeepL's /v2/document, except the file. Fields that are not listed here are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+    example: ClassVar[dict[str, Any]] = {"file": "@notes.txt", "target_lang": "DE"}
+
+    target_lang: Annotated[Name, Field(min_length=1)]
+    """Code of the target language."""
+    source_lang: Name = ""
+    """Code of the source language; by default it is detected, unless only one language has a model to the target."""
+    glossary_id: Literal[""] = ""
+    """Must be empty: glossaries are not supported."""
+    output_format: Literal[""] = ""
+    """Must be empty: a document keeps its format."""
+
+
 class DeepLRequest(RequestBody):
     """The body of DeepL's /v2/translate, JSON or a form. Fields that are not listed here are ignored."""
 
@@ -463,8 +479,8 @@ class DeepLRequest(RequestBody):
     """Code of the target language."""
     source_lang: Name = ""
     """Code of the source language; by default it is detected, unless only one language has a model to the target."""
-    tag_handling: Literal["", "html"] = ""
-    """`html` if the texts are HTML, the only markup that is supported."""
+    tag_handling: Literal["", "html", "xml"] = ""
+    """`html` or `xml` if the texts have markup, which is placed anew; elements of XML are read as those of HTML."""
     split_sentences: Literal["0", "1", "nonewlines"] = "1"
     """`0` if each text is one sentence."""
     formality: Literal["default", "prefer_more", "prefer_less"] = "default"

@@ -482,6 +482,22 @@ class DeepLLanguage(ResponseBody):
     supports_formality: bool = False
 
 
+class DeepLDocument(ResponseBody):
+    """A document that /v2/document has accepted. Requests about it send the key back."""
+
+    document_id: str
+    document_key: str
+
+
+class DeepLDocumentStatus(ResponseBody):
+    """The status of a document."""
+
+    document_id: str
+    status: Literal["queued", "translating", "done", "error"]
+    billed_characters: Count
+    error_message: str = ""
+
+
 class DeepLUsage(ResponseBody):
     """The usage of a key."""
 

@@ -74,6 +74,7 @@ class Job:
     """A file that is being translated, as it is stored in status.json.
 
     sentences, done: number of sentences (None until the file has been read), and of translated ones.
+    characters: of its text.
     until: when its result is deleted, or its deadline, in seconds since 1970.  size: of the result, in bytes.
     error: of a failed job: the arguments of `RequestError`; empty for others.  warnings: about the file.
     """
@@ -87,6 +88,7 @@ class Job:
     sentences: int | None = None
     done: int = 0
     size: int = 0
+    characters: int = 0
     error: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -123,7 +125,14 @@ class Jobs:
         suffix = FORMATS[upload.suffix].written or upload.suffix
         name = f"{upload.name}{upload.suffix}" if served is None else f"{upload.name}_{served.target}{suffix}"
         until = time.time() + self._limits.file_seconds
-        job = Job(id=secrets.token_urlsafe(24), name=name, suffix=suffix, client=upload.client, until=until)
+        job = Job(
+            id=secrets.token_urlsafe(24),
+            name=name,
+            suffix=suffix,
+            client=upload.client,
+            until=until,
+            characters=sum(map(len, upload.texts)),
+        )
         lock = await run_in_threadpool(self._add, job)
         task = self._tasks[job.id] = asyncio.create_task(self._translate(job, upload, served))
         task.add_done_callback(lambda done: self._finish(job, lock, done))

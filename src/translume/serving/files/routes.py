@@ -15,13 +15,15 @@ from translume.documents.files import FORMATS
 from translume.serving.access.quotas import client_of
 from translume.serving.api.body import FORM, FORM_LIMITS, ApiRoute, media_type, validated
 from translume.serving.api.errors import RequestError, json_response, unsupported_type
-from translume.serving.api.languages import Detector, between, detect_sources
-from translume.serving.api.requests import FileRequest, LibreTranslateFileRequest
+from translume.serving.api.languages import Detector, between, detect_sources, sources_into
+from translume.serving.api.requests import DeepLDocumentRequest, FileRequest, LibreTranslateFileRequest
 from translume.serving.api.responses import (
     FETCHED,
     KEYED,
     READ,
     WORKED,
+    DeepLDocument,
+    DeepLDocumentStatus,
     File,
     FileDeleted,
     TranslatedFile,
@@ -38,6 +40,8 @@ from translume.serving.settings import Limits
 LONGEST_NAME: Final = 100
 LONGEST_NAME_BYTES: Final = 200
 """Maximum number of bytes of a name in UTF-8: with its language and suffix, most file systems take 255."""
+DEEPL_STATUSES: Final = {"waiting": "queued", "working": "translating", "done": "done", "failed": "error"}
+"""DeepL's words for the status of a file."""
 DETECTED_BY: Final = 20
 """Segments of a file from which its language is detected."""
 
@@ -132,6 +136,47 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
     )
     async def file_result(name: str) -> Response:
         """Return the translated file; 409 before it is finished, or the error of a failed one."""
+        return await run_in_threadpool(_download, jobs, name)
+
+    @router.post(
+        "/v2/document",
+        tags=["DeepL"],
+        response_model=DeepLDocument,
+        responses=errors(422, 501, 504, 507, *READ),
+        openapi_extra=described(DeepLDocumentRequest, FORM),
+    )
+    async def upload_document(request: Request) -> Response:
+        """Accept `file` for translation into `target_lang` in the background."""
+        async with request.form(**FORM_LIMITS) as form:
+            named(request, form.get("file"))
+            call = validated(DeepLDocumentRequest, {name: each for name, each in form.items() if name != "file"})
+            upload = await received(request, form.get("file"), 400)
+        sources = [call.source_lang] if call.source_lang else sources_into(call.target_lang, server)
+        source = sources[0] if len(sources) == 1 else await source_of("auto", call.target_lang, upload)
+        job, _ = await jobs.submit(upload, between(server, source, call.target_lang))
+        return json_response({"document_id": job.id, "document_key": job.id})
+
+    @router.post(
+        "/v2/document/{name}",
+        tags=["DeepL"],
+        response_model=DeepLDocumentStatus,
+        responses=errors(404, 422, *KEYED),
+    )
+    async def document_status(name: str) -> Response:
+        """Return the status of a document."""
+        job = jobs.find(name)
+        status = {"document_id": job.id, "status": DEEPL_STATUSES[job.status], "billed_characters": job.characters}
+        message = {"error_message": job.error["reason"]} if job.error else {}
+        return json_response({**status, **message})
+
+    @router.post(
+        "/v2/document/{name}/result",
+        tags=["DeepL"],
+        responses=with_media(None, "*/*") | errors(*FETCHED, *KEYED),
+        response_class=FileResponse,
+    )
+    async def document_result(name: str) -> Response:
+        """Return the translated document."""
         return await run_in_threadpool(_download, jobs, name)
 
     @router.delete("/v1/files/{name}", tags=["v1"], response_model=FileDeleted, responses=errors(404, 422, *KEYED))
