@@ -1,6 +1,6 @@
 """Attack a server of a model, and measure what another client notices.
 
-    python benchmarks/attack_server.py MODEL [--only NAME …] [--json]
+    python benchmarks/attack_server.py MODEL [--only NAME …] [--json] [--draw N [--seed N]]
 
 For each attack: the statuses of the attacker's responses, the longest wait of a client at another address (one short
 translation, and one health check, after the other), its failures, and the largest memory of the process that answers
@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 ATTACKER, VICTIM = "127.0.0.3", "127.0.0.2"
@@ -203,6 +204,189 @@ def zipped(**parts: bytes) -> bytes:
 def docx(inner: bytes) -> bytes:
     text = f'<w:document xmlns:w="{WORD}"><w:body>'.encode() + inner + b"</w:body></w:document>"
     return zipped(word__document_xml=text)
+
+
+# Attacks whose inputs are drawn: valid ones whose structure was changed, from a seed that is printed.
+
+
+def changed_numbers(content: bytes, random: Random, first: int = 0, last: int = 64) -> bytes:
+    """Return a file with some of the numbers in its header replaced by extreme ones."""
+    found = bytearray(content)
+    for _ in range(random.randint(1, 3)):
+        size = random.choice((1, 2, 4, 8))
+        place = random.randrange(first, max(first + 1, min(last, len(found) - size)))
+        value = random.choice(
+            (0, 1, 2, 15_999, 767_999, 0x7FFFF000, 0x80000000, 2 ** (8 * size) - 1, random.getrandbits(32))
+        )
+        found[place : place + size] = (value % 2 ** (8 * size)).to_bytes(size, random.choice(("little", "big")))
+    return bytes(found)
+
+
+def recording(random: Random) -> tuple[str, bytes]:
+    import numpy as np
+    import soundfile
+
+    kind, subtype = random.choice(
+        (("WAV", None), ("FLAC", None), ("OGG", "VORBIS"), ("MP3", None), ("AIFF", None), ("W64", None))
+    )
+    rate = random.choice((8000, 16_000, 44_100, 48_000))
+    held = io.BytesIO()
+    soundfile.write(
+        held,
+        np.random.default_rng(random.getrandbits(32)).normal(size=rate // 10) / 9,
+        rate,
+        format=kind,
+        subtype=subtype,
+    )
+    return f"a.{kind.lower()}", changed_numbers(held.getvalue(), random)
+
+
+def picture(random: Random) -> tuple[str, bytes]:
+    from PIL import Image
+
+    kind, mode = random.choice(
+        (("PNG", "L"), ("PNG", "P"), ("JPEG", "RGB"), ("TIFF", "F"), ("TIFF", "I;16"), ("GIF", "P"), ("BMP", "RGB"))
+    )
+    held = io.BytesIO()
+    Image.new("L", (40, 30), 90).convert("I" if mode == "I;16" else mode).save(held, kind)
+    return f"a.{kind.lower()}", changed_numbers(held.getvalue(), random, last=256)
+
+
+def document(random: Random) -> tuple[str, bytes]:
+    """Return a document with many, deep or long parts of one kind."""
+    count = random.choice((1, 100, 10_000, 100_000))
+    unit = random.choice(
+        (
+            b"- <i>",
+            b"<i>",
+            b"</i>",
+            b"a\n\n",
+            b"a ",
+            b"&amp;",
+            b"<p>",
+            b"<",
+            b"[",
+            b"{",
+            b"\\u",
+            b'"',
+            b"|",
+            b"%0",
+            b"#",
+            b"\r",
+            b"?! ",
+        )
+    )
+    kind = random.choice(("txt", "html", "srt", "vtt", "docx", "md", "json", "po", "xliff"))
+    text = unit * count
+    if kind == "docx":
+        text = docx(b"<w:p><w:r><w:t>" + text.replace(b"<", b"&lt;").replace(b"&amp;", b"a") + b"</w:t></w:r></w:p>")
+    if kind in ("srt", "vtt"):
+        head = b"WEBVTT\n\n" if kind == "vtt" else b"1\n"
+        text = head + b"00:00:00.000 --> 00:00:01.000\n" + text.replace(b"\n\n", b"\n")
+    return f"a.{kind}", text[:4_900_000]
+
+
+def json_text(random: Random) -> bytes:
+    """Return the body of a request with one field replaced, of another type, or too large."""
+    value: dict[str, Any] = {"text": "A dog runs.", "beam": 2}
+    many = random.choice((1, 100, 10_000))
+    odd: list[Any] = [
+        "a" * many,
+        ["a"] * many,
+        {"a": 1},
+        10**many,
+        -1,
+        1e308,
+        None,
+        True,
+        "?! " * many,
+        "<b>" * many,
+        "{" * many,
+    ]
+    odd += ["%0" * many, "#a" * many, "a@" * many, "\u0301" * many, "\u200b" * many, "1," * many]
+    name = random.choice(
+        ("text", "beam", "ban", "constraints", "placeholders", "prefix", "split", "nbest", "letterless", "x" * many)
+    )
+    value[name] = random.choice(odd)
+    if name == "placeholders":
+        value["text"], value[name] = (
+            str(random.choice(odd))[:19_000],
+            ["number", "tag", "url", "email", "mention", "hashtag"],
+        )
+    text = json.dumps(value).encode()
+    return text if random.random() < 0.8 else text[: random.randrange(len(text))] * random.choice((1, 100))
+
+
+DRAWN: dict[str, tuple[str, Callable[[Random], Any]]] = {
+    "recordings": ("/v1/transcribe", recording),
+    "pictures": ("/v1/transcribe", picture),
+    "documents": ("/v1/files", document),
+    "JSON": ("/v1/translate", json_text),
+}
+
+
+def draw(target: Target, kind: str, count: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Send `count` drawn inputs one after the other; yield each with its time and its memory per byte.
+
+    Recordings and images are read in this process, as `translume.sources` reads them in one of the server.
+    """
+    path, make = DRAWN[kind]
+    if kind in ("recordings", "pictures"):
+        read_here(kind, b"-")  # not to measure imports
+    for number in range(seed, seed + count):
+        made = make(Random(number))
+        before, started = target.memory()[1], time.monotonic()
+        if kind == "JSON":
+            found = target.attack(path, made)
+        elif kind == "documents":
+            found = target.upload(*made)
+        else:
+            found = Counter([read_here(kind, made[1])])
+        seconds, content = time.monotonic() - started, made if isinstance(made, bytes) else made[1]
+        yield {
+            "kind": kind,
+            "seed": number,
+            "bytes": len(content),
+            "statuses": dict(found),
+            "seconds": seconds,
+            "mib": max(0.0, target.memory()[1] - before),
+        }
+
+
+def read_here(kind: str, content: bytes) -> str:
+    """Read a recording or an image in this process; return what comes of it."""
+    from translume.config.sources import AudioSettings, ImageSettings
+    from translume.errors import DataError
+    from translume.sources import frame_reader
+
+    reader = frame_reader(AudioSettings() if kind == "recordings" else ImageSettings())
+    assert reader is not None
+    try:
+        return f"{len(reader.read(content)):,} frames"
+    except DataError:
+        return "refused"
+
+
+def report(target: Target, count: int, seed: int, kinds: list[str]) -> None:
+    """Print the worst time and memory of each kind, and every answer 5xx."""
+    print("| kind | inputs | longest, s (seed, bytes) | µs a byte, worst (seed) | growth, MiB (seed) | 5xx |")
+    print("|---|---:|---:|---:|---:|---|")
+    for kind in kinds:
+        rows = list(draw(target, kind, count, seed))
+        slow = max(rows, key=lambda row: row["seconds"])
+        dear = max(rows, key=per_byte)
+        large = max(rows, key=lambda row: row["mib"])
+        failed = [row["seed"] for row in rows if any(status.startswith("5") for status in row["statuses"])]
+        print(
+            f"| {kind} | {len(rows)} | {slow['seconds']:.2f} ({slow['seed']}, {slow['bytes']:,}) | "
+            f"{1e6 * per_byte(dear):.1f} ({dear['seed']}) | {large['mib']:.0f} ({large['seed']}) | {failed or '–'} |",
+            flush=True,
+        )
+
+
+def per_byte(row: dict[str, Any]) -> float:
+    """Return the seconds for each byte; a short input counts as 1,000 bytes."""
+    return float(row["seconds"]) / max(row["bytes"], 1000)
 
 
 SHORT = ["The village has many people."] * 32
@@ -489,6 +673,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="parts of names of attacks")
     parser.add_argument("--keys", action="store_true", help="require a key, which the attacker does not have")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--draw", type=int, default=0, metavar="N", help="send N drawn inputs of each kind instead")
+    parser.add_argument("--seed", type=int, default=0, help="of the first drawn input; the next has the next one")
     given = parser.parse_args()
     names = [name for name in ATTACKS if not given.only or any(part in name for part in given.only)]
     with tempfile.TemporaryDirectory() as folder:
@@ -500,6 +686,10 @@ def main() -> None:
             options = [f"--keys={path}", "--set=keys.requests_per_minute=99999"]
         target = Target(given.model, Path(folder), *options)
         target.key = key if given.keys else ""
+        if given.draw:
+            report(target, given.draw, given.seed, [kind for kind in DRAWN if not given.only or kind in given.only])
+            print(f"tracebacks in the log: {target.stop()}", file=sys.stderr)
+            return
         if not given.json:
             print("| attack | its statuses | a translation, s | health, s | failures | answering MiB | all MiB |")
             print("|---|---|---:|---:|---|---:|---:|")
