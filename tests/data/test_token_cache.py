@@ -108,6 +108,80 @@ def test_damaged_cache_is_rebuilt(corpus_files, by_bytes, tmp_path, name, kind):
     assert made(cache) == [folder]
 
 
+@pytest.mark.parametrize("array", [*corpus.ARRAYS, "index.json", "../files.json"])
+@pytest.mark.parametrize("bit", [0, 7, 8 * 90 + 3])
+def test_a_flipped_bit_rebuilds_the_cache_or_is_refused(corpus_files, by_bytes, tmp_path, array, bit):
+    chosen, cache, notes = corpus_files(PAIRS), tmp_path / "cache", []
+    first = prepare(chosen, by_bytes, by_bytes, cache, split="train")
+    whole = [side.tokens.tolist() for side in first.sides(np.arange(101))]
+    (folder,) = made(cache)
+    path = folder / (array if "." in array else f"used.{array}")
+    damaged = bytearray(path.read_bytes())
+    place = bit % (8 * len(damaged))
+    damaged[place // 8] ^= 1 << place % 8
+    path.write_bytes(damaged)
+    if array == "tokens":
+        again = prepare(chosen, by_bytes, by_bytes, cache, split="train", note=notes.append)
+        for read in (lambda: again.sides(np.array([3])), lambda: again.source(3), lambda: again.target(3)):
+            with pytest.raises(DataError) as caught:
+                read()
+            assert str(caught.value) == (
+                f"{path}: damaged: the checksum of its block 1 is wrong; "
+                f"delete {folder}, and the same command prepares the data anew"
+            )
+        shutil.rmtree(folder)
+    again = prepare(chosen, by_bytes, by_bytes, cache, split="train", note=notes.append)
+    assert [side.tokens.tolist() for side in again.sides(np.arange(101))] == whole
+    if array in ("tokens", "../files.json"):
+        assert notes == []
+    else:
+        (note,) = notes
+        assert note.startswith(f"{path}: damaged")
+        assert note.endswith("; the data were prepared anew")
+
+
+def test_a_cache_of_an_earlier_version_has_no_checksums_and_is_used(corpus_files, by_bytes, tmp_path, monkeypatch):
+    chosen, cache = corpus_files(PAIRS), tmp_path / "cache"
+    first = prepare(chosen, by_bytes, by_bytes, cache, split="train")
+    (folder,) = made(cache)
+    index = json.loads((folder / "index.json").read_text())
+    del index["sha256"], index["parts"]["used"]["sums"]
+    (folder / "index.json").write_text(json.dumps(index))
+    monkeypatch.setattr(token_cache.Builder, "write", None)
+    again = prepare(chosen, by_bytes, by_bytes, cache, split="train")
+    assert [again.target(number).tolist() for number in range(101)] == [
+        first.target(number).tolist() for number in range(101)
+    ]
+
+
+def test_file_rewritten_in_place_with_the_same_size_and_time_is_read_again(corpus_files, by_bytes, tmp_path):
+    chosen, cache = corpus_files(PAIRS), tmp_path / "cache"
+    first = prepare(chosen, by_bytes, by_bytes, cache, split="train")
+    path = Path(chosen.train_source[0])
+    before = path.stat()
+    time.sleep(0.02)
+    with path.open("r+b") as file:
+        file.write(b"SOURCE")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    again = prepare(chosen, by_bytes, by_bytes, cache, split="train")
+    assert again.digest != first.digest
+    assert again.source(0).tolist() == by_bytes.encode("SOURCE 0")
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(corpus_files, by_bytes, tmp_path):
+    chosen, cache = corpus_files(PAIRS), tmp_path / "cache"
+    path = Path(chosen.train_source[0])
+
+    def change(pairs):
+        time.sleep(0.02)
+        path.write_text(path.read_text().upper())
+
+    with pytest.raises(DataError) as caught:
+        prepare(chosen, by_bytes, by_bytes, cache, split="train", look=change)
+    assert str(caught.value) == f"{path}: was changed while it was read; start again when it is complete"
+    assert [each.name for each in cache.iterdir()] == ["files.json"]
+
+
 def test_failed_build_leaves_no_files(corpus_files, by_bytes, tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -393,7 +467,7 @@ def test_a_sentence_of_a_megabyte_is_dropped_and_counted(corpus_files, by_merges
 def test_missing_or_damaged_digest_file_changes_nothing(corpus_files, by_bytes, tmp_path):
     chosen, cache = corpus_files(PAIRS), tmp_path / "cache"
     first = prepare(chosen, by_bytes, by_bytes, cache, split="train").digest
-    assert len(json.loads((cache / "files.json").read_text())) == 2
+    assert len(json.loads((cache / "files.json").read_text())) == 3  # with the digest of the file itself
     for text in ("", "[1]", "{"):
         (cache / "files.json").write_text(text)
         assert prepare(chosen, by_bytes, by_bytes, cache, split="train").digest == first

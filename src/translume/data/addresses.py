@@ -30,10 +30,10 @@ def size_of(path: str) -> int:
 
 
 def state_of(path: str) -> str:
-    """Return a text that changes when a file does: size and time, or what its file system says. Raises OSError."""
+    """Return a text that changes when a file does: size and times, or what its file system says. Raises OSError."""
     if not is_address(path):
         state = os.stat(path)
-        return f"{os.path.abspath(path)}:{state.st_size}:{state.st_mtime_ns}:{state.st_ino}"
+        return f"{os.path.abspath(path)}:{state.st_size}:{state.st_mtime_ns}:{state.st_ctime_ns}:{state.st_ino}"
     system, name = _found(path)
     return f"{path}:{system.checksum(name)}"
 

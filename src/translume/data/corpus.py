@@ -1,6 +1,5 @@
 """A tokenized corpus: memory-mapped arrays of ids, written once, read by any number of processes."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,11 +10,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from translume.checksums import BlockSums, CheckedArray, DamagedBlockError, unsealed
 from translume.config.data import DataSettings
 from translume.config.languages import Direction
 from translume.data.batch import BatchTags, Ragged, starts_of
 from translume.data.cleaning import Account
 from translume.data.pairs import Origin, origins
+from translume.errors import DataError
 from translume.tasks import Task, find_task
 from translume.text import Labels, Tokenizer
 
@@ -24,12 +25,14 @@ STRIDE = 32
 ARRAYS = ("tokens", "source_lengths", "target_lengths", "starts", "lines")
 FRAME_ARRAYS = ("frames", "frame_lengths")
 """Further arrays of a corpus whose sources are frames."""
+LEGACY = {"token", "length", "frame_size", "parts", "files", "account", "sizes", "format", "digest"}
+"""Names in the index of an earlier version, which has no checksums."""
 _PAIRS, _RECORDINGS = 1 << 16, 64
 """Pairs in memory at a time when all are read, and those with frames."""
 
 
 class DamagedCacheError(Exception):
-    """A cache folder is incomplete. It is rebuilt; users never see this error."""
+    """A cache folder is incomplete or damaged. It is rebuilt; users never see this error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,6 +73,8 @@ class TokenizedCorpus:
     """If the sources are frames: those of all pairs, [n, F]. The ids of a source then only stand for its positions."""
     frame_ends: NDArray[np.int64] | None = field(default=None, repr=False)
     """The end of the frames of each pair in `frames`."""
+    stored: Mapping[str, CheckedArray] = field(default_factory=dict, repr=False)
+    """If the pairs are in a cache: "tokens" and "frames", whose blocks are checked when they are first used."""
 
     def __len__(self) -> int:
         return self.pairs
@@ -92,22 +97,26 @@ class TokenizedCorpus:
 
     def source(self, index: int) -> NDArray[Any]:
         """Return the ids of one source [S], without eos."""
-        start = int(self._starts(np.array([index]))[0])
+        start = int(self._checked_starts(np.array([index]))[0])
         return self.tokens[start : start + int(self.source_lengths[index])]
 
     def target(self, index: int) -> NDArray[Any]:
         """Return the ids of one target [T], without bos and eos."""
-        start = int(self._starts(np.array([index]))[0]) + int(self.source_lengths[index])
+        start = int(self._checked_starts(np.array([index]))[0]) + int(self.source_lengths[index])
         return self.tokens[start : start + int(self.target_lengths[index])]
 
     def sides(self, indices: NDArray[Any]) -> tuple[Ragged, Ragged]:
-        """Return the sources, ids or frames, and the targets of the pairs with these numbers [B]."""
-        starts = self._starts(indices)
+        """Return the sources, ids or frames, and the targets of the pairs with these numbers [B].
+
+        Raises DataError if the cache is damaged there.
+        """
+        starts = self._checked_starts(indices)
         lengths = self.source_lengths[indices].astype(np.int64)
         source = Ragged(self.tokens, starts, lengths)
         if self.frames is not None and self.frame_ends is not None:
             numbers = indices.astype(np.int64)
             begins = np.where(numbers > 0, self.frame_ends[numbers - 1], 0)
+            self._check("frames", begins, self.frame_ends[numbers])
             source = Ragged(self.frames, begins, self.frame_ends[numbers] - begins)
         return source, Ragged(self.tokens, starts + lengths, self.target_lengths[indices].astype(np.int64))
 
@@ -168,6 +177,28 @@ class TokenizedCorpus:
         number -= self.base
         origin = int(np.searchsorted(self.first, number, side="right")) - 1
         return f"{self.origins[origin].file}:{int(self.line_numbers[number])}"
+
+    def _checked_starts(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+        """Return where the tokens of pairs start, after checking those of both sides."""
+        starts = self._starts(indices)
+        lengths = self.source_lengths[indices].astype(np.int64) + self.target_lengths[indices]
+        self._check("tokens", starts, starts + lengths)
+        return starts
+
+    def checked_frames(self) -> NDArray[Any] | None:
+        """Return `frames` after checking all of them. Raises DataError if the cache is damaged."""
+        if self.frames is not None:
+            self._check("frames", np.zeros(1, np.int64), np.array([len(self.frames)]))
+        return self.frames
+
+    def _check(self, name: str, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        array = self.stored.get(name)
+        try:
+            if array is not None:
+                array.check(begins, ends)
+        except DamagedBlockError as error:
+            folder = self.stored[name].path.parent
+            raise DataError(f"{error}; delete {folder}, and the same command prepares the data anew") from None
 
     def _starts(self, indices: NDArray[Any]) -> NDArray[np.int64]:
         indices = np.asarray(indices, np.int64)
@@ -240,11 +271,13 @@ class Writer:
             self.pairs, self.tokens, self.frames = (int(counts[name]) for name in ("pairs", "tokens", "frames"))
             self.first = list(map(int, counts["first"]))
         self._files: dict[str, IO[bytes]] = {}
+        self._sums: dict[str, BlockSums] = {}
         for name, count in layout.counts(self.pairs, self.tokens, self.frames).items():
             path, size = folder / f"{part}.{name}", count * layout.of(name).itemsize
             if counts is not None and (not path.exists() or path.stat().st_size < size):
                 self.abandon()
                 raise DamagedCacheError(str(path))
+            self._sums[name] = BlockSums(counts["sums"][name] if counts else (), size)
             self._files[name] = path.open("wb" if counts is None and not over else "r+b")
             if not over:
                 self._files[name].truncate(size)
@@ -272,7 +305,9 @@ class Writer:
         lengths = arrays["source_lengths"].astype(np.int64) + arrays["target_lengths"]
         starts = starts_of(lengths) + self.tokens
         for name, array in {**arrays, "starts": starts[-self.pairs % STRIDE :: STRIDE]}.items():
-            self._files[name].write(np.ascontiguousarray(array, self._layout.of(name)).tobytes())
+            content = np.ascontiguousarray(array, self._layout.of(name)).tobytes()
+            self._files[name].write(content)
+            self._sums[name].add(content)
         self.pairs += len(lengths)
         self.tokens += int(lengths.sum())
         self.frames += len(arrays.get("frames", ()))
@@ -282,16 +317,16 @@ class Writer:
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        return {"pairs": self.pairs, "tokens": self.tokens, "frames": self.frames, "first": list(self.first)}
+        counts = {"pairs": self.pairs, "tokens": self.tokens, "frames": self.frames, "first": list(self.first)}
+        return {**counts, "sums": {name: [*each.sums] for name, each in self._sums.items()}}
 
     def close(self) -> dict[str, object]:
         """Sync and close the files, and return this part's entry of the index."""
         for file in self._files.values():
             file.truncate()
-        self.sync()
+        counts = self.sync()
         self.abandon()
-        frames = {"frames": self.frames} if self._layout.frame_size else {}
-        return {"pairs": self.pairs, "tokens": self.tokens, "first": [*self.first, self.pairs], **frames}
+        return {**counts, "first": [*self.first, self.pairs]}
 
     def abandon(self) -> None:
         """Close the files of a cache that will not be used."""
@@ -305,13 +340,16 @@ def separate(
     """Divide the part "all": the pairs with the numbers `chosen` become "held_out", the others "used".
 
     counts: what `Writer.sync` returned for "all". Its files become those of "used", so that no second copy of the pairs
-    takes room on the disk. Returns the entries of the index.
+    takes room on the disk. Returns the entries of the index. Raises DataError if they are damaged.
     """
     pairs, tokens, frames = (int(counts[name]) for name in ("pairs", "tokens", "frames"))
     sizes = layout.counts(pairs, tokens, frames)
     for name in sizes:
         (folder / f"all.{name}").rename(folder / f"used.{name}")
-    arrays = {name: _mapped(folder / f"used.{name}", layout.of(name), size) for name, size in sizes.items()}
+    try:
+        arrays = {name: each.check_all() for name, each in _mapped(folder, "used", layout, sizes, counts).items()}
+    except DamagedBlockError as error:
+        raise DataError(f"{error}; the same command prepares the data anew") from None
     held = np.zeros(pairs, np.bool_)
     held[chosen] = True
     # The held-out pairs of a block are copied before the others are written over it.
@@ -331,8 +369,7 @@ def separate(
                 counts_of = {"tokens": lengths}
                 if layout.frame_size:
                     counts_of["frames"] = found["frame_lengths"] = arrays["frame_lengths"][rows]
-                    values = arrays["frames"].reshape(-1, layout.frame_size)
-                    found["frames"] = values[frame : frame + int(found["frame_lengths"].sum())]
+                    found["frames"] = arrays["frames"][frame : frame + int(found["frame_lengths"].sum())]
                     frame += len(found["frames"])
                 for name, writer in writers.items():
                     which = held[rows] == (name == "held_out")
@@ -354,6 +391,31 @@ def interleaved(source: Ragged, target: Ragged, dtype: np.dtype[Any]) -> NDArray
     return both
 
 
+def read_index(folder: Path) -> dict[str, Any]:
+    """Return the index of a finished cache. Raises DamagedCacheError if it is missing, damaged or foreign."""
+    try:
+        index, has_digest = unsealed((folder / "index.json").read_text(encoding="utf-8"))
+        if not has_digest and not index.keys() <= LEGACY:
+            raise ValueError("it has unknown names")
+        if index["format"] != FORMAT or index["digest"] != folder.name:
+            raise ValueError("it is of another cache")
+    except (OSError, ValueError, KeyError) as error:
+        raise DamagedCacheError(f"{folder}/index.json: damaged: {error}") from error
+    return index
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether a cache is finished and all its blocks are as they were written."""
+    try:
+        index = read_index(folder)
+        for part in index["parts"]:
+            for array in _part(folder, part, index).values():
+                array.check_all()
+    except (DamagedCacheError, DamagedBlockError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return True
+
+
 def open_corpus(
     folder: Path,
     part: str,
@@ -362,19 +424,20 @@ def open_corpus(
     limit: int | None,
     task: Task,
 ) -> TokenizedCorpus:
-    """Open one part of a finished cache. Raises DamagedCacheError if a file is missing, truncated or foreign."""
+    """Open one part of a finished cache. Raises DamagedCacheError if a file is missing, damaged or foreign.
+
+    The blocks of tokens and frames are checked when they are first used; all others are checked here.
+    """
+    index = read_index(folder)
     try:
-        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-        if index["format"] != FORMAT or index["digest"] != folder.name:
-            raise DamagedCacheError(str(folder))
-        layout = Layout(token=index["token"], length=index["length"], frame_size=int(index.get("frame_size", 0)))
-        shape = index["parts"][part]
-        pairs, tokens, first = int(shape["pairs"]), int(shape["tokens"]), tuple(map(int, shape["first"]))
+        shape, layout = index["parts"][part], _layout(index)
+        pairs, first = int(shape["pairs"]), tuple(map(int, shape["first"]))
         account = _renamed(Account.from_dict(index["account"]), dict(zip(index["files"], origins, strict=True)))
-        counts = layout.counts(pairs, tokens, int(shape.get("frames", 0)))
-        arrays = {name: _mapped(folder / f"{part}.{name}", layout.of(name), count) for name, count in counts.items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedCacheError(str(folder)) from error
+        stored = _part(folder, part, index)
+        lazy = {name: stored.pop(name) for name in [*stored] if name in ("tokens", "frames")}
+        arrays = {name: each.check_all() for name, each in stored.items()}
+    except (OSError, ValueError, KeyError, TypeError, DamagedBlockError) as error:
+        raise DamagedCacheError(str(error) if isinstance(error, DamagedBlockError) else f"{folder}: damaged") from error
     return TokenizedCorpus(
         pairs=pairs,
         account=account,
@@ -387,20 +450,42 @@ def open_corpus(
         target_tokenizer=tokenizers[1],
         limit=limit,
         task=task,
-        tokens=arrays["tokens"],
+        tokens=lazy["tokens"].values,
         starts=arrays["starts"],
         line_numbers=arrays["lines"],
-        frames=arrays["frames"].reshape(-1, layout.frame_size) if layout.frame_size else None,
+        frames=lazy["frames"].values if layout.frame_size else None,
         frame_ends=arrays["frame_lengths"].cumsum(dtype=np.int64) if layout.frame_size else None,
+        stored=lazy,
     )
 
 
-def _mapped(path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
-    if path.stat().st_size != count * dtype.itemsize:
-        raise DamagedCacheError(str(path))
-    if not count:
-        return np.zeros(0, dtype)
-    return np.asarray(np.memmap(path, dtype, mode="r", shape=(count,)))
+def _layout(index: Mapping[str, Any]) -> Layout:
+    return Layout(token=index["token"], length=index["length"], frame_size=int(index.get("frame_size", 0)))
+
+
+def _part(folder: Path, part: str, index: Mapping[str, Any]) -> dict[str, CheckedArray]:
+    """Return the arrays of a part of a cache."""
+    layout, shape = _layout(index), index["parts"][part]
+    counts = layout.counts(int(shape["pairs"]), int(shape["tokens"]), int(shape.get("frames", 0)))
+    return _mapped(folder, part, layout, counts, shape)
+
+
+def _mapped(
+    folder: Path, part: str, layout: Layout, counts: Mapping[str, int], shape: Mapping[str, Any]
+) -> dict[str, CheckedArray]:
+    """Map the arrays of a part.  shape: with the checksums "sums", unless an earlier version wrote it."""
+    arrays = {}
+    for name, count in counts.items():
+        path, dtype = folder / f"{part}.{name}", layout.of(name)
+        if path.stat().st_size != count * dtype.itemsize:
+            raise DamagedBlockError(
+                f"{path}: damaged: {path.stat().st_size:,} bytes, expected {count * dtype.itemsize:,}"
+            )
+        values = np.asarray(np.memmap(path, dtype, mode="r", shape=(count,))) if count else np.zeros(0, dtype)
+        if name == "frames":
+            values = values.reshape(-1, layout.frame_size)
+        arrays[name] = CheckedArray(path, values, shape["sums"][name] if "sums" in shape else None)
+    return arrays
 
 
 def _renamed(account: Account, origins: Mapping[str, Origin]) -> Account:
@@ -443,11 +528,10 @@ def cached_target_counts(
     files = [place.file for place in places]
     for folder in sorted(path.parent for path in cache.glob("*/index.json")):
         try:
-            index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-            if index["files"] != files or not files:
+            if read_index(folder)["files"] != files or not files:
                 continue
             corpus = open_corpus(folder, "used", places, tokenizers, None, find_task(settings.task))
-        except (OSError, ValueError, KeyError, TypeError, DamagedCacheError):
+        except (KeyError, DamagedCacheError):
             continue
         counts = np.zeros(len(tokenizers[1]), np.int64)
         for begin in range(0, corpus.pairs, _PAIRS):

@@ -1,7 +1,6 @@
 """A token cache that is being built: locked, and continued where an interrupted build stopped."""
 
 import fcntl
-import json
 import os
 import shutil
 import tempfile
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from translume.atomic import replace_file
-from translume.data.corpus import FORMAT
+from translume.checksums import sealed, unsealed
+from translume.data.corpus import FORMAT, is_whole
 from translume.errors import DataError, TranslumeError
 from translume.parallel import ProcessLostError
 
@@ -44,13 +44,14 @@ class Progress:
     def of(cls, folder: Path) -> Self:
         """Read the progress of a partial cache; of a new one if there is none."""
         try:
-            return cls(**json.loads((folder / PROGRESS).read_text(encoding="utf-8")))
+            values, has_digest = unsealed((folder / PROGRESS).read_text(encoding="utf-8"))
+            return cls(**values) if has_digest else cls()
         except (OSError, ValueError, TypeError):
             return cls()
 
     def save(self, folder: Path) -> None:
         """Write the progress. Everything that it counts must have been synced before."""
-        replace_file(folder / PROGRESS, json.dumps(asdict(self)).encode())
+        replace_file(folder / PROGRESS, sealed(asdict(self)).encode())
 
 
 def build(home: Path, write: Callable[[Path], dict[str, object]]) -> None:
@@ -69,7 +70,7 @@ def build(home: Path, write: Callable[[Path], dict[str, object]]) -> None:
             try:
                 index = {**write(partial), "format": FORMAT, "digest": home.name}
                 with (partial / "index.json").open("w", encoding="utf-8") as file:
-                    json.dump(index, file, ensure_ascii=True, indent=1)
+                    file.write(sealed(index))
                     file.flush()
                     os.fsync(file.fileno())
                 for name in (PROGRESS, LOCK):
@@ -91,7 +92,7 @@ def _locked(home: Path) -> Iterator[Path | None]:
     The lock is a file in the folder, so it goes when the folder is renamed. The system unlocks it when a process ends.
     """
     partial = home.parent / f"{_PREFIX}{home.name}"
-    while not _is_complete(home):
+    while not is_whole(home):
         partial.mkdir(exist_ok=True)
         try:
             file = (partial / LOCK).open("ab")
@@ -100,7 +101,7 @@ def _locked(home: Path) -> Iterator[Path | None]:
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if _is_open(file, partial / LOCK):
-                if _is_complete(home):  # finished after the check above
+                if is_whole(home):  # finished after the check above
                     shutil.rmtree(partial, ignore_errors=True)
                     break
                 yield partial
@@ -125,14 +126,6 @@ def _move(partial: Path, home: Path) -> None:
         finally:
             shutil.rmtree(trash, ignore_errors=True)
     os.rename(partial, home)
-
-
-def _is_complete(home: Path) -> bool:
-    try:
-        index = json.loads((home / "index.json").read_text(encoding="utf-8"))
-        return all((home / name).stat().st_size == size for name, size in index["sizes"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
 
 
 def _remove_abandoned(home: Path) -> None:

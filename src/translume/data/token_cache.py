@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 from itertools import islice
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.atomic import replace_file
+from translume.checksums import sealed, unsealed
 from translume.config.data import CleaningSettings, DataSettings
 from translume.config.languages import ENGLISH
 from translume.config.model import LanguageTags, ModelSettings
@@ -48,7 +49,7 @@ def values_digest(values: object) -> str:
 def file_digest(path: str, memory: Path) -> str:
     """Return the digest of a file's bytes, in hexadecimal.
 
-    `memory` is a JSON file that caches digests by path, size and modification time, so that a file is hashed once and
+    `memory` is a JSON file that caches digests by path, size and times of change, so that a file is hashed once and
     not at every start. A damaged or missing cache is ignored. Raises DataError if the file cannot be read.
     """
     try:
@@ -60,10 +61,18 @@ def file_digest(path: str, memory: Path) -> str:
         with opened(path) as file:
             while block := file.read(_BLOCK):
                 digest.update(block)
+        refuse_changed({path: key})
     except OSError as error:
         raise DataError(unreadable(path, error)) from None
     _write_digests(memory, {**_read_digests(memory), key: digest.hexdigest()})
     return digest.hexdigest()
+
+
+def refuse_changed(states: Mapping[str, str]) -> None:
+    """Raise DataError for a file that has changed since its `state_of` was taken."""
+    for path, state in states.items():
+        if state_of(path) != state:
+            raise DataError(f"{path}: was changed while it was read; start again when it is complete")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,16 +111,16 @@ def files_of(corpus: TokenizedCorpus, split: Split, folder: Path) -> list[DataFi
 
 def _read_digests(memory: Path) -> dict[str, str]:
     try:
-        values = json.loads(memory.read_text(encoding="utf-8"))
+        values, has_digest = unsealed(memory.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return {str(key): str(value) for key, value in values.items()} if isinstance(values, dict) else {}
+    return values if has_digest else {}
 
 
 def _write_digests(memory: Path, known: dict[str, str]) -> None:
     try:
         memory.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(memory, json.dumps(known, indent=1).encode(), synced=False)
+        replace_file(memory, sealed(known).encode(), synced=False)
     except OSError as error:
         raise DataError(f"{memory.parent}: cannot be written: {error.strerror}") from None
 
@@ -353,6 +362,7 @@ def prepare(
     progress: Callable[[int], None] | None = None,
     look: Callable[[list[Pair]], object] | None = None,
     processes: int | None = None,
+    note: Callable[[str], object] | None = None,
 ) -> TokenizedCorpus:
     """Return the tokenized pairs of a split, from the cache under `folder` or built there first.
 
@@ -363,9 +373,10 @@ def prepare(
     too. Documents have any length, and EOS as their last token; the batches of an epoch cut them into blocks of
     `data.block_length`. `progress` is called with the number of pairs read so far while a corpus is built, and `look`
     with the pairs, before any rule drops them. `processes`: how many tokenize; None: one, or
-    if the files are long, one on each core. The cache's name is a digest of the files' bytes, the tokenizers and the
-    rules, so paths and weights may change. One process builds it, and others wait for it. If that process is killed,
-    the next call continues its work. Raises DataError if a file cannot be used.
+    if the files are long, one on each core. `note` is called with a line if a damaged cache is rebuilt. The cache's
+    name is a digest of the files' bytes, the tokenizers and the rules, so paths and weights may change. One process
+    builds it, and others wait for it. If that process is killed, the next call continues its work. Raises DataError if
+    a file cannot be used, or changes meanwhile.
     """
     valid = origins(settings, "valid")
     held = not valid
@@ -379,6 +390,7 @@ def prepare(
     )
     values = ingredients(settings, rules, places, limit, hold_out=held)
     values["tokenizers"] = [source_tokenizer.digest, target_tokenizer.digest]
+    states = {file: state_of(file) for place in places for file in place.files if os.path.exists(file)}
     values["files"] = [[file_digest(file, folder / DIGESTS) for file in place.files] for place in places]
     reader = frame_reader(settings.source)
     if reader is not None:
@@ -396,7 +408,9 @@ def prepare(
                 return replace(found, block_length=settings.block_length)
             temperature = settings.sampling_temperature if part == "used" and split == "train" else 1.0
             return replace(found, temperature=temperature, tags=tags_of(places, tokenizers, language_tags))
-        except DamagedCacheError:
+        except DamagedCacheError as error:
+            if note and (home / "index.json").exists():
+                note(f"{error}; the data were prepared anew")
             for place in places:
                 place.check_lengths()
             builder = Builder(
@@ -412,7 +426,13 @@ def prepare(
                 reader=reader,
                 processes=processes,
             )
-            build(home, builder.write)
+
+            def write(partial: Path, builder: Builder = builder) -> dict[str, object]:
+                index = builder.write(partial)
+                refuse_changed(states)  # the digests are those of what was read
+                return index
+
+            build(home, write)
     raise DataError(f"{home}: the cache is damaged right after it was written")
 
 

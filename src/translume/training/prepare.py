@@ -288,6 +288,7 @@ def prepare_data(plan: RunPlan, store: Store) -> Generator[Event, None, Prepared
             )
             corpora.append(stream.sample)
         else:
+            notes: list[str] = []
             corpora.append(
                 prepare(
                     config.data,
@@ -297,8 +298,11 @@ def prepare_data(plan: RunPlan, store: Store) -> Generator[Event, None, Prepared
                     split=split,
                     max_positions=positions,
                     language_tags=tags,
+                    note=notes.append,
                 )
             )
+            for note in notes:
+                yield Warned(update=plan.state.update if plan.state else 0, message=note)
     training, validation = corpora
     if training.without_pairs:
         yield Warned(update=0, message=training.without_pairs)
@@ -556,7 +560,7 @@ def _network(
         load_base(transformer, plan.base, model.source, model.target)
     elif plan.state is None:
         notes = load_pretrained(transformer, settings, model.source, model.target)
-        transformer.encoder.embedding.learn(corpus.frames)
+        transformer.encoder.embedding.learn(corpus.checked_frames())
         transformer.head.learn(task_of(model.config).head_data(model.source, model.target, corpus))
     if model.config.training.lora_rank:
         adapt(transformer, model.config.training)

@@ -1,0 +1,112 @@
+"""Checksums of files that are read back: of each block of an array, and of a JSON document as a whole."""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 1 << 20
+"""Bytes of a block that has a checksum of its own."""
+DIGEST = "sha256"
+"""Name of the digest in a sealed document."""
+
+
+class DamagedBlockError(Exception):
+    """A block of a file is not what was written. The text names the file and the block."""
+
+
+class DigestError(ValueError):
+    """The values of a document are not those that were written."""
+
+
+class BlockSums:
+    """The CRC-32 of each block of a file that is written from its beginning to its end.
+
+    sums: those of the blocks so far.  size: number of bytes so far; together they continue another process's work.
+    """
+
+    def __init__(self, sums: Sequence[int] = (), size: int = 0) -> None:
+        self.sums, self.size = list(sums), size
+
+    def add(self, data: bytes) -> None:
+        """Count the next bytes of the file."""
+        view, begin = memoryview(data), 0
+        while begin < len(view):
+            inside = self.size % BLOCK
+            part = view[begin : begin + BLOCK - inside]
+            if inside:
+                self.sums[-1] = zlib.crc32(part, self.sums[-1])
+            else:
+                self.sums.append(zlib.crc32(part))
+            self.size += len(part)
+            begin += len(part)
+
+
+class CheckedArray:
+    """An array mapped from a file, whose blocks are checked when they are first used.
+
+    sums: of each block; None for a file of an earlier version, which has none.
+    """
+
+    def __init__(self, path: Path, values: NDArray[Any], sums: Sequence[int] | None) -> None:
+        self.path, self.values = path, values
+        self._sums = [] if sums is None else list(sums)
+        blocks = -(-values.nbytes // BLOCK)
+        if sums is not None and len(self._sums) != blocks:
+            raise DamagedBlockError(f"{path}: {len(self._sums)} checksums, expected {blocks}")
+        self._unchecked = np.ones(len(self._sums), np.bool_)
+        self._left = len(self._sums)
+
+    def check(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Check the blocks with the values from each of `begins` to before the same of `ends`, unless they were.
+
+        Raises DamagedBlockError.
+        """
+        if not self._left:
+            return
+        step, change = self.values.nbytes // len(self.values), np.zeros(len(self._sums) + 1, np.int64)
+        np.add.at(change, begins * step // BLOCK, 1)
+        np.add.at(change, (ends * step - 1) // BLOCK + 1, -1)
+        self._check(np.flatnonzero((change.cumsum()[:-1] > 0) & self._unchecked).tolist())
+
+    def check_all(self) -> NDArray[Any]:
+        """Check all blocks that were not checked, and return the values. Raises DamagedBlockError."""
+        self._check(np.flatnonzero(self._unchecked).tolist())
+        return self.values
+
+    def _check(self, blocks: Sequence[int]) -> None:
+        content = self.values.reshape(-1).view(np.uint8).data
+        for number in blocks:
+            if zlib.crc32(content[number * BLOCK : (number + 1) * BLOCK]) != self._sums[number]:
+                raise DamagedBlockError(f"{self.path}: damaged: the checksum of its block {number + 1} is wrong")
+            self._unchecked[number] = False
+        self._left = int(self._unchecked.sum())
+
+
+def sealed(values: Mapping[str, Any]) -> str:
+    """Return the JSON text of a document with a digest of its values, which `unsealed` reads."""
+    plain = json.loads(json.dumps(values))
+    return json.dumps({**plain, DIGEST: _digest(plain)}, indent=1) + "\n"
+
+
+def unsealed(text: str) -> tuple[dict[str, Any], bool]:
+    """Return the values of a document, and whether it has a digest; those of earlier versions have none.
+
+    Raises DigestError if the values are not those that were sealed, ValueError if the text is no document.
+    """
+    values = json.loads(text)
+    if not isinstance(values, dict):
+        raise ValueError("not an object")
+    digest = values.pop(DIGEST, None)
+    if digest is not None and digest != _digest(values):
+        raise DigestError("its digest is wrong")
+    return values, digest is not None
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
