@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -241,12 +241,50 @@ def test_unknown_files_are_kept(tmp_path: Path) -> None:
 def test_the_name_of_a_file_holds_its_digest(tmp_path: Path) -> None:
     commit(tmp_path, {"resume/state.json": b"{}"})
     digest = hashlib.sha256(b"{}").hexdigest()
-    assert json.loads((tmp_path / "manifest.json").read_text()) == {
+    values = json.loads((tmp_path / "manifest.json").read_text())
+    assert values.pop("sha256")
+    assert values == {
         "format": 2,
         "files": {
             "resume/state.json": {"file": f"resume/state-{digest[:16]}.json", "size": 2, "sha256": digest},
         },
     }
+
+
+def test_every_flipped_bit_of_a_manifest_is_found(tmp_path: Path) -> None:
+    commit(tmp_path, {"lengths.json": b"{}"})
+    path = tmp_path / "manifest.json"
+    whole, before = path.read_bytes(), Manifest.read(tmp_path)
+    for place in range(len(whole) * 8):
+        damaged = bytearray(whole)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with suppress(ModelFolderError):
+            assert Manifest.read(tmp_path) == before  # only white space changed
+    for end in range(len(whole) - 2):
+        path.write_bytes(whole[:end])
+        assert refusal(tmp_path).startswith(f"{path}: damaged: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("lengths.json", "lengtis.json"), "names an unknown file 'lengtis.json'; did you mean 'lengths.json'?"),
+        (('"size"', '"size0"'), "not a manifest of Translume"),
+        (('"format"', '"forma4"'), "not a manifest of Translume"),
+    ],
+)
+def test_manifest_of_an_earlier_version_has_no_digest_and_known_names_only(
+    tmp_path: Path, change: tuple[str, str], reason: str
+) -> None:
+    commit(tmp_path, {"lengths.json": b"{}", "resume/raw.safetensors": b"", "decoding/ban-1.txt": b""})
+    path, manifest = tmp_path / "manifest.json", Manifest.read(tmp_path)
+    values = json.loads(path.read_text())
+    del values["sha256"]
+    path.write_text(json.dumps(values))
+    assert Manifest.read(tmp_path) == manifest
+    path.write_text(json.dumps(values).replace(*change))
+    assert refusal(tmp_path) == f"{path}: damaged: {reason}"
 
 
 def test_a_resume_folder_may_be_deleted(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from translume.checkpoint.folder import committed as committed
 from translume.checkpoint.folder import is_hub as is_hub
 from translume.checkpoint.folder import model_folder as model_folder
 from translume.checkpoint.folder import read_committed as read_committed
+from translume.checkpoint.folder import verified as verified
 from translume.checkpoint.folder import verify as verify
 from translume.checkpoint.history import append_history as append_history
 from translume.checkpoint.history import data_of_history as data_of_history

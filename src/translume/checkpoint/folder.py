@@ -8,22 +8,21 @@ one. Files that the new manifest does not name are removed afterwards.
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from pkgutil import resolve_name
 from types import TracebackType
 from typing import Any, Self
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
-from translume import atomic
+from translume import atomic, checksums
 from translume.config.tree import FORMAT as FORMAT
-from translume.errors import ModelFolderError, SettingsError, TrainingError
+from translume.errors import ModelFolderError, SettingsError, TrainingError, nearest
 
 MANIFEST = "manifest.json"
 RESUME = "resume/"
@@ -36,6 +35,14 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DIGITS = 16
 COMMITTED = re.compile(rf".+-[0-9a-f]{{{_DIGITS}}}(\.[^.]*)?")
 """Names of committed files on disk."""
+_KNOWN = (
+    *("config.toml", "weights.safetensors", "lengths.json", "labels.json", "calibration.json", "import.json"),
+    *("tokenizer.json", "tokenizer_settings.json", "source.json", "source_settings.json"),
+    *("target.json", "target_settings.json"),
+)
+_FREE = (RESUME, "decoding/")
+"""Names, and beginnings of names, in manifests of earlier versions, which have no digest."""
+_STRICT = ConfigDict(extra="forbid")
 _PART = re.compile(r"\..+\.part")
 _LOCK = ".lock"
 _held: set[Path] = set()
@@ -53,6 +60,8 @@ class Entry:
     size: int
     sha256: str
 
+    __pydantic_config__ = _STRICT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
@@ -61,12 +70,14 @@ class Manifest:
     format: int = FORMAT
     files: Mapping[str, Entry]
 
+    __pydantic_config__ = _STRICT
+
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Read the last committed state. Raises ModelFolderError if there is none or it cannot be read."""
+        """Read the last committed state. Raises ModelFolderError if there is none, or it is damaged."""
         path = folder / MANIFEST
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values, sealed = checksums.unsealed(path.read_text(encoding="utf-8"))
             if values["format"] > FORMAT:
                 raise ModelFolderError(newer_format(str(folder), values["format"]))
             manifest = _ADAPTER.validate_python(values)
@@ -79,8 +90,15 @@ class Manifest:
             raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
             raise ModelFolderError(f"{path}: damaged: not UTF-8 text") from None
+        except checksums.DigestError:
+            raise ModelFolderError(f"{path}: damaged: its digest is wrong; restore the folder from a copy") from None
         except (ValueError, KeyError, TypeError):
             raise ModelFolderError(f"{path}: damaged: not a manifest of Translume") from None
+        unknown = next(
+            (name for name in manifest.files if not (sealed or name.startswith(_FREE) or name in _KNOWN)), None
+        )
+        if unknown is not None:
+            raise ModelFolderError(f"{path}: damaged: names an unknown file '{unknown}'{nearest(unknown, _KNOWN)}")
         for entry in manifest.files.values():
             place = PurePosixPath(entry.file)
             if place.is_absolute() or ".." in place.parts:
@@ -89,7 +107,9 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return the JSON text that `read` reads."""
-        return _ADAPTER.dump_json(self, indent=1).decode() + "\n"
+        return checksums.sealed(
+            {"format": self.format, "files": {name: asdict(each) for name, each in self.files.items()}}
+        )
 
     def without_resume(self) -> "Manifest":
         """Return the manifest of a copy that cannot be resumed: without the files of `resume/`."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from translume.checkpoint.folder import FORMAT, Manifest, committed, newer_format, read_committed
+from translume.checkpoint.folder import FORMAT, Manifest, newer_format, read_committed, verified
 from translume.config import Config
 from translume.config.decoding import names_file
 from translume.data.lines import COMPRESSED
@@ -98,7 +98,7 @@ def use_decoding_copies(config: Config, folder: Path, manifest: Manifest) -> Con
     """
 
     def found(path: str, setting: str, stem: str) -> str:
-        return str(committed(folder, manifest, path).absolute()) if path in manifest.files else path
+        return str(verified(folder, manifest, path).absolute()) if path in manifest.files else path
 
     return _renamed(config, found)
 

@@ -16,13 +16,13 @@ from translume.checkpoint import (
     committed,
     copy_decoding_files,
     model_files,
-    read_committed,
     read_config,
     read_lengths,
     read_tensors,
     read_vocabularies,
     stale_decoding_files,
     tensor_file,
+    verified,
 )
 from translume.config import Config, Settings, TrainingSettings
 from translume.data.lengths import Lengths
@@ -252,6 +252,7 @@ class Store:
         """writes: whether commits are made; only rank 0 of several processes makes them."""
         self.folder, self._writes = folder, writes
         self._manifest = Manifest.read(folder) if (folder / "manifest.json").exists() else Manifest(files={})
+        self._intact: set[str] = set()
         self._decoding_files: tuple[Config, tuple[Config, dict[str, bytes]]] | None = None
 
     def has(self, name: str) -> bool:
@@ -259,14 +260,36 @@ class Store:
         return name in self._manifest.files
 
     def tensors(self, name: str) -> Weights:
-        """Return the tensors of a committed safetensors file, on the CPU."""
-        return dict(read_tensors(committed(self.folder, self._manifest, name)))
+        """Return the tensors of a committed safetensors file, on the CPU.
+
+        Raises ModelFolderError if it is damaged; the text says how to train on from the model's weights.
+        """
+        return dict(read_tensors(self._verified(name)))
+
+    def _verified(self, name: str) -> Path:
+        """Return the path of a committed file, whose digest is checked the first time."""
+        file = committed(self.folder, self._manifest, name)
+        if file.name not in self._intact:
+            try:
+                verified(self.folder, self._manifest, name)
+            except ModelFolderError as error:
+                raise ModelFolderError(f"{error}; {self._way_out()}") from None
+            self._intact.add(file.name)
+        return file
+
+    def _way_out(self) -> str:
+        """Return what may be done when a file of the run is damaged."""
+        try:
+            verified(self.folder, self._manifest, WEIGHTS)
+        except ModelFolderError:
+            return "restore the folder from a copy"
+        return f"the model itself is intact: restore this file from a copy, or train on with --from {self.folder}"
 
     def state(self) -> State | None:
         """Return the state of the run; None before its first saved update, or if `resume/` was deleted."""
         if not self.has(STATE) or not (self.folder / STATE).parent.is_dir():
             return None
-        return State.from_json(read_committed(self.folder, self._manifest, STATE), place=f"{self.folder}/{STATE}")
+        return State.from_json(self._verified(STATE).read_bytes(), place=f"{self.folder}/{STATE}")
 
     def model(self) -> ModelDescription | None:
         """Return settings and vocabularies of the last commit; None if there was none."""
