@@ -13,7 +13,7 @@ from translume.cli.training_display import TrainingDisplay, usage
 from translume.config import Config
 from translume.engine import build_engine
 from translume.kernels.cpu import cache_folder
-from translume.training import DryRun, Progress, Started, dry_run
+from translume.training import DryRun, Finished, Progress, Started, dry_run
 from translume.training.events import History
 from translume.translator import load
 
@@ -89,6 +89,28 @@ def test_a_dry_run_prints_what_the_whole_training_takes(run, files: Path, monkey
 
 def names(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "why", "way"),
+    [
+        ("updates", "", "raise training.updates"),
+        (
+            "patience",
+            ": no improvement for a while (training.patience)",
+            "raise training.patience, or set it to 0",
+        ),
+    ],
+)
+def test_a_finished_run_names_the_setting_that_ended_it(
+    capsys, tmp_path: Path, reason: Any, why: str, way: str
+) -> None:
+    event = Finished(
+        update=1_017, reason=reason, kept="", nll=2.5, metrics={}, best_update=901, folder=tmp_path, already=True
+    )
+    with TrainingDisplay() as display:
+        display.show(event)
+    assert capsys.readouterr().err == f"{tmp_path}: already finished, after 1,017 updates{why}; to continue, {way}\n"
 
 
 def test_quiet_prints_no_notes_but_warnings(run, files: Path) -> None:

@@ -1,6 +1,9 @@
 import json
 import os
+import re
+import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -26,8 +29,19 @@ from translume.checkpoint import (
 )
 from translume.config import Config
 from translume.data import Pair, streaming
-from translume.errors import DataError
-from translume.training import Finished, Interrupted, Progress, Resumed, Saved, Started, Validated, Warned, train
+from translume.errors import DataError, TrainingError
+from translume.training import (
+    Finished,
+    Interrupted,
+    Preparing,
+    Progress,
+    Resumed,
+    Saved,
+    Started,
+    Validated,
+    Warned,
+    train,
+)
 
 Make = Callable[..., Config]
 
@@ -201,13 +215,77 @@ def test_signal_before_the_last_validation_leaves_the_run_unfinished(
     assert finish(toy(), tmp_path) == whole["best"]
 
 
-def test_a_finished_run_says_so_and_reads_no_data(toy: Make, toy_files: Path, tmp_path: Path) -> None:
-    *_, first = train(toy(), tmp_path)
-    (again,) = train(toy({"data": {"train_source": str(toy_files / "gone")}}), tmp_path)
+def copied(toy_files: Path, folder: Path) -> dict[str, dict[str, str]]:
+    """Return [data] with copies of the toy's files."""
+    shutil.copytree(toy_files, folder)
+    sides = [(split, side) for split in ("train", "valid") for side in ("source", "target")]
+    return {"data": {f"{split}_{side}": str(folder / f"{split}.{side}") for split, side in sides}}
+
+
+def test_a_finished_run_says_so_and_needs_no_data(toy: Make, toy_files: Path, tmp_path: Path) -> None:
+    config = toy(copied(toy_files, tmp_path / "data"))
+    *_, first = train(config, tmp_path / "model")
+    shutil.rmtree(tmp_path / "data")
+    (again,) = train(config, tmp_path / "model")
     assert isinstance(first, Finished)
     assert isinstance(again, Finished)
     assert (first.already, again.already) == (False, True)
     assert (again.update, again.reason, again.nll) == (17, "updates", first.nll)
+
+
+@pytest.mark.parametrize("what", ["settings", "file", "cleaning"])
+def test_a_finished_run_refuses_other_training_data(toy: Make, toy_files: Path, tmp_path: Path, what: str) -> None:
+    data, folder = copied(toy_files, tmp_path / "data"), tmp_path / "model"
+    list(train(toy(data, updates=2), folder))
+    if what == "settings":
+        data["data"] |= {"train_source": data["data"]["valid_source"], "train_target": data["data"]["valid_target"]}
+    elif what == "file":
+        path = Path(data["data"]["train_source"])
+        path.write_text(path.read_text().replace("a", "b"))
+    else:
+        data["data"]["cleaning"] = {"max_tokens": 7}
+    with pytest.raises(TrainingError) as caught:
+        list(train(toy(data, updates=2), folder))
+    assert re.sub("[0-9a-f]{12}", "*", str(caught.value)) == (
+        f"{folder}: this run began with other training data (digest *, now *); "
+        "train into another folder, or fine-tune this model with --from"
+    )
+
+
+def test_a_finished_run_takes_over_settings_that_do_not_change_weights(toy: Make, tmp_path: Path) -> None:
+    list(train(toy(updates=2), tmp_path))
+    weights = Manifest.read(tmp_path).files["weights.safetensors"]
+    changes = {"decoding": {"beam": 3, "ban": ["x"]}, "data": {"source_language": "en", "target_language": "de"}}
+    *_, stored, finished = train(toy(changes, updates=2, save_every=9), tmp_path)
+    assert stored == Preparing(what="changed settings, stored in the folder")
+    assert isinstance(finished, Finished)
+    config = read_config(tmp_path)
+    assert (config.decoding.beam, config.decoding.ban, config.data.target_language) == (3, ("x",), "de")
+    assert config.training.save_every == 3
+    assert Manifest.read(tmp_path).files["weights.safetensors"] == weights
+    before = (tmp_path / "manifest.json").stat().st_ino
+    *_, finished = train(toy(changes, updates=2), tmp_path)
+    assert finished.already
+    assert (tmp_path / "manifest.json").stat().st_ino == before
+
+
+def test_a_run_without_a_best_validation_names_the_update_that_was_kept(toy: Make, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sys.modules["translume.training.train"], "improves", lambda *_: False)
+    for _ in range(2):
+        *_, last = train(toy(updates=7, average_last=1), tmp_path)
+        assert (last.kept, last.best_update) == ("the weights after update 7", 7)
+
+
+def test_a_finished_run_says_that_its_validation_is_of_other_data(toy: Make, toy_files: Path, tmp_path: Path) -> None:
+    list(train(toy(updates=2), tmp_path))
+    valid = {"data": {"valid_source": str(toy_files / "train.source"), "valid_target": str(toy_files / "train.target")}}
+    *_, warned, finished = train(toy(valid, updates=2), tmp_path)
+    assert warned == Warned(
+        update=2,
+        message="the validation data or settings changed after this run had finished: its validation is the earlier "
+        "one; measure the model with `translume evaluate`, or raise training.updates to train on",
+    )
+    assert finished.already
 
 
 def test_more_updates_continue_a_finished_run(toy: Make, tmp_path: Path) -> None:

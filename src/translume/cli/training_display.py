@@ -158,9 +158,10 @@ class TrainingDisplay:
         self.__exit__(None, None, None)
         self._already = event.already
         if event.already:
-            note(
-                f"{event.folder}: already finished, after {event.update:,} updates; to continue, raise training.updates"
-            )
+            why, way = "", "raise training.updates"
+            if event.reason == "patience":
+                why, way = ": no improvement for a while (training.patience)", "raise training.patience, or set it to 0"
+            note(f"{event.folder}: already finished, after {event.update:,} updates{why}; to continue, {way}")
             return
         quality = "" if event.nll is None else f"; validation {measured(event)}"
         why = "" if event.reason == "updates" else ": no improvement for a while (training.patience)"

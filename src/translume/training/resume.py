@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from translume.checkpoint import (
+    FORMAT,
     VOCABULARIES,
     Content,
     Manifest,
@@ -319,6 +321,18 @@ class Store:
         files = self._files(model, {})
         del files[WEIGHTS]
         self._commit(files, [name for name in VOCABULARIES if name not in files])
+
+    def restate(self, config: Config) -> bool:
+        """Commit changed settings without new weights. Return whether anything changed."""
+        config, named = self.read_decoding_files(config)
+        files: dict[str, bytes] = {CONFIG: config.model_copy(update={"format": FORMAT}).to_toml().encode(), **named}
+        old = self._manifest.files
+        changed = stale_decoding_files(self._manifest, named) or any(
+            name not in old or old[name].sha256 != sha256(content).hexdigest() for name, content in files.items()
+        )
+        if changed and self._writes:
+            self._commit(files, [])
+        return bool(changed)
 
     def save(self, state: State, model: ModelDescription, live: Live, best: Weights | None) -> None:
         """Commit the current state of a run.  best: the best weights if they changed since the last commit."""

@@ -23,6 +23,7 @@ from translume.checkpoint import (
 )
 from translume.config import Config, TrainingSettings
 from translume.data import Account, Batch, files_of
+from translume.data.addresses import is_address
 from translume.data.pairs import SPLITS, origins
 from translume.errors import ModelFolderError, TrainingError, suggest_keywords
 from translume.model.allocator import keep_freed_memory, return_freed_memory
@@ -36,6 +37,7 @@ from translume.training.events import (
     Finished,
     History,
     Interrupted,
+    Preparing,
     Progress,
     Reason,
     Resumed,
@@ -51,6 +53,7 @@ from translume.training.optimisation import Updater, Weights, learning_rate
 from translume.training.prepare import (
     CACHE,
     Prepared,
+    PreparedData,
     RunPlan,
     divides_weights,
     facts_of_leader,
@@ -136,6 +139,8 @@ def _train(
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(threads or (plan.state.begun.threads if plan.state else torch.get_num_threads()))
             data = yield from prepare_data(plan, store)
+        elif _has_data(plan, store):
+            yield from _take_over(plan, store, (yield from prepare_data(plan, store)))
     if finished is not None or data is None:
         if finished is not None:
             yield finished
@@ -191,11 +196,39 @@ def _finished_already(plan: RunPlan, store: Store) -> Finished | None:
         kept=describe_kept_weights(state, stored),
         nll=nll,
         metrics=metrics,
-        best_update=state.best_update,
+        best_update=state.best_update or state.update,  # without a best, the last are kept
         folder=store.folder,
         already=True,
         measure=plan.stored.config.model.head.measure,
     )
+
+
+def _has_data(plan: RunPlan, store: Store) -> bool:
+    """Return whether the data of a finished run are there, or others are named, to be compared with those it used."""
+    assert plan.stored is not None
+    if plan.stored.config.data != plan.config.data:
+        return True
+    files = [file for split in SPLITS for place in origins(plan.config.data, split) for file in place.files]
+    return (store.folder / CACHE).is_dir() and not any(
+        not is_address(file) and not Path(file).exists() for file in files
+    )
+
+
+def _take_over(plan: RunPlan, store: Store, data: PreparedData) -> Iterator[Event]:
+    """Store settings of a finished run that do not change its weights, such as [decoding], and yield warnings."""
+    assert plan.stored is not None
+    assert plan.state is not None
+    training = plan.stored.config.training
+    config = plan.config.model_copy(update={"training": training})
+    measured = measured_by(config, data.validation)
+    if store.restate(config):
+        yield Preparing(what="changed settings, stored in the folder")
+    if plan.state.measured_by not in ("", measured):
+        message = (
+            "the validation data or settings changed after this run had finished: its validation is the earlier one; "
+            "measure the model with `translume evaluate`, or raise training.updates to train on"
+        )
+        yield Warned(update=plan.state.update, message=message)
 
 
 def _trained(prepared: Prepared) -> int:
@@ -468,7 +501,7 @@ class Run:
             kept=describe_kept_weights(state, settings),
             nll=nll,
             metrics=metrics,
-            best_update=state.best_update,
+            best_update=state.best_update or state.update,  # without a best, the last are kept
             folder=self._store.folder,
             already=False,
             measure=self._measure,
