@@ -18,7 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 STEPS = [
     {"errors"},
-    {"atomic", "checksums", "json_values", "parallel", "processes"},
+    {"atomic", "checksums", "json_values", "parallel", "processors"},
     {"config", "kernels"},
     {"tasks"},
     {"belief"},

@@ -6,6 +6,8 @@ Names are imported when they are first used, so that `import translume` is insta
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from translume.processors import configure_openmp as _configure_openmp
+
 if TYPE_CHECKING:
     from translume.config import Config as Config
     from translume.config import DecodingSettings as DecodingSettings
@@ -81,6 +83,9 @@ _RENAMED = {
 _PACKAGES = {name: package for package, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted([*_PACKAGES, "__version__"])
+
+
+_configure_openmp()
 
 
 def __getattr__(name: str) -> object:

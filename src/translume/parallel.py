@@ -25,11 +25,6 @@ class ProcessLostError(RuntimeError):
     """A process ended before it finished its work."""
 
 
-def usable_processors() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class LaterError:
     """A context manager that keeps an error of its block, such as one of a caller's generator, to be raised later."""
 

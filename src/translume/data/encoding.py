@@ -16,7 +16,8 @@ from translume.data.batch import flat
 from translume.data.cleaning import KEPT, Rules, pair_hashes, truncated_ids
 from translume.data.held_out import source_hashes
 from translume.data.pairs import Pair
-from translume.parallel import WorkerPool, usable_processors
+from translume.parallel import WorkerPool
+from translume.processors import usable_processors
 from translume.tasks import find_task
 from translume.text import Labels, Tokenizer
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from translume.checkpoint import read_config, verify
 from translume.errors import TranslumeError
 from translume.model.device import is_cpu
-from translume.parallel import usable_processors
+from translume.processors import usable_processors
 from translume.serving.access.quotas import open_access
 from translume.serving.models import MANIFEST, ServedModel, ServedModels
 from translume.serving.server import Server
