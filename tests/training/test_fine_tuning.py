@@ -10,7 +10,7 @@ import torch
 from translume.checkpoint import Manifest, data_of_history, load_checkpoint, read_config, read_history
 from translume.config import Config, DataSettings, TrainingSettings
 from translume.errors import SettingsError
-from translume.training import Warned, train
+from translume.training import Finished, Warned, train
 from translume.training.fine_tuning import inherit_settings
 
 Make = Callable[..., Config]
@@ -32,6 +32,9 @@ def base(toy: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     list(train(config, folder / "model"))
     return folder / "model"
+
+
+SIZES = {"width": 12, "feed_forward": 23, "encoder_layers": 1, "decoder_layers": 1, "attention_heads": 2}
 
 
 def small(toy: Make, **more: object) -> Config:
@@ -125,6 +128,17 @@ def test_a_named_tokenizer_must_be_that_of_the_base_model(toy: Make, base: Path,
     with pytest.raises(SettingsError) as caught:
         list(train(small(toy, tokenizer={"path": str(other)}), tmp_path / "copy", source=base))
     assert str(caught.value) == f"tokenizer.path: {other} is not the tokenizer of {base}; leave this setting out"
+
+
+def test_the_base_model_may_be_named_as_the_tokenizer(toy: Make, base: Path, tmp_path: Path) -> None:
+    named = small(toy, tokenizer={"path": str(base), "target_path": str(base), "shared": False})
+    for _ in range(2):  # resumed, too
+        *_, last = train(named, tmp_path / "copy", source=base)
+        assert isinstance(last, Finished)
+    *_, last = train(small(toy, tokenizer={"path": str(base)}, model=SIZES), tmp_path / "new")
+    *_, again = train(small(toy, tokenizer={"path": str(base)}, model=SIZES), tmp_path / "new")
+    assert isinstance(again, Finished)
+    assert again.already
 
 
 def test_the_run_resumes_with_the_same_settings_file(toy: Make, base: Path, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ from translume.training.resume import (
 from translume.training.sharded import ShardedUpdater
 from translume.training.teacher import TeacherModel, load_teacher
 from translume.training.validation import load_weights
-from translume.training.vocabularies import extended_vocabularies, vocabularies_of
+from translume.training.vocabularies import extended_vocabularies, named_tokenizer, vocabularies_of
 
 SHORT_UPDATES = 5
 """Maximum number of updates with TRANSLUME_SHORT=1, which examples in the documentation set."""
@@ -232,9 +232,9 @@ def _refuse_other_source(folder: str, began: str, source: Path | None) -> None:
 def _refuse_named_tokenizers(config: Config, base: AnyCheckpoint, place: str) -> None:
     """Raise SettingsError if the settings name a tokenizer file other than the base model's tokenizer."""
     settings = config.tokenizer
-    for name, held in (("path", base.source_tokenizer), ("target_path", base.target)):
+    for side, (name, held) in enumerate((("path", base.source_tokenizer), ("target_path", base.target))):
         path = getattr(settings, name)
-        if path and isinstance(held, Tokenizer) and Tokenizer.load(Path(path)).digest != held.digest:
+        if path and isinstance(held, Tokenizer) and named_tokenizer(Path(path), side).digest != held.digest:
             raise SettingsError(f"tokenizer.{name}: {path} is not the tokenizer of {place}; leave this setting out")
 
 
@@ -543,9 +543,9 @@ def _refuse_other_tokenizers(store: Store, config: Config, begun: Begun) -> None
     named = [(settings.path, begun.source_tokenizer)]
     if not settings.shared:
         named.append((settings.target_path, begun.target_tokenizer))
-    for path, digest in named:
+    for side, (path, digest) in enumerate(named):
         if path and Path(path).exists():
-            refuse_other(str(store.folder), f"tokenizer than {path}", digest, Tokenizer.load(Path(path)).digest)
+            refuse_other(str(store.folder), f"tokenizer than {path}", digest, named_tokenizer(Path(path), side).digest)
 
 
 def _network(

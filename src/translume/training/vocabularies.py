@@ -71,6 +71,15 @@ def _tokenizer(config: Config, path: str, sides: tuple[str, ...], learning: Lear
     return train_tokenizer(config.tokenizer, texts, _languages(config))
 
 
+def named_tokenizer(path: Path, side: int) -> Tokenizer:
+    """Return the tokenizer of a file, or of a side (0: source, 1: target) of a model folder."""
+    if not path.is_dir():
+        return Tokenizer.load(path)
+    vocabularies = read_vocabularies(path)
+    found = vocabularies[side]
+    return found if isinstance(found, Tokenizer) else vocabularies[0]
+
+
 def _tokenizer_of_model(folder: Path, sides: tuple[str, ...]) -> Tokenizer:
     """Return the tokenizer that a model has for these sides. Raises SettingsError if it has two, or labels."""
     vocabularies = dict(zip(("source", "target"), read_vocabularies(folder), strict=True))
