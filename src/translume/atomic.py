@@ -12,6 +12,13 @@ from pathlib import Path
 from translume.errors import DataError
 
 
+def reason_of(error: OSError) -> str:
+    """Return why the system refused something."""
+    if error.errno == errno.EFBIG:
+        return "the file size limit is reached (ulimit -f)"
+    return error.strerror or str(error)
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and its parents if they are missing. Raises DataError if one of them is a file."""
     try:
@@ -160,4 +167,4 @@ def _refuse_folder(path: Path) -> None:
 
 
 def _write_error(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path}: cannot be written: {error.strerror or error}")
+    return DataError(f"{path}: cannot be written: {reason_of(error)}")

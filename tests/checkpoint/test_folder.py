@@ -183,7 +183,7 @@ def test_a_full_disk_leaves_the_old_state_and_no_rubbish(
     assert state(folder) == AFTER
 
 
-def test_full_disk_error_names_the_file(tmp_path: Path) -> None:
+def test_a_file_size_limit_is_named_with_the_file(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     commit(folder, BEFORE)
     before = names(folder)
@@ -195,7 +195,8 @@ def test_full_disk_error_names_the_file(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert str(caught.value) == (
-        f"{folder}: the disk is full: no room for weights.safetensors; the last saved state is intact"
+        f"{folder}: weights.safetensors cannot be written: the file size limit is reached (ulimit -f); "
+        "the last saved state is intact"
     )
     assert state(folder) == BEFORE
     assert names(folder) == before

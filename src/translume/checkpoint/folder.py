@@ -31,7 +31,6 @@ RESUME = "resume/"
 Content = bytes | Callable[[Path], None]
 """The content of a file: its bytes, or a function that writes it to a given path."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DIGITS = 16
 COMMITTED = re.compile(rf".+-[0-9a-f]{{{_DIGITS}}}(\.[^.]*)?")
 """Names of committed files on disk."""
@@ -154,9 +153,9 @@ def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] 
                 if path not in committed_before:
                     path.unlink(missing_ok=True)
         intact = "; the last saved state is intact" if any(map(_is_weights, old.files)) else ""
-        reason = f"the disk is full: no room for {name}"
-        if error.errno not in _FULL:
-            reason = f"{name} cannot be written: {error.strerror or error}"
+        reason = f"{name} cannot be written: {atomic.reason_of(error)}"
+        if error.errno == errno.ENOSPC:
+            reason = f"the disk is full: no room for {name}"
         raise ModelFolderError(f"{folder}: {reason}{intact}") from None
     with suppress(OSError):  # the commit is done
         atomic.sync(folder)
@@ -312,14 +311,14 @@ def _locked(folder: Path) -> int:
             except FileNotFoundError:
                 continue
         except OSError as error:
-            raise ModelFolderError(f"{folder}: cannot be written: {error.strerror}") from None
+            raise ModelFolderError(f"{folder}: cannot be written: {atomic.reason_of(error)}") from None
         try:
             fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             owner = os.read(number, 32).decode("ascii", "replace").strip()
             os.close(number)
             if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise ModelFolderError(f"{folder}: cannot be locked: {error.strerror}") from None
+                raise ModelFolderError(f"{folder}: cannot be locked: {atomic.reason_of(error)}") from None
             raise TrainingError(
                 f"{folder}: process {owner or '?'} trains in it; wait until it has ended or choose another folder"
             ) from None

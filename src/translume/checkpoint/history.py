@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from translume.atomic import reason_of
 from translume.checkpoint.model_card import rewrite_scores
 from translume.errors import ModelFolderError
 
@@ -24,7 +25,7 @@ def append_history(folder: Path, record: Mapping[str, Any]) -> None:
                     file.write(b"\n")
             file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
     except OSError as error:
-        raise ModelFolderError(f"{folder / NAME}: cannot be written: {error.strerror}") from None
+        raise ModelFolderError(f"{folder / NAME}: cannot be written: {reason_of(error)}") from None
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from translume.atomic import replace_file
+from translume.atomic import reason_of, replace_file
 from translume.config import Config, CorpusSettings, DataSettings, Directions
 from translume.errors import ModelFolderError
 from translume.tasks import task_of
@@ -85,7 +85,7 @@ def write_card(folder: Path, config: Config, card: Card) -> None:
         licence = card.licence or licence_of(folder)
         replace_file(path, render_card(folder.resolve().name, config, card, licence).encode())
     except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be written: {error.strerror}") from None
+        raise ModelFolderError(f"{path}: cannot be written: {reason_of(error)}") from None
 
 
 def rewrite_scores(folder: Path, measured: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ def rewrite_scores(folder: Path, measured: Sequence[str]) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be written: {error.strerror}") from None
+        raise ModelFolderError(f"{path}: cannot be written: {reason_of(error)}") from None
     except UnicodeDecodeError:
         raise ModelFolderError(f"{path}: not UTF-8 text") from None
 

@@ -2,18 +2,31 @@
 
 import importlib
 import re
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from io import TextIOWrapper
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
 
-from translume.cli.terminal import QUIET, OutputError, abandon_output, flushed_output, open_standard_streams
+from translume.atomic import reason_of
+from translume.cli.terminal import (
+    QUIET,
+    OutputError,
+    abandon_output,
+    expected_text,
+    flushed_output,
+    open_standard_streams,
+    undecoded_byte,
+)
 from translume.errors import ModelFolderError, TranslumeError
 
 COMMANDS = {
@@ -46,8 +59,11 @@ _WORDS = "translume.words"
 """Key of the arguments in the context of the command line."""
 MANIFEST = "manifest.json"
 """The file that a model folder has."""
-INTERRUPTED, PIPE_CLOSED, TERMINATED = 130, 141, 143
+HUNG_UP, INTERRUPTED, PIPE_CLOSED, TERMINATED = 129, 130, 141, 143
 """Exit codes: 128 and the number of the signal."""
+
+BURST_SECONDS = 1.0
+"""A repeated Ctrl-C within this time is the same one: wrappers and terminals may send several."""
 
 
 class CommandInterruptedError(Exception):
@@ -124,7 +140,7 @@ class LazyCommands(CommandGroup):
     ) -> Any:
         open_standard_streams()
         try:
-            with flushed_output():
+            with _one_interrupt(), flushed_output():
                 return super().main(args, prog_name, standalone_mode=standalone_mode)
         except OutputError as error:
             abandon_output()
@@ -161,13 +177,42 @@ class LazyCommands(CommandGroup):
                 raise
             _fail(ctx, f"not enough memory{_requested(error)}; try fewer tokens in a batch or a smaller beam")
         except UnicodeEncodeError as error:
-            byte = ord(error.object[error.start]) - 0xDC00  # Python's surrogate for a byte that is not UTF-8
-            if not 0x80 <= byte <= 0xFF:
+            byte = undecoded_byte(error.object[error.start])
+            if not byte and error.encoding == "utf-8":
                 raise
-            _fail(ctx, f"found the byte {byte:#04x} in an argument or a file name, expected UTF-8 text")
+            found = f"the byte {byte:#04x}" if byte else f"'{error.object[error.start]}'"
+            _fail(ctx, f"found {found} in an argument or a file name, {expected_text()}")
         except OSError as error:
-            reason = error.strerror or str(error)
+            reason = reason_of(error)
             _fail(ctx, f"{error.filename}: {reason}" if error.filename else reason)
+
+
+@contextmanager
+def _one_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt once for a burst of SIGINT, so that no second one disturbs the end of the command.
+
+    If SIGINT is ignored, as in a script's background command, it stays so.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not _in_main_thread():
+        yield
+        return
+    last = -BURST_SECONDS
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        last, before = time.monotonic(), last
+        if last - before > BURST_SECONDS:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:

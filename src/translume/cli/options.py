@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 from click.core import ParameterSource
 
-from translume.cli.terminal import is_quiet
+from translume.cli.terminal import expected_text, is_quiet, undecoded_byte
 from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -27,8 +27,22 @@ Values = dict[str, Any]
 
 # Whether a path exists is checked where it is read, so that every error has the same form.
 FILE = click.Path(path_type=Path)
-FOLDER = click.Path(path_type=Path)
-FOLDER.name = "directory"  # for --help
+
+
+class _FolderPath(click.Path):
+    """A folder that is read or made. Its name must be text, which settings and logs repeat."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("found nothing, expected a folder; '.' is the current one", param, ctx)
+        if isinstance(value, str) and (byte := undecoded_byte(value)):
+            self.fail(f"found the byte {byte:#04x}, {expected_text()}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FOLDER = _FolderPath(path_type=Path)
 
 
 class _ModelPath(click.Path):

@@ -34,6 +34,23 @@ def is_quiet() -> bool:
     return context is not None and bool(context.meta.get(QUIET))
 
 
+def undecoded_byte(text: str) -> int:
+    """Return the first byte that Python could not decode in an argument or a file name, or 0.
+
+    It stands in the text as a surrogate.
+    """
+    return next((ord(each) - 0xDC00 for each in text if "\udc80" <= each <= "\udcff"), 0)
+
+
+def expected_text() -> str:
+    """Return what is expected of names; if the locale is not UTF-8, how to change it."""
+    if sys.getfilesystemencoding() == "utf-8":
+        return "expected UTF-8 text"
+    name = next((name for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "LANG")
+    locale = os.environ.get(name, "C")
+    return f"which is no text in the locale {name}={locale}; set LC_ALL=C.UTF-8 or PYTHONUTF8=1"
+
+
 def note(text: str) -> None:
     """Print a line on standard error, unless --quiet was given."""
     if not is_quiet():

@@ -1,14 +1,19 @@
 """translume train"""
 
 import os
-from contextlib import suppress
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
-from translume.cli.group import INTERRUPTED, TERMINATED, interrupt_hint
+from translume.atomic import reason_of
+from translume.cli.group import HUNG_UP, INTERRUPTED, TERMINATED, interrupt_hint
 from translume.cli.options import FILE, FOLDER, MODEL, Compute, compute_options, json_option, set_option, typed_command
 from translume.cli.terminal import print_json, warn
 from translume.errors import SettingsError
@@ -17,6 +22,8 @@ if TYPE_CHECKING:
     from translume.config import Config
     from translume.training.events import Event
     from translume.training.tracking import Ending, Tracker
+
+EXIT_CODES = {"SIGHUP": HUNG_UP, "SIGINT": INTERRUPTED, "SIGTERM": TERMINATED}
 
 
 @click.command(
@@ -113,7 +120,7 @@ def train_model(
     if isinstance(last, Interrupted):
         if reports:
             click.echo(f"Interrupted after {last.update:,} updates, all saved; continue with: {resume}", err=True)
-        click.get_current_context().exit(TERMINATED if last.signal == "SIGTERM" else INTERRUPTED)
+        click.get_current_context().exit(EXIT_CODES[last.signal])
     if reports:
         display.next_steps(folder)
     if display.output_error is not None:
@@ -164,8 +171,26 @@ class Trackers:
                 self._warn(tracker.place, error)
 
     def _warn(self, place: str, error: OSError) -> None:
-        reason = error.strerror or error
+        reason = reason_of(error)
         warn(f"warning: {place}: cannot be written: {reason}; the training goes on without it")
+
+
+@contextmanager
+def _exits_on_signals() -> Iterator[None]:
+    """Run a block that SIGTERM and SIGHUP end by SystemExit, so that temporary folders are removed."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _rehearse(config: "Config", folder: Path, source: Path | None, compute: Compute, *, as_json: bool) -> None:
@@ -173,10 +198,10 @@ def _rehearse(config: "Config", folder: Path, source: Path | None, compute: Comp
     from translume.cli.training_display import TrainingDisplay, span
     from translume.training import DryRun, Interrupted, dry_run
 
-    with TrainingDisplay() as display:
+    with _exits_on_signals(), TrainingDisplay() as display:
         for event in dry_run(config, folder, source=source, device=compute.device, threads=compute.threads):
             if isinstance(event, Interrupted):
-                click.get_current_context().exit(TERMINATED if event.signal == "SIGTERM" else INTERRUPTED)
+                click.get_current_context().exit(EXIT_CODES[event.signal])
             if not isinstance(event, DryRun):
                 display.show(event)
             elif as_json:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
-from translume.atomic import replace_file
+from translume.atomic import reason_of, replace_file
 from translume.checksums import sealed, unsealed
 from translume.data.corpus import FORMAT, is_whole
 from translume.errors import DataError, TranslumeError
@@ -80,7 +80,7 @@ def build(home: Path, write: Callable[[Path], dict[str, object]]) -> None:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
     except OSError as error:
-        raise DataError(f"{home.parent}: cannot be written: {error.strerror or error}") from None
+        raise DataError(f"{home.parent}: cannot be written: {reason_of(error)}") from None
     except ProcessLostError as lost:
         raise DataError(f"tokenizing: {lost}, perhaps because memory ran out; the same command continues") from None
 

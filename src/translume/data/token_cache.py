@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.atomic import replace_file
+from translume.atomic import reason_of, replace_file
 from translume.checksums import sealed, unsealed
 from translume.config.data import CleaningSettings, DataSettings
 from translume.config.languages import ENGLISH
@@ -122,7 +122,7 @@ def _write_digests(memory: Path, known: dict[str, str]) -> None:
         memory.parent.mkdir(parents=True, exist_ok=True)
         replace_file(memory, sealed(known).encode(), synced=False)
     except OSError as error:
-        raise DataError(f"{memory.parent}: cannot be written: {error.strerror}") from None
+        raise DataError(f"{memory.parent}: cannot be written: {reason_of(error)}") from None
 
 
 SAVE_SECONDS = 10.0

@@ -2,8 +2,9 @@
 
 import math
 import resource
+import secrets
+import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -161,10 +162,12 @@ def dry_run(
     watch = Stopwatch(place)
     changes = {"validate_every": PAUSE, "save_every": PAUSE, "metric": "nll", "patience": 0}
     training = config.training.model_copy(update=changes)
-    with tempfile.TemporaryDirectory(prefix=".dry-run-", dir=near) as made:
+    made = near / f".dry-run-{secrets.token_hex(4)}"
+    try:  # from before the folder is there, so that no signal leaves it
+        made.mkdir(mode=0o700)
         events = train(
             config.model_copy(update={"training": training}),
-            Path(made) / folder.name,
+            made / folder.name,
             source=source,
             device=str(place),
             threads=threads,
@@ -177,4 +180,6 @@ def dry_run(
             if isinstance(event, Interrupted):
                 return
         result = watch.result(config.training)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
     yield result

@@ -7,6 +7,7 @@ A long wait for data ends at once, by `Interruption`.
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -15,16 +16,21 @@ from typing import Any, Self
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
+BURST_SECONDS = 1.0
+"""Time after a signal within which others are taken for the same one."""
+
+
 class Interruption(BaseException):
     """A signal ended a block of `SignalFlag.interruptible`."""
 
 
 class SignalFlag:
-    """A context in which the first SIGINT, SIGTERM or SIGHUP only sets `caught`; a second one has its usual effect.
+    """A context in which the first SIGINT, SIGTERM or SIGHUP only sets `caught`; a later one has its usual effect.
 
+    Within `BURST_SECONDS` after the first they are taken for the same one: terminals and wrappers may send several.
     torchrun repeats a signal, and kills its processes after 30 seconds: with `always`, all signals only set `caught`.
 
-    SIGHUP comes when the terminal closes. If it is ignored, as `nohup` arranges, it stays ignored.
+    A signal that is ignored stays ignored: SIGHUP by `nohup`, SIGINT in the background of a script.
     Outside the main thread Python allows no signal handlers, so nothing is caught there.
     """
 
@@ -33,7 +39,7 @@ class SignalFlag:
         self.caught = ""
         self._on_signal, self._always = on_signal, always
         self._before: dict[int, Handler] = {}
-        self._raises = False
+        self._raises, self._since = False, 0.0
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -49,7 +55,7 @@ class SignalFlag:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                if signal.getsignal(number) == signal.SIG_IGN:
                     continue
                 self._before[number] = signal.signal(number, self._catch)
         return self
@@ -60,9 +66,15 @@ class SignalFlag:
         self._restore()
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
-        first, self.caught = not self.caught, signal.Signals(number).name
-        if not self._always:
-            self._restore()
+        first = not self.caught
+        if first:
+            self._since = time.monotonic()
+        elif not self._always:
+            if time.monotonic() - self._since > BURST_SECONDS:
+                self._restore()
+                signal.raise_signal(number)
+            return
+        self.caught = signal.Signals(number).name
         if self._on_signal is not None:
             self._on_signal(number)
         if self._raises and first:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from translume.atomic import reason_of
 from translume.errors import ModelFolderError
 from translume.training.group import Group
 
@@ -35,7 +36,7 @@ def stored(tensors: Iterable[tuple[str, Tensor]], folder: Path) -> dict[str, Ten
     except OSError as error:
         for _ in rest:
             pass
-        raise ModelFolderError(f"{folder}: cannot be written: {error.strerror or error}") from None
+        raise ModelFolderError(f"{folder}: cannot be written: {reason_of(error)}") from None
     return {
         name: torch.frombuffer(mapped, dtype=torch.float32, count=shape.numel(), offset=begin).view(shape)
         if shape.numel()

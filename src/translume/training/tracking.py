@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from translume.atomic import replace_file
+from translume.atomic import reason_of, replace_file
 from translume.config import Config
 from translume.errors import SettingsError, TrainingError
 from translume.training.events import Event, Progress, Validated
@@ -212,7 +212,7 @@ def _remember(folder: Path, ids: Mapping[str, str]) -> None:
     try:
         replace_file(folder / IDS, json.dumps(ids).encode())
     except OSError as error:
-        raise TrainingError(f"{folder / IDS}: cannot be written: {error.strerror}") from None
+        raise TrainingError(f"{folder / IDS}: cannot be written: {reason_of(error)}") from None
 
 
 def _first_line(error: Exception) -> str:
