@@ -1,6 +1,8 @@
 """Prior, occlusion and gradients against references that take one token at a time, and on a known alignment."""
 
 import math
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -117,10 +119,10 @@ def test_the_only_segment_of_a_source_can_be_left_out(pooled):
     assert {len(row) for each in trace.attributions for row in each.values} == {1}
 
 
-def test_occluding_many_tokens_in_chunks_gives_the_same_result(make, monkeypatch):
-    show = ("occlusion", "occlusion-mask")
+def test_attribution_in_chunks_gives_the_same_result(make, monkeypatch):
+    show = ("occlusion", "occlusion-mask", "input-gradient")
     whole = translume.trace(make(), SOURCE, TARGET, show=show).attributions
-    monkeypatch.setattr(attribution, "MAX_TOKENS", 20)
+    monkeypatch.setattr(attribution, "MAX_NUMBERS", 20)
     parts = translume.trace(make(), SOURCE, TARGET, show=show).attributions
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(as_tensor(one.values), as_tensor(other.values), rtol=1e-4, atol=1e-5)
@@ -217,3 +219,28 @@ def test_the_source_raises_the_probability_of_its_letters_above_the_prior(backwa
     ]
     assert sum(step.prior.gain > 0 for step in steps) >= 0.95 * len(steps)
     assert sum(step.prior.log_p for step in steps) / len(steps) < -2.0
+
+
+MEASURED = """
+import resource
+import torch, translume
+from translume.checkpoint import Checkpoint, build_model
+from translume.config import Config, ModelSettings, TokenizerSettings
+from translume.text import train_tokenizer
+from translume.translator import Translator
+
+torch.set_num_threads(1)
+tokenizer = train_tokenizer(TokenizerSettings(kind="byte"), [])
+settings = ModelSettings(width=64, feed_forward=512, attention_heads=4, encoder_layers=1, decoder_layers=1)
+model = build_model(settings, len(tokenizer), len(tokenizer)).eval()
+config = Config(model=settings, tokenizer=tokenizer.settings)
+checkpoint = Checkpoint(config=config, model=model, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+translume.trace(Translator(checkpoint), "a" * 300, "b", show=["occlusion"])
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_the_memory_of_occlusion_is_bounded_for_a_long_source():
+    found = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 250  # MB; all sources at once would need 500

@@ -187,11 +187,11 @@ def test_no_number_depends_on_the_number_of_classes_shown():
 
 
 def test_leaving_out_many_tokens_in_chunks_gives_the_same_result(monkeypatch):
-    from translume.inspection import classification
+    from translume.inspection import attribution
 
     show = ("occlusion", "occlusion-mask", "occlusion-unknown")
     whole = translume.trace_classification(build_text_classifier(), TEXT, show=show).evidence
-    monkeypatch.setattr(classification, "MAX_TOKENS", 29)
+    monkeypatch.setattr(attribution, "MAX_NUMBERS", 29)
     parts = translume.trace_classification(build_text_classifier(), TEXT, show=show).evidence
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(torch.tensor(one.values), torch.tensor(other.values), rtol=1e-4, atol=1e-5)

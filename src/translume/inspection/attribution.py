@@ -4,26 +4,23 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from translume.errors import SettingsError
 from translume.inspection.passes import Pass, Sentence, context_of, decode, encode, front, positions_in, separators_in
 from translume.inspection.values import Attribution, Contributions, Matrix, Method
+from translume.model.classifier import Classifier
 from translume.model.embedding import SegmentEmbedding
 from translume.model.layout import Layout
 from translume.model.transformer import Encoder, Transformer
 
-MAX_TOKENS = 8192
-"""Maximum number of tokens in one forward pass."""
-MAX_STATES = 65_536
-"""Maximum number of encoder states that one forward pass of the decoder reads."""
+MAX_NUMBERS = 2**25
+"""Maximum number of intermediate results of one pass, roughly, unless one row has more; 128 MB in fp32."""
 DECIMALS = 6
 """Decimals of attributions, attention weights and a head's own terms."""
 STEPS = 32
 """Points on the path of integrated gradients (Gauss-Legendre quadrature)."""
-ROWS = 256
-"""Sources in one forward pass of integrated gradients."""
 
 Scores = Callable[[Tensor, Tensor], Tensor]
 """Returns log p [R] for embedded sources [R, S, D] and the numbers [R] of outputs."""
@@ -33,6 +30,25 @@ UNKNOWN = "the unknown token in the token's place"
 NO_VECTOR = "no token vector, its position alone"
 
 
+def rows_per_pass(model: Transformer | Classifier, source: int, target: int = 0, *, gradients: bool = False) -> int:
+    """Return how many rows of `source` and `target` tokens one pass may have, at least 1.
+
+    gradients: whether all layers' results are kept, not only those of one.
+    """
+    layers: list[tuple[nn.Module, int, int]] = [(each, source, source * source) for each in model.encoder.stack]
+    scores = 0
+    if isinstance(model, Transformer):
+        layers += [(each, target, target * (target + source)) for each in model.decoder.stack]
+        scores = target * model.decoder.embedding.table.weight.size(0)
+    kept = []
+    for layer, length, pairs in layers:
+        weights = [each for each in layer.parameters() if each.ndim == 2]
+        results = sum(each.numel() // min(each.shape) for each in weights)  # of linear maps, per token
+        kept.append(length * results + getattr(layer.self_attention, "heads", 0) * pairs)
+    numbers = scores + (3 * sum(kept) if gradients else max(kept, default=0))
+    return max(1, MAX_NUMBERS // max(1, numbers))
+
+
 def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return log-probabilities [B, t], fp32, of the labels given each of the sources, ids [B, S'] or frames [B, L, F].
 
@@ -40,7 +56,8 @@ def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor, mas
     """
     if mask is None:
         mask = torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device)
-    rows, tags = max(1, MAX_TOKENS // len(sentence.labels)), len(sentence.tags.target)
+    tags = len(sentence.tags.target)
+    rows = rows_per_pass(model, sources.size(1), tags + len(sentence.labels))
     padded = functional.pad(sentence.labels, (tags, 0))  # labels of tags are not predicted
     found = []
     for start in range(0, len(sources), rows):
@@ -97,8 +114,7 @@ def differences(whole: Tensor, without: Tensor) -> Contributions:
 def _masked(model: Transformer, sentence: Sentence, found: Pass) -> Tensor:
     """Return log-probabilities [S, t] of the labels, in each row with one memory position masked."""
     size, length = found.memory.size(1), len(sentence.labels)
-    rows = max(1, min(MAX_TOKENS // length, MAX_STATES // size))
-    scores = []
+    rows, scores = rows_per_pass(model, size, length), []
     for start in range(0, size, rows):
         mask = ~torch.eye(size, dtype=torch.bool, device=sentence.source.device)[start : start + rows]
         memory_layout, given = Layout.of(mask), sentence.given.expand(len(mask), -1)
@@ -163,19 +179,22 @@ def gradients(model: Transformer, sentence: Sentence, method: Method) -> Attribu
     source, baseline = embedded(model.encoder, sentence.source)
     places = torch.arange(len(sentence.labels), device=source.device)
     attribute = input_times_gradient if method == "input-gradient" else integrate
-    return attribute(scores_of(model, sentence), source, baseline, places)
+    rows = rows_per_pass(model, len(source), len(sentence.given), gradients=True)
+    return attribute(scores_of(model, sentence), source, baseline, places, rows)
 
 
-def input_times_gradient(scores: Scores, source: Tensor, baseline: Tensor, outputs: Tensor) -> Attribution:
+def input_times_gradient(scores: Scores, source: Tensor, baseline: Tensor, outputs: Tensor, rows: int) -> Attribution:
     """Return input times gradient (Simonyan et al. 2014; Shrikumar et al. 2016) of R outputs over S tokens.
 
     See `integrate`.
     """
-    with torch.enable_grad():
-        rows = source.detach().expand(len(outputs), -1, -1).clone().requires_grad_()
-        (slopes,) = torch.autograd.grad(scores(rows, outputs).sum(), rows)
-    values = rounded((slopes * (source - baseline)).sum(-1))
-    return Attribution(method="input-gradient", values=values, baseline=NO_VECTOR, error=None)
+    values = []
+    for part in torch.split(outputs, rows):
+        with torch.enable_grad():
+            sources = source.detach().expand(len(part), -1, -1).clone().requires_grad_()
+            (slopes,) = torch.autograd.grad(scores(sources, part).sum(), sources)
+        values.append((slopes * (source - baseline)).sum(-1))
+    return Attribution(method="input-gradient", values=rounded(torch.cat(values)), baseline=NO_VECTOR, error=None)
 
 
 def rounded(values: Tensor) -> Contributions:
@@ -188,10 +207,11 @@ def matrix(values: Tensor) -> Matrix:
     return tuple(map(tuple, values.double().round(decimals=DECIMALS).tolist()))
 
 
-def integrate(scores: Scores, source: Tensor, baseline: Tensor, outputs: Tensor) -> Attribution:
+def integrate(scores: Scores, source: Tensor, baseline: Tensor, outputs: Tensor, rows: int) -> Attribution:
     """Return integrated gradients (Sundararajan et al. 2017) of R outputs over S tokens.
 
     scores: [R] of embedded sources [R, S, D] and output numbers [R].  source, baseline: [S, D].
+    rows: maximum number of sources in one pass.
     Raises SettingsError if captum is not installed.
     """
     try:
@@ -200,17 +220,20 @@ def integrate(scores: Scores, source: Tensor, baseline: Tensor, outputs: Tensor)
         raise SettingsError(
             f"show: 'integrated-gradients': {error.name} is not installed; pip install 'translume[inspect]'"
         ) from None
-    size = len(outputs)
-    with torch.enable_grad():
-        values, errors = IntegratedGradients(scores, multiply_by_inputs=True).attribute(
-            source.detach().expand(size, -1, -1).clone(),
-            baselines=baseline.detach().expand(size, -1, -1).clone(),
-            additional_forward_args=(outputs,),
-            n_steps=STEPS,
-            internal_batch_size=max(size, ROWS),
-            return_convergence_delta=True,
-        )
-    largest_error = float(errors.abs().max())
+    values, errors = [], []
+    for part in torch.split(outputs, max(1, rows // STEPS)):  # captum makes the sources of all steps at once
+        with torch.enable_grad():
+            value, delta = IntegratedGradients(scores, multiply_by_inputs=True).attribute(
+                source.detach().expand(len(part), -1, -1).clone(),
+                baselines=baseline.detach().expand(len(part), -1, -1).clone(),
+                additional_forward_args=(part,),
+                n_steps=STEPS,
+                internal_batch_size=max(rows, len(part)),
+                return_convergence_delta=True,
+            )
+        values.append(value.sum(-1))
+        errors.append(delta)
+    largest_error = float(torch.cat(errors).abs().max())
     return Attribution(
-        method="integrated-gradients", values=rounded(values.sum(-1)), baseline=NO_VECTOR, error=largest_error
+        method="integrated-gradients", values=rounded(torch.cat(values)), baseline=NO_VECTOR, error=largest_error
     )

@@ -12,13 +12,13 @@ from translume.errors import TranslationError, suggest_keywords
 from translume.inspection.attribution import (
     DECIMALS,
     MASKED,
-    MAX_TOKENS,
     differences,
     embedded,
     encode_embedded,
     input_times_gradient,
     integrate,
     occluded_sources,
+    rows_per_pass,
 )
 from translume.inspection.inputs import check_parts, special_tokens, tokens_of, words_of
 from translume.inspection.values import Attribution, ClassFacts, ClassProbability, ClassTrace, Method
@@ -144,7 +144,9 @@ class _ClassifiedText:
         """Return the evidence for the first classes by one method."""
         if method in ("input-gradient", "integrated-gradients"):
             attribute = input_times_gradient if method == "input-gradient" else integrate
-            return attribute(self._scores(), *embedded(self.model.encoder, self.source), self.first)
+            source, absent = embedded(self.model.encoder, self.source)
+            rows = rows_per_pass(self.model, len(source), gradients=True)
+            return attribute(self._scores(), source, absent, self.first, rows)
         if method == "occlusion-mask":
             without, baseline = self._masked(), MASKED
         else:
@@ -157,7 +159,7 @@ class _ClassifiedText:
         """Return log p [S, C] without the state of each token in turn."""
         size = len(self.source)
         memory = self.model.encoder(self.source[None], torch.ones_like(self.source[None], dtype=torch.bool))
-        others, rows = ~torch.eye(size, dtype=torch.bool, device=self.source.device), max(1, MAX_TOKENS // size)
+        others, rows = ~torch.eye(size, dtype=torch.bool, device=self.source.device), rows_per_pass(self.model, size)
         pooled = torch.cat(
             [self.model.pooling(memory.expand(len(part), -1, -1), part) for part in torch.split(others, rows)]
         )
@@ -177,6 +179,6 @@ class _ClassifiedText:
 
 def _log_probs(model: Network, sources: Tensor) -> Tensor:
     """Return log-probabilities [R, C], fp64, of all classes for texts [R, S'] without padding."""
-    parts = torch.split(sources, max(1, MAX_TOKENS // max(1, sources.size(1))))
+    parts = torch.split(sources, rows_per_pass(model, sources.size(1)))
     beliefs = [model.belief(part, torch.ones_like(part, dtype=torch.bool)) for part in parts]
     return torch.cat([belief.log_probs().double() for belief in beliefs])
