@@ -52,7 +52,7 @@ class HubServer:
 
     repositories: by "owner/name".  requests: "METHOD path [Range]" of each request so far.  uploaded: large files by
     digest.  writers: the tokens that may write, with the only owner for whom they may.  broken: the number of coming
-    uploads of large files that fail.
+    uploads of large files that fail.  always: the status and the body of each answer instead of the usual ones.
     """
 
     def __init__(self) -> None:
@@ -61,6 +61,7 @@ class HubServer:
         self.uploaded: dict[str, bytes] = {}
         self.writers: dict[str, str] = {}
         self.broken = 0
+        self.always: tuple[int, bytes] | None = None
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -93,6 +94,8 @@ class HubServer:
         path = unquote(urlsplit(handler.path).path)
         ranged = handler.headers.get("Range")
         self.requests.append(" ".join(filter(None, (handler.command, path, ranged))))
+        if self.always is not None:
+            return self.send(handler, *self.always, {"Content-Type": "text/html"})
         if handler.command in ("POST", "PUT"):
             return self.receive(handler, path, handler.rfile.read(int(handler.headers["Content-Length"])))
         api = re.fullmatch(r"/api/models/([^/]+/[^/]+?)(?:/(revision|tree)/([^/]+))?", path)

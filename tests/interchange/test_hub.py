@@ -53,7 +53,7 @@ def test_a_repository_is_imported_once_and_then_used_without_a_connection(hub, t
     repository = hub.repositories[NAME]
     repository.files |= {"modeling.py": b"raise SystemExit", "pytorch_model.bin": b"pickle", "onnx/model.onnx": b"onnx"}
     model = translume.load(f"hf://{NAME}", device="cpu", engine="plain")
-    assert model.folder == tmp_path / f"cache/hub/someone--opus-en-de/{repository.commit}-1/opus-en-de"
+    assert model.folder == tmp_path / f"cache/hub/someone--opus-en-de/{repository.commit}-2/opus-en-de"
     assert model.translate("A man reads.").text
     assert json.loads(next(model.folder.glob("import-*.json")).read_text())["difference"] < 1e-4
     transferred = hub.transferred()
@@ -124,6 +124,24 @@ def test_an_unknown_repository_or_revision_is_named_and_a_missing_file(hub):
         assert refused(source) == f"{source}: {message}"
     hub.repositories[NAME].unlisted = {"source.spm"}
     assert refused().startswith(f"hf://{NAME}: a file of the repository is missing: ")
+
+
+PORTAL = b"<html><body>Please log in to the network</body></html>"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(429, "answers 429"), (500, "answers 500"), (503, "answers 503"), (200, "does not answer as a Hub does")],
+)
+def test_a_hub_that_does_not_serve_is_named_and_what_is_in_the_cache_is_used(hub, status, reason, caplog):
+    hub.always = (status, PORTAL)
+    assert refused() == f"hf://{NAME}: not in the cache, and {hub.address} {reason}"
+    hub.always = None
+    folder = model_folder(f"hf://{NAME}")
+    assert not caplog.messages
+    hub.always = (status, PORTAL)
+    assert model_folder(f"hf://{NAME}") == folder
+    assert caplog.messages == [f"hf://{NAME}: {hub.address} {reason}: using the copy in the cache"]
 
 
 def test_a_missing_connection_is_named(hub):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import escape
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Self, cast
 
@@ -33,7 +34,7 @@ from translume.interchange.huggingface.reader import PICKLED, SAFETENSORS, read_
 from translume.interchange.importing import Imported, Sinusoids, import_folder, new_folder
 from translume.kernels.cpu import cache_folder
 
-IMPORT_VERSION = 1
+IMPORT_VERSION = 2
 """Part of the name of an import in the cache. Increases when importing the same files gives another model folder."""
 
 _NAME = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>.+))?")
@@ -42,6 +43,8 @@ _SMALL = ("*.json", "*.spm", "*.model", "*.txt")
 """The files that are downloaded before the weights: settings and tokenizers."""
 TRANSPORT = cast("tuple[type[Exception], ...]", HfHubHTTPError.__bases__)
 """The base class of errors of the HTTP library, which differs between releases, and OSError."""
+_NOT_OF_A_HUB: tuple[type[Exception], ...] = (JSONDecodeError, KeyError)
+"""The errors about an answer of another server, such as the page on which a network asks for a password."""
 LOGIN = "set HF_TOKEN or run `hf auth login`"
 
 
@@ -69,11 +72,24 @@ class Repository:
         owner, _, name = self.name.partition("/")
         return cache_folder() / "hub" / f"{owner}--{name}" / f"{commit}-{IMPORT_VERSION}" / name
 
-    def download(self, patterns: Iterable[str], revision: str = "", folder: Path | None = None) -> Path:
+    def latest(self) -> tuple[str, str]:
+        """Return the commit that the Hub has for the revision, and an empty text.
+
+        Without an answer, return an empty commit and what the Hub does instead, empty if it cannot be reached.
+        """
+        try:
+            with _quiet():
+                return HfApi(library_name="translume").model_info(self.name, revision=self.revision).sha or "", ""
+        except TRANSPORT + _NOT_OF_A_HUB as error:
+            return "", _refusal(error)
+
+    def download(
+        self, patterns: Iterable[str], revision: str = "", folder: Path | None = None, *, local: bool = False
+    ) -> Path:
         """Download the files that match, unless they are in the Hub's cache, and return their folder.
 
         revision: instead of that of the repository.  folder: where to put them instead of the cache. Without a
-        connection, the folder is that of an earlier download. Raises ModelFolderError.
+        connection, or with `local`, the folder is that of an earlier download. Raises ModelFolderError.
         """
         with hub_errors(self):
             return Path(
@@ -84,6 +100,7 @@ class Repository:
                     ignore_patterns=None if folder else ["*/*"],
                     local_dir=folder,
                     library_name="translume",
+                    local_files_only=local,
                 )
             )
 
@@ -91,15 +108,26 @@ class Repository:
 def cached_model(source: str, *, progress: bool = True) -> Path:
     """Return the import of hf://owner/name[@revision] in the user's cache, after importing it if it is not there.
 
-    Its commit is the one that the Hub has for the revision; without a connection, the last one that was downloaded.
+    Its commit is the one that the Hub has for the revision; without an answer of the Hub, the last one that was
+    downloaded. If the Hub answers with an error, the log says so.
     progress: whether downloads show bars on a terminal.
     """
     repository = Repository.from_address(source)
     if _COMMIT.fullmatch(repository.revision) and (folder := repository.cached(repository.revision)).exists():
         return folder
+    commit, refusal = repository.latest()
+    if commit and (folder := repository.cached(commit)).exists():
+        return folder
     with progress_bars(progress):
-        downloaded = repository.download(_SMALL)
+        try:
+            downloaded = repository.download(_SMALL, local=bool(refusal))
+        except ModelFolderError:
+            if refusal:
+                raise ModelFolderError(f"{repository}: not in the cache, and {refusal}") from None
+            raise
         folder = repository.cached(downloaded.name)
+        if refusal and folder.exists():
+            logging.getLogger(__name__).warning("%s: %s: using the copy in the cache", repository, refusal)
         try:
             make_folder(folder.parent)
             with FileLock(folder.parent.parent / ".lock"):
@@ -188,15 +216,33 @@ def progress_bars(shown: bool) -> Iterator[None]:
 @contextmanager
 def hub_errors(repository: Repository) -> Iterator[None]:
     """Replace the errors of huggingface_hub by a ModelFolderError of one line, without its warnings in the log."""
+    try:
+        with _quiet():
+            yield
+    except TRANSPORT as error:
+        raise ModelFolderError(f"{repository}: {_reason(repository, error)}") from None
+    except _NOT_OF_A_HUB as error:
+        raise ModelFolderError(f"{repository}: {_refusal(error)}") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep warnings of huggingface_hub out of the log."""
     log = logging.getLogger("huggingface_hub")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
         yield
-    except TRANSPORT as error:
-        raise ModelFolderError(f"{repository}: {_reason(repository, error)}") from None
     finally:
         log.setLevel(level)
+
+
+def _refusal(error: Exception) -> str:
+    """Return what the Hub does instead of its usual answers; empty for an error that says something about a model."""
+    if isinstance(error, HfHubHTTPError):
+        status = error.response.status_code
+        return f"{constants.ENDPOINT} answers {status}" if status == 429 or status >= 500 else ""
+    return f"{constants.ENDPOINT} does not answer as a Hub does" if isinstance(error, _NOT_OF_A_HUB) else ""
 
 
 def _reason(repository: Repository, error: Exception) -> str:
