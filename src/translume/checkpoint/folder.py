@@ -344,6 +344,8 @@ def model_folder(source: Path | str, *, progress: bool = True) -> Path:
     progress: whether a terminal shows how far a download is. Raises SettingsError if the libraries
     for it are not installed, and the errors of `import_model`.
     """
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(f"folder: found {type(source).__name__}, expected a path or hf://owner/name")
     if not is_hub(source):
         return Path(source)
     folder: Path = hub_function("cached_model")(repository_name(source), progress=progress)

@@ -3,10 +3,12 @@
 import json
 import re
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
 
+import numpy as np
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -112,6 +114,19 @@ LARGEST = 2**53
 """Exclusive limit of integers other than seeds. All TOML and JSON parsers represent smaller ones exactly."""
 
 
+def _with_plain_numbers(value: Any) -> Any:
+    """Return the value with Python's own numbers in place of others that count as such, as NumPy's."""
+    if isinstance(value, dict):
+        return {name: _with_plain_numbers(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_with_plain_numbers, value))
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, int | float) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
 RAISE_RAW: Final = "raise_raw"
 """Validation context in which pydantic's ValidationError is raised unchanged, instead of a SettingsError."""
 
@@ -135,7 +150,7 @@ class Settings(BaseModel):
 
         def validate_in_one_line(value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
             try:
-                return validate(value)
+                return validate(_with_plain_numbers(value))
             except ValidationError as error:
                 if info.context == RAISE_RAW:
                     raise

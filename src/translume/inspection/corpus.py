@@ -231,7 +231,10 @@ def judge_lines(translator: Translator, lines: Sequence[Line], settings: Decodin
 
 def numbered(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[int, ScoredPair]]:
     """Yield pairs with their line numbers, from 1."""
-    for line, (source, target) in enumerate(pairs, start=1):
+    for line, pair in enumerate(pairs, start=1):
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(side, str) for side in pair):
+            raise TypeError(f"pairs: line {line}: found {pair!r:.60}, expected two strings, a source and its target")
+        source, target = pair
         yield line, ScoredPair(place=f"line {line}", source=source, target=target)
 
 

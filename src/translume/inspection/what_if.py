@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from numbers import Integral
 
 import torch
 
@@ -149,6 +150,10 @@ def _before(
 
 def _wanted(tokenizer: Tokenizer, before: Outcome, step: int, token: str | int) -> tuple[int, ...]:
     """Return the ids to be forced at a step. Raises TranslationError for an unknown step or token."""
+    if not isinstance(step, Integral) or isinstance(step, bool):
+        raise TypeError(f"step: found {type(step).__name__}, expected an integer")
+    if not isinstance(token, str | Integral) or isinstance(token, bool):
+        raise TypeError(f"token: found {type(token).__name__}, expected an id or a text")
     if not 0 <= step < len(before.ids):
         raise TranslationError(f"step: found {step}, expected 0 to {len(before.ids) - 1}, a token of the target")
     return _ids(tokenizer, token, before.ids[step])

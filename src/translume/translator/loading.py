@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, get_args
 
 import torch
 
@@ -14,7 +14,7 @@ from translume.config import Config, DecodingOptions, DecodingSettings
 from translume.decoding import Stepper, resolve_strategy
 from translume.engine import Engine, EngineError, build_engine, self_test
 from translume.engine.selftest import TOLERANCES
-from translume.errors import SettingsError, refuse_unknown_keywords
+from translume.errors import SettingsError, nearest, refuse_unknown_keywords
 from translume.model import Transformer
 from translume.model.device import is_cpu
 from translume.translator.device_searcher import DeviceSearcher
@@ -39,6 +39,11 @@ class ComputeOptions:
     device: str = "auto"
     dtype: Dtype = "auto"
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (("engine", get_args(EngineName)), ("dtype", get_args(Dtype))):
+            if (found := getattr(self, name)) not in known:
+                raise SettingsError(f"{name}: found {found!r}{nearest(str(found), known)}")
 
     @property
     def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:

@@ -388,6 +388,7 @@ def load(
     Raises ModelFolderError if the folder is not a model folder, is damaged or was written by a newer Translume.
     """
     refuse_threads(threads)
+    options = ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads)
     folder = model_folder(folder)
     user_class: type[Translator | Classifier | Generator] = task_of(read_config(folder)).user_class()
-    return user_class.load(folder, ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads))
+    return user_class.load(folder, options)
