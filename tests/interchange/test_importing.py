@@ -182,7 +182,8 @@ def folder(original, tmp_path):
         ({"architectures": ["BertForMaskedLM"]},
          "architectures: found 'BertForMaskedLM', an encoder without a decoder, expected one with an encoder and "
          f"a decoder: {', '.join(FAMILIES)}"),
-        ({"architectures": "absent"}, f"architectures: found None; known: {', '.join(FAMILIES)}"),
+        ({"architectures": "absent", "model_type": "absent"},
+         f"architectures: found None; known: {', '.join(FAMILIES)}"),
         ({"static_position_embeddings": False},
          "static_position_embeddings: found false, expected true for MarianMTModel"),
         ({"do_blenderbot_90_layernorm": True},
@@ -201,7 +202,7 @@ def folder(original, tmp_path):
          "expected true, or both false"),
         ({"d_model": "absent"}, "d_model: found nothing, expected an integer"),
         ({"d_model": 34.5}, "d_model: found 34.5, expected an integer"),
-        ({"eos_token_id": [0, 1]}, "eos_token_id: found [0, 1], expected an integer"),
+        ({"eos_token_id": ["a"]}, 'eos_token_id: found ["a"], expected an integer or a list of them'),
         ({"scale_embedding": "yes"}, 'scale_embedding: found "yes", expected true or false'),
         ({"encoder_attention_heads": 5, "decoder_attention_heads": 5},
          "model: width 34 is not divisible by attention_heads 5"),
@@ -372,6 +373,7 @@ def test_search_settings_that_are_left_out_are_noted(folder, tmp_path):
     found = translume.import_model(folder, tmp_path / "out")
     assert found.notes == (
         f"{path}: repetition_penalty: 1.3 has no setting here that divides logits and is left out",
+        f"{path}: forced_eos_token_id: 0 has no setting here and is left out",
         f"{path}: bad_words_ids: [[5, 7]] have no setting here and are left out",
     )
     decoding = load_checkpoint(tmp_path / "out").config.decoding
@@ -425,7 +427,7 @@ def test_the_command_line_prints_the_certificate(folder, tmp_path):
     assert done.exit_code == 0, done.output
     values = json.loads(done.stdout)
     assert values["certificate"]["sentences"] == 50
-    assert values["notes"] == []
+    assert [note.split(": ")[1] for note in values["notes"]] == ["forced_eos_token_id"]
     done = CliRunner().invoke(main, ["import", str(folder), str(tmp_path / "other"), "--positions", "marian"])
     assert done.stdout.startswith(f"{tmp_path / 'other'}: ")
     assert "random sentences differ by at most" in done.stdout

@@ -279,7 +279,7 @@ def _refuse_width(place: str, found: int, wanted: int) -> None:
 def _fill(path: Path, embedding: Embedding, tokenizer: Tokenizer) -> str:
     table = embedding.table.weight
     specials = tokenizer.specials
-    special = {specials.pad, specials.bos, specials.eos, specials.unk}
+    special = {specials.unk} | specials.marks
     pieces = {i: piece.removeprefix(_WORD_START) for i, piece in enumerate(tokenizer.pieces()) if i not in special}
     exact: dict[str, list[int]] = {}
     lowered: dict[str, list[int]] = {}

@@ -91,6 +91,8 @@ class DecodingSettings(Settings):
     """Ids of tokens that are never generated, as in imported models."""
     suppress_first: Ids = ()
     """Ids of tokens that do not begin a target."""
+    ends: Ids = ()
+    """Ids of tokens that end a target, for imported models that have several; empty: EOS only."""
     timestamps: bool = False
     """Write when each segment of a recording begins and ends; always done for one that is longer than a window."""
     latest_start: float = Field(default=0.0, ge=0.0)
@@ -200,6 +202,7 @@ class DecodingOptions(TypedDict, total=False):
     ban: str | tuple[str, ...] | list[str]
     suppress: tuple[int, ...] | list[int]
     suppress_first: tuple[int, ...] | list[int]
+    ends: tuple[int, ...] | list[int]
     timestamps: bool
     latest_start: float
     no_repeat_ngram: int

@@ -17,6 +17,7 @@ from translume.decoding.loop import (
 )
 from translume.decoding.rules import (
     AfterTokens,
+    EndTokens,
     ForbidFirst,
     ForbidTokens,
     ForcedPrefix,
@@ -65,6 +66,7 @@ __all__ = [
     "Coverage",
     "CtcPrefix",
     "DiverseBeam",
+    "EndTokens",
     "Ending",
     "Ensemble",
     "ForbidFirst",

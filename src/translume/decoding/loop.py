@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from translume.belief import BeliefError, Bias, NextToken
 from translume.decoding.beam import Beam, BeamStatus, Candidates, Ending, Hypothesis, ScoreTerms, SearchError
-from translume.decoding.rules import BeliefRule, Rule, RuleContext, total_lift
+from translume.decoding.rules import BeliefRule, Rule, RuleContext, end_tokens, total_lift
 from translume.decoding.step import AttentionState, S, SearchState, Step, Stepper
 from translume.decoding.strategy import Strategy
 
@@ -61,6 +61,7 @@ class Search(Generic[S]):
         self.belief_rules = [rule for rule in rules if isinstance(rule, BeliefRule)]
         zeros = torch.zeros(size, 1, device=limits.device)
         self.strategy, self.eos = strategy, eos
+        self.ending = torch.tensor(end_tokens(rules, eos), device=limits.device)
         self.length = 0  # t
         self.limits = limits  # [B]
         self.ends = set(limits.tolist())
@@ -221,7 +222,7 @@ class Search(Generic[S]):
 
         With groups, within each group.
         """
-        ends = candidates.token == self.eos
+        ends = torch.isin(candidates.token, self.ending)
         some = bool(ends.any())
         if not some and self.groups == 1:
             foremost = candidates.foremost(self.each)

@@ -116,6 +116,23 @@ class MinimumLength:
         return Bias.forbid(rows, torch.full_like(rows, context.eos))
 
 
+@dataclass(frozen=True, slots=True)
+class EndTokens:
+    """Makes the tokens `ids`, instead of eos, end a hypothesis; forbids them until it has `minimum` tokens."""
+
+    ids: tuple[int, ...]
+    minimum: int = 0
+
+    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
+        return _forbidden_everywhere(self.ids, prefix.size(0), prefix.device) if context.step < self.minimum else None
+
+
+def end_tokens(rules: Iterable[Rule], eos: int) -> tuple[int, ...]:
+    """Return the tokens that end a hypothesis: those of a rule `EndTokens`, or eos."""
+    plain = (rule.rule if isinstance(rule, AfterTokens) else rule for rule in rules)
+    return next((rule.ids for rule in plain if isinstance(rule, EndTokens)), (eos,))
+
+
 class ForcedPrefix:
     """Forces each sentence's target to begin with given tokens.
 

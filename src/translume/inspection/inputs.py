@@ -40,7 +40,7 @@ def check_parts(k: int, show: Collection[str], known: Sequence[str]) -> None:
 def special_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the ids of the special tokens without text."""
     specials = tokenizer.specials
-    return specials.pad, specials.bos, specials.eos, *tokenizer.languages.values()
+    return *sorted(specials.marks), *tokenizer.languages.values()
 
 
 def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[Token, ...]:

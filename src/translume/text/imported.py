@@ -129,7 +129,7 @@ class LibraryIds:
         for id_, token in self._library.get_added_tokens_decoder().items():
             result[id_] = b"" if token.special else token.content.encode()
         result += [b""] * (len(self.pieces) - len(result))
-        for id_ in (specials.pad, specials.bos, specials.eos):
+        for id_ in specials.marks:
             result[id_] = b""
         if specials.unk is not None and specials.unk != specials.eos:  # Whisper's EOS, which stands for no text
             result[specials.unk] = unknown
@@ -436,7 +436,7 @@ class SentenceIds:
     ) -> None:
         """silent: ids that no text is encoded to.  Raises as `SentencePieces.segmenter`."""
         assert specials.unk is not None  # checked where the vocabulary is read
-        special = {specials.pad, specials.bos, specials.eos, specials.unk, *silent}
+        special = {specials.unk} | specials.marks | silent
         self._unknown = specials.unk
         self._ids = {piece.replace(" ", SPACE): id_ for id_, piece in enumerate(pieces) if id_ not in special}
         self._codes = {piece: id_ for piece, id_ in self._ids.items() if CODE.fullmatch(piece)}

@@ -19,17 +19,29 @@ class SpecialIds:
     """Ids of special tokens. No text is encoded to them. Code must not assume their values, nor that they differ.
 
     `unk` is None if characters outside the vocabulary are encoded as bytes.
+    `start_is_text`: BOS is an ordinary piece, which stands for text everywhere but at the start of a target.
     """
 
     pad: int
     bos: int
     eos: int
     unk: int | None
+    start_is_text: bool = False
+
+    @property
+    def outside_text(self) -> frozenset[int]:
+        """PAD and BOS, as far as they stand for no text."""
+        return frozenset({self.pad} if self.start_is_text else {self.pad, self.bos})
+
+    @property
+    def marks(self) -> frozenset[int]:
+        """The ids that no text is encoded to and that add nothing to a text: PAD, BOS and EOS."""
+        return self.outside_text | {self.eos}
 
     @property
     def outside_targets(self) -> frozenset[int]:
         """The ids that no target holds. In BART, BOS is EOS, which every target holds."""
-        return frozenset(each for each in (self.pad, self.bos, self.unk) if each is not None) - {self.eos}
+        return self.outside_text.union(() if self.unk is None else (self.unk,)) - {self.eos}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,7 @@ def standard_json(tokenizer: Tokenizer) -> str:
     library.post_processor = processors.TemplateProcessing(
         single=single, pair=[*single, "$B", end], special_tokens=list({*begin, (end, ids.eos)})
     )
-    silent = {ids.pad, ids.bos, ids.eos, *tokenizer.vocabulary.dropped} - {ids.unk}
+    silent = (ids.marks | tokenizer.vocabulary.dropped) - {ids.unk}
     steps = [_spelt([pieces[id_] for id_ in sorted(silent)], "")]
     if ids.unk is not None:
         steps.append(_spelt([pieces[ids.unk]], tokenizer.spellings[ids.unk].decode()))
@@ -195,7 +195,7 @@ def _sentence_document(vocabulary: Vocabulary) -> tuple[dict[str, Any], list[str
         )
     codes = {id_ for id_, name in enumerate(names) if sentences.codes and CODE.fullmatch(name)}
     assert ids.unk is not None  # checked where the vocabulary is read
-    special = {ids.pad, ids.bos, ids.eos, ids.unk, *vocabulary.dropped}
+    special = {ids.unk} | ids.marks | vocabulary.dropped
     if sentences.fallback:
         special |= {names.index(byte) for byte in BYTES}
     names = [name if name in known or id_ in special | codes else FOREIGN + name for id_, name in enumerate(names)]

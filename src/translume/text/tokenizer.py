@@ -288,7 +288,7 @@ def _spellings(vocabulary: Vocabulary) -> list[bytes]:
         return vocabulary.library.spellings(specials, UNKNOWN.encode())
     unknown = (" " if vocabulary.settings.kind == "word" else "") + UNKNOWN
     result = [piece.encode() for piece in vocabulary.pieces]
-    for id_ in (specials.pad, specials.bos, specials.eos, *vocabulary.dropped):
+    for id_ in specials.marks | vocabulary.dropped:
         result[id_] = b""
     if specials.unk is not None:
         result[specials.unk] = unknown.encode()

@@ -125,7 +125,7 @@ class Vocabulary:
         begin = pieces.index(BYTES[0]) if BYTES[0] in pieces else 0
         if pieces[begin : begin + len(BYTES)] != BYTES:
             raise ValueError("the bytes are not in order")
-        for id_ in (specials.pad, specials.bos, specials.eos):
+        for id_ in specials.marks:
             if pieces[id_] in BYTES:
                 raise ValueError(f"the special id {id_} is that of a byte")
         return cls(
@@ -164,6 +164,8 @@ class Vocabulary:
             "settings": {name: getattr(self.settings, name) for name in _ID_SETTINGS},
             "specials": {"pad": ids.pad, "bos": ids.bos, "eos": ids.eos, "unk": ids.unk},
         }
+        if ids.start_is_text:
+            document["specials"]["start_is_text"] = True
         if self.languages:
             document["languages"] = dict(self.languages)
         if self.silent:
@@ -275,7 +277,8 @@ def _checked_ids(document: dict[str, Any], size: int) -> tuple[SpecialIds, dict[
             raise ValueError(f"the special id {id_!r} is not one of the {size} of the vocabulary")
     if specials["unk"] is None and document["settings"]["kind"] in ("sentencepiece", "library"):
         raise ValueError("the special id None is not one of the vocabulary")
-    return SpecialIds(**specials), languages, silent
+    text = document["specials"].get("start_is_text") is True
+    return SpecialIds(**specials, start_is_text=text), languages, silent
 
 
 _ID_SETTINGS = ("kind", "size", "normalization", "lowercase", "whitespace", "unknown")

@@ -577,9 +577,7 @@ def token_head_data(source: Tokenizer, target: Tokenizer, corpus: TokenizedCorpu
         source_pieces=source.pieces(),
         target_pieces=target.pieces(),
         end=specials.eos,
-        specials=frozenset(
-            each for each in (specials.pad, specials.bos, specials.eos, specials.unk) if each is not None
-        ),
+        specials=specials.marks.union(() if specials.unk is None else (specials.unk,)),
     )
 
 

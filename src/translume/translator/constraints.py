@@ -21,6 +21,7 @@ from translume.decoding import (
     Boundaries,
     ConstrainedBeam,
     Constraints,
+    EndTokens,
     ForbidFirst,
     ForbidTokens,
     Greedy,
@@ -57,12 +58,14 @@ def build_rules(tokenizer: Tokenizer, begins: Sequence[bool], settings: Decoding
     """
     specials = tokenizer.specials
     _refuse_unknown(tokenizer, settings)
-    never = {specials.pad, specials.bos, *settings.suppress} - {specials.eos}
+    never = {*specials.outside_text, *settings.suppress} - {specials.eos, *settings.ends}
     rules: list[Rule] = [ForbidTokens(tuple(sorted(never)))]
     if settings.suppress_first:
         rules.append(ForbidFirst(settings.suppress_first))
     if settings.min_length:
         rules.append(MinimumLength(settings.min_length))
+    if settings.ends and set(settings.ends) != {specials.eos}:
+        rules.append(EndTokens(settings.ends, settings.min_length))
     only = _vocabulary(tokenizer, settings.vocabulary)
     if only is not None:
         rules.append(only)
@@ -94,7 +97,7 @@ def times_rule(tokenizer: Tokenizer, latest: float) -> TimesInPairs:
 
 def _refuse_unknown(tokenizer: Tokenizer, settings: DecodingSettings) -> None:
     """Raise SettingsError for ids that the vocabulary does not have."""
-    for name in ("suppress", "suppress_first"):
+    for name in ("suppress", "suppress_first", "ends"):
         for found in getattr(settings, name):
             if found >= len(tokenizer):
                 raise SettingsError(f"decoding.{name}: found {found:,}, expected an id below {len(tokenizer):,}")
@@ -182,7 +185,7 @@ def _only(tokenizer: Tokenizer, path: str, stamp: Stamp) -> OnlyTokens:
         if not found:
             raise SettingsError(f"{path}:{number}: found {line[:SHOWN]!r}, expected text of the target's tokens")
         ids |= found
-    ids -= {specials.pad, specials.bos, specials.eos, specials.unk}
+    ids -= specials.marks | {specials.unk}
     if not ids:
         raise SettingsError(f"decoding.vocabulary: {path} allows no token, expected a word or a token a line")
     return OnlyTokens(ids)
@@ -272,7 +275,7 @@ def phrases_of(text: str, tokenizer: Tokenizer) -> list[Phrase]:
 def boundaries(tokenizer: Tokenizer) -> Boundaries:
     """The tokens at which words begin and end; a byte of a longer character may be part of a word."""
     spellings, specials = tokenizer.spellings, tokenizer.specials
-    silent = {specials.pad, specials.bos, specials.eos} | {id_ for id_, each in enumerate(spellings) if not each}
+    silent = specials.marks | {id_ for id_, each in enumerate(spellings) if not each}
     begins = [id_ in silent or _parts(each, 0) for id_, each in enumerate(spellings)]
     ends = [id_ in silent or _parts(each, -1) for id_, each in enumerate(spellings)]
     space = None

@@ -92,7 +92,13 @@ def read_family(folder: Path) -> tuple[Family, dict[str, Any]]:
 def family_named(place: Path, values: Mapping[str, Any]) -> Family:
     """Return the family that the config.json at `place` names. Raises SettingsError for one that we do not have."""
     named = values.get("architectures")
-    architecture = named[0] if isinstance(named, list) and len(named) == 1 else named
+    architecture = named[0] if isinstance(named, list) and len(named) == 1 else named or None
+    if architecture is None:  # transformers goes by `model_type` in any case
+        kind = values.get("model_type")
+        architecture = next((family.architecture for family in FAMILIES.values() if family.model_type == kind), None)
+        if architecture is None and kind is not None:
+            kinds = [family.model_type for family in FAMILIES.values()]
+            raise SettingsError(f"{place}: model_type: found {kind!r}{nearest(str(kind), kinds)}")
     if values.get("auto_map"):
         raise SettingsError(
             f"{place}: auto_map: the model needs Python code of its repository, which Translume never executes"

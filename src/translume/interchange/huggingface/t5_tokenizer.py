@@ -9,7 +9,12 @@ from typing import Any
 from translume.checkpoint import Checkpoint
 from translume.errors import DataError, ModelFolderError, SettingsError
 from translume.interchange.huggingface.config import ForeignConfig, read_json
-from translume.interchange.huggingface.tokenizer import NAME, read_exported_tokenizer, sentencepiece_tokenizer
+from translume.interchange.huggingface.tokenizer import (
+    NAME,
+    ambiguous_eos,
+    read_exported_tokenizer,
+    sentencepiece_tokenizer,
+)
 from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
 from translume.text.imported import SPACE, build_proto, scores_of
@@ -63,18 +68,21 @@ def read_t5_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
 def _sentence_tokenizer(
     place: Path, sentences: SentencePieces, pieces: Sequence[str], config: ForeignConfig
 ) -> Tokenizer:
-    if config.eos in (config.pad, config.bos):
-        raise SettingsError(f"{config.place}: eos_token_id: found {config.eos}, which means something else too")
+    if config.eos == config.pad:
+        raise ambiguous_eos(config)
     tags = ((LANGUAGE.fullmatch(piece), id_) for id_, piece in enumerate(pieces))
     used = {*scores_of(sentences.proto), *(BYTES if sentences.fallback else ())}
-    special = {config.pad, config.bos, config.eos}
     return sentencepiece_tokenizer(
         sentences,
         place,
         pieces,
         config,
         languages={match.group(1): id_ for match, id_ in tags if match},
-        silent=[id_ for id_, piece in enumerate(pieces) if piece not in used and piece != UNK and id_ not in special],
+        silent=[
+            id_
+            for id_, piece in enumerate(pieces)
+            if piece not in used and piece != UNK and id_ not in {config.pad, config.bos, config.eos}
+        ],
     )
 
 
@@ -127,7 +135,8 @@ def _byte_tokenizer(config: ForeignConfig) -> Tokenizer:
             f"{config.place}: vocab_size: found {config.vocabulary}, expected at least {len(names)} for {BYTE_CLASS}"
         )
     pieces = (*names, *(f"<extra_id_{number}>" for number in range(config.vocabulary - len(names))))
-    specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=None)
+    started = pieces[config.bos] in BYTES
+    specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=None, start_is_text=started)
     used = {specials.pad, specials.bos, specials.eos, *range(3, 3 + len(BYTES))}
     return Tokenizer(Vocabulary.from_bytes(pieces, specials, set(range(len(pieces))) - used))
 

@@ -19,7 +19,7 @@ from translume.errors import DataError, ModelFolderError, SettingsError
 from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
 from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
-from translume.text.imported import SPACE, LibraryIds, read_library
+from translume.text.imported import SPACE, LibraryIds, read_library, scores_of
 from translume.text.standard import compare_with_library, standard_json
 from translume.text.vocabulary import BOS, UNK, language_tag
 
@@ -174,7 +174,7 @@ def _marian_tokenizer(path: Path, vocabulary: Path, config: ForeignConfig, size:
     if len(pieces) != size:
         raise DataError(f"{vocabulary}: found {len(pieces):,} tokens, expected {size:,} by config.json")
     if config.eos in (config.pad, config.bos):
-        raise _ambiguous_eos(config)
+        raise ambiguous_eos(config)
     return sentencepiece_tokenizer(read_sentencepiece(path), vocabulary, pieces, config)
 
 
@@ -190,16 +190,18 @@ def sentencepiece_tokenizer(
     """Return the tokenizer of a SentencePiece model with these pieces, in order of ids, which are from `place`."""
     if UNK not in pieces:
         raise DataError(f"{place}: lacks {UNK}, which every vocabulary of transformers has")
-    specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=pieces.index(UNK))
+    silent, ordinary = set(silent), scores_of(sentences.proto)
+    started = config.bos not in silent | {config.pad, config.eos} and pieces[config.bos] in ordinary
+    specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=pieces.index(UNK), start_is_text=started)
     if specials.eos in (specials.pad, specials.unk):
-        raise _ambiguous_eos(config)
+        raise ambiguous_eos(config)
     try:
         return Tokenizer(Vocabulary.from_sentencepiece(sentences, pieces, specials, languages=languages, silent=silent))
     except ValueError as error:
         raise DataError(f"{place}: {error}") from None
 
 
-def _ambiguous_eos(config: ForeignConfig) -> SettingsError:
+def ambiguous_eos(config: ForeignConfig) -> SettingsError:
     return SettingsError(f"{config.place}: eos_token_id: found {config.eos}, which means something else too")
 
 

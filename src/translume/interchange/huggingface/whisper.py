@@ -30,6 +30,11 @@ from translume.text.specials import SECONDS_PER_TIME, SpeechTokens
 
 MULTILINGUAL = 51_865
 """The vocabularies of several languages have at least so many tokens, for folders that do not say it."""
+OWN_SETTINGS = (
+    "alignment_heads", "forced_decoder_ids", "is_multilingual", "lang_to_id", "language", "task", "task_to_id",
+    "max_initial_timestamp_index", "no_timestamps_token_id", "prev_sot_token_id", "return_timestamps",
+)  # fmt: skip
+"""Settings of `generate` that only Whisper has: those read here, and tables that follow from its vocabulary."""
 CODES, TIMES = r"<\|([a-z]{2,3})\|>", r"<\|\d+\.\d\d\|>"
 
 
@@ -81,7 +86,7 @@ class Whisper(BartLayout):
     def decoding_values(
         self, folder: Path, config: ForeignConfig, tokenizer: Tokenizer
     ) -> tuple[dict[str, Any], list[str]]:
-        decoding, notes = decoding_values(folder, config, {})
+        decoding, notes = decoding_values(folder, config, {}, own=OWN_SETTINGS)
         values = _generation(config)
         if "max_length" in decoding:  # `generate` counts the prompt
             decoding["max_length"] = max(1, decoding["max_length"] - (3 if tokenizer.languages else 1))
