@@ -42,6 +42,8 @@ class ResponseChecker:
         response = operation["responses"].get(str(status))
         if response is None:
             return f"{method} {place}: {status} is not described: {body[:200]!r}"
+        if "content" not in response:
+            return f"{method} {place}: {status} has a body: {body[:200]!r}" if body else ""
         kind = kind.partition(";")[0]
         content = response["content"].get(kind, response["content"].get("*/*"))
         if content is None:

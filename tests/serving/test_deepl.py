@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 from xml.etree import ElementTree
@@ -9,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from tests.serving.conftest import until
 
+from translume.serving.api.glossaries import Glossaries, Glossary, _read
 from translume.serving.models import ServedModel
 from translume.translator import Translator
 
@@ -44,7 +46,7 @@ def test_html_is_translated_and_the_same_language_returned_unchanged(live: Any, 
         ("target_lang", "XX", 400, "XX is not supported; expected one of: en, de"),
         ("text", [5], 422, "text[0]: found 5, expected a string"),
         ("tag_handling", "md", 422, "tag_handling: found a string, expected '', 'html' or 'xml'"),
-        ("glossary_id", "x", 422, "glossary_id: found a string, expected ''"),
+        ("glossary_id", "x", 404, "no such glossary, or it was deleted"),
         (
             "formality",
             "more",
@@ -133,3 +135,59 @@ def test_a_document_that_cannot_be_translated_is_refused(live: Any, fields: dict
     answer = live.upload("/v2/document", b"a man", "notes.txt", **fields)
     assert answer.status in (400, 422)
     assert (answer.json()["error"], answer.json()["message"]) == (reason, reason)
+
+
+def test_a_glossary_is_made_used_and_deleted(live: Any) -> None:
+    call = {
+        "name": "g",
+        "source_lang": "EN",
+        "target_lang": "DE",
+        "entries": "man\tabc\nDog\tdef gh",
+        "entries_format": "tsv",
+    }
+    made = live.post("/v2/glossaries", call)
+    facts = made.json()
+    assert (made.status, facts["name"], facts["ready"], facts["entry_count"]) == (201, "g", True, 2)
+    path = f"/v2/glossaries/{facts['glossary_id']}"
+    assert live.get(path).json() == facts
+    assert facts in live.get("/v2/glossaries").json()["glossaries"]
+    assert live.get(f"{path}/entries").body == b"man\tabc\nDog\tdef gh\n"
+    assert live.get("/v2/glossary-language-pairs").json() == {
+        "supported_languages": [{"source_lang": "en", "target_lang": "de"}]
+    }
+    asked = {"target_lang": "DE", "source_lang": "EN", "glossary_id": facts["glossary_id"]}
+    for markup in ("", "html"):
+        texts = ["a man. the dog", "a woman"]
+        found = live.post("/v2/translate", text=texts, **asked, tag_handling=markup).json()["translations"]
+        assert "abc" in found[0]["text"]
+        assert "def gh" in found[0]["text"]
+        assert "abc" not in found[1]["text"]
+    assert live.ask("DELETE", path).status == 204
+    assert live.post("/v2/translate", text=["a"], **asked).status == 404
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "reason"),
+    [
+        ({"entries": "man"}, 400, "entries: line 1 is not a source and a target term"),
+        ({"entries": "a\tb\n\tc"}, 400, "entries: line 2 is not a source and a target term"),
+        ({"entries": "\n"}, 400, "entries: found no term, expected at least one"),
+        ({"source_lang": "XX"}, 400, "XX is not supported; expected one of: en, de"),
+        ({"entries_format": "xls"}, 422, "entries_format: found a string, expected 'tsv' or 'csv'"),
+    ],
+)
+def test_what_is_no_glossary_is_refused(live: Any, fields: dict[str, str], status: int, reason: str) -> None:
+    call = {"name": "g", "source_lang": "EN", "target_lang": "DE", "entries": "a\tb", **fields}
+    answer = live.post("/v2/glossaries", call)
+    assert (answer.status, answer.json()["error"].lower()) == (status, reason.lower())
+
+
+def test_glossaries_may_have_commas_and_belong_to_a_folder(tmp_path: Path) -> None:
+    assert _read('"a, b",c\nd,e,en,de', ",") == [("a, b", "c"), ("d", "e")]
+    kept = Glossary(id="x", name="n", client="1", source="en", target="de", created="", terms=[("a", "b")])
+    Glossaries(tmp_path).add(kept)
+    found = Glossaries(tmp_path)
+    assert [each.to_dict() for each in found.of("1")] == [kept.to_dict()]
+    assert found.of("2") == []
+    found.delete(kept)
+    assert Glossaries(tmp_path).of("1") == []

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.serving.conftest import until
 from tests.serving.openapi_checker import ResponseChecker
 
 from translume.checkpoint import save_model
@@ -93,6 +94,14 @@ def test_the_response_of_every_path_is_described(live: Any) -> None:
         time.sleep(0.02)
     live.get(f"{place}/result")
     live.ask("DELETE", place)
+    document = f"/v2/document/{live.upload('/v2/document', b'a man', 'a.txt', target_lang='DE').json()['document_id']}"
+    until(lambda: live.post(document, document_key="").json()["status"] == "done")
+    live.post(f"{document}/result", document_key="")
+    made = live.post("/v2/glossaries", name="g", source_lang="EN", target_lang="DE", entries="a\tb").json()
+    glossary = f"/v2/glossaries/{made['glossary_id']}"
+    for address in ("/v2/glossaries", glossary, f"{glossary}/entries", "/v2/glossary-language-pairs"):
+        live.get(address)
+    live.ask("DELETE", glossary)
     document = live.get("/openapi.json").json()
     listed = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     assert {(method, path) for method, path, status in live.checker.seen if status < 300} == listed - NO_SUCCESS

@@ -15,9 +15,10 @@ from translume.json_values import schema_of
 from translume.serving import health
 from translume.serving.access.guard import Guard
 from translume.serving.access.quotas import with_keys
-from translume.serving.api import deepl, libretranslate, version1
+from translume.serving.api import deepl, glossaries, libretranslate, version1
 from translume.serving.api.body import FORM_LIMITS
 from translume.serving.api.errors import add_error_handler
+from translume.serving.api.glossaries import Glossaries
 from translume.serving.api.languages import Detector
 from translume.serving.files import inspection, transcription
 from translume.serving.files import routes as files
@@ -77,7 +78,9 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
     app.include_router(inspection.routes(server, documents))
     app.include_router(health.routes(server))
     app.include_router(libretranslate.routes(server, detector))
-    app.include_router(deepl.routes(server, detector))
+    terms = Glossaries(server.files)
+    app.include_router(deepl.routes(server, detector, terms))
+    app.include_router(glossaries.routes(server, terms))
     app.include_router(files.routes(server, jobs, documents, detector))
     app.include_router(transcription.routes(server, documents))
     add_error_handler(app)

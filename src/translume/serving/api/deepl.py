@@ -11,9 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from translume.serving.access.keys import LARGEST
-from translume.serving.access.quotas import ACCESS, Access
+from translume.serving.access.quotas import ACCESS, Access, client_of
 from translume.serving.api.body import JSON, URL_ENCODED, ApiRoute, read_fields, validated
-from translume.serving.api.errors import json_response
+from translume.serving.api.errors import RequestError, json_response
+from translume.serving.api.glossaries import Glossaries
+from translume.serving.api.language_codes import find_language
 from translume.serving.api.languages import Detector, detect_sources, name_of, sources_into
 from translume.serving.api.libretranslate import translate_each
 from translume.serving.api.requests import DeepLRequest
@@ -27,13 +29,14 @@ from translume.serving.api.responses import (
     described,
     errors,
 )
+from translume.serving.api.terms import Terms
 from translume.serving.server import Server
 
 VARIANTS: Final = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
 """Codes that DeepL's clients require as target languages, by the code of the language."""
 
 
-def routes(server: Server, detector: Detector | None) -> APIRouter:
+def routes(server: Server, detector: Detector | None, glossaries: Glossaries) -> APIRouter:
     """Return the routes /v2/translate, /v2/languages and /v2/usage."""
     router = APIRouter(prefix="/v2", tags=["DeepL"], route_class=ApiRoute)
 
@@ -41,7 +44,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         "/translate",
         openapi_extra=described(DeepLRequest, JSON, URL_ENCODED),
         response_model=DeepLResponse,
-        responses=errors(422, 456, 501, 504, *READ),
+        responses=errors(404, 422, 456, 501, 504, *READ),
     )
     async def translate(request: Request) -> Response:
         """Translate the texts of `text` to `target_lang`."""
@@ -56,6 +59,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
             if others or not source:
                 found = await detect_sources(call.text, call.target_lang, server, detector, html=html)
                 sources, shown = [each.code for each in found], [str(each.detected["language"]) for each in found]
+        found_terms = _terms(glossaries, call, client_of(request.scope)) if call.glossary_id else ()
         translations = await translate_each(
             request,
             server,
@@ -65,6 +69,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
             html=html,
             field="text",
             split=call.split_sentences != "0",
+            glossary=found_terms,
         )
         return json_response(_response(shown, [each.text for each in translations], call.text))
 
@@ -94,6 +99,18 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         return json_response({"character_count": used, "character_limit": limit or LARGEST})
 
     return router
+
+
+def _terms(glossaries: Glossaries, call: DeepLRequest, client: str) -> Terms:
+    """Return the terms of a request's glossary; RequestError if it is unknown, or for other languages."""
+    glossary = glossaries.find(call.glossary_id, client)
+    pair = (call.source_lang.lower(), call.target_lang.lower())
+    if any(
+        find_language(code, [own]) is None for code, own in zip(pair, (glossary.source, glossary.target), strict=True)
+    ):
+        reason = f"glossary_id: this glossary is for {glossary.source}-{glossary.target}"
+        raise RequestError(400, reason, code="invalid_glossary", field="glossary_id")
+    return glossary.terms
 
 
 def _response(sources: Sequence[str], translations: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:

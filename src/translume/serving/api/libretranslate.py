@@ -34,6 +34,7 @@ from translume.serving.api.responses import (
     described,
     errors,
 )
+from translume.serving.api.terms import Terms, terms_in
 from translume.serving.api.texts import RequestTexts, check_lines, in_thread
 from translume.serving.server import Server
 from translume.serving.work import Part, Translating
@@ -145,6 +146,7 @@ async def translate_each(
     field: str = "q",
     several: bool = True,
     split: bool = True,
+    glossary: Terms = (),
 ) -> list[Translation]:
     """Charge and translate texts, each from its own language; one that is in the target language stays unchanged.
 
@@ -161,11 +163,20 @@ async def translate_each(
             await server.accept(request, group)
             found = [Translation(source=text, text=text) for text in group]
         elif html:
-            found = await translate_html(request, server, model, group, alternatives, field=field)
+            found = await translate_html(request, server, model, group, alternatives, field=field, glossary=glossary)
         else:
             some = tuple(own) if len(places) > 1 else ()
             found = await translate_texts(
-                request, server, model, group, alternatives, field=field, several=several, split=split, places=some
+                request,
+                server,
+                model,
+                group,
+                alternatives,
+                field=field,
+                several=several,
+                split=split,
+                places=some,
+                glossary=glossary,
             )
         done |= zip(own, found, strict=True)
     return [done[place] for place in range(len(texts))]
@@ -182,11 +193,12 @@ async def translate_texts(
     several: bool = True,
     split: bool = True,
     places: tuple[int, ...] = (),
+    glossary: Terms = (),
 ) -> list[Translation]:
     """Charge and translate texts, each with its best translation and other ones as hypotheses.
 
     field: the field of the request that has them.  several: whether it is a list.  split: whether into sentences.
-    places: of the texts in that list, if there are others.
+    places: of the texts in that list, if there are others.  glossary: terms that translations must contain.
     """
     batch = RequestTexts(
         texts=tuple(texts),
@@ -195,6 +207,7 @@ async def translate_texts(
         timeout_seconds=server.limits.timeout_seconds,
         language=split_language(served) if split else None,
         places=places,
+        glossary=glossary,
     )
     lines = await in_thread(sum(map(len, texts)), lambda: batch.split(server.limits))
     work = Translating(served.model, await _settings(served, alternatives, server))
@@ -203,12 +216,19 @@ async def translate_texts(
 
 
 async def translate_html(
-    request: Request, server: Server, served: Any, texts: Sequence[str], alternatives: int = 0, *, field: str = "q"
+    request: Request,
+    server: Server,
+    served: Any,
+    texts: Sequence[str],
+    alternatives: int = 0,
+    *,
+    field: str = "q",
+    glossary: Terms = (),
 ) -> list[Translation]:
     """Do the same for texts that are HTML."""
     language = split_language(served)
     pages = await run_in_threadpool(lambda: [_Page.from_html(text, language) for text in texts])
-    parts = [Part(text=line) for page in pages for line in page.split.lines]
+    parts = [Part(text=line, constraints=terms_in(line, glossary)) for page in pages for line in page.split.lines]
     check_lines(len(parts), field, "sentences", server.limits)
     marked = any(page.split.marked for page in pages)
     work = Translating(served.model, await _settings(served, alternatives, server, alignment=marked))

@@ -451,6 +451,29 @@ class LibreTranslateRequest(DetectRequest):
         return self
 
 
+class GlossaryRequest(RequestBody):
+    """The body of DeepL's /v2/glossaries."""
+
+    model_config = ConfigDict(extra="ignore")
+    example: ClassVar[dict[str, Any]] = {
+        "name": "animals",
+        "source_lang": "EN",
+        "target_lang": "DE",
+        "entries": "dog\tHund",
+        "entries_format": "tsv",
+    }
+
+    name: Annotated[Name, Field(min_length=1)]
+    source_lang: Code
+    """Code of the source language."""
+    target_lang: Code
+    """Code of the target language."""
+    entries: Annotated[str, Field(min_length=1)]
+    """A source and a target term a line."""
+    entries_format: Literal["tsv", "csv"] = "tsv"
+    """Whether a tab or a comma is between them."""
+
+
 class DeepLDocumentRequest(RequestBody):
     """The form fields of DeepL's /v2/document, except the file. Fields that are not listed here are ignored."""
 
@@ -485,10 +508,16 @@ class DeepLRequest(RequestBody):
     """`0` if each text is one sentence."""
     formality: Literal["default", "prefer_more", "prefer_less"] = "default"
     """Read for DeepL's clients; it changes nothing: the models have one style."""
-    glossary_id: Literal[""] = ""
-    """Must be empty: glossaries are not supported."""
+    glossary_id: Name = ""
+    """A glossary of `source_lang`, whose terms the translations must contain."""
     auth_key: str = ""
     """An API key, if the server requires one."""
+
+    @model_validator(mode="after")
+    def _glossary_has_a_source(self) -> "DeepLRequest":
+        if self.glossary_id and not self.source_lang:
+            raise RequestError(400, "source_lang: found nothing, expected a code with glossary_id", field="source_lang")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -498,6 +498,37 @@ class DeepLDocumentStatus(ResponseBody):
     error_message: str = ""
 
 
+class GlossaryResponse(ResponseBody):
+    """A glossary."""
+
+    glossary_id: str
+    name: str
+    ready: bool
+    source_lang: str
+    target_lang: str
+    creation_time: str
+    entry_count: Count
+
+
+class GlossariesResponse(ResponseBody):
+    """The glossaries of a client."""
+
+    glossaries: list[GlossaryResponse]
+
+
+class GlossaryPair(ResponseBody):
+    """Languages that a glossary can have."""
+
+    source_lang: str
+    target_lang: str
+
+
+class GlossaryPairs(ResponseBody):
+    """The response of /v2/glossary-language-pairs."""
+
+    supported_languages: list[GlossaryPair]
+
+
 class DeepLUsage(ResponseBody):
     """The usage of a key."""
 

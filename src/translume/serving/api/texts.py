@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 from starlette.concurrency import run_in_threadpool
 
 from translume.serving.api.errors import RequestError
+from translume.serving.api.terms import Terms, terms_in
 from translume.serving.settings import Limits
 from translume.serving.work import Paragraphs, Part
 from translume.translator import Translation
@@ -25,6 +26,7 @@ class RequestTexts:
     language: the language whose rules split texts into sentences; None if texts are split into lines.
     constraints: phrases that the translation of each text must contain; empty if there are none.
     places: of the texts in the field's list, if these are not all of them.
+    glossary: pairs of terms; the translation of a line with the first must contain the second.
     """
 
     texts: tuple[str, ...]
@@ -34,6 +36,7 @@ class RequestTexts:
     language: str | None = None
     constraints: tuple[tuple[str, ...], ...] = ()
     places: tuple[int, ...] = ()
+    glossary: Terms = ()
 
     def split(self, limits: Limits) -> "SplitTexts":
         """Split the texts into lines or sentences; RequestError (413) if there are too many.
@@ -71,7 +74,7 @@ class SplitTexts:
         """The lines of all texts, in order."""
         constraints = self.texts.constraints or ((),) * len(self.paragraphs)
         return [
-            Part(text=line, first=not place, constraints=phrases)
+            Part(text=line, first=not place, constraints=(*phrases, *terms_in(line, self.texts.glossary)))
             for each, of_text in zip(self.paragraphs, constraints, strict=True)
             for place, (line, phrases) in enumerate(zip(each.lines, _distributed(of_text, each.lines), strict=True))
         ]

@@ -1,0 +1,184 @@
+"""Glossaries of DeepL's API: terms that translations of a request must contain. They last as long as the server."""
+
+import csv
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from translume.atomic import replace_file
+from translume.serving.access.quotas import client_of
+from translume.serving.api.body import ApiRoute
+from translume.serving.api.errors import RequestError, json_response
+from translume.serving.api.languages import between
+from translume.serving.api.requests import GlossaryRequest
+from translume.serving.api.responses import (
+    KEYED,
+    READ,
+    GlossariesResponse,
+    GlossaryPairs,
+    GlossaryResponse,
+    errors,
+    with_media,
+)
+from translume.serving.api.terms import Terms
+from translume.serving.server import Server
+
+MAX_GLOSSARIES: Final = 100
+"""Maximum number of glossaries of a server; one of at most `limits.body_bytes` each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glossary:
+    """A glossary.  client: who made it, and alone can use it.  source, target: codes of languages, in lower case."""
+
+    id: str
+    name: str
+    client: str
+    source: str
+    target: str
+    created: str
+    terms: Terms
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts that DeepL's clients read."""
+        return {
+            "glossary_id": self.id,
+            "name": self.name,
+            "ready": True,
+            "source_lang": self.source,
+            "target_lang": self.target,
+            "creation_time": self.created,
+            "entry_count": len(self.terms),
+        }
+
+
+class Glossaries:
+    """The glossaries of a server, in its memory, or in a folder if several processes share them."""
+
+    def __init__(self, shared: Path | None) -> None:
+        self._folder = None if shared is None else shared / "glossaries"
+        self._held: dict[str, Glossary] = {}
+
+    def add(self, glossary: Glossary) -> None:
+        """Keep a glossary; RequestError (413) if there are too many."""
+        if len([*self._all()]) >= MAX_GLOSSARIES:
+            reason = f"this server has {MAX_GLOSSARIES} glossaries already; delete one"
+            raise RequestError(413, reason, code="too_many_glossaries")
+        if self._folder is None:
+            self._held[glossary.id] = glossary
+            return
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        content = json.dumps(asdict(glossary)).encode()
+        replace_file(self._folder / glossary.id, content, synced=False, permissions=0o600)
+
+    def of(self, client: str) -> list[Glossary]:
+        """Return the glossaries of a client."""
+        return [each for each in self._all() if each.client == client]
+
+    def find(self, name: str, client: str) -> Glossary:
+        """Return a client's glossary; RequestError (404) if it has no such one."""
+        for each in self.of(client):
+            if each.id == name:
+                return each
+        raise RequestError(404, "no such glossary, or it was deleted", code="unknown_glossary", field="glossary_id")
+
+    def delete(self, glossary: Glossary) -> None:
+        """Forget a glossary."""
+        self._held.pop(glossary.id, None)
+        if self._folder is not None:
+            (self._folder / glossary.id).unlink(missing_ok=True)
+
+    def _all(self) -> Iterator[Glossary]:
+        if self._folder is None:
+            yield from self._held.values()
+        elif self._folder.is_dir():
+            for path in sorted(self._folder.iterdir()):
+                yield Glossary(**json.loads(path.read_bytes()))
+
+
+def routes(server: Server, glossaries: Glossaries) -> APIRouter:
+    """Return the routes /v2/glossaries and /v2/glossary-language-pairs."""
+    router = APIRouter(prefix="/v2", tags=["DeepL"], route_class=ApiRoute)
+
+    @router.post("/glossaries", status_code=201, response_model=GlossaryResponse, responses=errors(422, *READ))
+    async def create(request: Request, call: GlossaryRequest) -> Response:
+        """Create a glossary from `entries`, a pair of terms a line."""
+        pair = call.source_lang.lower(), call.target_lang.lower()
+        between(server, *pair)
+        made = Glossary(
+            id=secrets.token_urlsafe(24),
+            name=call.name,
+            client=client_of(request.scope),
+            source=pair[0],
+            target=pair[1],
+            created=time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime()),
+            terms=_read(call.entries, "," if call.entries_format == "csv" else "\t"),
+        )
+        glossaries.add(made)
+        return json_response(made.to_dict(), 201)
+
+    @router.get("/glossaries", response_model=GlossariesResponse, responses=errors(*KEYED))
+    async def listed(request: Request) -> Response:
+        """List the client's glossaries."""
+        return json_response({"glossaries": [each.to_dict() for each in glossaries.of(client_of(request.scope))]})
+
+    @router.get("/glossaries/{name}", response_model=GlossaryResponse, responses=errors(404, 422, *KEYED))
+    async def facts(request: Request, name: str) -> Response:
+        """Return the facts of a glossary."""
+        return json_response(glossaries.find(name, client_of(request.scope)).to_dict())
+
+    @router.get(
+        "/glossaries/{name}/entries",
+        response_class=Response,
+        responses=with_media(None, "text/tab-separated-values") | errors(404, 422, *KEYED),
+    )
+    async def entries(request: Request, name: str) -> Response:
+        """Return the terms of a glossary, separated by tabs."""
+        terms = glossaries.find(name, client_of(request.scope)).terms
+        text = "".join(f"{source}\t{target}\n" for source, target in terms)
+        return Response(text.encode(), media_type="text/tab-separated-values; charset=utf-8")
+
+    @router.delete("/glossaries/{name}", status_code=204, response_class=Response, responses=errors(404, 422, *KEYED))
+    async def delete(request: Request, name: str) -> Response:
+        """Delete a glossary."""
+        glossaries.delete(glossaries.find(name, client_of(request.scope)))
+        return Response(status_code=204)
+
+    @router.get("/glossary-language-pairs", response_model=GlossaryPairs, responses=errors(*KEYED))
+    async def pairs() -> Response:
+        """List the pairs of languages that glossaries can have."""
+        sources = server.models.sources()
+        found = [(source, target) for source, targets in sources.items() for target in targets]
+        return json_response(
+            {"supported_languages": [{"source_lang": one, "target_lang": other} for one, other in found]}
+        )
+
+    return router
+
+
+def _read(entries: str, separator: str) -> Terms:
+    """Return the terms of a text; RequestError (400) that names the line if one has no pair."""
+    terms: list[tuple[str, str]] = []
+    lines = entries.splitlines()
+    rows = csv.reader(lines) if separator == "," else (line.split(separator) if line else [] for line in lines)
+    for number, fields in enumerate(rows, start=1):
+        pair = [field.strip() for field in fields[:2]]
+        if not fields:
+            continue
+        if len(pair) < 2 or not all(pair):
+            reason = f"entries: line {number} is not a source and a target term"
+            raise RequestError(400, reason, code="invalid_glossary", field="entries")
+        terms.append((pair[0], pair[1]))
+    if not terms:
+        raise RequestError(
+            400, "entries: found no term, expected at least one", code="invalid_glossary", field="entries"
+        )
+    return terms
