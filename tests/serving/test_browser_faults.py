@@ -500,6 +500,26 @@ def test_files_that_the_server_refuses_are_explained_before_they_are_sent(
     assert not [url for url in tab.asked if "/v1/files" in url]
 
 
+JOB, RESULT = r"/v1/files/[^/]+$", r"/v1/files/[^/]+/result$"
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        (JOB, None),
+        (JOB, refusal(503, after="1")),
+        (JOB, {"body": '{"id"', "content_type": "text/html"}),
+        (RESULT, None),
+        (RESULT, refusal(503, after="1")),
+    ],
+)
+def test_a_lost_request_about_a_file_is_repeated(tab: Any, path: str, answer: dict[str, Any] | None) -> None:
+    tab.page.route(re.compile(path), first(answer))
+    tab.page.set_input_files("#file", {"name": "mine.txt", "mimeType": "text/plain", "buffer": b"a man"})
+    tab.tell("#files a", "Save mine_de.txt")
+    tab.faults.clear()  # The browser logs the failure.
+
+
 def test_a_file_dropped_on_a_page_that_takes_none_does_not_leave_it(
     start: Callable[..., Any], make_classifier: Callable[..., Any], open_tab: Callable[..., Any]
 ) -> None:

@@ -1,7 +1,7 @@
 // Translation of files: by the server if it accepts files; otherwise plain text is sent line by line.
 import { detecting, model } from "./choice.js";
 import { readable, tooLarge } from "./messages.js";
-import { drop, get, getBlob, patiently, pause, postForm } from "./server.js";
+import { broken, drop, get, getBlob, patiently, pause, postForm } from "./server.js";
 import { element } from "./steps.js";
 import { translateLines } from "./translating.js";
 
@@ -50,15 +50,17 @@ async function byServer(file, chosen, { progress, signal }) {
     form.append("target", chosen.target);
   } else form.append("model", chosen.name);
   form.append("file", file, file.name);
+  // A request that gets lost does not lose the file.
+  const again = (work) => patiently(() => work().catch((error) => { throw error.code === "unreachable" ? broken() : error; }), waiting, signal);
   let job = await patiently(() => postForm("v1/files", form, signal), waiting, signal);
   try {
     while (job.status === "waiting" || job.status === "working") {
       await pause(POLL_MILLISECONDS, signal);
-      job = await patiently(() => get(`v1/files/${job.id}`, signal), waiting, signal);
+      job = await again(() => get(`v1/files/${job.id}`, signal));
       progress(job.sentences ? job.done / job.sentences : 0);
     }
     if (job.status !== "done") throw new Error(job.error?.error ?? "The file could not be translated.");
-    return [await getBlob(`v1/files/${job.id}/result`, signal), job.name];
+    return [await again(() => getBlob(`v1/files/${job.id}/result`, signal)), job.name];
   } finally {
     drop(`v1/files/${job.id}`).catch(() => {});
   }
