@@ -470,12 +470,12 @@ function listen() {
   const edited = (event) => {
     const text = at("text").value;
     clearTimeout(composed);
-    if (event.isComposing) {
+    if (composing && !event.rested) {
       // Unfinished: n, ni, 你. Phones compose every word, and Korean each syllable: there the text is used once it rests.
       keepText(text);
       count();
       grow();
-      if (matchMedia("(pointer: coarse)").matches || /\p{Script=Hangul}/u.test(event.data)) composed = setTimeout(edited, RESTING_DELAY, {});
+      if (matchMedia("(pointer: coarse)").matches || /\p{Script=Hangul}/u.test(event.data)) composed = setTimeout(edited, RESTING_DELAY, { rested: true });
       return;
     }
     // Chromium sends an event for each line of an inserted text, all after the change: translate once.
@@ -486,9 +486,13 @@ function listen() {
     if (text.trim()) runs.soon();
     else runs.now();
   };
-  let composed = 0;
+  let composed = 0, composing = false;
   at("text").addEventListener("input", edited);
-  at("text").addEventListener("compositionend", () => edited({}));
+  at("text").addEventListener("compositionstart", () => { composing = true; });
+  at("text").addEventListener("compositionend", () => {
+    composing = false;
+    edited({});
+  });
   // The space around the text is part of its box.
   at("field").parentElement.addEventListener("click", ({ target }) => {
     if (target.matches(".pane, .field, .tools, #examples")) at("text").focus();
@@ -551,6 +555,7 @@ async function load() {
   const hasOwn = choice.setUpChoice(usable, info.detects, () => {
     Object.assign(state, { foreign: null, known: null, missing: "" });
     dropLink();
+    waitNoLonger();  // What was refused may be this model.
     if (givenFile()) give(null);
     else runs.now();
   });
