@@ -14,6 +14,7 @@ from translume.translator import load
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
 pytest.importorskip("sentencepiece", reason="sentencepiece is not installed (extra: export)")
 
+pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 LINES = (
     "A man is riding a bicycle.", "Two dogs play in the snow...", "The children sing, and 1,234 people listen!",
     "Ein Mann fährt Fahrrad.", "Niemand kennt das Café.", "Is the little girl eating ice cream?",
@@ -147,3 +148,34 @@ def test_an_unknown_type_of_model_is_named(plain, tmp_path):
     with pytest.raises(SettingsError) as raised:
         translume.import_model(source, tmp_path / "ours")
     assert str(raised.value) == f"{source / 'config.json'}: model_type: found 'mbert'; did you mean 'mbart'?"
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_added_tokens_are_refused_by_name(plain, tmp_path, special):
+    source = changed(plain, tmp_path / "theirs")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    tokenizer.add_tokens(["foobar", "<SEP>"], special_tokens=special)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(source)
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(source)
+    tokenizer.save_pretrained(source)
+    with pytest.raises(SettingsError) as raised:
+        translume.import_model(source, tmp_path / "ours")
+    assert str(raised.value) == (
+        f"{source}: added tokens: found '<SEP>', 'foobar', which transformers finds in texts, expected only pieces of "
+        "the SentencePiece model"
+    )
+
+
+def test_marian_may_have_more_ids_than_its_vocabulary(opus, tmp_path):
+    source = opus.write(tmp_path / "theirs", tokenizer={"normalization_rule_name": "identity"})
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(source)
+    size = model.config.vocab_size
+    model.resize_token_embeddings(size + 7)
+    model.save_pretrained(source)
+    assert translume.import_model(source, tmp_path / "ours").certificate.difference < 1e-3
+    tokenizer = load(tmp_path / "ours", device="cpu").checkpoint.target_tokenizer
+    assert (len(tokenizer), tokenizer.decode([size, size + 6])) == (size + 7, "")
+    (source / "added_tokens.json").write_text(json.dumps({"foobar": size}))
+    with pytest.raises(SettingsError, match="found 'foobar', which transformers finds in texts"):
+        translume.import_model(source, tmp_path / "other")

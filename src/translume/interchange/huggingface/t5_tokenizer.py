@@ -13,6 +13,7 @@ from translume.interchange.huggingface.tokenizer import (
     NAME,
     ambiguous_eos,
     read_exported_tokenizer,
+    refuse_added_tokens,
     sentencepiece_tokenizer,
 )
 from translume.interchange.sentencepiece import read_sentencepiece
@@ -43,7 +44,9 @@ def read_t5_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
     path = folder / "tokenizer_config.json"
     stated = read_json(path) if path.exists() else {}
     if str(stated.get("tokenizer_class")).startswith(BYTE_CLASS.removesuffix("Tokenizer")):
-        return _byte_tokenizer(config)
+        tokenizer = _byte_tokenizer(config)
+        refuse_added_tokens(folder, tokenizer.vocabulary.pieces)
+        return tokenizer
     if (folder / FILE).is_file():
         place = folder / FILE
         sentences = read_sentencepiece(place, reserved=RESERVED, codes=False)
@@ -59,6 +62,8 @@ def read_t5_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
         sentences, pieces = _from_json(place, document)
     else:
         raise ModelFolderError(f"{folder}: no tokenizer, expected {FILE} or {NAME} as T5Tokenizer saves them")
+    usual = [f"<extra_id_{number}>" for number in range(config.vocabulary)]
+    refuse_added_tokens(folder, {*usual, *filter(RESERVED.fullmatch, pieces), *scores_of(sentences.proto), *BYTES})
     if len(pieces) > config.vocabulary:
         raise DataError(f"{place}: found {len(pieces):,} tokens, expected at most {config.vocabulary:,} by config.json")
     pieces += [f"<unused_{number}>" for number in range(len(pieces), config.vocabulary)]

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from pkgutil import resolve_name
@@ -21,9 +21,9 @@ from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
 from translume.text.imported import SPACE, LibraryIds, read_library, scores_of
 from translume.text.standard import compare_with_library, standard_json
-from translume.text.vocabulary import BOS, UNK, language_tag
+from translume.text.vocabulary import BOS, EOS, PAD, UNK, language_tag
 
-NAME, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+NAME, TOKENIZER_CONFIG, ADDED_TOKENS = "tokenizer.json", "tokenizer_config.json", "added_tokens.json"
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
 """The class that `translume export` writes, by its names in releases of transformers, without "Fast"."""
 _FORMS: dict[str, Literal["nfc", "nfd", "nfkc"]] = {"NFC": "nfc", "NFD": "nfd", "NFKC": "nfkc"}
@@ -163,19 +163,42 @@ def read_marian_tokenizers(folder: Path, config: ForeignConfig) -> tuple[Tokeniz
     for path in (folder / VOCABULARY, target_vocabulary, source_path, target_path):
         if not path.is_file():
             raise ModelFolderError(f"{path}: no such file, expected one as MarianTokenizer saves it")
+    refuse_added_tokens(folder, {*_pieces(folder / VOCABULARY), *_pieces(target_vocabulary)})
     source = _marian_tokenizer(source_path, folder / VOCABULARY, config, config.vocabulary)
     if not separate and source_path.read_bytes() == target_path.read_bytes():
         return source, source
     return source, _marian_tokenizer(target_path, target_vocabulary, config, config.target_vocabulary)
 
 
+def refuse_added_tokens(folder: Path, pieces: Collection[str]) -> None:
+    """Raise SettingsError if transformers finds tokens in a text that are neither `pieces` nor the usual special ones.
+
+    `add_tokens` and `add_special_tokens` make such tokens. Here they would be ordinary text.
+    """
+    stated, named, library = (
+        read_json(folder / name) if (folder / name).exists() else {} for name in (TOKENIZER_CONFIG, ADDED_TOKENS, NAME)
+    )
+    added = {*named, *(str(each.get("content")) for each in library.get("added_tokens") or ())}
+    added |= {str(each.get("content")) for each in (stated.get("added_tokens_decoder") or {}).values()}
+    for name, value in stated.items():
+        if name.endswith("_token"):
+            added.discard(str(value.get("content") if isinstance(value, dict) else value))
+    if others := sorted(added - {PAD, BOS, EOS, UNK, *pieces}):
+        raise SettingsError(
+            f"{folder}: added tokens: found {', '.join(map(repr, others[:3]))}, which transformers finds in texts, "
+            "expected only pieces of the SentencePiece model"
+        )
+
+
 def _marian_tokenizer(path: Path, vocabulary: Path, config: ForeignConfig, size: int) -> Tokenizer:
     pieces = _pieces(vocabulary)
-    if len(pieces) != size:
-        raise DataError(f"{vocabulary}: found {len(pieces):,} tokens, expected {size:,} by config.json")
+    known = len(pieces)
+    if not max(config.pad, config.bos, config.eos) < known <= size:
+        raise DataError(f"{vocabulary}: found {known:,} tokens, expected {size:,} by config.json")
+    pieces += tuple(f"<unused_{number}>" for number in range(known, size))
     if config.eos in (config.pad, config.bos):
         raise ambiguous_eos(config)
-    return sentencepiece_tokenizer(read_sentencepiece(path), vocabulary, pieces, config)
+    return sentencepiece_tokenizer(read_sentencepiece(path), vocabulary, pieces, config, silent=range(known, size))
 
 
 def sentencepiece_tokenizer(
