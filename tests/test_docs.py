@@ -262,6 +262,15 @@ def test_paths_written_as_code_exist(page: Path) -> None:
     assert not [path for path in written if not (ROOT / path).exists()]
 
 
+def test_each_behaviour_names_a_test() -> None:
+    named = re.findall(
+        r"`(tests/\w[\w/]*\.py)::(\w+)[^`]*` \|$", (ROOT / "docs/behaviour.md").read_text(), re.MULTILINE
+    )
+    assert len(named) > 100
+    missing = [(file, name) for file, name in named if f"def {name}(" not in (ROOT / file).read_text()]
+    assert missing == []
+
+
 def test_the_commands_page_does_not_depend_on_earlier_use_of_a_command():
     CliRunner().invoke(main, ["translate", "--help"])
     stored = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
