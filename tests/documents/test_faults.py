@@ -1,7 +1,9 @@
 """Documents that users of other tools lost text in: fields, moved text, notes, charts, books by their manifest."""
 
 import re
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -316,3 +318,15 @@ def test_lines_of_a_subtitle_are_divided_again(name: str) -> None:
     assert lines == (re.sub(r"<.*?>", "", source).replace("\n", " "),)
     assert re.sub("<i>|</i>", "", data.decode()) == text.format(re.sub("<i>|</i>", "", wanted))
     assert data.decode() == text.format(wanted) or name == "fewer words"
+
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import documents as generated  # noqa: E402
+
+
+@pytest.mark.parametrize("suffix", generated.MAKERS)
+def test_generated_documents_lose_no_letter_and_no_element(suffix: str) -> None:
+    # A sample of benchmarks/documents.py.
+    if suffix == ".docx":
+        pytest.importorskip("docx", reason="python-docx is not installed")
+    assert [fault for seed in range(6) for fault in generated.faults(suffix, seed)] == []

@@ -195,10 +195,13 @@ def _with_kept(segment: Segment, sentence: Sentence, atoms: list[_Atom]) -> list
     spans: list[tuple[int, int, str]] = []
     for run in kept:
         text = " ".join(segment.runs[run].split())
-        edges = [r"(?<![0-9A-Za-z])" if text[0].isalnum() else "", r"(?![0-9A-Za-z])" if text[-1].isalnum() else ""]
-        copies = (found.span() for found in re.finditer(edges[0] + re.escape(text) + edges[1], sentence.target))
-        groups = [[*group] for owner, group in itertools.groupby(atoms, key=lambda atom: atom.owner) if owner == run]
-        aligned = [(group[0].begin, group[-1].end) for group in groups]
+        borders = [
+            r"\d" if each.isdigit() else "[A-Za-z]" if each.isalpha() else r"\b\B" for each in (text[0], text[-1])
+        ]
+        copy = f"(?<!{borders[0]}){re.escape(text)}(?!{borders[1]})"
+        copies = (found.span() for found in re.finditer(copy, sentence.target))
+        linked = [[*group] for owner, group in itertools.groupby(atoms, _linked_owner) if owner == run]
+        aligned = [(group[0].begin, group[-1].end) for group in linked]
         # Else it stands before the first word of what follows it.
         place = next((atom.begin for atom in atoms if atom.owner > run), atoms[-1].end)
         for begin, end in (*copies, *aligned, (place, place)):
@@ -209,6 +212,11 @@ def _with_kept(segment: Segment, sentence: Sentence, atoms: list[_Atom]) -> list
             spans.append((atoms[-1].end, atoms[-1].end, text))
     spans.sort(key=lambda span: span[:2])
     return _replaced(segment, atoms, spans, kept)
+
+
+def _linked_owner(atom: _Atom) -> int:
+    """Return the run of an atom that is aligned with its source; -1 for others."""
+    return atom.owner if any(atom.source) else -1
 
 
 def _replaced(

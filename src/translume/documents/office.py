@@ -121,8 +121,6 @@ class ZippedXml:
         for name, places, segment, written in zip(self.parts, self.places, self.segments, runs, strict=True):
             if tuple(written) == segment.runs:
                 continue
-            kept = sorted(segment.kept)
-            _move([places[run][0] for run in kept], [segment.runs[run] for run in kept], [written[run] for run in kept])
             for run, (element, where) in enumerate(places):
                 changed.setdefault(name, []).append(element)
                 if written[run] == segment.runs[run] or run in segment.kept:
@@ -130,6 +128,8 @@ class ZippedXml:
                 setattr(element, where, _NOT_XML.sub("", written[run]))
                 if self.layout.preserves and written[run] != written[run].strip():
                     element.set(_SPACE, "preserve")
+            kept = sorted(segment.kept)
+            _move([places[run][0] for run in kept], [segment.runs[run] for run in kept], [written[run] for run in kept])
         if changed and language:
             for name, tree in self.trees.items():
                 self.layout.in_language(tree, language, changed.setdefault(name, []))
