@@ -11,7 +11,16 @@ import click
 
 from translume.atomic import write_file
 from translume.cli.group import INTERRUPTED, TERMINATED, interrupt_hint
-from translume.cli.options import FILE, FOLDER, Compute, compute_options, json_option, set_option, typed_command
+from translume.cli.options import (
+    FILE,
+    FOLDER,
+    Compute,
+    compute_options,
+    json_option,
+    set_option,
+    typed_command,
+    warn_of_warmup,
+)
 from translume.cli.terminal import note, print_json, progress_over, warn
 from translume.errors import SettingsError, TrainingError, TranslumeError
 
@@ -195,12 +204,7 @@ def heads(
     changes = [] if updates is None else [f"training.updates={updates}"]
     changes += [] if compute.dtype == "auto" else [f"training.precision={compute.dtype}"]
     settings = Config.read(config, (*changes, *overrides))
-    training = settings.training
-    if training.updates <= training.warmup_updates:
-        warn(
-            f"warning: training.warmup_updates = {training.warmup_updates:,}, but the training has "
-            f"{training.updates:,} updates: the learning rate never reaches its peak"
-        )
+    warn_of_warmup(settings)
     with interrupt_hint(f"Interrupted; continue with: {resume}"):
         rows, interrupted = _compare(settings, folder, chosen, sentences, compute)
     if rows:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 from click.core import ParameterSource
 
-from translume.cli.terminal import expected_text, is_quiet, undecoded_byte
+from translume.cli.terminal import expected_text, is_quiet, undecoded_byte, warn
 from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -453,3 +453,13 @@ def load_ensemble(model: Path, others: Sequence[Path], average: "Average | None"
     if average is not None:
         raise SettingsError(f"--average {average}: expected --ensemble as well, a model to average with")
     return translator
+
+
+def warn_of_warmup(settings: "Config") -> None:
+    """Print a warning if a training ends before its learning rate reaches its peak."""
+    training = settings.training
+    if training.updates <= training.warmup_updates:
+        warn(
+            f"warning: training.warmup_updates = {training.warmup_updates:,}, but the training has "
+            f"{training.updates:,} updates: the learning rate never reaches its peak"
+        )

@@ -14,7 +14,17 @@ import click
 
 from translume.atomic import reason_of
 from translume.cli.group import HUNG_UP, INTERRUPTED, TERMINATED, interrupt_hint
-from translume.cli.options import FILE, FOLDER, MODEL, Compute, compute_options, json_option, set_option, typed_command
+from translume.cli.options import (
+    FILE,
+    FOLDER,
+    MODEL,
+    Compute,
+    compute_options,
+    json_option,
+    set_option,
+    typed_command,
+    warn_of_warmup,
+)
 from translume.cli.terminal import print_json, warn
 from translume.errors import SettingsError
 
@@ -76,6 +86,8 @@ def command(
                 settings = Config.read(config, (*precision, *overrides))
                 if dry_run and not group.alone:
                     raise SettingsError("--dry-run: found several processes, expected one; run it without torchrun")
+            if group.leads:
+                warn_of_warmup(settings)
             if dry_run:
                 _rehearse(settings, folder, source, compute, as_json=as_json)
             else:
