@@ -4,6 +4,7 @@ import json
 
 import ctranslate2
 import pytest
+import tokenizers
 import torch
 from tests.errors import raises
 
@@ -81,7 +82,10 @@ def test_greedy_search_gives_the_same_text(exported):
     checkpoint, folder, _ = exported
     tokenizer, specials = checkpoint.source_tokenizer, checkpoint.source_tokenizer.specials
     sources = forced_targets(checkpoint).sources
-    pieces = tokenizer.pieces()
+    # Tokens of the exported tokenizer can be passed by name.
+    library = tokenizers.Tokenizer.from_file(str(folder / "float32" / "tokenizer.json"))
+    pieces = [library.id_to_token(each) for each in range(len(tokenizer))]
+    assert json.loads((folder / "float32" / "shared_vocabulary.json").read_text()) == pieces
     translator = ctranslate2.Translator(str(folder / "float32"), compute_type="float32")
     theirs = translator.translate_batch([[pieces[each] for each in row] for row in sources], beam_size=1,
                                         max_decoding_length=20)  # fmt: skip

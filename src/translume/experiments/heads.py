@@ -1,7 +1,6 @@
 """Compare output heads: train the same model with each of them on the same data, measure it, and print a table."""
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from pydantic import ValidationError
 
 from translume.atomic import make_folder, replace_file
 from translume.checkpoint import FolderLock, Manifest, read_history
+from translume.checksums import sealed, unsealed
 from translume.config import Config, HeadKind
 from translume.config.base import RAISE_RAW
 from translume.config.heads import head_kinds as every_head_kind
@@ -205,17 +205,16 @@ def _key(task: Task) -> str:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Return the rows in measured.json; none if it is missing or unreadable."""
+    """Return the rows in measured.json; none if it is missing, damaged or unreadable."""
     try:
-        values = json.loads((folder / MEASURED).read_text(encoding="utf-8"))
+        values, _ = unsealed((folder / MEASURED).read_text(encoding="utf-8"))
         return [Row.from_dict(row) for row in values["rows"]]
     except (OSError, ValueError, KeyError, TypeError, DataError):
         return []
 
 
 def _write(folder: Path, rows: Mapping[str, Row]) -> None:
-    text = json.dumps({"rows": to_values([*rows.values()])}, indent=1, ensure_ascii=False)
-    replace_file(folder / MEASURED, f"{text}\n".encode(), synced=False)
+    replace_file(folder / MEASURED, sealed({"rows": to_values([*rows.values()])}).encode(), synced=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

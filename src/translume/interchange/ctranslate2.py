@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 
 import ctranslate2
 import numpy as np
+import tokenizers
 import torch
 from ctranslate2.specs.common_spec import Activation
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
@@ -20,7 +21,7 @@ from translume.model.embedding import Embedding
 from translume.model.layers import FeedForward, Residual
 from translume.model.positions import RelativeBias, encoding_class, encodings_where
 from translume.text import Tokenizer
-from translume.text.standard import write_tokenizers
+from translume.text.standard import standard_json, write_tokenizers
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int16"]
 _ACTIVATIONS = {
@@ -112,9 +113,9 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
 
 def _vocabularies(spec: TransformerSpec, checkpoint: Checkpoint) -> None:
     source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    spec.register_source_vocabulary(source.pieces())
-    spec.register_target_vocabulary(target.pieces())
-    pieces, specials = target.pieces(), target.specials
+    pieces, specials = _names(target), target.specials
+    spec.register_source_vocabulary(_names(source))
+    spec.register_target_vocabulary(pieces)
     # CTranslate2 adds an unknown token, which would have no weights, unless one is named: name the padding token.
     unknown = specials.pad if specials.unk is None else specials.unk
     spec.config.unk_token = pieces[unknown]
@@ -172,6 +173,12 @@ def _compare(checkpoint: Checkpoint, folder: Path, quantization: Quantization) -
     return forced.compare([each.log_probs for each in scores], "CTranslate2", folder, quantization)
 
 
+def _names(tokenizer: Tokenizer) -> list[str]:
+    """Return the tokens in the order of ids as tokenizer.json names them, so that its tokens are those of the model."""
+    library = tokenizers.Tokenizer.from_str(standard_json(tokenizer))
+    return [str(library.id_to_token(each)) for each in range(len(tokenizer))]
+
+
 def _pieces(tokenizer: Tokenizer, rows: Sequence[Sequence[int]]) -> list[list[str]]:
-    pieces = tokenizer.pieces()
+    pieces = _names(tokenizer)
     return [[pieces[number] for number in row] for row in rows]

@@ -32,9 +32,10 @@ function row(file, stop) {
       bar.value = share;
       progressText.textContent = `${Math.round(100 * share)} %`;
     },
-    done(blob, name) {
+    done(blob, name, warnings = []) {
       const link = element("a", { href: URL.createObjectURL(blob), download: name }, `Save ${name}`);
-      item.replaceChildren(element("span", { class: "name" }, file.name), element("span", { role: "status" }, link));
+      const said = warnings.map((each) => element("span", { class: "hint" }, each));
+      item.replaceChildren(element("span", { class: "name" }, file.name), element("span", { role: "status" }, link, ...said));
     },
     failed(reason) {
       item.replaceChildren(element("span", { class: "name" }, file.name), element("span", { class: "problem", role: "alert" }, reason));
@@ -42,7 +43,7 @@ function row(file, stop) {
   };
 }
 
-// Have the server translate a file; return the result as a blob and its name, and delete it from the server.
+// Have the server translate a file; return the result as a blob, its name and warnings, and delete it from the server.
 async function byServer(file, chosen, { progress, signal }) {
   const form = new FormData();
   if (detecting()) {
@@ -60,7 +61,7 @@ async function byServer(file, chosen, { progress, signal }) {
       progress(job.sentences ? job.done / job.sentences : 0);
     }
     if (job.status !== "done") throw new Error(job.error?.error ?? "The file could not be translated.");
-    return [await again(() => getBlob(`v1/files/${job.id}/result`, signal)), job.name];
+    return [await again(() => getBlob(`v1/files/${job.id}/result`, signal)), job.name, job.warnings];
   } finally {
     drop(`v1/files/${job.id}`).catch(() => {});
   }
