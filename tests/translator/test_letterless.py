@@ -22,9 +22,9 @@ def test_a_text_without_letters_is_its_own_translation(make: Make, text: str) ->
 
 def test_a_sentence_without_letters_is_kept_within_a_text(make: Make) -> None:
     translator = make(*TRANSLATES)
-    found = translator.translate("!!! Abc def. 42. Ghi.", split="always")
+    found = translator.translate("!!! Abc def. 42! Ghi.", split="always")
     parts = [translator.translate(text).text.rstrip() for text in ("Abc def.", "Ghi.")]
-    assert found.text.split() == ["!!!", *parts[0].split(), "42.", *parts[1].split()]
+    assert found.text.split() == ["!!!", *parts[0].split(), "42!", *parts[1].split()]
 
 
 def test_a_setting_translates_it(make: Make) -> None:

@@ -11,6 +11,7 @@ import pytest
 import translume
 from translume.belief import BeliefError
 from translume.checkpoint import save_model
+from translume.data.tables import RowError
 from translume.decoding import SearchError
 from translume.serving.api.errors import RequestError
 from translume.training.group import GroupError
@@ -26,6 +27,7 @@ ERRORS = [
     RequestError(429, "too many requests", code="busy", field="text", retry_after=3),
     translume.SettingsError("decoding.beam: found 0"),
     GroupError("process 1 died", reports=False),
+    RowError("a.tsv row 3", "its target is empty", ["a", ""]),
     PairError(ScoredPair(place="line 3", source="a", target="b"), 2, "the target has 9 tokens, expected at most 4"),
 ]
 

@@ -50,7 +50,7 @@ def test_placeholders_are_found_in_order(text: str, kinds: tuple[str, ...], want
 
 
 def test_placeholders_of_long_texts_take_time_in_proportion() -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert len(placeholders_of("12 " * 60_000, ALL)) == 60_000
     for repeated in (
         "{",
@@ -74,7 +74,7 @@ def test_placeholders_of_long_texts_take_time_in_proportion() -> None:
     ):
         placeholders_of(repeated * 60_000, ALL)
         placeholders_of("{" + " " * 60_000 + repeated * 60_000, ALL)
-    assert time.perf_counter() - begin < 5  # the square of the length would take minutes
+    assert time.process_time() - begin < 15  # the square of the length would take minutes
 
 
 @given(st.text("15., ab<>/{}@#%$s有", max_size=30))
