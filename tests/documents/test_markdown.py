@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.documents.marked import CHANGES, translated
 
@@ -93,6 +93,7 @@ texts = st.lists(
 
 
 @settings(max_examples=30, deadline=None)
+@example("- \n\n    **bold**\n", "hostile")
 @given(texts.map(lambda parts: "".join(map("".join, parts))), st.sampled_from(sorted(CHANGES)))
 def test_the_structure_stays_in_any_translation(text: str, change: str) -> None:
     before, after = structure(text), structure(translated(".md", text, CHANGES[change]))

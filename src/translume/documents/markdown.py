@@ -121,7 +121,7 @@ class _Reader:
 
     paragraph: its text, without the prefix of the first line.  depth: of the quotes around it.  offsets: columns where
     the texts of open items of lists begin.  fence: what ends the open code.  until: what ends the open block of HTML.
-    table: whether the lines are rows.
+    table: whether the lines are rows.  empty: whether the line before has only the marker of an item.
     """
 
     builder: TextBuilder
@@ -132,6 +132,7 @@ class _Reader:
     fence: str = ""
     until: re.Pattern[str] | None = None
     table: bool = False
+    empty: bool = False
 
     def read(self, line: str) -> None:
         """Read a line."""
@@ -152,8 +153,11 @@ class _Reader:
             self.end_paragraph()
         if not body.strip():
             self._keep(line)
+            # An item cannot begin with a blank line.
+            self.offsets = self.offsets[:-1] if self.empty else self.offsets
+            self.empty = False
             return
-        self.depth = depth
+        self.depth, self.empty = depth, False
         if not self.paragraph:
             self._pop(indent)
             code = line.startswith(("    ", "\t")) if not self.offsets else indent >= self.offsets[-1] + 4
@@ -195,6 +199,7 @@ class _Reader:
                 begin, self.depth = begin + 1 + (line[begin + 1 : begin + 2] == " "), self.depth + 1
             if line[begin : begin + 1].isspace() or not line[begin:]:  # an empty item, or code
                 self._keep(line)
+                self.empty = not line[begin:].strip()
                 return
         else:
             self._keep(line)
