@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,10 @@ from .warm_python import start
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if "torch" in sys.modules:
     sys.modules["torch"].set_num_threads(1)
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, which the commands that they start inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Files must survive a power failure, which no test simulates; on some disks, waiting for them takes a minute in all.
 os.fsync = lambda file: None

@@ -361,7 +361,7 @@ def test_init_from_a_model_writes_a_small_file_that_fine_tunes_it(run, files: Pa
     }
     (files / "more.toml").write_text(result.stdout, encoding="utf-8")
     words = ["train", files / "more.toml", "--from", files / "base", "--out", files / "more"]
-    result = run(*words, "--set", "training.updates=2")
+    result = run(*words, "--set", "training.updates=2", "--set", "training.warmup_updates=1")
     assert (result.exit_code, "warning" in result.stderr) == (0, False)
     settings = Config.read(next((files / "more").glob("config-*.toml")))
     assert (settings.data.target_language, settings.decoding.beam, settings.model.width) == ("de", 3, 12)

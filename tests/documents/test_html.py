@@ -14,7 +14,7 @@ from translume.documents.sentences import SplitSegments
 
 
 def translated(html: str, change: Callable[[str], str] = str.upper) -> str:
-    return changed(HtmlText.from_string(html), change)
+    return changed(HtmlText.from_string(html, attributes=True), change)
 
 
 PIECES = [

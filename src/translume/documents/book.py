@@ -56,7 +56,7 @@ class Book:
             encoded = _decoded(name, content)
             markup += encoded.text.count("<") + encoded.text.count("=")
             check_markup(markup)
-            pages[name] = encoded, HtmlText.from_string(encoded.text, xml=True)
+            pages[name] = encoded, HtmlText.from_string(encoded.text, xml=True, attributes=True)
             segments += len(pages[name][1].segments)
             check_segments(segments)
         lost = sorted(listed.difference(pages))

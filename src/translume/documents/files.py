@@ -83,7 +83,7 @@ class HtmlFile:
     def from_bytes(cls, data: bytes) -> "HtmlFile":
         """Read the page in a file."""
         encoded = EncodedText.from_html(data)
-        return cls(encoded=encoded, page=HtmlText.from_string(encoded.text))
+        return cls(encoded=encoded, page=HtmlText.from_string(encoded.text, attributes=True))
 
     @property
     def segments(self) -> Sequence[Segment]:

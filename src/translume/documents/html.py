@@ -179,10 +179,13 @@ class HtmlText:
     xml: bool = False
 
     @classmethod
-    def from_string(cls, html: str, *, xml: bool = False) -> "HtmlText":
-        """Split a document, or a part of one, into segments; DocumentError if it has too many tags or segments."""
+    def from_string(cls, html: str, *, xml: bool = False, attributes: bool = False) -> "HtmlText":
+        """Split a document, or a part of one, into segments; DocumentError if it has too many tags or segments.
+
+        attributes: whether those that are shown, such as alt, are segments too.
+        """
         check_markup(html.count("<") + html.count("="))
-        reader = _Reader(xml=xml)
+        reader = _Reader(xml=xml, attributes=attributes)
         for token in tokens(html, xml=xml):
             reader.read(token)
         reader.end_segment()
@@ -262,6 +265,7 @@ class _Reader:
     """
 
     xml: bool = False
+    attributes: bool = False
     pieces: list[Piece] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     raw: list[tuple[str, ...]] = field(default_factory=list)
@@ -298,7 +302,7 @@ class _Reader:
 
     def _with_attributes(self, token: Token) -> list[Piece]:
         """Return a tag as unchanged text and the segments of its attributes that are shown."""
-        tag = _TAG.match(token.text) if token.kind == "opens" else None
+        tag = _TAG.match(token.text) if self.attributes and token.kind == "opens" else None
         if tag is None or "=" not in tag["attributes"]:
             return [token.text]
         names = ATTRIBUTES

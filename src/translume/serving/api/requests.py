@@ -464,6 +464,7 @@ class GlossaryRequest(RequestBody):
     }
 
     name: Annotated[Name, Field(min_length=1)]
+    """Name of the glossary."""
     source_lang: Code
     """Code of the source language."""
     target_lang: Code
