@@ -15,7 +15,7 @@ from typing import Final
 from translume.documents.encoding import EncodedText
 from translume.documents.segments import Mark, Segment, check_markup, check_segments
 from translume.errors import DocumentError
-from translume.translator.alignment import WITHOUT_SPACES
+from translume.text.segmentation import WITHOUT_SPACES
 
 _TIME: Final = r"[\d:.,]{4,20}(?:[ \t]{1,3}\d{1,3}(?=\s))?"
 _TIMES: Final = re.compile(rf"\s{{0,20}}{_TIME}\s{{0,9}}-->\s{{0,9}}{_TIME}(?:\s|$)")

@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from functools import cache
-from typing import Literal
+from typing import Final, Literal
 
 from translume.config import TokenizerSettings
 
@@ -41,6 +41,11 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 CharacterClass = Literal["letter", "unspaced", "digit", "mark", "space", "other"]
 _BY_CATEGORY: dict[str, CharacterClass] = {"L": "letter", "N": "digit", "M": "mark"}
+
+WITHOUT_SPACES: Final = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
+)
+"""Letters and punctuation of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Han and Kana."""
 
 
 def character_class(character: str) -> CharacterClass:

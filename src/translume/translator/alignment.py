@@ -14,15 +14,12 @@ from torch import Tensor
 from translume.checkpoint import Checkpoint
 from translume.data.cleaning import truncated_ids
 from translume.model import Transformer
+from translume.text.segmentation import WITHOUT_SPACES as WITHOUT_SPACES
 from translume.translator.planning import Piece, padded
 from translume.translator.results import Alignment
 
 Span = tuple[int, int]
 
-WITHOUT_SPACES: Final = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
-)
-"""Letters and punctuation of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Han and Kana."""
 _WORD: Final = r"\w\u0300-\u036f\u0900-\u109f\u1780-\u17ff"
 """Characters of words, and vowel signs, which are not letters."""
 _PARTS: Final = re.compile(rf"(?:[{_WORD}]|(?<=[0-9])[.,:][0-9])+|[^\s{_WORD}]+")

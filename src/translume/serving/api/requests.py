@@ -459,8 +459,8 @@ class GlossaryRequest(RequestBody):
         "name": "animals",
         "source_lang": "EN",
         "target_lang": "DE",
-        "entries": "dog\tHund",
-        "entries_format": "tsv",
+        "entries": "dog,Hund",
+        "entries_format": "csv",
     }
 
     name: Annotated[Name, Field(min_length=1)]
