@@ -13,6 +13,7 @@ from tests.documents.test_word_files import archive, body, contents
 from tests.errors import raises
 
 from translume.documents.files import FORMATS, read_document
+from translume.documents.segments import language_tag
 from translume.documents.sentences import SplitSegments
 from translume.errors import DocumentError
 
@@ -221,7 +222,8 @@ def test_a_page_that_would_not_be_well_formed_is_an_error(monkeypatch: pytest.Mo
 def test_references_and_fields_of_open_documents_are_read_by_the_model() -> None:
     inside = (
         f'<text:p xmlns:text="{TEXT}">see <text:bookmark-ref>chapter two</text:bookmark-ref> and page '
-        "<text:page-number>12</text:page-number> now<text:note><text:note-body/></text:note></text:p>"
+        "<text:page-number>12</text:page-number> n<office:annotation/>ow<text:note><text:note-body/></text:note>"
+        "</text:p>"
     )
     lines, data = written(
         ".odt", open_document(inside), "siehe Kapitel zwei und Seite 12 jetzt", [(n, n) for n in range(7)]
@@ -232,7 +234,8 @@ def test_references_and_fields_of_open_documents_are_read_by_the_model() -> None
         .decode()
         .endswith(
             f'<text:p xmlns:text="{TEXT}">siehe <text:bookmark-ref>Kapitel zwei</text:bookmark-ref> und Seite '
-            "<text:page-number>12</text:page-number> jetzt<text:note><text:note-body/></text:note></text:p>"
+            "<text:page-number>12</text:page-number> jetzt<office:annotation/><text:note><text:note-body/></text:note>"
+            "</text:p>"
             "</office:document-content>"
         )
     )
@@ -270,8 +273,17 @@ def test_text_in_an_old_encoding_is_read_with_a_warning_and_written_in_utf_8(
         assert warnings == [f"it is not UTF-8; read as {named}, written in UTF-8"]
         assert changed(file, str).decode() == f"{before}{text}\n"
         assert read_document(suffix, data, "", encoding)[1] == []
+    with raises(DocumentError, ".html files name their encoding; found another one, 'cp1252'"):
+        read_document(".html", b"a", "", "cp1252")
     with raises(DocumentError, "unknown encoding 'x', expected one such as cp1252 or gb18030"):
         read_document(".txt", b"a", "", "x")
+
+
+@pytest.mark.parametrize(
+    ("code", "tag"), [("de", "de"), ("zt", "zh-hant"), ("deu_Latn", "deu-Latn"), ('de"><b>', ""), ("", ""), ("x", "")]
+)
+def test_a_language_is_written_only_if_it_is_a_code(code: str, tag: str) -> None:
+    assert language_tag(code) == tag
 
 
 def test_a_document_without_text_is_named() -> None:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from translume.documents.marked_text import OBJECT, MarkedText, Syntax, TextBuilder, read_entity
-from translume.documents.segments import Mark
-from translume.documents.xml_text import ENTITY, NOT_XML, Element, finished, in_xml, parsed, read_content
+from translume.documents.segments import NOT_XML, Mark
+from translume.documents.xml_text import ENTITY, Element, finished, in_xml, parsed, read_content
 from translume.errors import DocumentError
 
 _ESCAPES: Final = {"n": "\n", "t": "\t"}

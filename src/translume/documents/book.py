@@ -77,12 +77,9 @@ class Book:
         for name, (encoded, page) in self.pages.items():
             text = page.with_runs([*itertools.islice(given, len(page.segments))], language)
             written[name] = encoded.encode(text, "xmlcharrefreplace")
-            if (
-                text != encoded.text
-                and _error(written[name])
-                and not _error(encoded.mark + encoded.encode(encoded.text))
-            ):
-                raise DocumentError(f"{name}: its translation is not well-formed: {_error(written[name])}")
+            reason = "" if text == encoded.text else _error(written[name])
+            if reason and not _error(encoded.encode(encoded.text)):
+                raise DocumentError(f"{name}: its translation is not well-formed: {reason}")
         for name, package in self.packages.items() if language else ():
             text = _LANGUAGE.sub(rf"\g<1>{language}\g<2>", package.text)
             if is_right_to_left(language):

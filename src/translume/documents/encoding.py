@@ -12,7 +12,7 @@ from translume.errors import DocumentError
 from translume.text.sentences import iso_code
 
 _META: Final = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9._:-]{1,40})""", re.IGNORECASE)
-_XML: Final = re.compile(rb"""\s{0,9}<\?xml[^>]{0,200}?encoding\s{0,9}=\s{0,9}["']([A-Za-z0-9._:-]{1,40})["']""")
+_XML: Final = re.compile(rb"""\A\s{0,9}<\?xml[^>]{0,200}?encoding\s{0,9}=\s{0,9}["']([A-Za-z0-9._:-]{1,40})["']""")
 SAMPLED: Final = 60_000
 """Bytes from which the encoding of a text is guessed."""
 TOLERANCE: Final = 0.1
@@ -63,7 +63,7 @@ class EncodedText:
     @classmethod
     def declared(cls, data: bytes, pattern: re.Pattern[bytes]) -> "EncodedText":
         """Decode text by its byte order mark, by the known encoding whose name a pattern finds in it, or as UTF-8."""
-        found = None if any(data.startswith(mark) for mark, _ in _BYTE_ORDER_MARKS) else pattern.search(data)
+        found = None if _byte_order(data)[0] else pattern.search(data)
         try:
             encoding = codecs.lookup(found[1].decode("ascii")).name if found else ""
         except LookupError:
@@ -78,7 +78,7 @@ class EncodedText:
         """
         if _byte_order(data)[0]:
             return cls.from_bytes(data)
-        declared = _META.search(data, 0, PRESCANNED) or _XML.match(data, 0, PRESCANNED)
+        declared = _META.search(data, 0, PRESCANNED) or _XML.search(data, 0, PRESCANNED)
         encoding = _known(declared[1].decode("ascii")) if declared else ""
         try:
             return cls(data.decode(encoding or "utf-8"), encoding or "utf-8")
@@ -88,10 +88,7 @@ class EncodedText:
     @classmethod
     def from_xml(cls, data: bytes) -> "EncodedText":
         """Decode XML by its byte order mark or declaration, else as UTF-8; DocumentError if that fails."""
-        mark, encoding = _byte_order(data)
-        declared = None if mark else _XML.match(data, 0, PRESCANNED)
-        encoding = encoding or (_known(declared[1].decode("ascii")) if declared else "") or "utf-8"
-        return cls(_decoded(data, encoding, len(mark)), encoding, mark)
+        return cls.declared(data, _XML)
 
     def encode(self, text: str, errors: str = "strict") -> bytes:
         """Encode another text in the same way."""

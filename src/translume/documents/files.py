@@ -115,7 +115,9 @@ def read_document(suffix: str, data: bytes, language: str = "", encoding: str = 
     language: of its texts, a code.  encoding: of plain text; empty to detect it.
     """
     form, warnings = FORMATS[suffix], []
-    if form.encoded or encoding:
+    if encoding and not form.encoded:
+        raise DocumentError(f"{suffix} files name their encoding; found another one, {encoding!r}")
+    if form.encoded:
         try:
             data, found = in_utf_8(data, language, encoding)
         except LookupError:
@@ -142,7 +144,7 @@ FORMATS: Final = {
     ".pdf": Format(PdfText.from_bytes, "text/plain", written=".txt"),
     ".odp": Format(read_open_presentation, "application/vnd.oasis.opendocument.presentation"),
     ".xlsx": Format(read_workbook, "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
-    ".md": Format(read_markdown, "text/markdown"),
+    ".md": Format(read_markdown, "text/markdown", encoded=True),
     ".po": Format(read_po, "text/x-gettext-translation"),
     ".json": Format(read_json, "application/json"),
     ".xliff": Format(read_xliff, "application/xliff+xml"),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from translume.documents.segments import Mark, Segment, check_markup, check_segments, is_note, is_right_to_left
+from translume.documents.segments import NOT_XML, Mark, Segment, check_markup, check_segments, is_note, is_right_to_left
 
 _NAME = r"[A-Za-z][^\s/>]*+"
 _ATTRIBUTE = r"""=?[^\s/>=]*+(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|[^\s>"'][^\s>]*+)?)?"""
@@ -218,7 +218,7 @@ class HtmlText:
         if run == self.segments[segment].runs[number]:
             return self.raw[segment][number]
         if self.xml:
-            run = _NOT_XML.sub("", run)
+            run = NOT_XML.sub("", run)
         quote = self.quotes[segment]
         text = entities.escape(run, quote=False)
         text = text.replace("'", "&#39;") if quote == "'" else text.replace('"', "&quot;") if quote else text
@@ -227,7 +227,6 @@ class HtmlText:
         return f'"{text}"' if quote == " " else text
 
 
-_NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ROOT: Final = re.compile(r"<html(?=[\s>/])", re.IGNORECASE)
 
 

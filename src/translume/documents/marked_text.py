@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from translume.documents.encoding import EncodedText
-from translume.documents.segments import Mark, Segment, check_segments, has_letters
+from translume.documents.segments import Mark, Segment, check_segments
+from translume.text.segmentation import has_letters
 
 _PRINTF: Final = (
     r"%(?:\d+\$|\([^()]*+\)|<[^<>]*+>)?[+#0']?(?:-?(?:\*|\d+))?(?:\.(?:\*|\d+))?(?:hh?|ll?|[Lqjzt])?[diouxXeEfgGcsSp@n]"

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from translume.documents.segments import Mark, Segment
-from translume.translator.alignment import WITHOUT_SPACES, word_spans
+from translume.text.segmentation import WITHOUT_SPACES
+from translume.translator.alignment import word_spans
 from translume.translator.assembly import separator_between
 
 LARGEST_TABLE = 4_000_000
@@ -103,8 +104,8 @@ def _atoms(segment: Segment, sentence: Sentence) -> list[_Atom]:
     """Split the target into parts that belong to one run each."""
     if sentence.word_links and WITHOUT_SPACES.search(sentence.target + segment.text[sentence.begin : sentence.end]):
         words = [(begin, end) for _, _, begin, end in sentence.word_links]
-        links = {place: (source, end) for place, (source, end, _, _) in enumerate(sentence.word_links)}
-        links = {place: (sentence.begin + source, sentence.begin + end) for place, (source, end) in links.items()}
+        spans = ((sentence.begin + begin, sentence.begin + end) for begin, end, _, _ in sentence.word_links)
+        links = dict(enumerate(spans))
     else:
         words = [found.span() for found in _WORD.finditer(sentence.target)]
         sources = [found.span() for found in _WORD.finditer(segment.text, sentence.begin, sentence.end)]
@@ -139,11 +140,7 @@ def _parts(
     else:
         first, core, last = _split_punctuation(segment.text[begin:behind])
         owner = segment.owner(begin + len(first), behind - len(last)) if core else segment.owner(begin, behind)
-        opening, closing = (begin, behind), (begin, behind)
-        if outer[0]:
-            opening = (sentence.begin, sentence.end)
-        if outer[1]:
-            closing = (sentence.begin, sentence.end)
+        opening, closing = ((sentence.begin, sentence.end) if ends else source for ends in outer)
         first, core, last = _split_punctuation(word)
         if not core:
             first, last = ("", first) if outer[1] else (first, "")

@@ -19,6 +19,7 @@ from typing import Final, Literal
 from lxml import etree
 
 from translume.documents.segments import (
+    NOT_XML,
     Mark,
     Segment,
     check_markup,
@@ -34,7 +35,6 @@ MAX_PARTS, MAX_BYTES, MAX_RATIO = 5000, 100_000_000, 200
 LARGEST_TEXT = 20_000_000
 """Maximum number of unpacked bytes of all parts with text."""
 _SPACE: Final = "{http://www.w3.org/XML/1998/namespace}space"
-_NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BROKEN: Final = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
     *(EOFError, NotImplementedError, RuntimeError, ValueError, OSError),
@@ -125,7 +125,7 @@ class ZippedXml:
                 changed.setdefault(name, []).append(element)
                 if written[run] == segment.runs[run] or run in segment.kept:
                     continue
-                setattr(element, where, _NOT_XML.sub("", written[run]))
+                setattr(element, where, NOT_XML.sub("", written[run]))
                 if self.layout.preserves and written[run] != written[run].strip():
                     element.set(_SPACE, "preserve")
             kept = sorted(segment.kept)
@@ -325,7 +325,7 @@ _OBJECTS: Final = frozenset(
 _SHOWN_FIELDS: Final = frozenset({"HYPERLINK", "TOC", "INDEX", "TOA", "BIBLIOGRAPHY", "QUOTE", "FORMTEXT", "TC", "XE"})
 """Fields whose results are texts of the document. Others, such as REF and MERGEFIELD, stay whole."""
 
-Event = tuple[Literal["text", "break", "object", "note", "begin", "separate", "end"], "etree._Element"]
+Event = tuple[Literal["text", "break", "object", "note", "begin", "end"], "etree._Element"]
 
 
 def _segments(tree: "etree._ElementTree", spaces: Sequence[str]) -> Segments:
@@ -361,7 +361,7 @@ def _of_paragraph(events: Sequence[Event]) -> Segments:
             open_until = fields[place]
             results = [each for kind, each in events[place:open_until] if kind == "text"]
             if results:
-                # The runs of a result differ at most in their look, which an update of the field sets anew.
+                # Word sets the look of a result when it updates the field, so one run is enough.
                 results[0].text = "".join(each.text or "" for each in results)
                 for each in results[1:]:
                     each.text = ""

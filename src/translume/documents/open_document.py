@@ -19,7 +19,7 @@ _STYLED_NAMES: Final = ("span", "a", "meta", "meta-field", "ruby", "ruby-base", 
 _STYLED: Final = frozenset({f"{_TEXT}{name}" for name in _STYLED_NAMES})
 """Elements whose text is part of the paragraph."""
 _BREAKS: Final = frozenset({f"{_TEXT}tab", f"{_TEXT}line-break"})
-_ATTACHED: Final = frozenset({"note", "ruby-text"})
+_ATTACHED: Final = frozenset({"note", "ruby-text", "annotation", "annotation-end"})
 """Elements that stand behind a word."""
 _INVISIBLE: Final = re.compile(r"(?:bookmark|reference-mark|change|soft-page-break|.*-mark).*")
 _DELETED: Final = f"{_TEXT}tracked-changes"
@@ -59,7 +59,7 @@ def _of_paragraph(paragraph: "etree._Element") -> Segments:
             yield from _segment(places, marks)
             places, marks = [(element, "tail")], []
             continue
-        name = element.tag.removeprefix(_TEXT) if isinstance(element.tag, str) else "change"
+        name = element.tag.rpartition("}")[2] if isinstance(element.tag, str) else "change"
         if not left and _is_field(element) and len(element) == 0 and (element.text or "").strip():
             marks.append(Mark.STYLE_CHANGE)
             places.append((element, "text"))

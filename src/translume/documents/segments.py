@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Final
 
 from translume.errors import DocumentError
-from translume.text.segmentation import has_letters as has_letters
+from translume.text.segmentation import has_letters
+from translume.text.sentences import ALIASES
 
 MAX_SEGMENTS: Final = 200_000
 """Maximum number of segments of a document."""
@@ -151,6 +152,10 @@ def with_style_marks(
     return tuple(found)
 
 
+NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Matches a character that XML cannot have."""
+
+
 def check_segments(count: int) -> None:
     """Raise DocumentError if a document has more than `MAX_SEGMENTS` segments."""
     if count > MAX_SEGMENTS:
@@ -176,6 +181,14 @@ def is_note(text: str, before: str, *, linked: bool) -> bool:
     """
     found = _NOTE.fullmatch(text)
     return found is not None and (found["plain"] is None or linked or _LONG_WORD.search(before[-8:]) is not None)
+
+
+_LANGUAGE: Final = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
+
+
+def language_tag(code: str) -> str:
+    """Return a language as files name it, such as pt-br for LibreTranslate's pb; empty for what is not a code."""
+    return ALIASES.get(code.lower(), code).replace("_", "-") if _LANGUAGE.fullmatch(code) else ""
 
 
 RIGHT_TO_LEFT: Final = frozenset({"ar", "arc", "ckb", "dv", "fa", "he", "ks", "ps", "sd", "ug", "ur", "yi"})

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from translume.documents.markup_placement import Sentence, place_markup
-from translume.documents.segments import Segment, has_letters
+from translume.documents.segments import Segment
+from translume.text.segmentation import has_letters
 from translume.text.sentences import sentences_of
 from translume.translator import Translation
 

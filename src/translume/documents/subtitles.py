@@ -101,14 +101,14 @@ class Subtitles:
 
     def _written(self, cue: _Cue, segment: Segment, texts: Sequence[str]) -> Sequence[str]:
         """Return the runs of a subtitle, in as many lines as in the source at most, and without a second arrow."""
-        texts = [_SPACES.sub(lambda found: found[1] or " ", text) for text in texts]
+        texts = [_LINE_END.sub(" ", text) for text in texts]
         texts = in_lines(texts, segment.marks, cue)
         if self.web:
             return [html.escape(text, quote=False) for text in texts]
         return [text.replace("-->", "->") for text in texts]
 
 
-_SPACES: Final = re.compile(rf"([^\S{_ENDS}])+|\s+")
+_LINE_END: Final = re.compile(rf"\s*[{_ENDS}]\s*")
 
 
 def in_lines(texts: Sequence[str], marks: Sequence[Mark], cue: _Cue) -> list[str]:

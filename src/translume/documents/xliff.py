@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from translume.documents.marked_text import MarkedText, TextBuilder
-from translume.documents.segments import Mark, has_letters
+from translume.documents.segments import Mark
 from translume.documents.xml_text import XML, Element, finished, parsed, read_content
 from translume.errors import DocumentError
+from translume.text.segmentation import has_letters
 
 _INLINE: Final = {
     **dict.fromkeys(("x", "ph", "it", "ut", "cp", "sm", "em"), Mark.OBJECT),

@@ -15,10 +15,9 @@ from lxml import etree
 
 from translume.documents.encoding import EncodedText
 from translume.documents.marked_text import MarkedText, Syntax, TextBuilder, read_entity
-from translume.documents.segments import Mark, check_markup
+from translume.documents.segments import NOT_XML, Mark, check_markup
 from translume.errors import DocumentError
 
-_DECLARED: Final = re.compile(rb"""^<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9._:-]{1,40})""")
 _ATTRIBUTES: Final = r"""(?:[^"'>/]|/(?!>)|"[^"]*"|'[^']*')*+"""
 _SUBSET: Final = re.compile(r"""(?:\s|<\?.*?\?>|<!--.*?-->)*+<!DOCTYPE(?:[^"'>\[]|"[^"]*"|'[^']*')*+\[""", re.DOTALL)
 _MARKUP: Final = re.compile(
@@ -27,7 +26,6 @@ _MARKUP: Final = re.compile(
     re.DOTALL,
 )
 _ATTRIBUTE: Final = re.compile(r"""([^\s=]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
-NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 ENTITY: Final = re.compile(r"&#?\w+;")
 
 
@@ -81,7 +79,7 @@ class Element:
 
 def parsed(data: bytes) -> tuple[EncodedText, Element]:
     """Return the text of a file and its root; DocumentError if it is not XML or declares entities."""
-    encoded = EncodedText.declared(data, _DECLARED)
+    encoded = EncodedText.from_xml(data)
     text = encoded.text
     check_markup(text.count("<") + text.count("="))
     if _SUBSET.match(text):

@@ -14,7 +14,7 @@ from torch import Tensor
 from translume.checkpoint import Checkpoint
 from translume.data.cleaning import truncated_ids
 from translume.model import Transformer
-from translume.text.segmentation import WITHOUT_SPACES as WITHOUT_SPACES
+from translume.text.segmentation import WITHOUT_SPACES
 from translume.translator.planning import Piece, padded
 from translume.translator.results import Alignment
 
