@@ -299,7 +299,7 @@ def faults(suffix: str, seed: int) -> list[str]:
             import docx as library
 
             library.Document(io.BytesIO(written))
-    except Exception as error:
+    except Exception as error:  # whatever it is, it is a fault to report
         found.append(f"cannot be read: {error!r}")
     return [f"{suffix} seed {seed}, {name}: {each}" for each in found]
 

@@ -90,7 +90,7 @@ def test_names_that_the_locale_cannot_read_are_refused_at_once(home: Path) -> No
     done = subprocess.run(line, env=environment, cwd=home, capture_output=True, text=True, check=False, timeout=180)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == (
-        "Error: Invalid value for '--out': found the byte 0xc3, which is no text in the locale LC_ALL=C; "
+        "Error: Invalid value for '--out': found the byte 0xc3, which is not text in the locale LC_ALL=C; "
         "set LC_ALL=C.UTF-8 or PYTHONUTF8=1"
     )
     (home / "größe.toml").write_text(SETTINGS.replace("train.en", "größe.en"))
@@ -105,7 +105,7 @@ def test_names_that_the_locale_cannot_read_are_refused_at_once(home: Path) -> No
     )
     assert done.returncode == 1
     assert done.stderr == (
-        "Error: found 'ö' in an argument or a file name, which is no text in the locale LC_ALL=C; "
+        "Error: found 'ö' in an argument or a file name, which is not text in the locale LC_ALL=C; "
         "set LC_ALL=C.UTF-8 or PYTHONUTF8=1\n"
     )
 

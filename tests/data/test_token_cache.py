@@ -127,7 +127,7 @@ def test_a_flipped_bit_rebuilds_the_cache_or_is_refused(corpus_files, by_bytes, 
                 read()
             assert str(caught.value) == (
                 f"{path}: damaged: the checksum of its block 1 is wrong; "
-                f"delete {folder}, and the same command prepares the data anew"
+                f"delete {folder}, and the same command prepares the data again"
             )
         shutil.rmtree(folder)
     again = prepare(chosen, by_bytes, by_bytes, cache, split="train", note=notes.append)
@@ -137,7 +137,7 @@ def test_a_flipped_bit_rebuilds_the_cache_or_is_refused(corpus_files, by_bytes, 
     else:
         (note,) = notes
         assert note.startswith(f"{path}: damaged")
-        assert note.endswith("; the data were prepared anew")
+        assert note.endswith("; the data were prepared again")
 
 
 def test_a_cache_of_an_earlier_version_has_no_checksums_and_is_used(corpus_files, by_bytes, tmp_path, monkeypatch):

@@ -288,7 +288,8 @@ def _fill(path: Path, embedding: Embedding, tokenizer: Tokenizer) -> str:
         lowered.setdefault(piece.lower(), []).append(id_)
     filled: set[int] = set()
     declared, words = declared_words(next(read_lines(path), "")), 0
-    for words, (word, vector) in enumerate(read_vectors(path, table.size(1)), 1):  # noqa: B007
+    for word, vector in read_vectors(path, table.size(1)):
+        words += 1
         ids = {*exact.get(word, ()), *(id_ for id_ in lowered.get(word, ()) if id_ not in filled)}
         if ids:
             table[sorted(ids)] = (torch.tensor(vector) / embedding.scale).to(table.dtype)

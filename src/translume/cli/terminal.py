@@ -48,7 +48,7 @@ def expected_text() -> str:
         return "expected UTF-8 text"
     name = next((name for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "LANG")
     locale = os.environ.get(name, "C")
-    return f"which is no text in the locale {name}={locale}; set LC_ALL=C.UTF-8 or PYTHONUTF8=1"
+    return f"which is not text in the locale {name}={locale}; set LC_ALL=C.UTF-8 or PYTHONUTF8=1"
 
 
 def note(text: str) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
 
-import numpy as np
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -119,8 +118,8 @@ def _with_plain_numbers(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _with_plain_numbers(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(_with_plain_numbers, value))
-    if isinstance(value, np.bool_):
+        return (list if isinstance(value, list) else tuple)(map(_with_plain_numbers, value))
+    if getattr(getattr(value, "dtype", None), "kind", "") == "b" and value.ndim == 0:
         return bool(value)
     if isinstance(value, int | float) or not isinstance(value, Real):
         return value

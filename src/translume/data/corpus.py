@@ -198,7 +198,7 @@ class TokenizedCorpus:
                 array.check(begins, ends)
         except DamagedBlockError as error:
             folder = self.stored[name].path.parent
-            raise DataError(f"{error}; delete {folder}, and the same command prepares the data anew") from None
+            raise DataError(f"{error}; delete {folder}, and the same command prepares the data again") from None
 
     def _starts(self, indices: NDArray[Any]) -> NDArray[np.int64]:
         indices = np.asarray(indices, np.int64)
@@ -349,7 +349,7 @@ def separate(
     try:
         arrays = {name: each.check_all() for name, each in _mapped(folder, "used", layout, sizes, counts).items()}
     except DamagedBlockError as error:
-        raise DataError(f"{error}; the same command prepares the data anew") from None
+        raise DataError(f"{error}; the same command prepares the data again") from None
     held = np.zeros(pairs, np.bool_)
     held[chosen] = True
     # The held-out pairs of a block are copied before the others are written over it.

@@ -130,12 +130,11 @@ class Finder:
         self._examples: dict[str, Pair] = {}
         self._headers: list[Pair] = []
         self._valid = [np.zeros(0, np.uint64), np.zeros(0, np.uint64)]
-        self._reads_sources = reads_sources = (
-            find_task(settings.task).reads == "pairs"
-        )  # all documents have the same, empty source
+        # All documents have the same, empty source.
+        self._reads_sources = find_task(settings.task).reads == "pairs"
         if origins(settings, "valid"):
             for pairs in map(normalised, chunks(read_pairs(settings, "valid"), _CHUNK)):
-                found_by_side = (_hashes(pairs), _source_hashes(pairs)) if reads_sources else (_hashes(pairs),)
+                found_by_side = (_hashes(pairs), _source_hashes(pairs)) if self._reads_sources else (_hashes(pairs),)
                 for side, found in enumerate(found_by_side):
                     self._valid[side] = np.concatenate([self._valid[side], found])
         self._sorted = [np.unique(side) for side in self._valid]

@@ -410,7 +410,7 @@ def prepare(
             return replace(found, temperature=temperature, tags=tags_of(places, tokenizers, language_tags))
         except DamagedCacheError as error:
             if note and (home / "index.json").exists():
-                note(f"{error}; the data were prepared anew")
+                note(f"{error}; the data were prepared again")
             for place in places:
                 place.check_lengths()
             builder = Builder(

@@ -61,7 +61,8 @@ class Search(Generic[S]):
         self.belief_rules = [rule for rule in rules if isinstance(rule, BeliefRule)]
         zeros = torch.zeros(size, 1, device=limits.device)
         self.strategy, self.eos = strategy, eos
-        self.ending = torch.tensor(end_tokens(rules, eos), device=limits.device)
+        ending = end_tokens(rules, eos)
+        self.ending = None if ending == (eos,) else torch.tensor(ending, device=limits.device)
         self.length = 0  # t
         self.limits = limits  # [B]
         self.ends = set(limits.tolist())
@@ -222,7 +223,8 @@ class Search(Generic[S]):
 
         With groups, within each group.
         """
-        ends = torch.isin(candidates.token, self.ending)
+        token = candidates.token
+        ends = token == self.eos if self.ending is None else torch.isin(token, self.ending)
         some = bool(ends.any())
         if not some and self.groups == 1:
             foremost = candidates.foremost(self.each)

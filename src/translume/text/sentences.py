@@ -74,11 +74,17 @@ def sentences_of(line: str, language: str = "") -> list[str]:
     start = 0
     for found in _END.finditer(line):
         end = found.end()
-        after = _SPACE.match(line, end).end()  # type: ignore[union-attr]  # it always matches
+        after = _end_of(_SPACE, line, end)
         if start < end and after < len(line) and not whole.goes_on(start, found, after):
             sentences.append(line[start:after])
             start = after
     return [*sentences, line[start:]]
+
+
+def _end_of(pattern: re.Pattern[str], text: str, place: int) -> int:
+    """Return the end of a match that begins at a place; the place if there is none."""
+    found = pattern.match(text, place)
+    return found.end() if found else place
 
 
 class _Line:
@@ -99,7 +105,7 @@ class _Line:
             return self._encloses(start, end, after) or (bool(found["brackets"]) and self._quoted(start, end, after))
         if not mark or "\n" in text[end:after]:
             return False
-        ahead = after if text[after].isalpha() else _OPENING.match(text, after).end()  # type: ignore[union-attr]
+        ahead = after if text[after].isalpha() else _end_of(_OPENING, text, after)
         follows = text[ahead : ahead + 1]
         if follows in _PUNCTUATION or (self.cased and follows.islower()):
             return True
@@ -140,7 +146,7 @@ class _Line:
         if not before or text[end - 1].isspace():
             return False
         word = _OPENED.split(before[-1])[-1]
-        following = _NEXT_WORD.match(text, ahead)[0]  # type: ignore[index]  # it always matches
+        following = text[ahead : _end_of(_NEXT_WORD, text, ahead)]
         number = _ROMAN_OR_DIGIT.match(text, ahead)
         initial = len(following) == 1 and text[ahead + 1 : ahead + 2] == "."
         starts = following.lower() in rules.starts and not initial

@@ -257,14 +257,14 @@ def _attached(text: str, tokenizer: Tokenizer) -> Iterator[Phrase]:
 def phrases_of(text: str, tokenizer: Tokenizer) -> list[Phrase]:
     """The tokens of a text as whole words: "mannschaft" does not contain "mann".
 
-    If the tokenizer has a script without spaces, also those behind one of its characters, which may differ.
+    If the vocabulary has a script without spaces, also those behind one of its characters, which may differ.
     """
     apart = boundaries(tokenizer).space is not None or tokenizer.settings.kind not in _SPACED
     spelled = [tuple(tokenizer.encode(text))]
     for character in _UNSPACED:
         alone, behind = tokenizer.encode(character), tokenizer.encode(character + text)
-        if behind[: len(alone)] == alone and tokenizer.decode(behind) == character + text:
-            spelled.append(tuple(behind[len(alone) :]))
+        if len(alone) == 1 and behind[:1] == alone and tokenizer.decode(behind) == character + text:
+            spelled.append(tuple(behind[1:]))
     return [
         Phrase(ids, apart_before=apart and word_character(text[0]), apart_after=apart and word_character(text[-1]))
         for ids in dict.fromkeys(spelled)

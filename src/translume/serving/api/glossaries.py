@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -33,6 +34,9 @@ from translume.serving.server import Server
 
 MAX_GLOSSARIES: Final = 100
 """Maximum number of glossaries of a server; one of at most `limits.body_bytes` each."""
+MAX_OF_CLIENT: Final = MAX_GLOSSARIES // 4
+"""Maximum number of glossaries of a client."""
+_ID: Final = re.compile("[A-Za-z0-9_-]{32}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +72,10 @@ class Glossaries:
         self._held: dict[str, Glossary] = {}
 
     def add(self, glossary: Glossary) -> None:
-        """Keep a glossary; RequestError (413) if there are too many."""
-        if len([*self._all()]) >= MAX_GLOSSARIES:
-            reason = f"this server has {MAX_GLOSSARIES} glossaries already; delete one"
+        """Keep a glossary; RequestError (413) if there are too many, of all clients or of this one."""
+        owners = [each.client for each in self._all()]
+        if len(owners) >= MAX_GLOSSARIES or owners.count(glossary.client) >= MAX_OF_CLIENT:
+            reason = f"found {len(owners)} glossaries, {owners.count(glossary.client)} of them yours; delete one"
             raise RequestError(413, reason, code="too_many_glossaries")
         if self._folder is None:
             self._held[glossary.id] = glossary
@@ -79,16 +84,16 @@ class Glossaries:
         content = json.dumps(asdict(glossary)).encode()
         replace_file(self._folder / glossary.id, content, synced=False, permissions=0o600)
 
-    def of(self, client: str) -> list[Glossary]:
+    def owned_by(self, client: str) -> list[Glossary]:
         """Return the glossaries of a client."""
         return [each for each in self._all() if each.client == client]
 
     def find(self, name: str, client: str) -> Glossary:
         """Return a client's glossary; RequestError (404) if it has no such one."""
-        for each in self.of(client):
-            if each.id == name:
-                return each
-        raise RequestError(404, "no such glossary, or it was deleted", code="unknown_glossary", field="glossary_id")
+        found = self._read(name)
+        if found is None or found.client != client:
+            raise RequestError(404, "no such glossary, or it was deleted", code="unknown_glossary", field="glossary_id")
+        return found
 
     def delete(self, glossary: Glossary) -> None:
         """Forget a glossary."""
@@ -96,12 +101,19 @@ class Glossaries:
         if self._folder is not None:
             (self._folder / glossary.id).unlink(missing_ok=True)
 
-    def _all(self) -> Iterator[Glossary]:
+    def _read(self, name: str) -> Glossary | None:
         if self._folder is None:
-            yield from self._held.values()
-        elif self._folder.is_dir():
-            for path in sorted(self._folder.iterdir()):
-                yield Glossary(**json.loads(path.read_bytes()))
+            return self._held.get(name)
+        try:
+            return Glossary(**json.loads((self._folder / name).read_bytes())) if _ID.fullmatch(name) else None
+        except FileNotFoundError:
+            return None
+
+    def _all(self) -> Iterator[Glossary]:
+        names = [*self._held]
+        if self._folder is not None and self._folder.is_dir():
+            names = sorted(path.name for path in self._folder.iterdir())
+        yield from filter(None, map(self._read, names))
 
 
 def routes(server: Server, glossaries: Glossaries) -> APIRouter:
@@ -128,7 +140,7 @@ def routes(server: Server, glossaries: Glossaries) -> APIRouter:
     @router.get("/glossaries", response_model=GlossariesResponse, responses=errors(*KEYED))
     async def listed(request: Request) -> Response:
         """List the client's glossaries."""
-        return json_response({"glossaries": [each.to_dict() for each in glossaries.of(client_of(request.scope))]})
+        return json_response({"glossaries": [each.to_dict() for each in glossaries.owned_by(client_of(request.scope))]})
 
     @router.get("/glossaries/{name}", response_model=GlossaryResponse, responses=errors(404, 422, *KEYED))
     async def facts(request: Request, name: str) -> Response:

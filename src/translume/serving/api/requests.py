@@ -504,7 +504,7 @@ class DeepLRequest(RequestBody):
     source_lang: Name = ""
     """Code of the source language; by default it is detected, unless only one language has a model to the target."""
     tag_handling: Literal["", "html", "xml"] = ""
-    """`html` or `xml` if the texts have markup, which is placed anew; elements of XML are read as those of HTML."""
+    """`html` or `xml` if the texts have markup, which the translations keep. XML is read by the rules of HTML."""
     split_sentences: Literal["0", "1", "nonewlines"] = "1"
     """`0` if each text is one sentence."""
     formality: Literal["default", "prefer_more", "prefer_less"] = "default"
