@@ -63,9 +63,13 @@ def test_plain_text_is_translated_line_by_line_also_to_a_file(run, folder: Path)
 
 def test_faults_of_a_document_are_one_line_that_names_it_and_write_nothing(run, folder: Path) -> None:
     (folder / "broken.docx").write_bytes(b"no zip")
+    (folder / "long.html").write_text(f"<p>{'ab ' * 2000}", encoding="utf-8")
     faults = {
         "broken.docx": "it is not a Word document (docx), or it is damaged",
-        "gone.docx": "No such file or directory",
+        "gone.docx": "no such file",
+        "long.html": "the text has 5,999 tokens, expected at most 1,023; decoding.max_length_action = "
+        '"truncate" (--max-length-action truncate) cuts it, decoding.split = "always" (--split always) splits it at '
+        "sentences",
     }
     for name, reason in faults.items():
         found = run("translate", folder / "m", folder / name, "--out", folder / "none")
