@@ -24,9 +24,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if "torch" in sys.modules:
     sys.modules["torch"].set_num_threads(1)
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, which the commands that they start inherit.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell that starts the tests in the background, or nohup, has them ignore signals, which their commands inherit.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 # Files must survive a power failure, which no test simulates; on some disks, waiting for them takes a minute in all.
 os.fsync = lambda file: None

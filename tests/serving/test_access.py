@@ -45,7 +45,8 @@ class Gate:
     def send(self, path: str, secret: str, text: bytes) -> Any:
         """Upload a text file."""
         lines = [b"--x", b'Content-Disposition: form-data; name="file"; filename="a.txt"', b"", text]
-        for name, value in {"source": "en", "target": "de", "api_key": secret}.items():
+        fields = {"source": "en", "target": "de", "api_key": secret}
+        for name, value in ({"target_lang": "de"} if path == "/v2/document" else fields).items():
             lines += [b"--x", f'Content-Disposition: form-data; name="{name}"'.encode(), b"", value.encode()]
         body = b"\r\n".join([*lines, b"--x--", b""])
         head = {"content_type": "multipart/form-data; boundary=x"}
@@ -183,8 +184,8 @@ def test_every_endpoint_that_processes_text_enforces_the_quota(
     content = io.BytesIO()
     np.save(content, np.ones((41 * FRAMES_PER_CHARACTER, 5)))
     listed = gate.live.get("/openapi.json").json()["paths"]
-    # These process no text, or files as /v1/files does.
-    others = re.compile("/suggest|/languages|/v2/(?:glossar|document).*")
+    # These process no text.
+    others = re.compile("/suggest|/languages|/v2/(?:glossaries|document/.*)")
     worked = [path for path, methods in listed.items() if "post" in methods and not others.fullmatch(path)]
     assert len(worked) >= 7
     found = {}
@@ -192,7 +193,7 @@ def test_every_endpoint_that_processes_text_enforces_the_quota(
         if "transcri" in path or "translations" in path:
             body, key = form(content.getvalue(), model="arrays"), f"Bearer {gate.small}"
             answer = gate.live.ask("POST", path, body, content_type=FORM, authorization=key)
-        elif "file" in path:
+        elif "file" in path or "document" in path:
             answer = gate.send(path, gate.small, b"x" * 41)
         else:
             answer = gate.ask(path, gate.small, **BODIES.get(path, {"text": "x" * 41}))
@@ -202,6 +203,7 @@ def test_every_endpoint_that_processes_text_enforces_the_quota(
         "/v1/classify": (404, "no_classifier"),
         "/v1/audio/translations": (422, "invalid_value"),
         "/v2/translate": (456, "over_quota"),
+        "/v2/document": (456, "over_quota"),
     }
     assert found == {path: own.get(path, (403, "over_quota")) for path in worked}
 

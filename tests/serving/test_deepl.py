@@ -8,9 +8,11 @@ from urllib.parse import urlencode
 from xml.etree import ElementTree
 
 import pytest
+from tests.errors import raises
 from tests.serving.conftest import until
 
-from translume.serving.api.glossaries import Glossaries, Glossary, _read
+from translume.serving.api.errors import RequestError
+from translume.serving.api.glossaries import MAX_OF_CLIENT, Glossaries, Glossary, _read
 from translume.serving.models import ServedModel
 from translume.translator import Translator
 
@@ -184,10 +186,25 @@ def test_what_is_no_glossary_is_refused(live: Any, fields: dict[str, str], statu
 
 def test_glossaries_may_have_commas_and_belong_to_a_folder(tmp_path: Path) -> None:
     assert _read('"a, b",c\nd,e,en,de', ",") == [("a, b", "c"), ("d", "e")]
-    kept = Glossary(id="x", name="n", client="1", source="en", target="de", created="", terms=[("a", "b")])
+    kept = Glossary(id="x" * 32, name="n", client="1", source="en", target="de", created="", terms=[("a", "b")])
     Glossaries(tmp_path).add(kept)
     found = Glossaries(tmp_path)
-    assert [each.to_dict() for each in found.of("1")] == [kept.to_dict()]
-    assert found.of("2") == []
+    assert [each.to_dict() for each in found.owned_by("1")] == [kept.to_dict()]
+    assert found.owned_by("2") == []
     found.delete(kept)
-    assert Glossaries(tmp_path).of("1") == []
+    assert Glossaries(tmp_path).owned_by("1") == []
+
+
+def test_a_client_has_a_share_of_the_glossaries(tmp_path: Path) -> None:
+    for glossaries in (Glossaries(None), Glossaries(tmp_path)):
+        facts = {"name": "g", "source": "en", "target": "de", "created": "", "terms": (("a", "b"),)}
+        for number in range(MAX_OF_CLIENT):
+            glossaries.add(Glossary(id=f"{number:032}", client="1", **facts))
+        reason = "found 25 glossaries, 25 of them yours; delete one"
+        with raises(RequestError, reason):
+            glossaries.add(Glossary(id=f"{99:032}", client="1", **facts))
+        glossaries.add(Glossary(id=f"{99:032}", client="2", **facts))
+        assert glossaries.find(f"{99:032}", "2").client == "2"
+        for name, client in ((f"{99:032}", "1"), ("../../keys.json", "1"), (f"{98:032}", "2")):
+            with raises(RequestError, "no such glossary, or it was deleted"):
+                glossaries.find(name, client)

@@ -74,7 +74,7 @@ def test_placeholders_of_long_texts_take_time_in_proportion() -> None:
     ):
         placeholders_of(repeated * 60_000, ALL)
         placeholders_of("{" + " " * 60_000 + repeated * 60_000, ALL)
-    assert time.process_time() - begin < 15  # the square of the length would take minutes
+    assert time.process_time() - begin < 5  # the square of the length would take minutes
 
 
 @given(st.text("15., ab<>/{}@#%$s有", max_size=30))

@@ -27,6 +27,7 @@ from translume.serving.api.responses import (
     GlossaryPairs,
     GlossaryResponse,
     errors,
+    example,
     with_media,
 )
 from translume.serving.api.terms import Terms
@@ -120,7 +121,13 @@ def routes(server: Server, glossaries: Glossaries) -> APIRouter:
     """Return the routes /v2/glossaries and /v2/glossary-language-pairs."""
     router = APIRouter(prefix="/v2", tags=["DeepL"], route_class=ApiRoute)
 
-    @router.post("/glossaries", status_code=201, response_model=GlossaryResponse, responses=errors(422, *READ))
+    @router.post(
+        "/glossaries",
+        status_code=201,
+        response_model=GlossaryResponse,
+        responses=errors(422, *READ),
+        openapi_extra=example(GlossaryRequest),
+    )
     async def create(request: Request, call: GlossaryRequest) -> Response:
         """Create a glossary from `entries`, a pair of terms a line."""
         pair = call.source_lang.lower(), call.target_lang.lower()

@@ -142,7 +142,7 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         "/v2/document",
         tags=["DeepL"],
         response_model=DeepLDocument,
-        responses=errors(422, 501, 504, 507, *READ),
+        responses=errors(422, 456, 501, 504, 507, *READ),
         openapi_extra=described(DeepLDocumentRequest, FORM),
     )
     async def upload_document(request: Request) -> Response:
