@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, int, str]] = {
     "no name": (form(b"a", "", source="en", target="de"), 400, 400, "missing_field"),
     "another kind": (form(b"a", "a.exe", source="en", target="de"), 400, 415, "unsupported_format"),
     "no suffix": (form(b"a", "txt", source="en", target="de"), 400, 415, "unsupported_format"),
-    "no text": (form(b"\xff", source="en", target="de"), 422, 422, "invalid_file"),
+    "no text": (form(b"\xff\0", source="en", target="de"), 422, 422, "invalid_file"),
     "no document": (form(b"a", "a.docx", source="en", target="de"), 422, 422, "invalid_file"),
     "a large file": (form(b"a" * 20_001, source="en", target="de"), 413, 413, "file_too_large"),
     "a large body": (form(b"a" * 60_000, source="en", target="de"), 413, 413, "request_too_large"),
