@@ -65,6 +65,7 @@ def toy(
                 "seed": seed,
                 **training,
             },
+            "decoding": {"letterless": "translate"},
         }
     )
 
