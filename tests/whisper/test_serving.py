@@ -64,7 +64,7 @@ def test_languages_are_detected_named_and_translated(live: Live, whisper: Simple
     found = live.upload("/v1/transcribe", content, source="de", target="en").json()
     assert (found["text"], found["language"]) == values(whisper.translator.translate(content, from_="de", to="en"))
     assert live.upload("/v1/transcribe", content, source="xx").json()["error"] == (
-        "from_: found 'xx'; the model translates en→en, de→de, de→en, zh→zh, zh→en, haw→haw, haw→en"
+        "source: found 'xx'; the model translates en→en, de→de, de→en, zh→zh, zh→en, haw→haw, haw→en"
     )
     model = live.get("/v1/models").json()["models"][0]
     assert model["languages"] == [*CODES]

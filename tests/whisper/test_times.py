@@ -216,12 +216,14 @@ def test_segments_come_when_their_window_is_done(whisper, monkeypatch):
     ("arguments", "message"),
     [
         (("--format", "srt"), "Error: --format: found no FILE, expected that of a recording"),
-        (("talk.wav", "--format", "vtt", "--nbest", "2"),
-         "Error: --nbest cannot be combined with talk.wav, which is one source"),
-        (("talk.wav",), "Error: text: talk.wav: no such file"),
+        (("made.wav", "--format", "vtt", "--nbest", "2"),
+         "Error: --nbest cannot be combined with made.wav, which is one source"),
+        (("talk.wav",), "Error: talk.wav: no such file"),
     ],
 )  # fmt: skip
-def test_what_is_no_recording_is_refused(whisper, arguments, message):
+def test_what_is_no_recording_is_refused(whisper, arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    soundfile.write("made.wav", sound(101), 16_000)
     shown = run("translate", whisper.ours, *arguments, "--engine", "plain")
     assert (shown.exit_code, shown.stderr.strip()) == (1, message)
 
