@@ -345,7 +345,8 @@ class Tab:
         self.faults: list[str] = []
         self.asked: list[str] = []
         self.url = live.url
-        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        shown = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}  # no colours in between
+        self.context = browser.new_context(**{**shown, **options})
         self.context.set_default_timeout(60_000)
         self.context.route("**/*", self._only_the_origin)
         self.context.on("page", self._listen)
