@@ -47,7 +47,7 @@ def test_empty_translations_are_filled_and_all_else_stays(name: str) -> None:
     "text",
     [
         "%s has %1$s, %(name)s, %-5d and %% of {0}",
-        "50%discount for %s%d, {n, plural, one {# a} other {# bs}}",
+        "50%discount for %s%d, {n, number} {0} {a_b}",
         "a <b>c %d</b> http://d.e/f, ${g} {{h}} <0>i</0> j@k.lm $NAME$",
     ],
 )
@@ -66,6 +66,12 @@ def test_a_catalogue_becomes_utf_8_if_its_encoding_lacks_a_character() -> None:
     for translation, encoding, name in (("è", "iso8859-1", "ISO-8859-1"), ("字", "utf-8", "UTF-8")):
         found = changed(FORMATS[".po"].read(data), lambda _, new=translation: new).decode(encoding)
         assert found == f'{HEADER}msgid "é"\nmsgstr "{translation}"\n'.replace("UTF-8", name)
+
+
+@pytest.mark.parametrize(("named", "expected"), [("", "pt_BR"), ("fr", "pt_BR"), ("pt_PT", "pt_PT"), ("PT", "PT")])
+def test_a_catalogue_names_its_language(named: str, expected: str) -> None:
+    text = 'msgid ""\nmsgstr ""\n"Language: {}\\n"\n"X: y\\n"\n'
+    assert FORMATS[".po"].read(text.format(named).encode()).with_runs([], "pt-BR").decode() == text.format(expected)
 
 
 @pytest.mark.parametrize("line", ["hello", 'msgid "a', "msgid a", '"a"', 'msgtext "a"'])

@@ -99,6 +99,7 @@ EXAMPLES = {
         "<p>I live in <ruby>Tokyo<rp>(</rp><rt>toukyou</rt><rp>)</rp></ruby> now.</p><ruby>a<rt>b<rp>)</ruby>c",
         "<p>I LIVE IN <ruby>TOKYO<rp>(</rp><rt>toukyou</rt><rp>)</rp></ruby> NOW.</p><ruby>A<rt>b<rp>)</ruby>C",
     ),
+    "places where a word may be divided": ("<p>a<wbr>b c&shy;d</p>", "<p>A<wbr>B CD</p>"),
     "marks of notes": (
         'village<sup><a href="#c1">3</a></sup> has, 1973<sup>[1]</sup>. B<sup>*</sup> <a epub:type="noteref">4</a> c',
         'VILLAGE<sup><a href="#c1">3</a></sup> HAS, 1973<sup>[1]</sup>. B<sup>*</sup> <a epub:type="noteref">4</a> C',

@@ -21,6 +21,10 @@ CASES = {
         '{"a_one": "{{count}} b", "a_other": "{{count}} bs $t(c)"}',
         '{"a_one": "{{count}} B", "a_other": "{{count}} BS $t(c)"}',
     ),
+    "messages of ICU": (
+        '["a {n, plural, =0 {b} one {# c {d}} other {{e, select, x {# \\"f\\"} other {}}}} g", "{h, number} # i"]',
+        '["A {n, plural, =0 {B} one {# C {d}} other {{e, select, x {# \\"F\\"} other {}}}} G", "{h, number} # I"]',
+    ),
     "escapes": ('"a \\"b\\" \\/ c\\\\d é"', '"A \\"B\\" / C\\\\D É"'),
     "escapes in ASCII": (
         '"\\u00e9 \\u003cb\\u003ea\\u003c/b\\u003e \\ud83d\\ude00"',

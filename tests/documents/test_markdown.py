@@ -17,7 +17,11 @@ CASES = {
     "code": ("a `b c` ``d ` e`` f `", "A `b c` ``d ` e`` F \\`"),
     "links": (
         '[a b](http://x.y/a_b "t (u)") <http://c.d> http://e.f/g_h ![i](j.png) [k [l](m)',
-        '[A B](http://x.y/a_b "t (u)") <http://c.d> http://e.f/g_h ![i](j.png) \\[K [L](m)',
+        '[A B](http://x.y/a_b "t (u)") <http://c.d> http://e.f/g_h ![I](j.png) \\[K [L](m)',
+    ),
+    "images": (
+        "![a](b.png)\n\nc [![d \\] e](f.svg)](http://g) ![h][k] ![{x}](i)\n\n[k]: http://l\n",
+        "![A](b.png)\n\nC [![D \\] E](f.svg)](http://g) ![H][k] ![{x}](i)\n\n[k]: http://l\n",
     ),
     "references": (
         'See [the Docs], [a][the docs], [b][] and [c][d].[^1]\n\n[The docs]: http://x "y"\n[^1]: A note\n',

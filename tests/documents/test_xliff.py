@@ -99,6 +99,22 @@ def test_characters_that_the_encoding_lacks_become_references() -> None:
     assert document.with_runs([("è字",)]) == text.format("<target>è&#23383;</target>").encode("iso8859-1")
 
 
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("<xliff version='2.0' srcLang='en'>", "<xliff version='2.0' trgLang=\"de\" srcLang='en'>"),
+        ("<xliff version='2.0' srcLang='en' trgLang='fr-CA'>", "<xliff version='2.0' srcLang='en' trgLang='de'>"),
+        ("<xliff version='1.2'><file source-language='en'>",
+         "<xliff version='1.2'><file target-language=\"de\" source-language='en'>"),
+        ("<xliff version='1.2'><file target-language='de-CH' source-language='en'>",) * 2,
+    ],
+)  # fmt: skip
+def test_the_file_names_the_language_of_its_targets(file: str, expected: str) -> None:
+    closing = "</file></xliff>" if "<file" in file else "</xliff>"
+    document = FORMATS[".xliff"].read(f"{file}{closing}".encode())
+    assert document.with_runs([], "de").decode() == expected + closing
+
+
 BOMB = '<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;">]><xliff version="1.2"><source>&c;</source></xliff>'
 
 

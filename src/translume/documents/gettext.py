@@ -14,6 +14,7 @@ _FIELD: Final = re.compile(
     re.MULTILINE,
 )
 _KEPT: Final = re.compile(r"[ \t]*(?:#.*)?\r?")
+_LANGUAGE: Final = re.compile(r'^"Language:[ \t]*([^"\\]*)\\n"', re.MULTILINE)
 _CHARSET: Final = re.compile(rb"charset=([A-Za-z0-9._-]+)")
 
 
@@ -59,7 +60,16 @@ def read_po(data: bytes) -> MarkedText:
             builder.keep(text[end : found.end()])
         end = found.end()
     builder.keep(text[end:])
-    return builder.file(lambda text: _encoded(encoded, text))
+    return builder.file(lambda text: _encoded(encoded, text), declare=_in_language)
+
+
+def _in_language(text: str, language: str) -> str:
+    """Return a catalogue whose header names its language if it names another one or none; a variety of it stays."""
+    found = _LANGUAGE.search(text)
+    named = found[1].replace("_", "-").partition("-")[0].casefold() if found else ""
+    if found is None or named == language.partition("-")[0].casefold():
+        return text
+    return f"{text[: found.start(1)]}{language.replace('-', '_')}{text[found.end(1) :]}"
 
 
 def _encoded(encoded: EncodedText, text: str) -> bytes:

@@ -34,7 +34,7 @@ INLINE: Final = _elements(
     "strong sub sup time tt u"
 )
 """Elements within a sentence."""
-OBJECTS: Final = _elements("img wbr input audio video canvas embed")
+OBJECTS: Final = _elements("img input audio video canvas embed")
 """Elements within a sentence that take the place of a word."""
 UNTRANSLATED: Final = _elements(
     "script style code pre kbd samp var textarea svg math template xmp iframe noembed noframes object plaintext"
@@ -286,8 +286,8 @@ class _Reader:
             self.skipped, self.depth, self.containers = token.name, 1, 0
             self.inside = Mark.ATTACHED if token.name in READINGS else Mark.OBJECT if _is_inline(token) else None
             self._mark(token.text)
-        elif token.kind == "other":
-            # Comments and the like, which are invisible.
+        elif token.kind == "other" or token.name == "wbr":
+            # Comments and the like, which are invisible, also within a word.
             self._inside(Mark.ATTACHED, [token.text])
         elif token.name in OBJECTS:
             self.inside = Mark.OBJECT

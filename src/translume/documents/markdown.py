@@ -1,7 +1,8 @@
 """Markdown as segments: each paragraph, heading and cell is one, with links and emphasis as its markup.
 
 Blocks and inlines are found by the rules of CommonMark 0.31 and GitHub's tables, in time linear in the length. Code,
-addresses, HTML, front matter and all else stay as they are written. A translated paragraph is one line.
+addresses, HTML, front matter and all else stay as they are written. The text of an image is a segment of its own. A
+translated paragraph is one line.
 """
 
 import re
@@ -15,6 +16,7 @@ from translume.documents.marked_text import (
     PLACEHOLDERS,
     Choice,
     MarkedText,
+    Piece,
     Syntax,
     TextBuilder,
     read_entity,
@@ -262,7 +264,10 @@ class _Reader:
 
 @dataclass(slots=True)
 class _Token:
-    """Markup within a paragraph.  mark: None for what is text.  left: number of its signs that are not paired."""
+    """Markup within a paragraph.  mark: None for what is text.  left: number of its signs that are not paired.
+
+    text: the length of an image's text, behind its two signs.
+    """
 
     begin: int
     end: int
@@ -271,6 +276,7 @@ class _Token:
     label: str = ""
     partner: "_Token | None" = None
     number: int = 0
+    text: int = 0
 
 
 @dataclass(slots=True)
@@ -344,7 +350,7 @@ class _Inlines:
             return begin + 1
         if self.raw[opener.begin] == "!":
             del self.tokens[place:]
-            self.tokens.append(_Token(opener.begin, found.end(), Mark.OBJECT))
+            self.tokens.append(_Token(opener.begin, found.end(), Mark.OBJECT, text=begin - opener.end))
         else:
             opener.mark = Mark.OPENING
             shortcut = not found["label"] and not found.group().endswith(")")
@@ -355,6 +361,7 @@ class _Inlines:
 
     def _write(self) -> None:
         builder, place, depth = self.builder, 0, 0
+        shown = {token.begin: self._image(token) for token in self.tokens if token.text}
         for token in self.tokens:
             if token.mark is None:
                 continue
@@ -365,11 +372,20 @@ class _Inlines:
             if token.mark is Mark.LINE_BREAK and depth == 0:
                 builder.keep(raw)
                 continue
+            if token.begin in shown:
+                builder.mark(Mark.OBJECT, shown[token.begin])
+                continue
             changed = builder.changed([len(builder.segments)])
             builder.mark(token.mark, raw, Choice(changed, (f"][{token.label}]",), raw) if token.label else raw)
             if token.partner and not token.left and not token.partner.left:
                 self._pair(token.partner.number, token.number)
         builder.text(self.raw[place:], None if builder.runs else self.first)
+
+    def _image(self, token: _Token) -> Piece:
+        """Return an image whose text is a segment."""
+        end = token.begin + 2 + token.text
+        pieces = self.builder.inner(self.raw[token.begin + 2 : end], _INSIDE, self.raw[token.begin : token.begin + 2])
+        return Choice(lambda runs: True, (*pieces, self.raw[end : token.end]), "")
 
     def _pair(self, first: int, last: int) -> None:
         """Leave out emphasis that lost its text, and write it with asterisks within a word, so that no sign shows."""
@@ -385,7 +401,7 @@ class _Inlines:
             return runs[segment][first][-1:].isalnum() or runs[segment][last + 1][:1].isalnum()
 
         for place in (first, last):
-            mark, raw, _ = between[place]
+            mark, raw = between[place][0], str(between[place][1])
             signs = Choice(within_word, ("*" * len(raw),), raw) if raw[0] == "_" else raw
             between[place] = mark, raw, Choice(shown, (signs,), "")
 

@@ -1,6 +1,7 @@
 """Text files as segments: placeholders and tags within texts are markup, and all else stays as it is written."""
 
 import html
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +14,13 @@ from translume.text.segmentation import has_letters
 _PRINTF: Final = (
     r"%(?:\d+\$|\([^()]*+\)|<[^<>]*+>)?[+#0']?(?:-?(?:\*|\d+))?(?:\.(?:\*|\d+))?(?:hh?|ll?|[Lqjzt])?[diouxXeEfgGcsSp@n]"
 )
+_BRACES = r"\{[^{}]*+\}"
+for _ in range(6):
+    _BRACES = rf"\{{(?:[^{{}}]++|{_BRACES})*+\}}"
 PLACEHOLDERS: Final = "|".join(
     (
-        # {0}, {name}, {{x}}, ${x}, %{x}, {n, plural, one {# file} other {# files}}
-        r"[$#%@]?\{(?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*+\})*+\}",
+        # {0}, {name}, {{x}}, ${x}, %{x}, {n, plural, one {# file} other {# files}}, and the number in one of its texts
+        rf"[$#%@]?{_BRACES}|(?<![^\s{{])#(?!\S)",
         # %s, %1$s, %(name)s, %%, %1. "50%discount" has none.
         rf"(?<!\d){_PRINTF}|{_PRINTF}(?![a-z])|%%|%L?\d{{1,2}}",
         # Nested texts of i18next, placeholders of browser extensions, entities
@@ -33,6 +37,8 @@ OBJECT: Final = "\ue000"
 _SPLIT: Final = re.compile(
     rf"(?P<line>(?:\r\n|[\n\r\v\f\x85\u2028\u2029])\s*)|(?P<tag></?[A-Za-z0-9][^<>]{{0,1000}}>)|(?P<object>{PLACEHOLDERS})"
 )
+_MESSAGE: Final = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|select|selectordinal)\s*,")
+"""The beginning of a message of ICU, such as {n, plural, one {# file} other {# files}}."""
 _ALONE: Final = re.compile(r"<(?:br|hr|img|input|wbr)\b|.*/>$", re.IGNORECASE | re.DOTALL)
 
 
@@ -80,7 +86,8 @@ Piece = str | tuple[int, int] | Choice
 class MarkedText:
     """A text file.  written: each run as it is in the file, and its syntax.
 
-    encode: returns the file of a text.  adjust: changes the runs of a translated segment.
+    encode: returns the file of a text.  adjust: changes the runs of a translated segment.  declare: returns a text that
+    names another language, a code.
     """
 
     pieces: tuple[Piece, ...]
@@ -88,11 +95,13 @@ class MarkedText:
     written: tuple[tuple[tuple[str, Syntax], ...], ...]
     encode: Callable[[str], bytes]
     adjust: Callable[[Segment, Sequence[str]], Sequence[str]]
+    declare: Callable[[str, str], str] | None = None
     warnings: tuple[str, ...] = ()
 
     def with_runs(self, runs: Sequence[Sequence[str]], language: str = "") -> bytes:
         """As `Document.with_runs`."""
-        return self.encode(self.text_with_runs(runs))
+        text = self.text_with_runs(runs)
+        return self.encode(self.declare(text, language) if language and self.declare else text)
 
     def text_with_runs(self, runs: Sequence[Sequence[str]]) -> str:
         """Return the text of the file with other runs for each segment."""
@@ -135,7 +144,7 @@ def _ends(text: str) -> tuple[str, str]:
 class TextBuilder:
     """Builds a `MarkedText` from front to back.  runs: of the open segment: raw, meaning, syntax.
 
-    between: the marks between the runs as they are written, and their pieces.
+    between: the marks between the runs as they are written, and their pieces in a translated segment.
     """
 
     encoded: EncodedText
@@ -144,7 +153,7 @@ class TextBuilder:
     segments: list[Segment] = field(default_factory=list)
     written: list[tuple[tuple[str, Syntax], ...]] = field(default_factory=list)
     runs: list[tuple[str, str, Syntax]] = field(default_factory=list)
-    between: list[tuple[Mark, str, Piece]] = field(default_factory=list)
+    between: list[tuple[Mark, Piece, Piece]] = field(default_factory=list)
 
     def keep(self, text: str) -> None:
         """End the open segment, and add unchanged text."""
@@ -152,7 +161,7 @@ class TextBuilder:
         if text:
             self.pieces.append(text)
 
-    def mark(self, mark: Mark, raw: str, piece: Piece | None = None) -> None:
+    def mark(self, mark: Mark, raw: Piece, piece: Piece | None = None) -> None:
         """Add markup to the open segment.  piece: written instead of `raw` in a translated segment."""
         if len(self.runs) == len(self.between):
             self.runs.append(("", "", self.syntax))
@@ -175,8 +184,26 @@ class TextBuilder:
             elif found["tag"] and not _ALONE.match(found["tag"]):
                 self.mark(Mark.CLOSING if found["tag"].startswith("</") else Mark.OPENING, own)
             else:
-                self.mark(Mark.OBJECT, own)
+                self.mark(Mark.OBJECT, self._message(own, syntax) if _MESSAGE.match(own) else own)
         self._run(raw[places[end] :], value[end:], syntax)
+
+    def _message(self, raw: str, syntax: Syntax) -> Piece:
+        """Return a message of ICU, each text of which is a segment."""
+        parts = re.split(r"([{}])", raw)
+        depths = [*itertools.accumulate((parts[place] == "{") - (parts[place] == "}") for place in range(len(parts)))]
+        pieces = list[Piece]()
+        for inside, group in itertools.groupby(zip(depths, parts, strict=True), key=lambda part: part[0] > 1):
+            text = "".join(part for _, part in group)
+            pieces += self.inner(text[1:], syntax, text[0]) if inside else [text]
+        return Choice(lambda runs: True, tuple(pieces), raw)
+
+    def inner(self, raw: str, syntax: Syntax, before: str) -> list[Piece]:
+        """Return the pieces of a text within markup, whose segments come before the open one."""
+        builder = TextBuilder(self.encoded, syntax, segments=self.segments, written=self.written)
+        builder.keep(before)
+        builder.text(raw)
+        builder.end()
+        return builder.pieces
 
     def _run(self, raw: str, value: str, syntax: Syntax) -> None:
         if len(self.runs) > len(self.between):
@@ -218,6 +245,7 @@ class TextBuilder:
         self,
         encode: Callable[[str], bytes] | None = None,
         adjust: Callable[[Segment, Sequence[str]], Sequence[str]] = spaced,
+        declare: Callable[[str, str], str] | None = None,
     ) -> MarkedText:
         """End the open segment, and return the file."""
         self.end()
@@ -227,6 +255,7 @@ class TextBuilder:
             written=tuple(self.written),
             encode=encode or self.encoded.encode,
             adjust=adjust,
+            declare=declare,
         )
 
 

@@ -54,7 +54,7 @@ class Segment:
 
     @cached_property
     def text(self) -> str:
-        """All runs as one line, with single spaces between words and for objects and line breaks."""
+        """All runs as one line without soft hyphens, with one space between words and for objects and line breaks."""
         return self._collapsed[0]
 
     @cached_property
@@ -105,6 +105,8 @@ class Segment:
             for character in run:
                 if character.isspace():
                     space = place if space is None else space
+                    continue
+                if character == "\xad":
                     continue
                 if space is not None and text:
                     text.append(" ")

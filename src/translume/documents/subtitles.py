@@ -22,7 +22,12 @@ _TIMES: Final = re.compile(rf"\s{{0,20}}{_TIME}\s{{0,9}}-->\s{{0,9}}{_TIME}(?:\s
 _ARROW: Final = re.compile(r"\s{0,20}-?\d[^\n]{0,40}?(?:-->|--?>|=>|→|⟶|[–—]>|--&gt;)\s{0,9}-?\d")
 """A line that looks like times, but cannot be read."""
 _NUMBER: Final = re.compile(r"\s{0,20}\d{1,9}\s*")
-_TAG: Final = re.compile(r"(</?[A-Za-z][^<>]{0,200}>|<[\d:.]{4,20}>|\{\\[^{}]{0,200}\})")
+_TAG: Final = re.compile(
+    r"(<rt(?:[.\s][^<>]{0,200})?>[^<>\n]{0,200}(?:</rt>)?|</?[A-Za-z][^<>]{0,200}>|<[\d:.]{4,20}>|\{\\[^{}]{0,200}\})"
+)
+"""A tag, or the reading of ruby text."""
+_LANGUAGE: Final = re.compile(r"(WEBVTT[^\n]*\n(?:[^\n]+\n){0,20}?Language:[ \t]*)[^\s]+")
+"""The language of a file in its header."""
 _SPEAKER: Final = re.compile(r"\s*+(?:<[^<>]{0,200}>|\{\\[^{}]{0,200}\})*+\s*+[-–—‐−](?!\s?\d)\s*+")
 _BLOCKS: Final = ("NOTE", "STYLE", "REGION")
 """First words of other blocks of WebVTT."""
@@ -95,9 +100,11 @@ class Subtitles:
             cue.raw if tuple(texts) == segment.runs else self._written(cue, segment, texts)
             for cue, segment, texts in zip(self.cues, self.segments, runs, strict=True)
         ]
-        return self.encoded.encode(
-            "".join(piece if isinstance(piece, str) else written[piece[0]][piece[1]] for piece in self.pieces)
-        )
+        text = "".join(piece if isinstance(piece, str) else written[piece[0]][piece[1]] for piece in self.pieces)
+        if language and self.web:
+            header = _LANGUAGE.match(text)
+            text = f"{header[1]}{language}{text[header.end() :]}" if header else text
+        return self.encoded.encode(text)
 
     def _written(self, cue: _Cue, segment: Segment, texts: Sequence[str]) -> Sequence[str]:
         """Return the runs of a subtitle, in as many lines as in the source at most, and without a second arrow."""
@@ -178,6 +185,12 @@ def _end(lines: Sequence[str], begin: int, following: int, *, web: bool) -> int:
     return max(begin, end)
 
 
+def _mark(tag: str) -> Mark:
+    if re.match(r"<rt[.\s>]", tag):
+        return Mark.ATTACHED
+    return Mark.CLOSING if tag.startswith("</") else Mark.OPENING
+
+
 @dataclass(slots=True)
 class _Reader:
     web: bool
@@ -204,7 +217,7 @@ class _Reader:
         raw, tags = tuple(parts[::2]), parts[1::2]
         segment = Segment(
             runs=tuple(map(html.unescape, raw)) if self.web else raw,
-            marks=tuple(Mark.CLOSING if tag.startswith("</") else Mark.OPENING for tag in tags),
+            marks=tuple(map(_mark, tags)),
         )
         for number, run in enumerate(raw):
             self.pieces.append((len(self.segments), number) if segment.has_letters else run)

@@ -57,7 +57,25 @@ def read_xliff(data: bytes) -> MarkedText:
             divided = unit.child("seg-source") or source
             tag = f"{source.tag.removesuffix('source')}target"
             end = copy_content(builder, end, divided, target, divided, f"<{tag}>|</{tag}>")
-    return finished(builder, end)
+    return finished(builder, end, _in_language)
+
+
+_DECLARED: Final = re.compile(r"<(?:\w+:)?(?:file|xliff)\b[^<>]*?(?P<source>source-language|srcLang)\s*=[^<>]*>")
+_TARGETS: Final = {"source-language": "target-language", "srcLang": "trgLang"}
+
+
+def _in_language(text: str, language: str) -> str:
+    """Return a file that names the language of its targets; a variety of the language stays."""
+
+    def named(tag: re.Match[str]) -> str:
+        name = _TARGETS[tag["source"]]
+        value = re.search(rf"""{name}\s*=\s*["']([^"']*)""", tag.group())
+        if value is None:
+            return tag.group().replace(tag["source"], f'{name}="{language}" {tag["source"]}', 1)
+        same = value[1].partition("-")[0].casefold() == language.partition("-")[0].casefold()
+        return tag.group() if same else f"{tag.group()[: value.start(1)]}{language}{tag.group()[value.end(1) :]}"
+
+    return _DECLARED.sub(named, text)
 
 
 def _units(element: Element, translated: bool) -> Iterator[Element]:

@@ -6,7 +6,7 @@ stays as it is written.
 
 import html
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -125,7 +125,7 @@ def read_content(builder: TextBuilder, element: Element, kinds: Mapping[str, Mar
     builder.text(text[place : element.outside], syntax)
 
 
-def finished(builder: TextBuilder, end: int) -> MarkedText:
+def finished(builder: TextBuilder, end: int, declare: Callable[[str, str], str] | None = None) -> MarkedText:
     """Return the file, whose text from `end` on stays. Characters that its encoding lacks become references."""
     builder.keep(builder.encoded.text[end:])
-    return builder.file(partial(builder.encoded.encode, errors="xmlcharrefreplace"))
+    return builder.file(partial(builder.encoded.encode, errors="xmlcharrefreplace"), declare=declare)
