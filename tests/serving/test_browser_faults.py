@@ -169,6 +169,7 @@ def broken_off() -> Iterator[int]:
                     connection.recv(65_536)
                     head = f"HTTP/1.1 200 OK\r\nContent-Type: {EVENTS}\r\nContent-Length: 9999\r\n\r\n{PREFIX}"
                     connection.sendall(head.encode())
+                    time.sleep(0.5)  # The page reads the prefix before the connection ends.
                     connection.close()
 
         threading.Thread(target=serve, daemon=True).start()
