@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from xml.sax.saxutils import escape
 
-from translume.documents.files import FORMATS, read_document
+from translume.documents.files import FORMATS, read_document, translated_file
 from translume.documents.sentences import SplitSegments
 from translume.translator import TextHypothesis, Translation
 from translume.translator.results import Alignment
@@ -281,7 +281,7 @@ def faults(suffix: str, seed: int) -> list[str]:
             text=target, tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos", alignment=alignment
         )
         done.append(Translation(source=line, text=target, hypotheses=(best,)))
-    written = document.with_runs([*split.join(done)], "de")
+    written = translated_file(suffix, document, [*split.join(done)], "de")
     found = []
     lost, more = +(expected - letters(written, suffix)), letters(written, suffix) - expected
     found += [f"{kind}: {dict(each)}" for kind, each in (("lost", lost), ("more", more)) if each]

@@ -12,7 +12,7 @@ from tests.documents.test_other_formats import TEXT, A, open_document
 from tests.documents.test_word_files import archive, body, contents
 from tests.errors import raises
 
-from translume.documents.files import FORMATS, read_document
+from translume.documents.files import FORMATS, HtmlFile, read_document, translated_file
 from translume.documents.segments import language_tag
 from translume.documents.sentences import SplitSegments
 from translume.errors import DocumentError
@@ -28,7 +28,7 @@ def written(
     file = FORMATS[suffix].read(data)
     split = SplitSegments.from_segments(file.segments, "en")
     results = [done(line, target, list(links)) for line in split.lines]
-    return split.lines, file.with_runs([*split.join(results)], language)
+    return split.lines, translated_file(suffix, file, [*split.join(results)], language)
 
 
 def runs(*texts: str) -> str:
@@ -332,6 +332,24 @@ def test_lines_of_a_subtitle_are_divided_again(name: str) -> None:
     lines, data = written(".srt", text.format(source).encode(), target, monotone(2))
     assert lines == (re.sub(r"<.*?>", "", source).replace("\n", " "),)
     assert data.decode() == text.format(wanted)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "written", "reason"),
+    [
+        (".html", "<p>EINS<p>ZW", "the translated file would not have the whole translation of 'two'"),
+        (".html", "<p>EINS<script>ZWEI", "the translated file would not have the whole translation of 'two'"),
+        (".odt", "PK", "the translated file could not be read: it is not an OpenDocument text (odt), or it is damaged"),
+        (".xliff", "<a>", "the translated file could not be read: it is not XML at line 1, or it is damaged"),
+    ],
+)
+def test_a_file_is_read_again_before_it_is_given_out(
+    monkeypatch: pytest.MonkeyPatch, suffix: str, written: str, reason: str
+) -> None:
+    document = HtmlFile.from_bytes(b"<p>one<p>two")
+    monkeypatch.setattr(HtmlFile, "with_runs", lambda *_: written.encode())
+    with raises(DocumentError, reason):
+        translated_file(suffix, document, [["EINS"], ["ZWEI"]])
 
 
 @pytest.mark.parametrize("suffix", generated.MAKERS)

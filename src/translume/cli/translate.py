@@ -78,6 +78,7 @@ def translate_document(
     translate: translates lines in order.  encoding: of a document of plain text; empty to detect it.
     """
     try:
+        from translume.documents.files import translated_file
         from translume.documents.segments import language_tag
         from translume.documents.sentences import translated_runs
         from translume.translator.planning import LineError, splits_sentences
@@ -104,7 +105,11 @@ def translate_document(
             runs = translated_runs(document.segments, language, counted, bar.expect)
         except LineError as error:
             raise DocumentError(f"{file}: {error.reason}") from None
-    write_result(document.with_runs(runs, language_tag(translator.config.data.target_language)), out)
+    try:
+        written = translated_file(_suffix(file), document, runs, language_tag(translator.config.data.target_language))
+    except DocumentError as error:
+        raise DocumentError(f"{file}: {error}") from None
+    write_result(written, out)
 
 
 def write_result(data: bytes, out: Path | None) -> None:

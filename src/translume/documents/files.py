@@ -101,12 +101,14 @@ class Format:
 
     read: raises DocumentError if a file does not have the format.  media_type: of translated files.
     written: suffix of translated files, if it is another one.  encoded: whether it is plain text in any encoding.
+    marked: whether every text can be written, so that a translated file has all letters of its translations.
     """
 
     read: Callable[[bytes], Document]
     media_type: str
     written: str = ""
     encoded: bool = False
+    marked: bool = False
 
 
 def read_document(suffix: str, data: bytes, language: str = "", encoding: str = "") -> tuple[Document, list[str]]:
@@ -131,18 +133,51 @@ def read_document(suffix: str, data: bytes, language: str = "", encoding: str = 
     return document, warnings
 
 
+def translated_file(suffix: str, document: Document, runs: Sequence[Sequence[str]], language: str = "") -> bytes:
+    """Return a file in another language, as `Document.with_runs`, after it has been read again.
+
+    DocumentError if it could not be read, or if letters of a translation are not where the text was.
+    """
+    written, form = document.with_runs(runs, language), FORMATS[suffix]
+    if form.written:
+        return written
+    try:
+        again = form.read(written).segments
+    except DocumentError as error:
+        raise DocumentError(f"the translated file could not be read: {error}") from None
+    if form.marked:
+        found = "".join(_letters(segment, segment.runs) for segment in again)
+        place = 0
+        for segment, own in zip(document.segments, runs, strict=True):
+            wanted = _letters(segment, own)
+            if not found.startswith(wanted, place):
+                raise DocumentError(
+                    f"the translated file would not have the whole translation of {segment.text[:80]!r}"
+                )
+            place += len(wanted)
+    return written
+
+
+def _letters(segment: Segment, runs: Sequence[str]) -> str:
+    """Return the letters of runs, without those of fields and of what may be the mark of a note."""
+    own = (run for place, run in enumerate(runs) if place not in segment.kept and place not in segment.scripts)
+    return "".join(filter(str.isalpha, "".join(own)))
+
+
 FORMATS: Final = {
     ".txt": Format(PlainText.from_bytes, "text/plain", encoded=True),
-    ".html": Format(HtmlFile.from_bytes, "text/html"),
-    ".htm": Format(HtmlFile.from_bytes, "text/html"),
+    ".html": Format(HtmlFile.from_bytes, "text/html", marked=True),
+    ".htm": Format(HtmlFile.from_bytes, "text/html", marked=True),
     ".srt": Format(Subtitles.from_bytes, "application/x-subrip", encoded=True),
     ".vtt": Format(Subtitles.from_bytes, "text/vtt", encoded=True),
-    ".docx": Format(read_word, "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
-    ".pptx": Format(read_presentation, "application/vnd.openxmlformats-officedocument.presentationml.presentation"),
-    ".odt": Format(read_open_document, "application/vnd.oasis.opendocument.text"),
-    ".epub": Format(Book.from_bytes, "application/epub+zip"),
+    ".docx": Format(read_word, "application/vnd.openxmlformats-officedocument.wordprocessingml.document", marked=True),
+    ".pptx": Format(
+        read_presentation, "application/vnd.openxmlformats-officedocument.presentationml.presentation", marked=True
+    ),
+    ".odt": Format(read_open_document, "application/vnd.oasis.opendocument.text", marked=True),
+    ".epub": Format(Book.from_bytes, "application/epub+zip", marked=True),
     ".pdf": Format(PdfText.from_bytes, "text/plain", written=".txt"),
-    ".odp": Format(read_open_presentation, "application/vnd.oasis.opendocument.presentation"),
+    ".odp": Format(read_open_presentation, "application/vnd.oasis.opendocument.presentation", marked=True),
     ".xlsx": Format(read_workbook, "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
     ".md": Format(read_markdown, "text/markdown", encoded=True),
     ".po": Format(read_po, "text/x-gettext-translation"),

@@ -61,12 +61,12 @@ def write_document(_: int, item: tuple[str, bytes, str, str, Sequence[Sequence[s
 
     item: the suffix, the content, the languages of its texts and of the others, and the runs of each segment.
     """
-    from translume.documents.files import read_document
+    from translume.documents.files import read_document, translated_file
     from translume.documents.segments import language_tag
 
     suffix, content, source, target, runs = item
     try:
-        return read_document(suffix, content, source)[0].with_runs(runs, language_tag(target))
+        return translated_file(suffix, read_document(suffix, content, source)[0], runs, language_tag(target))
     except MemoryError:
         raise _too_much_memory() from None
 
