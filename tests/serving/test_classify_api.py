@@ -56,7 +56,7 @@ def test_the_margin_of_a_multi_label_text_is_the_smallest_distance_to_the_thresh
         404,
         "no_translator",
         "model",
-        "model: this server has none that translates",
+        "model: this server has no translator",
     )
     assert own.get("/health/ready").status == 200
 

@@ -12,7 +12,7 @@ from translume.config.languages import SHOWN
 from translume.config.sources import RecordingSettings
 from translume.errors import SettingsError, TranslumeError, nearest
 from translume.kernels.loading import describe_kernels
-from translume.serving.api.errors import RequestError
+from translume.serving.api.errors import RequestError, field_error
 from translume.serving.api.language_codes import find_language, public
 from translume.serving.scheduler import Work
 from translume.serving.work import Classifying, Generating, Part, Prompt, Translating
@@ -205,19 +205,16 @@ class ServedModels:
         return {name: each for name, each in self._all.items() if each.kind == kind}
 
     def only(self, kind: Kind, name: str) -> ServedModel:
-        """Return the model of a kind by its name, or the only one. Raises RequestError (404 or 422) if there is none.
-
-        kind: not "translate", whose models `choose` finds.
-        """
+        """Return the model of a kind by name, or the only one. Raises RequestError (404 or 422) if there is none."""
         known, (what, code) = self.of_kind(kind), NAMES[kind]
         if not known:
-            raise RequestError(404, f"model: this server has no {what}", code=code, field="model")
+            raise field_error("model", f"this server has no {what}", 404, code)
         if name in known:
             return known[name]
         if name:
-            raise RequestError(404, f"model: no such {what}{nearest(name, known)}", code="unknown_model", field="model")
+            raise field_error("model", f"no such {what}{nearest(name, known)}", 404, "unknown_model")
         if len(known) > 1:
-            raise RequestError(422, f"model: found nothing, expected one of: {', '.join(known)}", field="model")
+            raise field_error("model", f"found nothing, expected one of: {', '.join(known)}")
         return next(iter(known.values()))
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -241,12 +238,10 @@ class ServedModels:
         if name in self._all and name not in self._translators:
             other = self._all[name]
             kind = "model of files" if other.kind == "transcribe" else task_of(other.model.config).model
-            reason = f"model: {name!r} is a {kind}, expected a translator; use /v1/{OFFERS[other.kind][0]}"
-            raise RequestError(422, reason, field="model")
+            reason = f"{name!r} is a {kind}, expected a translator; use /v1/{OFFERS[other.kind][0]}"
+            raise field_error("model", reason)
         if name not in self._translators:
-            raise RequestError(
-                404, f"model: found {name!r}{nearest(name, self._translators)}", code="unknown_model", field="model"
-            )
+            raise field_error("model", f"found {name!r}{nearest(name, self._translators)}", 404, "unknown_model")
         return self._translators[name]
 
     def between(self, source: str, target: str) -> ServedModel | None:
@@ -277,14 +272,8 @@ class ServedModels:
             return found
         if source or target:
             missing = "target" if source else "source"
-            raise RequestError(422, f"{missing}: found nothing, expected both source and target", field=missing)
-        if not self._translators:
-            raise RequestError(404, "model: this server has none that translates", code="no_translator", field="model")
-        if len(self._translators) > 1:
-            raise RequestError(
-                422, f"model: found nothing, expected one of: {', '.join(self._translators)}", field="model"
-            )
-        return next(iter(self))
+            raise field_error(missing, "found nothing, expected both source and target")
+        return self.only("translate", "")
 
     def sources(self) -> dict[str, list[str]]:
         """Return the target languages of each source language. A language that is only a target has an empty list."""

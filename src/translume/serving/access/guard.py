@@ -20,7 +20,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from translume.serving.access.quotas import ACCESS, ADMITTED, admit_by_headers, client_address
-from translume.serving.api.errors import RequestError, error_response
+from translume.serving.api.errors import RequestError, error_response, field_error
 from translume.serving.settings import host_name
 
 if TYPE_CHECKING:
@@ -179,12 +179,8 @@ def check_host(scope: Scope, names: Collection[str]) -> None:
     missing = "host" not in headers  # in HTTP 1.0
     if missing or "*" in names or scope["path"] in HEALTH or name in names or _is_local(name):
         return
-    raise RequestError(
-        421,
-        "host: found a name that this server does not have; its operator can add it: translume serve --host-name NAME",
-        code="unknown_host",
-        field="host",
-    )
+    reason = "found a name that this server does not have; its operator can add it: translume serve --host-name NAME"
+    raise field_error("host", reason, 421)
 
 
 def _is_local(name: str) -> bool:

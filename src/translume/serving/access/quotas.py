@@ -21,7 +21,7 @@ from starlette.types import Scope
 
 from translume.errors import DataError
 from translume.serving.access.keys import LARGEST, Key, Keys
-from translume.serving.api.errors import DEEPL, RequestError
+from translume.serving.api.errors import DEEPL, RequestError, field_error
 from translume.serving.connections import address_block
 from translume.serving.settings import KeySettings
 
@@ -220,7 +220,7 @@ def bearer(scope: Scope) -> str:
     if len(values) > 1 or kind.lower() not in ("bearer", "deepl-auth-key") or not secret.strip():
         deepl = scope["path"].startswith(DEEPL)
         status, expected = (403, "'DeepL-Auth-Key KEY'") if deepl else (401, "'Bearer KEY'")
-        raise RequestError(status, f"authorization: expected {expected}", code="no_key", field="authorization")
+        raise field_error("authorization", f"expected {expected}", status, "no_key")
     return secret.strip()
 
 

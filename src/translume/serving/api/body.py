@@ -21,7 +21,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from translume.serving.api.errors import RequestError, shown
+from translume.serving.api.errors import RequestError, field_error, shown
 from translume.serving.settings import Limits
 
 LIMITS: Final = ContextVar("limits", default=Limits())  # noqa: B039 - frozen
@@ -92,7 +92,7 @@ class ApiRequest(Request):
         for name in names:
             if (count := names.count(name)) > 1:
                 await form.close()
-                raise RequestError(400, f"{name}: found {count} parts, expected one", code="too_many_parts", field=name)
+                raise field_error(name, f"found {count} parts, expected one", 400, "too_many_parts")
         return form
 
     async def json(self) -> Any:
@@ -125,7 +125,7 @@ def _unpacker(encoding: str, maximum: int) -> Callable[[bytes | None], bytes]:
         return lambda chunk: chunk or b""
     if name not in ("gzip", "x-gzip"):
         found = f"found '{name[:40]}', expected gzip or identity"
-        raise RequestError(415, f"content-encoding: {found}", code="unsupported_encoding", field="content-encoding")
+        raise field_error("content-encoding", found, 415, "unsupported_encoding")
     packed = zlib.decompressobj(16 + zlib.MAX_WBITS)
     left = maximum + 1
 

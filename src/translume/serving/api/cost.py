@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from translume.decoding import strategy_from
 from translume.errors import TranslumeError
-from translume.serving.api.errors import RequestError
+from translume.serving.api.errors import RequestError, field_error
 from translume.serving.api.texts import in_thread
 from translume.serving.server import Server
 from translume.serving.settings import Limits
@@ -62,14 +62,8 @@ def characters_to_charge(
     total = sum(each.target_tokens for each in costs)
     if total > limits.target_tokens:
         field = _field_to_lower(work, parts, total, changed)
-        field = names.get(field, field)
-        raise RequestError(
-            413,
-            f"{field}: the search may make {total:,} target tokens (hypotheses per sentence × longest target, for all "
-            f"{len(parts):,} sentences), expected at most {limits.target_tokens:,}; lower it",
-            code="too_costly",
-            field=field,
-        )
+        factors = f"(hypotheses per sentence × longest target, for all {len(parts):,} sentences)"
+        raise _too_costly(names.get(field, field), f"{total:,} target tokens {factors}", limits)
     return sum(
         part.characters * (each.target_tokens - each.usual_target_tokens) // each.usual_target_tokens
         for part, each in zip(parts, costs, strict=True)
@@ -87,14 +81,14 @@ def tokens_to_charge(work: Generating, prompts: Sequence[str], limits: Limits) -
     total = len(prompts) * width * longest
     if total > limits.target_tokens:
         field = "max_length" if work.settings.max_length else "strategy"
-        raise RequestError(
-            413,
-            f"{field}: the search may make {total:,} tokens ({width} texts × {longest:,} tokens, "
-            f"for {len(prompts):,} prompts), expected at most {limits.target_tokens:,}; lower it",
-            code="too_costly",
-            field=field,
-        )
+        factors = f"({width} texts × {longest:,} tokens, for {len(prompts):,} prompts)"
+        raise _too_costly(field, f"{total:,} tokens {factors}", limits)
     return total
+
+
+def _too_costly(field: str, tokens: str, limits: Limits) -> RequestError:
+    reason = f"the search may make {tokens}, expected at most {limits.target_tokens:,}; lower it"
+    return field_error(field, reason, 413, "too_costly")
 
 
 def _bound(work: Translating, parts: Sequence[Part]) -> float:

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from translume.config import Config, DecodingSettings
 from translume.decoding import resolve_strategy, strategy_from
 from translume.errors import SettingsError
-from translume.serving.api.errors import RequestError, shown
+from translume.serving.api.errors import RequestError, field_error, refuse_more, shown
 from translume.serving.api.requests import DECODING_FIELDS, TranslateRequest, as_list, check_texts
 from translume.serving.settings import Limits
 from translume.translator.constraints import refuse_constraints
@@ -82,21 +82,19 @@ def _check_setting(name: str, value: Any, limits: Limits) -> None:
     """Raise RequestError for a value that settings allow but that is too expensive or too large for a server."""
     if isinstance(value, str | list) or name == "ban":
         check_texts(value, name, limits)
-        size = sum(map(len, as_list(value)))
-        if name in ("ban", "prefix") and size > LONGEST_RULES:
-            reason = f"{name}: found {size:,} characters in all, expected at most {LONGEST_RULES:,}"
-            raise RequestError(413, reason, code="text_too_long", field=name)
+        if name in ("ban", "prefix"):
+            size = sum(map(len, as_list(value)))
+            refuse_more(name, size, " characters in all", LONGEST_RULES, "text_too_long")
         return
     if isinstance(value, dict) or value is None:
-        reason = f"{name}: found {shown(value)}, expected a number, a string, true or false"
-        raise RequestError(422, reason, field=name)
+        raise field_error(name, f"found {shown(value)}, expected a number, a string, true or false")
     if name == "seed":
         return
     maximum = LARGEST.get(name, LARGEST_NUMBER)
     if abs(value) > maximum or not math.isfinite(value):
-        raise RequestError(422, f"{name}: found {shown(value)}, expected at most {maximum:,.10g}", field=name)
+        raise field_error(name, f"found {shown(value)}, expected at most {maximum:,.10g}")
     if name == "temperature" and 0 < value < SMALLEST_TEMPERATURE:
-        raise RequestError(422, f"{name}: found {shown(value)}, expected at least {SMALLEST_TEMPERATURE}", field=name)
+        raise field_error(name, f"found {shown(value)}, expected at least {SMALLEST_TEMPERATURE}")
 
 
 def split_language(served: Any, split: str = "") -> str | None:
@@ -115,30 +113,26 @@ def constraints_of(request: TranslateRequest, settings: DecodingSettings) -> tup
     by_text = request.constraints if several else [request.constraints]
     if not isinstance(by_text, list) or (request.constraints and len(by_text) != count):
         found = f"{len(by_text):,} for {count:,} texts" if isinstance(by_text, list) else shown(by_text)
-        raise _constraint_error(f"found {found}, expected a string or a list of strings for each")
+        raise field_error("constraints", f"found {found}, expected a string or a list of strings for each")
     constraints = tuple(_phrases(phrases, place) for place, phrases in enumerate(by_text))
     if not any(constraints):
         return ()
     try:
         refuse_constraints(settings)
     except SettingsError as error:
-        raise _constraint_error(str(error).removeprefix("decoding.")) from None
+        raise field_error("constraints", str(error).removeprefix("decoding.")) from None
     return constraints
 
 
 def _phrases(value: Any, place: int) -> tuple[str, ...]:
     phrases = [value] if isinstance(value, str) else value
     if not isinstance(phrases, list) or not all(isinstance(phrase, str) for phrase in phrases):
-        raise _constraint_error(f"found {shown(value)} for text {place}, expected a string or a list of strings")
-    if len(phrases) > MAX_CONSTRAINTS:
-        raise _constraint_error(f"found {len(phrases):,} for text {place}, expected at most {MAX_CONSTRAINTS}")
+        raise field_error(
+            "constraints", f"found {shown(value)} for text {place}, expected a string or a list of strings"
+        )
+    refuse_more("constraints", len(phrases), f" for text {place}", MAX_CONSTRAINTS, status=422)
     for phrase in phrases:
         if not phrase.strip():
-            raise _constraint_error(f"found a blank one for text {place}, expected a word or a phrase")
-        if len(phrase) > LONGEST_CONSTRAINT:
-            raise _constraint_error(f"found {len(phrase):,} characters in one, expected at most {LONGEST_CONSTRAINT}")
+            raise field_error("constraints", f"found a blank one for text {place}, expected a word or a phrase")
+        refuse_more("constraints", len(phrase), " characters in one", LONGEST_CONSTRAINT, status=422)
     return tuple(phrases)
-
-
-def _constraint_error(reason: str) -> RequestError:
-    return RequestError(422, f"constraints: {reason}", field="constraints")

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from translume.serving.access.keys import LARGEST
 from translume.serving.access.quotas import ACCESS, Access, client_of
 from translume.serving.api.body import JSON, URL_ENCODED, ApiRoute, read_fields, validated
-from translume.serving.api.errors import RequestError, json_response
+from translume.serving.api.errors import field_error, json_response
 from translume.serving.api.glossaries import Glossaries
 from translume.serving.api.language_codes import find_language
 from translume.serving.api.languages import Detector, detect_sources, name_of, sources_into
@@ -108,8 +108,8 @@ def _terms(glossaries: Glossaries, call: DeepLRequest, client: str) -> Terms:
     if any(
         find_language(code, [own]) is None for code, own in zip(pair, (glossary.source, glossary.target), strict=True)
     ):
-        reason = f"glossary_id: this glossary is for {glossary.source}-{glossary.target}"
-        raise RequestError(400, reason, code="invalid_glossary", field="glossary_id")
+        reason = f"this glossary is for {glossary.source}-{glossary.target}"
+        raise field_error("glossary_id", reason, 400, "invalid_glossary")
     return glossary.terms
 
 

@@ -72,6 +72,17 @@ class RequestError(TranslumeError):
         return headers if self.retry_after is None else {**headers, "Retry-After": str(self.retry_after)}
 
 
+def field_error(field: str, reason: str, status: int = 422, code: str = "") -> RequestError:
+    """Return the error about a field of a request, with whose name the message begins."""
+    return RequestError(status, f"{field}: {reason}", code=code, field=field)
+
+
+def refuse_more(field: str, count: float, unit: str, maximum: float, code: str = "", status: int = 413) -> None:
+    """Raise RequestError if a field has more of a unit than the maximum.  unit: such as " texts"; may be empty."""
+    if count > maximum:
+        raise field_error(field, f"found {count:,}{unit}, expected at most {maximum:,}", status, code)
+
+
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a value as JSON, with a newline at the end."""
     return Response(to_bytes(value) + b"\n", status_code=status, headers=headers, media_type="application/json")
@@ -123,7 +134,7 @@ def as_request_error(error: Exception) -> RequestError:
     if isinstance(error, RequestError):
         return error
     if isinstance(error, DocumentError):
-        return RequestError(422, f"file: {error}", code="invalid_file", field="file")
+        return field_error("file", str(error), code="invalid_file")
     return RequestError(422, str(error))
 
 
@@ -142,7 +153,7 @@ def _http_error(request: Request, error: HTTPException) -> RequestError:
 
 def unsupported_type(kind: str, expected: str = "application/json") -> RequestError:
     """Return the error for a body of another media type."""
-    return RequestError(415, f"content-type: found '{kind}', expected {expected}", field="content-type")
+    return field_error("content-type", f"found '{kind}', expected {expected}", 415)
 
 
 def _body_error(request: Request, error: RequestValidationError) -> RequestError:
@@ -161,14 +172,14 @@ def _body_error(request: Request, error: RequestValidationError) -> RequestError
     if name == "file" or fault["type"] in ("missing", "string_too_short", "too_short"):
         if kind != "application/json" or _tags(request) & CLIENTS:
             return RequestError(400, f"Invalid request: missing {place} parameter", code="missing_field", field=place)
-        return RequestError(422, f"{place}: found nothing, expected a value", field=place)
+        return field_error(place, "found nothing, expected a value")
     if fault["type"] == "string_too_long":
         expected = f"expected at most {fault['ctx']['max_length']:,}"
-        return RequestError(422, f"{place}: found {len(fault['input']):,} characters, {expected}", field=place)
+        return field_error(place, f"found {len(fault['input']):,} characters, {expected}")
     message = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, expected ")
     if message == fault["msg"]:
-        return RequestError(422, f"{place}: {message[:1].lower()}{message[1:]}", field=place)
-    return RequestError(422, f"{place}: found {shown(fault['input'])}, expected {message}", field=place)
+        return field_error(place, f"{message[:1].lower()}{message[1:]}")
+    return field_error(place, f"found {shown(fault['input'])}, expected {message}")
 
 
 def _tags(request: Request) -> set[str]:

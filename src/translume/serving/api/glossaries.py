@@ -17,7 +17,7 @@ from starlette.responses import Response
 from translume.atomic import replace_file
 from translume.serving.access.quotas import client_of
 from translume.serving.api.body import ApiRoute
-from translume.serving.api.errors import RequestError, json_response
+from translume.serving.api.errors import RequestError, field_error, json_response
 from translume.serving.api.languages import between
 from translume.serving.api.requests import GlossaryRequest
 from translume.serving.api.responses import (
@@ -193,11 +193,8 @@ def _read(entries: str, separator: str) -> Terms:
         if not fields:
             continue
         if len(pair) < 2 or not all(pair):
-            reason = f"entries: line {number} is not a source and a target term"
-            raise RequestError(400, reason, code="invalid_glossary", field="entries")
+            raise field_error("entries", f"line {number} is not a source and a target term", 400, "invalid_glossary")
         terms.append((pair[0], pair[1]))
     if not terms:
-        raise RequestError(
-            400, "entries: found no term, expected at least one", code="invalid_glossary", field="entries"
-        )
+        raise field_error("entries", "found no term, expected at least one", 400, "invalid_glossary")
     return terms

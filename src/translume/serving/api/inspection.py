@@ -12,7 +12,7 @@ from translume.inspection.tracing import MAX_WEIGHTS
 from translume.json_values import to_json
 from translume.serving.api.body import LIMITS, validated
 from translume.serving.api.decoding import decoding_settings, split_language
-from translume.serving.api.errors import RequestError
+from translume.serving.api.errors import RequestError, field_error, refuse_more
 from translume.serving.api.requests import InspectFileRequest, InspectionFields, InspectRequest
 from translume.serving.settings import Limits
 from translume.serving.work import Paragraphs
@@ -70,8 +70,7 @@ def inspection_settings(served: Any, call: InspectionFields, limits: Limits) -> 
     """Return the settings of an inspection; RequestError (422) if they do not fit."""
     settings = decoding_settings(served, call.decoding, limits)
     if call.search and settings.strategy not in ("beam", "greedy"):
-        reason = f"search: found strategy '{settings.strategy}', expected 'beam' or 'greedy' to record"
-        raise RequestError(422, reason, field="search")
+        raise field_error("search", f"found strategy '{settings.strategy}', expected 'beam' or 'greedy' to record")
     return settings.model_copy(update={"nbest": 1})
 
 
@@ -101,8 +100,7 @@ def _inspected(inspection: Inspection, limits: Limits, check_cancelled: CancelCh
             line = Line(number=0, text=source if isinstance(source, str) else "", given=frames)
             (translation,) = translator.translate_lines([line], settings, None, check_cancelled)
             if not translation.hypotheses:
-                reason = "file: found digital silence, expected speech"
-                raise RequestError(422, reason, code="cannot_inspect", field="file")
+                raise field_error("file", "found digital silence, expected speech", code="cannot_inspect")
             target = translation.hypotheses[0]
         check_cancelled()
         _reject_costly(inspection, source, target, limits)
@@ -114,7 +112,7 @@ def _inspected(inspection: Inspection, limits: Limits, check_cancelled: CancelCh
             record = record_beam(translator, source, reference=reference, settings=settings)
     except LineError as error:
         reason = str(error).removeprefix("text: ").partition("; decoding.")[0]
-        raise RequestError(422, f"text: {reason}", code="text_too_long", field="text") from None
+        raise field_error("text", reason, code="text_too_long") from None
     except RequestError:
         raise
     except TranslumeError as error:
@@ -133,8 +131,7 @@ def _part_of(inspection: Inspection) -> tuple[str | Frames, int]:
         window = translator.config.data.source.window
         if window and len(source.values) > window:
             expected = f"expected at most {window:,}, one window; inspect parts of it"
-            reason = f"file: found {len(source.values):,} frames, {expected}"
-            raise RequestError(422, reason, code="file_too_long", field="file")
+            raise field_error("file", f"found {len(source.values):,} frames, {expected}", code="file_too_long")
         return source, 1
     tokenizer, reading = checkpoint.source_tokenizer, Reading.from_settings(checkpoint, settings)
     sentences = Paragraphs.of(source, inspection.language).lines
@@ -143,10 +140,9 @@ def _part_of(inspection: Inspection) -> tuple[str | Frames, int]:
         reading = replace(reading, keep="none")
     parts = [piece.text for plan in plan_lines(lines, tokenizer, reading) for piece in plan.pieces]
     if not parts:
-        raise RequestError(422, "text: found a blank text, expected one to translate", field="text")
+        raise field_error("text", "found a blank text, expected one to translate")
     if inspection.part >= len(parts):
-        reason = f"part: found {inspection.part}, expected 0 to {len(parts) - 1}, a part of the text"
-        raise RequestError(422, reason, field="part")
+        raise field_error("part", f"found {inspection.part}, expected 0 to {len(parts) - 1}, a part of the text")
     return parts[inspection.part], len(parts)
 
 
@@ -164,11 +160,10 @@ def _target(inspection: Inspection, source: str | Frames) -> str | TextHypothesi
     known = {piece: id_ for id_, piece in enumerate(tokenizer.pieces())}
     for place, token in enumerate(tokens):
         if token not in known:
-            reason = f"{field}[{place}]: no such token, expected tokens as /v1/translate returns them"
-            raise RequestError(422, reason, code="unknown_token", field=f"{field}[{place}]")
+            reason = "no such token, expected tokens as /v1/translate returns them"
+            raise field_error(f"{field}[{place}]", reason, code="unknown_token")
     ids = tuple(known[token] for token in tokens)
-    if len(ids) > (maximum := translator.config.model.max_positions):
-        raise RequestError(422, f"{field}: found {len(ids):,}, expected at most {maximum:,}", field=field)
+    refuse_more(field, len(ids), "", translator.config.model.max_positions, status=422)
     if call.prefix_tokens:
         ids = SentenceSearch.from_source(translator, source, inspection.settings).best(ids).tokens
     ended = ids[-1] == tokenizer.specials.eos
@@ -214,5 +209,5 @@ def _reject_costly(inspection: Inspection, source: str | Frames, target: str | T
         ),
     ):
         if count > maximum:
-            reason = f"show: {what.format(f'{count:,}')}, expected at most {maximum:,}; {cure}"
-            raise RequestError(413, reason, code="too_much_to_inspect", field="show")
+            reason = f"{what.format(f'{count:,}')}, expected at most {maximum:,}; {cure}"
+            raise field_error("show", reason, 413, "too_much_to_inspect")

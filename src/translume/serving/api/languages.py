@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from starlette.concurrency import run_in_threadpool
 
 from translume.documents.html import HtmlText
-from translume.serving.api.errors import RequestError
+from translume.serving.api.errors import RequestError, field_error
 from translume.serving.api.language_codes import find_language
 from translume.serving.api.language_codes import name_of as name_of
 from translume.serving.server import Server
@@ -165,8 +165,8 @@ async def detect_sources(
         )
         sources.append(SourceLanguage(detected=languages[0], code=code))
     if refuse and (warning := next((each.warning for each in sources if each.warning), "")):
-        reason = f"{field}: {warning.partition(';')[0]}; name the source language to translate it nevertheless"
-        raise RequestError(400, reason, code="unknown_language", field=field)
+        reason = f"{warning.partition(';')[0]}; name the source language to translate it nevertheless"
+        raise field_error(field, reason, 400, "unknown_language")
     return sources
 
 

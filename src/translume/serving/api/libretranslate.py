@@ -19,7 +19,7 @@ from translume.documents.sentences import SplitSegments
 from translume.serving.api.body import JSON, URL_ENCODED, ApiRoute, read_fields, validated
 from translume.serving.api.cost import accept_parts
 from translume.serving.api.decoding import settings_with, split_language
-from translume.serving.api.errors import RequestError, json_response
+from translume.serving.api.errors import RequestError, json_response, refuse_more
 from translume.serving.api.languages import UNKNOWN, Detector, SourceLanguage, between, detect, detect_sources, name_of
 from translume.serving.api.requests import DetectRequest, LibreTranslateRequest, as_list
 from translume.serving.api.responses import (
@@ -35,7 +35,7 @@ from translume.serving.api.responses import (
     errors,
 )
 from translume.serving.api.terms import Terms, terms_in
-from translume.serving.api.texts import RequestTexts, check_lines, in_thread
+from translume.serving.api.texts import RequestTexts, in_thread
 from translume.serving.server import Server
 from translume.serving.work import Part, Translating
 from translume.text.segmentation import has_letters
@@ -229,7 +229,7 @@ async def translate_html(
     language = split_language(served)
     pages = await run_in_threadpool(lambda: [_Page.from_html(text, language) for text in texts])
     parts = [Part(text=line, constraints=terms_in(line, glossary)) for page in pages for line in page.split.lines]
-    check_lines(len(parts), field, "sentences", server.limits)
+    refuse_more(field, len(parts), " sentences", server.limits.lines, "too_many_lines")
     marked = any(page.split.marked for page in pages)
     work = Translating(served.model, await _settings(served, alternatives, server, alignment=marked))
     await _accept(request, server, texts, work, parts, alternatives, field)

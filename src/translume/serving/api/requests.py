@@ -22,7 +22,7 @@ from translume.config import DecodingSettings
 from translume.errors import nearest
 from translume.inspection.tracing import DEFAULT_PARTS, FRAME_PARTS, PARTS, Part
 from translume.serving.api.body import LIMITS
-from translume.serving.api.errors import RequestError, shown
+from translume.serving.api.errors import RequestError, field_error, refuse_more, shown
 from translume.serving.settings import Limits
 
 WITHHELD: Final = frozenset({"max_tokens", "vocabulary", "terminology"})
@@ -40,18 +40,13 @@ def check_texts(value: Any, field: str, limits: Limits) -> None:
     """Raise RequestError unless a value is a string, or a list of strings, within the limits."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list):
-        reason = f"{field}: found {shown(value)}, expected a string or a list of strings"
-        raise RequestError(422, reason, field=field)
-    if len(texts) > limits.texts:
-        reason = f"{field}: found {len(texts):,} texts, expected at most {limits.texts:,}"
-        raise RequestError(413, reason, code="too_many_texts", field=field)
+        raise field_error(field, f"found {shown(value)}, expected a string or a list of strings")
+    refuse_more(field, len(texts), " texts", limits.texts, "too_many_texts")
     for number, text in enumerate(texts):
         place = field if isinstance(value, str) else f"{field}[{number}]"
         if not isinstance(text, str):
-            raise RequestError(422, f"{place}: found {shown(text)}, expected a string", field=place)
-        if len(text) > limits.characters:
-            reason = f"{place}: found {len(text):,} characters, expected at most {limits.characters:,}"
-            raise RequestError(413, reason, code="text_too_long", field=place)
+            raise field_error(place, f"found {shown(text)}, expected a string")
+        refuse_more(place, len(text), " characters", limits.characters, "text_too_long")
 
 
 def _checked_texts(value: Any, info: ValidationInfo) -> Any:
@@ -74,12 +69,12 @@ def _at_most(limit: str) -> AfterValidator:
 def _checked_parts(value: Any) -> Any:
     """Check the names of a trace's parts, and return each once."""
     if not isinstance(value, list):
-        raise RequestError(422, f"show: found {shown(value)}, expected a list of parts", field="show")
+        raise field_error("show", f"found {shown(value)}, expected a list of parts")
     for place, part in enumerate(value):
         if not isinstance(part, str) or part not in SHOWABLE:
             hint = nearest(part, SHOWABLE) if isinstance(part, str) and len(part) <= 40 else ""
             hint = hint or f", expected one of: {', '.join(SHOWABLE)}"
-            raise RequestError(422, f"show[{place}]: no such part{hint}", field=f"show[{place}]")
+            raise field_error(f"show[{place}]", f"no such part{hint}")
     return list(dict.fromkeys(value))
 
 
@@ -115,11 +110,10 @@ class RequestBody(BaseModel):
         known = cls.known_fields()
         for name in values:
             if name in WITHHELD and name not in known:
-                raise RequestError(422, f"{name}: a request cannot set it; the model's own setting holds", field=name)
+                raise field_error(name, "a request cannot set it; the model's own setting holds")
             if name not in known:
                 short = name if len(name) <= 40 else f"{name[:39]}…"
-                reason = f"{short}: no such field{nearest(short, known)}"
-                raise RequestError(422, reason, code="unknown_field", field=short)
+                raise field_error(short, f"no such field{nearest(short, known)}", code="unknown_field")
         return values
 
 
@@ -215,8 +209,7 @@ class ScoreRequest(PairRequest):
     def _has_pairs(self) -> "ScoreRequest":
         sources, targets = as_list(self.sources), as_list(self.targets)
         if len(sources) != len(targets):
-            reason = f"targets: found {len(targets):,} for {len(sources):,} sources, expected as many"
-            raise RequestError(422, reason, field="targets")
+            raise field_error("targets", f"found {len(targets):,} for {len(sources):,} sources, expected as many")
         return self
 
 
@@ -268,7 +261,7 @@ class InspectionFields(TimedRequest, SettingsRequest):
         if len(targets) > 1:
             raise RequestError(422, f"{targets[1]} cannot be combined with {targets[0]}", field=targets[1])
         if "reference" in self.model_fields_set and not self.search:
-            raise RequestError(422, 'reference: expected "search": true with it', field="reference")
+            raise field_error("reference", 'expected "search": true with it')
         return self
 
 
@@ -445,9 +438,7 @@ class LibreTranslateRequest(DetectRequest):
 
     @model_validator(mode="after")
     def _alternatives_fit(self) -> "LibreTranslateRequest":
-        if self.alternatives >= (width := LIMITS.get().width):
-            reason = f"alternatives: found {self.alternatives}, expected at most {width - 1}"
-            raise RequestError(400, reason, code="too_wide", field="alternatives")
+        refuse_more("alternatives", self.alternatives, "", LIMITS.get().width - 1, "too_wide", 400)
         return self
 
 
@@ -517,7 +508,7 @@ class DeepLRequest(RequestBody):
     @model_validator(mode="after")
     def _glossary_has_a_source(self) -> "DeepLRequest":
         if self.glossary_id and not self.source_lang:
-            raise RequestError(400, "source_lang: found nothing, expected a code with glossary_id", field="source_lang")
+            raise field_error("source_lang", "found nothing, expected a code with glossary_id", 400)
         return self
 
     @model_validator(mode="before")

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from translume.serving.api.errors import RequestError
+from translume.serving.api.errors import refuse_more
 from translume.serving.api.terms import Terms, terms_in
 from translume.serving.settings import Limits
 from translume.serving.work import Paragraphs, Part
@@ -52,14 +52,8 @@ class RequestTexts:
         return SplitTexts(texts=self, paragraphs=tuple(paragraphs))
 
     def _check(self, count: int, limits: Limits) -> None:
-        check_lines(count, self.field, "lines" if self.language is None else "sentences", limits)
-
-
-def check_lines(count: int, field: str, unit: str, limits: Limits) -> None:
-    """Raise RequestError (413) if the texts of a field have too many lines or sentences."""
-    if count > limits.lines:
-        reason = f"{field}: found {count:,} {unit}, expected at most {limits.lines:,}"
-        raise RequestError(413, reason, code="too_many_lines", field=field)
+        unit = " lines" if self.language is None else " sentences"
+        refuse_more(self.field, count, unit, limits.lines, "too_many_lines")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

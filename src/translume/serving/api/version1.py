@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from translume.serving.api.body import ApiRoute
 from translume.serving.api.cost import accept_parts, tokens_to_charge
 from translume.serving.api.decoding import constraints_of, settings_with, split_language
-from translume.serving.api.errors import RequestError, json_response
+from translume.serving.api.errors import json_response, refuse_more
 from translume.serving.api.requests import ClassifyRequest, GenerateRequest, ScoreRequest, TranslateRequest, as_list
 from translume.serving.api.responses import (
     ALWAYS,
@@ -179,9 +179,7 @@ def _add_generation(router: APIRouter, server: Server) -> None:
         """Continue each prompt. With `"stream": true`, send `text` events with the next part of a text, then `done`."""
         prompts, served = as_list(call.prompt), server.models.only("generate", call.model)
         settings = await settings_with(served, call.decoding, server.limits)
-        if settings.max_length > MAX_GENERATED:
-            reason = f"max_length: found {settings.max_length:,}, expected at most {MAX_GENERATED:,}"
-            raise RequestError(422, reason, field="max_length")
+        refuse_more("max_length", settings.max_length, "", MAX_GENERATED, status=422)
         names = field_names("prompt", len(prompts), several=isinstance(call.prompt, list))
         work = Generating(served.model, settings)
         await server.accept(request, prompts, others=tokens_to_charge(work, prompts, server.limits))

@@ -14,7 +14,7 @@ import numpy as np
 from translume.documents.segments import Segment
 from translume.errors import DataError, TranslumeError
 from translume.parallel import ProcessLostError, WorkerPool
-from translume.serving.api.errors import RequestError
+from translume.serving.api.errors import RequestError, field_error, refuse_more
 from translume.serving.files import parsing
 from translume.serving.settings import Limits
 from translume.sources import Frames, describe
@@ -66,8 +66,7 @@ class DocumentProcesses:
         """
         result = await self._run(DOCUMENTS, parsing.read_document, (suffix, content, language, maximum))
         if isinstance(result, int):
-            reason = f"file: found {result:,} characters, expected at most {maximum:,}"
-            raise RequestError(413, reason, code="text_too_long", field="file")
+            refuse_more("file", result, " characters", maximum, "text_too_long")
         segments, warnings = result
         return segments, warnings
 
@@ -87,8 +86,8 @@ class DocumentProcesses:
         except DataError as error:
             reason, _, setting = str(error).removeprefix(f"{describe(content)}: ").partition(" (data.source.")
             large = setting.startswith("max_")
-            code = "file_too_large" if large else "invalid_file"
-            raise RequestError(413 if large else 422, f"file: {reason}", code=code, field="file") from None
+            status, code = (413, "file_too_large") if large else (422, "invalid_file")
+            raise field_error("file", reason, status, code) from None
         return Frames(np.asarray(values, np.float32))
 
     async def _run(self, module: str, function: Callable[[int, Any], Any], item: Any) -> Any:
@@ -112,11 +111,9 @@ class DocumentProcesses:
             intact = True
             raise
         except TimeoutError:
-            reason = f"file: not processed after {self._seconds:g} s"
-            raise RequestError(422, reason, code="file_too_complex", field="file") from None
+            raise field_error("file", f"not processed after {self._seconds:g} s", code="file_too_complex") from None
         except ProcessLostError:
-            reason = "file: the process that read it ended"
-            raise RequestError(422, reason, code="file_too_complex", field="file") from None
+            raise field_error("file", "the process that read it ended", code="file_too_complex") from None
         finally:
             self._turns.release()
             quick = time.monotonic() - started < REUSED_SECONDS

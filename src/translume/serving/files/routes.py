@@ -14,7 +14,7 @@ from starlette.responses import FileResponse, Response
 from translume.documents.files import FORMATS
 from translume.serving.access.quotas import client_of
 from translume.serving.api.body import FORM, FORM_LIMITS, ApiRoute, media_type, validated
-from translume.serving.api.errors import RequestError, json_response, unsupported_type
+from translume.serving.api.errors import RequestError, field_error, json_response, refuse_more, unsupported_type
 from translume.serving.api.languages import Detector, between, detect_sources, sources_into
 from translume.serving.api.requests import DeepLDocumentRequest, FileRequest, LibreTranslateFileRequest
 from translume.serving.api.responses import (
@@ -55,9 +55,8 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         """Return a document, which is charged.  unknown_format: the status for a file that is not one of `FORMATS`."""
         name, suffix = _safe_name(named(request, file).filename)
         if suffix not in FORMATS:
-            expected = f"expected one of {', '.join(FORMATS)}"
-            reason = f"file: found '{suffix or 'no suffix'}', {expected}"
-            raise RequestError(unknown_format, reason, code="unsupported_format", field="file")
+            reason = f"found '{suffix or 'no suffix'}', expected one of {', '.join(FORMATS)}"
+            raise field_error("file", reason, unknown_format, "unsupported_format")
         content = await file_content(request, file, limits)
         segments, _ = await documents.read(suffix, content, limits.file_characters)
         texts = tuple(each.text for each in segments)
@@ -200,9 +199,7 @@ def named(request: Request, file: Any) -> Any:
 async def file_content(request: Request, file: Any, limits: Limits) -> bytes:
     """Return the content of an uploaded file; RequestError if there is none, or it is too large (413)."""
     named(request, file)
-    if file.size > limits.file_bytes:
-        reason = f"file: found {file.size:,} bytes, expected at most {limits.file_bytes:,}"
-        raise RequestError(413, reason, code="file_too_large", field="file")
+    refuse_more("file", file.size, " bytes", limits.file_bytes, "file_too_large")
     content: bytes = await file.read()
     return content
 

@@ -15,7 +15,7 @@ from translume.documents.transcripts import transcript
 from translume.serving.api.body import FORM, ApiRoute
 from translume.serving.api.cost import accept_parts
 from translume.serving.api.decoding import settings_with
-from translume.serving.api.errors import RequestError, json_response
+from translume.serving.api.errors import RequestError, field_error, json_response
 from translume.serving.api.requests import SpeechRequest, TranscribeRequest
 from translume.serving.api.responses import (
     WORKED,
@@ -105,8 +105,7 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
         """Return a file, what it says, and the response if its format is no JSON."""
         served = server.models.only("transcribe", call.model)
         if call.format in ("srt", "vtt") and not served.facts["reads"]["times"]:
-            reason = f"format: found {call.format}, expected json or txt: the model writes no times"
-            raise RequestError(422, reason, field="format")
+            raise field_error("format", f"found {call.format}, expected json or txt: the model writes no times")
         try:
             settings = await settings_with(served, call.decoding, server.limits)
         except RequestError as error:
@@ -138,9 +137,9 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
         except RequestError as error:
             if error.field in ("timestamps", "format"):
                 reason = f"found {form.response_format}, expected json or text: the model writes no times"
-                raise RequestError(422, f"response_format: {reason}", field="response_format") from None
+                raise field_error("response_format", reason) from None
             if error.field == "target":
-                raise RequestError(422, "model: this one does not translate into English", field="model") from None
+                raise field_error("model", "this one does not translate into English") from None
             raise _renamed(error, {"source": "language"}) from None
         if call.format != "json":
             return response
