@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from translume.translator import Translation
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 NATS: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8)
 ITEMS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+TENTHS: Final = tuple(tenth / 10 for tenth in range(1, 11))
 
 
 class Metrics:
@@ -28,54 +30,28 @@ class Metrics:
         """batch_tokens: the token budget of a batch."""
         self.registry = CollectorRegistry()
         self._budget = batch_tokens
-        self._requests = Counter(
-            "translume_requests",
-            "Requests answered, by route, status and error code.",
-            ["route", "status", "code"],
-            registry=self.registry,
+        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry, multiprocess_mode="livesum")  # of all running processes
+        self._requests = counter(
+            "translume_requests", "Requests answered, by route, status and error code.", ["route", "status", "code"]
         )
-        self._seconds = Histogram(
-            "translume_request_seconds",
-            "Time from the request's headers to the end of the response.",
-            ["route"],
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self.first = Histogram(
-            "translume_first_event_seconds",
-            "Time from the headers of a streaming request to its first event.",
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self.open = _gauge("translume_requests_open", "Requests in progress.", self.registry)
-        self._queue = _gauge("translume_queue_lines", "Lines in the queue.", self.registry)
-        self._waited = Histogram(
-            "translume_queue_seconds", "Time that a line waits in the queue.", buckets=SECONDS, registry=self.registry
-        )
-        self._lines = Histogram(
-            "translume_batch_lines",
-            "Lines in a batch, each time that some enter it.",
-            buckets=ITEMS,
-            registry=self.registry,
-        )
-        self._fill = Histogram(
-            "translume_batch_fill",
-            "Tokens of a batch as a share of the budget, each time that lines enter it.",
-            buckets=[tenth / 10 for tenth in range(1, 11)],
-            registry=self.registry,
-        )
-        self._surprise = Histogram(
-            "translume_line_surprise_nats",
-            "Surprisal: mean of -log p_model over the tokens of a line's translation.",
-            buckets=NATS,
-            registry=self.registry,
-        )
-        self._tokens = Counter("translume_source_tokens", "Source tokens processed.", registry=self.registry)
-        self._target_tokens = Counter(
-            "translume_target_tokens",
-            "Target tokens of all returned hypotheses, including end tokens.",
-            registry=self.registry,
-        )
+        text = "Time from the request's headers to the end of the response."
+        self._seconds = histogram("translume_request_seconds", text, ["route"], buckets=SECONDS)
+        text = "Time from the headers of a streaming request to its first event."
+        self.first = histogram("translume_first_event_seconds", text, buckets=SECONDS)
+        self.open = gauge("translume_requests_open", "Requests in progress.")
+        self._queue = gauge("translume_queue_lines", "Lines in the queue.")
+        text = "Time that a line waits in the queue."
+        self._waited = histogram("translume_queue_seconds", text, buckets=SECONDS)
+        text = "Lines in a batch, each time that some enter it."
+        self._lines = histogram("translume_batch_lines", text, buckets=ITEMS)
+        text = "Tokens of a batch as a share of the budget, each time that lines enter it."
+        self._fill = histogram("translume_batch_fill", text, buckets=TENTHS)
+        text = "Surprisal: mean of -log p_model over the tokens of a line's translation."
+        self._surprise = histogram("translume_line_surprise_nats", text, buckets=NATS)
+        self._tokens = counter("translume_source_tokens", "Source tokens processed.")
+        text = "Target tokens of all returned hypotheses, including end tokens."
+        self._target_tokens = counter("translume_target_tokens", text)
 
     def count_request(self, route: str, status: int, code: str, seconds: float) -> None:
         """Count a request.  route: a path template.  code: of the error; empty for success."""
@@ -128,11 +104,6 @@ class SummedMetrics:
     def remove(self, pid: int) -> None:
         """Drop what is in progress in a process that has ended. What it has counted stays."""
         mark_process_dead(pid, self._folder)  # type: ignore[no-untyped-call]  # prometheus_client has no type here
-
-
-def _gauge(name: str, documentation: str, registry: CollectorRegistry) -> Gauge:
-    """Return a gauge that is the sum over all running processes."""
-    return Gauge(name, documentation, registry=registry, multiprocess_mode="livesum")
 
 
 @contextmanager

@@ -12,12 +12,6 @@ from translume.serving.api.errors import RequestError
 from translume.serving.api.responses import ALWAYS, errors
 
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-OWN: Final = (
-    *("choice.js", "docs.css", "docs.js", "example.js", "examples.js", "files.js", "given.js", "glossary.js"),
-    *("history.js", "icon.svg", "keep.js", "lines.js", "messages.js", "others.js", "output.js", "page.css", "page.js"),
-    *("record.js", "recorder.js", "sentence.js", "server.js", "shape.js", "step.js", "storage.js", "theme.js"),
-    *("theming.js", "translate.css", "translating.js", "typing.js", "voice.js"),
-)
 DRAWN: Final = ("steps.css", "steps.js")
 """Files shared with the page of a trace."""
 PAGES: Final = ("index.html", "docs.html")
@@ -27,8 +21,9 @@ def routes() -> APIRouter:
     """Return the routes /, /docs, and their files below /page."""
     router = APIRouter(tags=["page"])
     root = files("translume.serving.page")
-    contents = {name: root.joinpath(name).read_bytes() for name in OWN} | {name: asset(name).encode() for name in DRAWN}
-    pages = {name: root.joinpath(name).read_bytes() for name in PAGES}
+    own = {path.name: path.read_bytes() for path in root.iterdir() if path.name.rpartition(".")[2] in TYPES}
+    pages = {name: own.pop(name) for name in PAGES}
+    contents = own | {name: asset(name).encode() for name in DRAWN}
     policy = {"Content-Security-Policy": _policy()}
 
     @router.head("/", include_in_schema=False)
