@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from translume.translator import Translator as Translator
     from translume.translator import load as load
 
+    __version__: str
+
 _NAMES = {
     "config": "Config DecodingSettings EvaluationSettings",
     "errors": "DataError ModelFolderError SettingsError TrainingError TranslationError TranslumeError",

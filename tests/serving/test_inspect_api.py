@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from translume.inspection import BeamRecord, Trace, force_token, record_beam, trace
 from translume.serving.api.errors import RequestError
-from translume.serving.api.inspection import inspect, inspection_of
+from translume.serving.api.inspection import Inspection, inspect, inspection_settings
 from translume.serving.api.requests import InspectRequest
 from translume.serving.files import inspection as routes
 from translume.serving.models import ServedModel
@@ -203,9 +203,10 @@ def test_too_expensive_requests_are_refused_before_any_work(
     monkeypatch.setattr(Limits, "inspected_numbers", 2000)
 
     def inspected(**values: Any) -> str:
-        return inspect(
-            inspection_of(ServedModel.from_model("en-de", translator), values, Limits()), Limits(), "json", lambda: None
-        )
+        served, call = ServedModel.from_model("en-de", translator), InspectRequest.model_validate(values)
+        settings = inspection_settings(served, call, Limits())
+        inspection = Inspection(served=served, settings=settings, call=call, source=call.text)
+        return inspect(inspection, Limits(), "json", lambda: None)
 
     settings: dict[str, Any] = {"text": "a b c", "translation": "d", "show": ["occlusion"]}
     # Source: 6 tokens with end of sentence; target: 2. One pass of 8 tokens, and one more for each source token.

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from translume.serving.access.quotas import check_share, client_of
-from translume.serving.api.errors import RequestError
+from translume.serving.api.errors import RequestError, stopped, was_cancelled
 from translume.serving.scheduler import public_error
 from translume.translator.search import CancelCheck
 
@@ -25,7 +25,6 @@ class BackgroundExecutor:
         """capacity: most tasks that wait or run."""
         self._capacity = capacity
         self._clients: list[str] = []
-        self._lock = threading.Lock()
         self._closing = threading.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="translume-background")
 
@@ -35,60 +34,42 @@ class BackgroundExecutor:
         return len(self._clients)
 
     async def run(self, request: Request, task: Callable[[CancelCheck], T], timeout_seconds: float) -> T:
-        """Return the result of a task.
+        """Return the result of a task; internal errors become RequestError without their message.
 
         Raises RequestError if too many tasks wait (503), the client disconnects (499) or the deadline passes (504).
         Then a waiting task is dropped, and a running one ends at its next cancel check.
         """
-        cancelled = threading.Event()
-        future = self._submit(task, cancelled, client_of(request.scope))
-        gone = asyncio.ensure_future(client_disconnected(request))
+        cancelled, client = threading.Event(), client_of(request.scope)
+
+        def check_cancelled() -> None:
+            if self._closing.is_set():
+                raise stopped()
+            if cancelled.is_set():
+                raise was_cancelled()
+
+        def run() -> T:
+            try:
+                check_cancelled()
+                return task(check_cancelled)
+            except BaseException as error:  # the client gets another one
+                raise public_error(error) from None
+
+        if self._closing.is_set():
+            raise stopped()
+        check_share(self._clients, client, self._capacity, "inspections", retry_after=1)
+        self._clients.append(client)
+        future = self._pool.submit(run)
+        future.add_done_callback(lambda _: self._clients.remove(client))
         try:
-            deadline = time.monotonic() + timeout_seconds
-            return await wait_for_result(asyncio.wrap_future(future), gone, timeout_seconds, deadline)
+            return await wait_for_result(request, asyncio.wrap_future(future), timeout_seconds)
         finally:
-            gone.cancel()
             cancelled.set()
             future.cancel()
 
     def close(self) -> None:
-        """Refuse new tasks and cancel the waiting ones."""
+        """Refuse new tasks, and end the others at their next cancel check."""
         self._closing.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _submit(self, task: Callable[[CancelCheck], T], cancelled: threading.Event, client: str) -> "Future[T]":
-        with self._lock:
-            if self._closing.is_set():
-                raise _stopped()
-            check_share(self._clients, client, self._capacity, "inspections", retry_after=1)
-            self._clients.append(client)
-
-        def check_cancelled() -> None:
-            if cancelled.is_set() or self._closing.is_set():
-                raise RequestError(499, "the request was cancelled")
-
-        def run() -> T:
-            check_cancelled()
-            return task(check_cancelled)
-
-        result: Future[T] = Future()
-        running = self._pool.submit(run)
-        running.add_done_callback(lambda done: self._finish(done, result, client))
-        result.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
-        return result
-
-    def _finish(self, done: "Future[T]", result: "Future[T]", client: str) -> None:
-        """Pass on the result of a task; internal errors become RequestError without their message."""
-        with self._lock:
-            self._clients.remove(client)
-        if not result.set_running_or_notify_cancel():
-            return
-        if done.cancelled():
-            result.set_exception(_stopped())
-        elif (error := done.exception()) is not None:
-            result.set_exception(public_error(error))
-        else:
-            result.set_result(done.result())
+        self._pool.shutdown()
 
 
 class Wakeups:
@@ -151,20 +132,23 @@ def _has_failed(future: "Future[Any]") -> bool:
     return future.done() and (future.cancelled() or future.exception() is not None)
 
 
-def _stopped() -> RequestError:
-    return RequestError(503, "the server is shutting down; use another one", code="shutting_down")
-
-
 async def wait_for_result(
-    result: "asyncio.Future[T]", disconnected: "asyncio.Future[None]", timeout_seconds: float, deadline: float
+    request: Request | None, result: "asyncio.Future[T]", timeout_seconds: float, deadline: float | None = None
 ) -> T:
-    """Return a result. Raises RequestError if the client disconnects (499) or the deadline passes (504) before."""
-    left = max(0.0, deadline - time.monotonic())
-    await asyncio.wait((result, disconnected), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+    """Return a result. Raises RequestError if the client disconnects (499) or the deadline passes (504) before.
+
+    request: None if no client waits.  deadline: by default after `timeout_seconds`.
+    """
+    left = timeout_seconds if deadline is None else max(0.0, deadline - time.monotonic())
+    gone = asyncio.ensure_future(client_disconnected(request))
+    try:
+        await asyncio.wait((result, gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
     if result.done():
         return result.result()
     result.cancel()
-    if disconnected.done():
+    if gone.done():
         raise RequestError(499, "the client disconnected before the response")
     raise RequestError(504, f"not done after {timeout_seconds:g} s, the request's deadline")
 

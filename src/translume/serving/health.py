@@ -2,31 +2,24 @@
 
 import asyncio
 import platform
-from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from typing import Final
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from translume import __version__
+from translume.serving.api import responses
 from translume.serving.api.errors import json_response
-from translume.serving.api.responses import ALWAYS, Live, Ready, errors
+from translume.serving.api.responses import ALWAYS, errors
 from translume.serving.server import Server
 
 PROBE_SECONDS: Final = 5.0
 
 
-def version() -> str:
-    """Return the installed version of Translume; "0" if it runs from its source tree."""
-    try:
-        return installed("translume")
-    except PackageNotFoundError:
-        return "0"
-
-
 def versions() -> dict[str, str]:
     """Return the versions of the software that results depend on."""
-    return {"translume": version(), "torch": installed("torch"), "python": platform.python_version()}
+    return {"translume": __version__, "torch": installed("torch"), "python": platform.python_version()}
 
 
 def routes(server: Server) -> APIRouter:
@@ -39,12 +32,12 @@ def routes(server: Server) -> APIRouter:
             work, item = served.probe()
             await server.results(None, work, [item], PROBE_SECONDS)
 
-    @router.get("/health/live", response_model=Live, responses=errors(*ALWAYS))
+    @router.get("/health/live", response_model=responses.Live, responses=errors(*ALWAYS))
     async def live() -> Response:
         """Check that the server responds."""
         return json_response({"status": "live"})
 
-    @router.get("/health/ready", response_model=Ready, responses=errors(504, *ALWAYS))
+    @router.get("/health/ready", response_model=responses.Ready, responses=errors(504, *ALWAYS))
     async def ready() -> Response:
         """Check that every model processes a short text within 5 s (else 503 or 504), and report the last reload."""
         # Requests at the same time share a probe: no key is required here.

@@ -10,10 +10,8 @@ import os
 import signal
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -44,17 +42,6 @@ log = logging.getLogger("translume.serving")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadResult:
-    """The outcome of reloading models.  problems: by model, why it was not loaded."""
-
-    models: ServedModels
-    loaded: tuple[str, ...]
-    kept: tuple[str, ...]
-    unloaded: tuple[str, ...]
-    problems: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReloadReport:
     """The outcome of a reload.
 
@@ -64,10 +51,10 @@ class ReloadReport:
     keys: number of API keys; None if none is required.
     """
 
-    at: str
-    loaded: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    unloaded: tuple[str, ...] = ()
+    at: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    loaded: tuple[str, ...]
+    kept: tuple[str, ...]
+    unloaded: tuple[str, ...]
     problems: Mapping[str, str]
     waiting: tuple[str, ...] = ()
     keys: int | None = None
@@ -102,8 +89,8 @@ class Loader:
         self._held = {name: self._loaded(name, folder) for name, folder in folders.items()}
         return ServedModels(each.served for each in self._held.values())
 
-    def reload(self, folders: Mapping[str, Path]) -> LoadResult:
-        """Load the models whose folder has changed, and keep the others.
+    def reload(self, folders: Mapping[str, Path]) -> tuple[ServedModels, ReloadReport]:
+        """Load the models whose folder has changed, keep the others, and report both.
 
         A model that cannot be loaded, or cannot translate, stays in its previous version, if there is one.
         """
@@ -118,7 +105,7 @@ class Loader:
                 held[name] = found
                 (kept if found is before else loaded).append(name)
                 continue
-            problems[name] = found
+            problems[f"models.{name}"] = found
             if before is not None:
                 held[name] = before
                 kept.append(name)
@@ -126,7 +113,7 @@ class Loader:
         models = ServedModels(each.served for each in held.values())
         unloaded = tuple(self._held.keys() - held.keys())
         self._held = held
-        return LoadResult(models=models, loaded=tuple(loaded), kept=tuple(kept), unloaded=unloaded, problems=problems)
+        return models, ReloadReport(loaded=tuple(loaded), kept=tuple(kept), unloaded=unloaded, problems=problems)
 
     def _current(self, name: str, folder: Path, before: _LoadedFolder | None) -> _LoadedFolder:
         """Return the model that the folder holds now: `before` itself if nothing changed and all files are intact."""
@@ -195,16 +182,13 @@ def state_of(folder: Path) -> str:
 
 def _attempt(load: Callable[[], _LoadedFolder]) -> _LoadedFolder | str:
     """Return the loaded model, or the reason in one line why it was not loaded."""
-    # The future of a thread returns any exception, including MemoryError, as a value.
-    with ThreadPoolExecutor(1, thread_name_prefix="translume-load") as thread:
-        done = thread.submit(load)
-        error = done.exception()
-    if error is None:
-        return done.result()
-    if isinstance(error, TranslumeError):
+    try:
+        return load()
+    except TranslumeError as error:
         return str(error)
-    log.error("loading failed", extra={"fields": {"traceback": "".join(traceback.format_tb(error.__traceback__))}})
-    return f"cannot be loaded: {type(error).__name__}"
+    except BaseException as error:  # the server must go on
+        log.error("loading failed", exc_info=error)
+        return f"cannot be loaded: {type(error).__name__}"
 
 
 class Reloader:
@@ -216,7 +200,6 @@ class Reloader:
         """settings: those at startup.  read: reads the settings again."""
         self._server, self._loader, self._settings, self._read = server, loader, settings, read
         self._requests: SimpleQueue[bool] = SimpleQueue()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="translume-reload")
         self._thread = threading.Thread(target=self._serve, name="translume-reloader", daemon=True)
         self._thread.start()
 
@@ -228,7 +211,6 @@ class Reloader:
         """Stop, after a reload in progress."""
         self._requests.put(False)
         self._thread.join()
-        self._pool.shutdown()
 
     def reload(self) -> ReloadReport:
         """Read everything again, and replace the parts that are valid."""
@@ -244,37 +226,29 @@ class Reloader:
         except TranslumeError as error:
             access = server.access
             problems["keys"] = str(error)
-        change = self._loader.reload({name: Path(folder) for name, folder in settings.models.items()})
+        models, report = self._loader.reload({name: Path(folder) for name, folder in settings.models.items()})
         waiting = [name for name in AT_START if getattr(settings, name) != getattr(self._settings, name)]
         held = {name: getattr(server.limits, name) for name in LIMITS_AT_START}
         waiting += [f"limits.{name}" for name in held if getattr(settings.limits, name) != held[name]]
-        server.models, server.access = change.models, access
+        server.models, server.access = models, access
         server.limits = settings.limits.model_copy(update=held)
         server.cors_origins, server.host_names = settings.cors_origins, settings.hosts
         server.log_text, server.log_clients = settings.log_text, settings.log_clients
         server.public_address = settings.public_address
         # Settings that take effect at startup are compared with those of the last startup.
         self._settings = settings.model_copy(update={name: getattr(self._settings, name) for name in AT_START})
-        report = ReloadReport(
-            at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            loaded=change.loaded,
-            kept=change.kept,
-            unloaded=change.unloaded,
-            problems={**problems, **{f"models.{name}": reason for name, reason in change.problems.items()}},
-            waiting=tuple(waiting),
-            keys=len(access.keys.all) if access is not None else None,
-        )
+        number = len(access.keys.all) if access is not None else None
+        report = replace(report, problems={**problems, **report.problems}, waiting=tuple(waiting), keys=number)
         server.reloaded = report.to_public_dict()
         return report
 
     def _serve(self) -> None:
         while self._requests.get():
-            done = self._pool.submit(self.reload)
-            if (error := done.exception()) is not None:
-                places = "".join(traceback.format_tb(error.__traceback__))
-                log.error("reload failed", extra={"fields": {"error": type(error).__name__, "traceback": places}})
+            try:
+                found = self.reload()
+            except BaseException as error:  # the thread must go on
+                log.error("reload failed", exc_info=error)
                 continue
-            found = done.result()
             level = logging.ERROR if found.problems else logging.WARNING if found.waiting else logging.INFO
             log.log(level, "reloaded", extra={"fields": found.to_dict()})
 

@@ -16,7 +16,6 @@ import logging
 import math
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
@@ -25,7 +24,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from translume.errors import TranslumeError
-from translume.serving.api.errors import RequestError
+from translume.serving.api.errors import RequestError, stopped, was_cancelled
 from translume.translator.search import CancelCheck
 
 RECENT_RUNS: Final = 64
@@ -91,7 +90,7 @@ class WholeBatch:
 
         def check_cancelled() -> None:
             if items.keys() <= set(unneeded()):
-                raise _cancelled()
+                raise was_cancelled()
 
         return dict(zip(items, self._function(list(items.values()), check_cancelled), strict=True))
 
@@ -249,7 +248,7 @@ class Scheduler:
 
     def _refusal(self, sizes: Sequence[int], due: float, timeout_seconds: float) -> RequestError | None:
         if self._closing:
-            return RequestError(503, "the server is shutting down; use another one", code="shutting_down")
+            return stopped()
         if self._count + len(sizes) > self._capacity:
             lines = f"{self._count:,} lines waiting, {len(sizes):,} new, at most {self._capacity:,}"
             reason = f"the queue is full: {lines}; try later"
@@ -370,7 +369,7 @@ class Scheduler:
                 paused_until = time.monotonic() + PAUSE * (time.monotonic() - begun)
             for number in unneeded():
                 batch.remove(number)
-                _fail(running.pop(number), _cancelled())
+                _fail(running.pop(number), was_cancelled())
             if running:
                 results = batch.run(unneeded)
                 done = [(running.pop(number), result) for number, result in results.items()]
@@ -392,7 +391,7 @@ class Scheduler:
         public = public_error(error)
         for item in items:
             if item.future.abandoned:
-                _fail(item, _cancelled())
+                _fail(item, was_cancelled())
             elif item.retried or (public is error and len(items) == 1):
                 _fail(item, public)
             else:
@@ -400,10 +399,6 @@ class Scheduler:
                 with self._changed:
                     self._push((work, next(self._order)), item)
                     self._changed.notify()
-
-
-def _cancelled() -> RequestError:
-    return RequestError(499, "the request was cancelled")
 
 
 def _resolve(item: _Item, result: Any) -> None:
@@ -420,9 +415,8 @@ def _fail(item: _Item, error: TranslumeError) -> None:
 
 
 def public_error(error: BaseException) -> TranslumeError:
-    """Return the error for the client. An unexpected error is logged, and its message withheld."""
+    """Return the error for the client. An unexpected one is logged, without its message, which may quote a text."""
     if isinstance(error, TranslumeError):
         return error
-    fields = {"error": type(error).__name__, "traceback": "".join(traceback.format_tb(error.__traceback__))}
-    log.error("work failed", extra={"fields": fields})  # without its message, which may quote a text
+    log.error("work failed", exc_info=error)
     return RequestError(500, f"the server failed at this text ({type(error).__name__}); its log says where")

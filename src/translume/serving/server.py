@@ -14,14 +14,12 @@ from starlette.requests import Request
 from translume.errors import TranslumeError
 from translume.serving.access.quotas import ACCESS, ADMITTED, Access, client_of
 from translume.serving.api.errors import RequestError
-from translume.serving.api.texts import SplitTexts
-from translume.serving.background import BackgroundExecutor, Wakeups, client_disconnected, wait_for_result
+from translume.serving.background import BackgroundExecutor, Wakeups, wait_for_result
 from translume.serving.metrics import Metrics
 from translume.serving.models import ServedModels
 from translume.serving.scheduler import Scheduler, Work
 from translume.serving.settings import Limits
 from translume.serving.work import Translating
-from translume.translator import Translation
 
 UPDATE_SECONDS: Final = 0.04
 """Shortest time between two partial results: readers could not follow more of them."""
@@ -81,11 +79,6 @@ class Server:
         if access is not None:
             await access.charge(request.scope, own + more)
 
-    async def translate(self, request: Request, work: Translating, split: SplitTexts) -> list[Translation]:
-        """Return the translation of each text. Errors are those of `results`."""
-        done = await self.results(request, work, split.parts, split.texts.timeout_seconds, split.names)
-        return split.join(done, work.settings.nbest)
-
     async def partial_results(
         self,
         request: Request,
@@ -127,13 +120,11 @@ class Server:
             return []
         futures = await self._submit(request, work, items, timeout_seconds)
         waiting = self._wakeups.gather(futures)
-        gone = asyncio.ensure_future(client_disconnected(request))
         try:
-            return await wait_for_result(waiting, gone, timeout_seconds, time.monotonic() + timeout_seconds)
+            return await wait_for_result(request, waiting, timeout_seconds)
         except RequestError as error:
             raise _named(error, futures, names, request) from None
         finally:
-            gone.cancel()
             waiting.cancel()
             for future in futures:
                 future.cancel()
@@ -189,7 +180,6 @@ async def _partial_results(
     names: Sequence[str],
 ) -> AsyncIterator[list[Any]]:
     deadline = time.monotonic() + timeout_seconds
-    gone = asyncio.ensure_future(client_disconnected(request))
     waiting = [asyncio.wrap_future(future) for future in futures]
     for each in waiting:
         each.add_done_callback(lambda _: changed.set())
@@ -199,7 +189,7 @@ async def _partial_results(
             news = asyncio.ensure_future(changed.wait())
             either = asyncio.ensure_future(asyncio.wait((all_done, news), return_when=asyncio.FIRST_COMPLETED))
             try:
-                await wait_for_result(either, gone, timeout_seconds, deadline)
+                await wait_for_result(request, either, timeout_seconds, deadline)
             finally:
                 news.cancel()
             changed.clear()
@@ -210,7 +200,6 @@ async def _partial_results(
     except RequestError as error:
         raise _named(error, futures, names, request) from None
     finally:
-        gone.cancel()
         all_done.cancel()
         for future in futures:
             future.cancel()

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
+from translume import __version__
 from translume.inspection import BeamRecord, Trace
 from translume.json_values import schema_of
 from translume.serving import health
@@ -64,7 +65,7 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
         summary="Translations, and the probabilities that the model predicted for them.",
         description=NOTES,
         openapi_tags=[{"name": name, "description": words} for name, words in TAGS.items()],
-        version=health.version(),
+        version=__version__,
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,

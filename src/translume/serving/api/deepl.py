@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from translume.serving.access.keys import LARGEST
 from translume.serving.access.quotas import ACCESS, Access, client_of
+from translume.serving.api import responses
 from translume.serving.api.body import JSON, URL_ENCODED, ApiRoute, read_fields, validated
 from translume.serving.api.errors import field_error, json_response
 from translume.serving.api.glossaries import Glossaries
@@ -19,16 +20,7 @@ from translume.serving.api.language_codes import find_language
 from translume.serving.api.languages import Detector, detect_sources, name_of, sources_into
 from translume.serving.api.libretranslate import translate_each
 from translume.serving.api.requests import DeepLRequest
-from translume.serving.api.responses import (
-    ALWAYS,
-    KEYED,
-    READ,
-    DeepLLanguage,
-    DeepLResponse,
-    DeepLUsage,
-    described,
-    errors,
-)
+from translume.serving.api.responses import ALWAYS, KEYED, READ, described, errors
 from translume.serving.api.terms import Terms
 from translume.serving.server import Server
 
@@ -43,7 +35,7 @@ def routes(server: Server, detector: Detector | None, glossaries: Glossaries) ->
     @router.post(
         "/translate",
         openapi_extra=described(DeepLRequest, JSON, URL_ENCODED),
-        response_model=DeepLResponse,
+        response_model=responses.DeepLResponse,
         responses=errors(404, 422, 456, 501, 504, *READ),
     )
     async def translate(request: Request) -> Response:
@@ -73,7 +65,9 @@ def routes(server: Server, detector: Detector | None, glossaries: Glossaries) ->
         )
         return json_response(_response(shown, [each.text for each in translations], call.text))
 
-    @router.get("/languages", response_model=list[DeepLLanguage], responses=errors(400, 408, 413, 415, *ALWAYS))
+    @router.get(
+        "/languages", response_model=list[responses.DeepLLanguage], responses=errors(400, 408, 413, 415, *ALWAYS)
+    )
     @router.post("/languages", include_in_schema=False)
     async def languages(request: Request) -> Response:
         """List the source languages, or with `type=target` the target languages."""
@@ -90,7 +84,7 @@ def routes(server: Server, detector: Detector | None, glossaries: Glossaries) ->
             [{"language": variant, "name": name_of(code), "supports_formality": False} for variant, code in variants]
         )
 
-    @router.get("/usage", response_model=DeepLUsage, responses=errors(429, *KEYED))
+    @router.get("/usage", response_model=responses.DeepLUsage, responses=errors(429, *KEYED))
     async def usage(request: Request) -> Response:
         """Return the characters of the key's daily quota that are used, and the quota."""
         access: Access | None = request.scope[ACCESS]

@@ -83,6 +83,16 @@ def refuse_more(field: str, count: float, unit: str, maximum: float, code: str =
         raise field_error(field, f"found {count:,}{unit}, expected at most {maximum:,}", status, code)
 
 
+def stopped() -> RequestError:
+    """Return the error of a server that takes no more requests."""
+    return RequestError(503, "the server is shutting down; use another one", code="shutting_down")
+
+
+def was_cancelled() -> RequestError:
+    """Return the error of work that nobody waits for any more."""
+    return RequestError(499, "the request was cancelled")
+
+
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a value as JSON, with a newline at the end."""
     return Response(to_bytes(value) + b"\n", status_code=status, headers=headers, media_type="application/json")

@@ -16,20 +16,12 @@ from starlette.responses import Response
 
 from translume.atomic import replace_file
 from translume.serving.access.quotas import client_of
+from translume.serving.api import responses
 from translume.serving.api.body import ApiRoute
 from translume.serving.api.errors import RequestError, field_error, json_response
 from translume.serving.api.languages import between
 from translume.serving.api.requests import GlossaryRequest
-from translume.serving.api.responses import (
-    KEYED,
-    READ,
-    GlossariesResponse,
-    GlossaryPairs,
-    GlossaryResponse,
-    errors,
-    example,
-    with_media,
-)
+from translume.serving.api.responses import KEYED, READ, errors, example, with_media
 from translume.serving.api.terms import Terms
 from translume.serving.server import Server
 
@@ -124,7 +116,7 @@ def routes(server: Server, glossaries: Glossaries) -> APIRouter:
     @router.post(
         "/glossaries",
         status_code=201,
-        response_model=GlossaryResponse,
+        response_model=responses.GlossaryResponse,
         responses=errors(422, *READ),
         openapi_extra=example(GlossaryRequest),
     )
@@ -144,12 +136,12 @@ def routes(server: Server, glossaries: Glossaries) -> APIRouter:
         glossaries.add(made)
         return json_response(made.to_dict(), 201)
 
-    @router.get("/glossaries", response_model=GlossariesResponse, responses=errors(*KEYED))
+    @router.get("/glossaries", response_model=responses.GlossariesResponse, responses=errors(*KEYED))
     async def listed(request: Request) -> Response:
         """List the client's glossaries."""
         return json_response({"glossaries": [each.to_dict() for each in glossaries.owned_by(client_of(request.scope))]})
 
-    @router.get("/glossaries/{name}", response_model=GlossaryResponse, responses=errors(404, 422, *KEYED))
+    @router.get("/glossaries/{name}", response_model=responses.GlossaryResponse, responses=errors(404, 422, *KEYED))
     async def facts(request: Request, name: str) -> Response:
         """Return the facts of a glossary."""
         return json_response(glossaries.find(name, client_of(request.scope)).to_dict())
@@ -171,7 +163,7 @@ def routes(server: Server, glossaries: Glossaries) -> APIRouter:
         glossaries.delete(glossaries.find(name, client_of(request.scope)))
         return Response(status_code=204)
 
-    @router.get("/glossary-language-pairs", response_model=GlossaryPairs, responses=errors(*KEYED))
+    @router.get("/glossary-language-pairs", response_model=responses.GlossaryPairs, responses=errors(*KEYED))
     async def pairs() -> Response:
         """List the pairs of languages that glossaries can have."""
         sources = server.models.sources()

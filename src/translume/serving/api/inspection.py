@@ -1,6 +1,5 @@
 """Inspection of a served model: a trace of one sentence's translation, by the plain model, within a bounded cost."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +9,6 @@ from translume.inspection import BeamRecord, Trace, record_beam, trace
 from translume.inspection.inputs import SentenceSearch
 from translume.inspection.tracing import MAX_WEIGHTS
 from translume.json_values import to_json
-from translume.serving.api.body import LIMITS, validated
 from translume.serving.api.decoding import decoding_settings, split_language
 from translume.serving.api.errors import RequestError, field_error, refuse_more
 from translume.serving.api.requests import InspectFileRequest, InspectionFields, InspectRequest
@@ -27,43 +25,18 @@ FIELDS = {"source": "text", "show": "show", "target": "translation", "reference"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """A valid request to inspect. Its tokens are not checked yet.
+    """A valid request to inspect. Its tokens are not checked yet.  source: a text, or the frames of a file."""
 
-    source: a text, or the frames of a file.  language: of the text's sentences; None if it is split into lines.
-    """
-
-    name: str
-    translator: Translator
+    served: Any
     settings: DecodingSettings
-    call: InspectionFields
-    source: str | Frames
-    language: str | None = None
-    part: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Inspected:
-    """The result of an inspection.  parts: number of parts in which the text is translated."""
-
-    parts: int
-    trace: Trace
-    search: BeamRecord | None
-
-
-def inspection_of(served: Any, values: Mapping[str, Any], limits: Limits, frames: Frames | None = None) -> Inspection:
-    """Return a valid request to inspect: the values of a JSON object, or of a form whose file has these frames."""
-    LIMITS.set(limits)
     call: InspectRequest | InspectFileRequest
-    call = validated(InspectRequest, values) if frames is None else validated(InspectFileRequest, values)
-    return Inspection(
-        name=served.name,
-        translator=served.model,
-        settings=inspection_settings(served, call, limits),
-        call=call,
-        source=call.text if isinstance(call, InspectRequest) else frames or "",
-        language=split_language(served, call.split) if isinstance(call, InspectRequest) else None,
-        part=call.part if isinstance(call, InspectRequest) else 0,
-    )
+    source: str | Frames
+
+    @property
+    def translator(self) -> Translator:
+        """The model to inspect."""
+        translator: Translator = self.served.model
+        return translator
 
 
 def inspection_settings(served: Any, call: InspectionFields, limits: Limits) -> DecodingSettings:
@@ -79,17 +52,23 @@ def inspect(inspection: Inspection, limits: Limits, form: str, check_cancelled: 
 
     form: "json" or "page" (HTML).  check_cancelled: raises if the client has disconnected.
     """
-    inspected = _inspected(inspection, limits, check_cancelled)
+    parts, traced, beam = _inspected(inspection, limits, check_cancelled)
     check_cancelled()
     if form == "page":
-        return inspected.trace.to_page(beam=inspected.search)
-    search = {} if inspected.search is None else {"search": inspected.search.to_dict()}
-    response = {"model": inspection.name, "part": inspection.part, "parts": inspected.parts}
-    return to_json({**response, "trace": inspected.trace.to_dict(), **search}) + "\n"
+        return traced.to_page(beam=beam)
+    search = {} if beam is None else {"search": beam.to_dict()}
+    part = 0 if isinstance(inspection.call, InspectFileRequest) else inspection.call.part
+    facts = {"model": inspection.served.name, "part": part, "parts": parts}
+    return to_json({**facts, "trace": traced.to_dict(), **search}) + "\n"
 
 
-def _inspected(inspection: Inspection, limits: Limits, check_cancelled: CancelCheck) -> _Inspected:
-    """Inspect; RequestError if the model cannot do it or the cost would exceed the limits."""
+def _inspected(
+    inspection: Inspection, limits: Limits, check_cancelled: CancelCheck
+) -> tuple[int, Trace, BeamRecord | None]:
+    """Return the number of parts in which the text is translated, and the trace and the search of one part.
+
+    Raises RequestError if the model cannot do it or the cost would exceed the limits.
+    """
     translator, settings, call = inspection.translator, inspection.settings, inspection.call
     try:
         source, parts = _part_of(inspection)
@@ -120,7 +99,7 @@ def _inspected(inspection: Inspection, limits: Limits, check_cancelled: CancelCh
         field = "file" if field == "text" and isinstance(inspection.source, Frames) else field
         raise RequestError(422, str(error), code="cannot_inspect", field=field) from None
     from_search = searched or call.prefix_tokens
-    return _Inspected(parts=parts, trace=replace(steps, origin="search") if from_search else steps, search=record)
+    return parts, replace(steps, origin="search") if from_search else steps, record
 
 
 def _part_of(inspection: Inspection) -> tuple[str | Frames, int]:
@@ -133,17 +112,19 @@ def _part_of(inspection: Inspection) -> tuple[str | Frames, int]:
             expected = f"expected at most {window:,}, one window; inspect parts of it"
             raise field_error("file", f"found {len(source.values):,} frames, {expected}", code="file_too_long")
         return source, 1
+    call = inspection.call
+    assert isinstance(call, InspectRequest)  # with a text
     tokenizer, reading = checkpoint.source_tokenizer, Reading.from_settings(checkpoint, settings)
-    sentences = Paragraphs.of(source, inspection.language).lines
+    sentences = Paragraphs.of(source, split_language(inspection.served, call.split)).lines
     lines = [Line(number=0, text=text) for text in sentences if tokenizer.encode(text)]
     if not reading.cuts_lines:
         reading = replace(reading, keep="none")
     parts = [piece.text for plan in plan_lines(lines, tokenizer, reading) for piece in plan.pieces]
     if not parts:
         raise field_error("text", "found a blank text, expected one to translate")
-    if inspection.part >= len(parts):
-        raise field_error("part", f"found {inspection.part}, expected 0 to {len(parts) - 1}, a part of the text")
-    return parts[inspection.part], len(parts)
+    if call.part >= len(parts):
+        raise field_error("part", f"found {call.part}, expected 0 to {len(parts) - 1}, a part of the text")
+    return parts[call.part], len(parts)
 
 
 def _target(inspection: Inspection, source: str | Frames) -> str | TextHypothesis | None:

@@ -9,34 +9,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from translume.documents.files import FORMATS
 from translume.documents.html import HtmlText
 from translume.documents.sentences import SplitSegments
+from translume.serving.api import responses
 from translume.serving.api.body import JSON, URL_ENCODED, ApiRoute, read_fields, validated
 from translume.serving.api.cost import accept_parts
 from translume.serving.api.decoding import settings_with, split_language
 from translume.serving.api.errors import RequestError, json_response, refuse_more
 from translume.serving.api.languages import UNKNOWN, Detector, SourceLanguage, between, detect, detect_sources, name_of
 from translume.serving.api.requests import DetectRequest, LibreTranslateRequest, as_list
-from translume.serving.api.responses import (
-    ALWAYS,
-    KEYED,
-    READ,
-    Detected,
-    FrontendSettings,
-    Health,
-    LanguageTargets,
-    LibreTranslateResponse,
-    described,
-    errors,
-)
+from translume.serving.api.responses import ALWAYS, KEYED, READ, described, errors
 from translume.serving.api.terms import Terms, terms_in
-from translume.serving.api.texts import RequestTexts, in_thread
+from translume.serving.api.texts import RequestTexts, SplitTexts, in_thread
 from translume.serving.server import Server
+from translume.serving.settings import Limits
 from translume.serving.work import Part, Translating
 from translume.text.segmentation import has_letters
 from translume.translator import TextHypothesis, Translation
@@ -50,7 +40,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
     @router.post(
         "/translate",
         openapi_extra=described(LibreTranslateRequest, JSON, URL_ENCODED),
-        response_model=LibreTranslateResponse,
+        response_model=responses.LibreTranslateResponse,
         responses=errors(422, 501, 504, *READ),
     )
     async def translate(request: Request) -> Response:
@@ -78,7 +68,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
     @router.post(
         "/detect",
         openapi_extra=described(DetectRequest, JSON, URL_ENCODED),
-        response_model=list[Detected],
+        response_model=list[responses.Detected],
         responses=errors(422, 501, *READ),
     )
     async def detect_languages(request: Request) -> Response:
@@ -96,7 +86,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
 def _add_facts(router: APIRouter, server: Server) -> None:
     """Add the routes that describe the server, and the rejection of suggestions."""
 
-    @router.get("/languages", response_model=list[LanguageTargets], responses=errors(*ALWAYS))
+    @router.get("/languages", response_model=list[responses.LanguageTargets], responses=errors(*ALWAYS))
     @router.post("/languages", include_in_schema=False)
     async def languages() -> Response:
         """List the source languages, and the target languages of each."""
@@ -105,7 +95,7 @@ def _add_facts(router: APIRouter, server: Server) -> None:
             [{"code": code, "name": name_of(code), "targets": targets} for code, targets in sources.items()]
         )
 
-    @router.get("/frontend/settings", response_model=FrontendSettings, responses=errors(*ALWAYS))
+    @router.get("/frontend/settings", response_model=responses.FrontendSettings, responses=errors(*ALWAYS))
     async def settings() -> Response:
         """Return the settings that a web page needs."""
         pairs = ((source, targets[0]) for source, targets in server.models.sources().items() if targets)
@@ -123,7 +113,7 @@ def _add_facts(router: APIRouter, server: Server) -> None:
             }
         )
 
-    @router.get("/health", response_model=Health, responses=errors(*ALWAYS))
+    @router.get("/health", response_model=responses.Health, responses=errors(*ALWAYS))
     async def health() -> Response:
         """Return a constant; /health/ready checks the models."""
         return json_response({"status": "ok"})
@@ -150,7 +140,9 @@ async def translate_each(
 ) -> list[Translation]:
     """Charge and translate texts, each from its own language; one that is in the target language stays unchanged.
 
-    Other parameters are those of `translate_texts`. Raises RequestError for a language that the server does not have.
+    alternatives: further translations of each, as hypotheses.  html: whether the texts are HTML.  field: of the request
+    that has them.  several: whether it is a list.  split: whether texts are split into sentences.
+    glossary: terms that translations must contain.  Raises RequestError for a language that the server does not have.
     """
     places: dict[str, list[int]] = {}
     for place, source in enumerate(sources):
@@ -162,96 +154,35 @@ async def translate_each(
         if model is None:
             await server.accept(request, group)
             found = [Translation(source=text, text=text) for text in group]
-        elif html:
-            found = await translate_html(request, server, model, group, alternatives, field=field, glossary=glossary)
         else:
-            some = tuple(own) if len(places) > 1 else ()
-            found = await translate_texts(
-                request,
-                server,
-                model,
-                group,
-                alternatives,
+            batch = RequestTexts(
+                texts=tuple(group),
                 field=field,
                 several=several,
-                split=split,
-                places=some,
+                timeout_seconds=server.limits.timeout_seconds,
+                language=split_language(model) if split or html else None,
+                places=tuple(own) if len(places) > 1 else (),
                 glossary=glossary,
             )
+            found = await _translated(request, server, model, batch, alternatives, html=html)
         done |= zip(own, found, strict=True)
     return [done[place] for place in range(len(texts))]
 
 
-async def translate_texts(
-    request: Request,
-    server: Server,
-    served: Any,
-    texts: Sequence[str],
-    alternatives: int = 0,
-    *,
-    field: str = "q",
-    several: bool = True,
-    split: bool = True,
-    places: tuple[int, ...] = (),
-    glossary: Terms = (),
+async def _translated(
+    request: Request, server: Server, served: Any, batch: RequestTexts, alternatives: int, *, html: bool
 ) -> list[Translation]:
-    """Charge and translate texts, each with its best translation and other ones as hypotheses.
-
-    field: the field of the request that has them.  several: whether it is a list.  split: whether into sentences.
-    places: of the texts in that list, if there are others.  glossary: terms that translations must contain.
-    """
-    batch = RequestTexts(
-        texts=tuple(texts),
-        field=field,
-        several=several,
-        timeout_seconds=server.limits.timeout_seconds,
-        language=split_language(served) if split else None,
-        places=places,
-        glossary=glossary,
+    size = sum(map(len, batch.texts))
+    split: _Pages | SplitTexts = await in_thread(
+        size, lambda: _Pages.split(batch, server.limits) if html else batch.split(server.limits)
     )
-    lines = await in_thread(sum(map(len, texts)), lambda: batch.split(server.limits))
-    work = Translating(served.model, await _settings(served, alternatives, server))
-    await _accept(request, server, texts, work, lines.parts, alternatives, field)
-    return await server.translate(request, work, lines)
-
-
-async def translate_html(
-    request: Request,
-    server: Server,
-    served: Any,
-    texts: Sequence[str],
-    alternatives: int = 0,
-    *,
-    field: str = "q",
-    glossary: Terms = (),
-) -> list[Translation]:
-    """Do the same for texts that are HTML."""
-    language = split_language(served)
-    pages = await run_in_threadpool(lambda: [_Page.from_html(text, language) for text in texts])
-    parts = [Part(text=line, constraints=terms_in(line, glossary)) for page in pages for line in page.split.lines]
-    refuse_more(field, len(parts), " sentences", server.limits.lines, "too_many_lines")
-    marked = any(page.split.marked for page in pages)
-    work = Translating(served.model, await _settings(served, alternatives, server, alignment=marked))
-    await _accept(request, server, texts, work, parts, alternatives, field)
-    seconds = server.limits.timeout_seconds
-    done = iter(await server.results(request, work, parts, seconds, [field] * len(parts)))
-    return await run_in_threadpool(
-        lambda: [page.translation([next(done) for _ in page.split.lines], alternatives + 1) for page in pages]
-    )
-
-
-async def _accept(
-    request: Request,
-    server: Server,
-    texts: Sequence[str],
-    work: Translating,
-    parts: Sequence[Part],
-    alternatives: int,
-    field: str,
-) -> None:
+    aligned = isinstance(split, _Pages) and split.marked
+    work = Translating(served.model, await _settings(served, alternatives, server, alignment=aligned))
     changed = ("beam", "nbest") if alternatives else ()
-    names = {"text": field, "beam": "alternatives", "nbest": "alternatives"}
-    await accept_parts(server, request, texts, work, parts, changed, names)
+    names = {"text": batch.field, "beam": "alternatives", "nbest": "alternatives"}
+    await accept_parts(server, request, batch.texts, work, split.parts, changed, names)
+    done = await server.results(request, work, split.parts, batch.timeout_seconds, split.names)
+    return await in_thread(size, lambda: split.join(done, alternatives + 1))
 
 
 async def _settings(served: Any, alternatives: int, server: Server, *, alignment: bool = False) -> Any:
@@ -267,27 +198,48 @@ async def _settings(served: Any, alternatives: int, server: Server, *, alignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Page:
-    """A text that is HTML, and its sentences."""
+class _Pages:
+    """Texts that are HTML, and their sentences."""
 
-    source: str
-    html: HtmlText
-    split: SplitSegments
+    texts: RequestTexts
+    pages: tuple[tuple[HtmlText, SplitSegments], ...]
 
     @classmethod
-    def from_html(cls, source: str, language: str | None) -> "_Page":
-        """Parse HTML and split its text into sentences, if there is a language."""
-        html = HtmlText.from_string(source)
-        return cls(source=source, html=html, split=SplitSegments.from_segments(html.segments, language))
+    def split(cls, texts: RequestTexts, limits: Limits) -> "_Pages":
+        """Parse HTML and split its text into sentences; RequestError (413) if there are too many."""
+        pages = [HtmlText.from_string(text) for text in texts.texts]
+        split = [SplitSegments.from_segments(page.segments, texts.language) for page in pages]
+        refuse_more(texts.field, sum(len(each.lines) for each in split), " sentences", limits.lines, "too_many_lines")
+        return cls(texts=texts, pages=tuple(zip(pages, split, strict=True)))
 
-    def translation(self, done: Sequence[Translation], maximum: int) -> Translation:
-        """Return the page with its sentences translated, and up to `maximum` combinations of their hypotheses."""
-        written = [self.html.with_runs([*self.split.join(each)]) for each in combinations(done, maximum)]
-        hypotheses = (
-            TextHypothesis(text=text, tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")
-            for text in dict.fromkeys(written)
-        )
-        return Translation(source=self.source, text=written[0], hypotheses=tuple(hypotheses))
+    @property
+    def marked(self) -> bool:
+        """Whether a sentence has markup."""
+        return any(split.marked for _, split in self.pages)
+
+    @property
+    def parts(self) -> list[Part]:
+        """The sentences of all texts, in order."""
+        lines = [line for _, split in self.pages for line in split.lines]
+        return [Part(text=line, constraints=terms_in(line, self.texts.glossary)) for line in lines]
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each sentence in error messages."""
+        return [self.texts.field for _, split in self.pages for _ in split.lines]
+
+    def join(self, translations: Sequence[Translation], nbest: int) -> list[Translation]:
+        """Return each text with its sentences translated, with up to `nbest` combinations of their hypotheses."""
+        done, joined = iter(translations), []
+        for source, (page, split) in zip(self.texts.texts, self.pages, strict=True):
+            found = combinations([next(done) for _ in split.lines], nbest)
+            written = [page.with_runs([*split.join(each)]) for each in found]
+            hypotheses = (
+                TextHypothesis(text=text, tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")
+                for text in dict.fromkeys(written)
+            )
+            joined.append(Translation(source=source, text=written[0], hypotheses=tuple(hypotheses)))
+        return joined
 
 
 def _response(

@@ -8,29 +8,17 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from translume import __version__
+from translume.serving.api import responses
 from translume.serving.api.body import ApiRoute
 from translume.serving.api.cost import accept_parts, tokens_to_charge
 from translume.serving.api.decoding import constraints_of, settings_with, split_language
 from translume.serving.api.errors import json_response, refuse_more
 from translume.serving.api.requests import ClassifyRequest, GenerateRequest, ScoreRequest, TranslateRequest, as_list
-from translume.serving.api.responses import (
-    ALWAYS,
-    WORKED,
-    ClassifyResponse,
-    Event,
-    GenerateEvent,
-    GenerateResponse,
-    Info,
-    ModelsResponse,
-    ScoreResponse,
-    TranslateResponse,
-    errors,
-    example,
-    with_media,
-)
+from translume.serving.api.responses import ALWAYS, WORKED, errors, example, with_media
 from translume.serving.api.streaming import Progress, prefix_events, stream, text_events
 from translume.serving.api.texts import RequestTexts, SplitTexts, field_names, in_thread
-from translume.serving.health import version, versions
+from translume.serving.health import versions
 from translume.serving.models import MANIFEST
 from translume.serving.server import Server
 from translume.serving.work import Classifying, Generating, Prompt, Scoring, Translating
@@ -85,14 +73,15 @@ def _add_translation(router: APIRouter, server: Server) -> None:
 
     @router.post(
         "/translate",
-        response_model=TranslateResponse,
+        response_model=responses.TranslateResponse,
         responses=errors(*WORKED),
         openapi_extra=example(TranslateRequest),
     )
     async def translate(request: Request, call: TranslateRequest) -> Response:
         """Translate each text. Results do not depend on other requests."""
         name, work, split = await accepted(request, call)
-        translations = await server.translate(request, work, split)
+        done = await server.results(request, work, split.parts, call.seconds, split.names)
+        translations = split.join(done, work.settings.nbest)
         size = sum(len(each.text) * len(each.hypotheses) for each in translations) * (100 if call.detail else 1)
         # Details of many texts are megabytes.
         return await in_thread(size, lambda: json_response(response(name, call, translations)))
@@ -100,7 +89,7 @@ def _add_translation(router: APIRouter, server: Server) -> None:
     @router.post(
         "/translate/stream",
         response_class=StreamingResponse,
-        responses=with_media(Event, EVENTS) | errors(*WORKED),
+        responses=with_media(responses.Event, EVENTS) | errors(*WORKED),
         openapi_extra=example(TranslateRequest),
     )
     async def translate_stream(request: Request, call: TranslateRequest) -> Response:
@@ -134,7 +123,9 @@ def brief(hypotheses: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> lis
 def _add_scoring(router: APIRouter, server: Server) -> None:
     """Add /v1/score and /v1/classify."""
 
-    @router.post("/score", response_model=ScoreResponse, responses=errors(*WORKED), openapi_extra=example(ScoreRequest))
+    @router.post(
+        "/score", response_model=responses.ScoreResponse, responses=errors(*WORKED), openapi_extra=example(ScoreRequest)
+    )
     async def score(request: Request, call: ScoreRequest) -> Response:
         """Score each pair of a source and a target: log-probabilities in nats, token by token."""
         sources, targets = as_list(call.sources), as_list(call.targets)
@@ -146,7 +137,10 @@ def _add_scoring(router: APIRouter, server: Server) -> None:
         return json_response({"model": served.name, "scores": [each.to_dict() for each in scores]})
 
     @router.post(
-        "/classify", response_model=ClassifyResponse, responses=errors(*WORKED), openapi_extra=example(ClassifyRequest)
+        "/classify",
+        response_model=responses.ClassifyResponse,
+        responses=errors(*WORKED),
+        openapi_extra=example(ClassifyRequest),
     )
     async def classify(request: Request, call: ClassifyRequest) -> Response:
         """Classify each text: labels with probabilities, the most probable first."""
@@ -171,8 +165,8 @@ def _labels(classification: Classification, nbest: int) -> dict[str, Any]:
 def _add_generation(router: APIRouter, server: Server) -> None:
     @router.post(
         "/generate",
-        response_model=GenerateResponse,
-        responses=with_media(GenerateEvent, EVENTS) | errors(*WORKED),
+        response_model=responses.GenerateResponse,
+        responses=with_media(responses.GenerateEvent, EVENTS) | errors(*WORKED),
         openapi_extra=example(GenerateRequest),
     )
     async def generate(request: Request, call: GenerateRequest) -> Response:
@@ -214,18 +208,18 @@ def _generation(generation: Generation, *, detail: bool) -> dict[str, Any]:
 def _add_facts(router: APIRouter, server: Server, *, detects: bool) -> None:
     """Add /v1/models and /v1/info."""
 
-    @router.get("/models", response_model=ModelsResponse, responses=errors(*ALWAYS))
+    @router.get("/models", response_model=responses.ModelsResponse, responses=errors(*ALWAYS))
     async def models() -> Response:
         """List the models: languages, sizes, default decoding settings, and the endpoints they serve."""
         return json_response({"models": [each.to_dict() for each in server.models.all]})
 
-    @router.get("/info", response_model=Info, responses=errors(*ALWAYS))
+    @router.get("/info", response_model=responses.Info, responses=errors(*ALWAYS))
     async def info() -> Response:
         """Return versions and limits, and for each model its digest and its engine's self-test."""
         facts = {each.name: each.facts for each in server.models.all}
         return json_response(
             {
-                "version": version(),
+                "version": __version__,
                 "versions": versions(),
                 "limits": server.limits.model_dump(),
                 "waiting": server.waiting,

@@ -1,5 +1,6 @@
 """Routes that inspect a model: /v1/inspect for texts, recordings, images and arrays."""
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -9,13 +10,12 @@ from starlette.responses import HTMLResponse, Response
 
 from translume.serving.api.body import FORM, FORM_LIMITS, JSON, ApiRoute, media_type, validated
 from translume.serving.api.errors import unsupported_type
-from translume.serving.api.inspection import inspect, inspection_of, inspection_settings
+from translume.serving.api.inspection import Inspection, inspect, inspection_settings
 from translume.serving.api.requests import InspectFileRequest, InspectionFields, InspectRequest
 from translume.serving.api.responses import WORKED, InspectResponse, described, errors, with_media
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.files.transcription import ReadFile
 from translume.serving.server import Server
-from translume.translator.search import CancelCheck
 
 
 def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
@@ -25,8 +25,9 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
 
     async def inspected(request: Request, form: str) -> str:
         """Return the result as text.  form: "json" or "page" (HTML)."""
-        kind, read = media_type(request), None
-        call: InspectionFields
+        kind = media_type(request)
+        call: InspectRequest | InspectFileRequest
+        source: Any
         if kind == FORM:
             async with request.form(**FORM_LIMITS) as form_data:
                 values: dict[str, Any] = {name: text for name, text in form_data.items() if isinstance(text, str)}
@@ -37,20 +38,17 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
                 read = await ReadFile.from_upload(
                     server, documents, request, file, served, settings, call.decoding, call.seconds, _texts(call)
                 )
+            source, seconds = read.part.frames, read.seconds_left
         elif kind == JSON:
-            values = await request.json()
-            call = validated(InspectRequest, values)
+            call = validated(InspectRequest, await request.json())
             served = server.models.choose(call.model, call.source, call.target)
-            await run_in_threadpool(inspection_settings, served, call, limits)
+            settings = await run_in_threadpool(inspection_settings, served, call, limits)
             await server.accept(request, _texts(call, call.text))
+            source, seconds = call.text, call.seconds
         else:
             raise unsupported_type(kind)
-
-        def work(check_cancelled: CancelCheck) -> str:
-            inspection = inspection_of(served, values, limits, None if read is None else read.part.frames)
-            return inspect(inspection, limits, form, check_cancelled)
-
-        return await server.background.run(request, work, call.seconds if read is None else read.seconds_left)
+        inspection = Inspection(served=served, settings=settings, call=call, source=source)
+        return await server.background.run(request, partial(inspect, inspection, limits, form), seconds)
 
     body = described(InspectRequest, JSON)
     body["requestBody"]["content"] |= described(InspectFileRequest, FORM)["requestBody"]["content"]

@@ -30,7 +30,7 @@ from translume.documents.sentences import SplitSegments
 from translume.errors import TranslumeError
 from translume.serving.access.quotas import check_share
 from translume.serving.api.decoding import settings_with, split_language
-from translume.serving.api.errors import RequestError, as_request_error
+from translume.serving.api.errors import RequestError, as_request_error, stopped
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.server import Server
 from translume.serving.work import Part, Translating
@@ -121,7 +121,7 @@ class Jobs:
         served: the model; None to return the file unchanged.
         """
         if self._closing:
-            raise _stopped()
+            raise stopped()
         suffix = FORMATS[upload.suffix].written or upload.suffix
         name = f"{upload.name}{upload.suffix}" if served is None else f"{upload.name}_{served.target}{suffix}"
         until = time.time() + self._limits.file_seconds
@@ -299,7 +299,7 @@ class Jobs:
         """Store the outcome of a job; internal errors become RequestError without their message."""
         del self._tasks[job.id]
         job.until = time.time() + self._limits.kept_seconds
-        error = _stopped() if done.cancelled() else done.exception()
+        error = stopped() if done.cancelled() else done.exception()
         if error is None:
             job.status = "done"
         elif isinstance(error, TimeoutError):
@@ -422,10 +422,6 @@ def _compact(translation: Translation) -> Translation:
     alignment = replace(best[0].alignment, weights=(), source_tokens=())
     kept = replace(best[0], alignment=alignment, tokens=(), ids=(), token_log_probs=())
     return Translation(source="", text=translation.text, hypotheses=(kept,))
-
-
-def _stopped() -> RequestError:
-    return RequestError(503, "the server is shutting down; use another one", code="shutting_down")
 
 
 def _no_space(reason: str) -> RequestError:

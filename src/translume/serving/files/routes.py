@@ -1,6 +1,5 @@
 """Routes that translate files: /v1/files, and LibreTranslate's /translate_file and /download_file."""
 
-import asyncio
 import re
 import time
 from pathlib import Path
@@ -13,25 +12,13 @@ from starlette.responses import FileResponse, Response
 
 from translume.documents.files import FORMATS
 from translume.serving.access.quotas import client_of
+from translume.serving.api import responses
 from translume.serving.api.body import FORM, FORM_LIMITS, ApiRoute, media_type, validated
 from translume.serving.api.errors import RequestError, field_error, json_response, refuse_more, unsupported_type
 from translume.serving.api.languages import Detector, between, detect_sources, sources_into
 from translume.serving.api.requests import DeepLDocumentRequest, FileRequest, LibreTranslateFileRequest
-from translume.serving.api.responses import (
-    FETCHED,
-    KEYED,
-    READ,
-    WORKED,
-    DeepLDocument,
-    DeepLDocumentStatus,
-    File,
-    FileDeleted,
-    TranslatedFile,
-    described,
-    errors,
-    with_media,
-)
-from translume.serving.background import client_disconnected, wait_for_result
+from translume.serving.api.responses import FETCHED, KEYED, READ, WORKED, described, errors, with_media
+from translume.serving.background import wait_for_result
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.files.jobs import Job, Jobs, Upload
 from translume.serving.server import Server
@@ -73,7 +60,7 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
     @router.post(
         "/translate_file",
         tags=["LibreTranslate"],
-        response_model=TranslatedFile,
+        response_model=responses.TranslatedFile,
         responses=errors(422, 501, 504, 507, *READ),
         openapi_extra=described(LibreTranslateFileRequest, FORM),
     )
@@ -86,14 +73,11 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
             upload = await received(request, form.get("file"), 400)
         source = await source_of(call.source, call.target, upload)
         job, task = await jobs.submit(upload, between(server, source, call.target))
-        gone = asyncio.ensure_future(client_disconnected(request))
         try:
-            await wait_for_result(task, gone, limits.file_seconds, time.monotonic() + limits.file_seconds)
+            await wait_for_result(request, task, limits.file_seconds)
         except BaseException:  # the client did not get the job's id
             jobs.delete(job)
             raise
-        finally:
-            gone.cancel()
         base = server.public_address.rstrip("/") or str(request.base_url).rstrip("/")
         return json_response({"translatedFileUrl": f"{base}/download_file/{job.id}{job.suffix}"})
 
@@ -111,7 +95,7 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         "/v1/files",
         tags=["v1"],
         status_code=202,
-        response_model=File,
+        response_model=responses.File,
         responses=errors(501, 507, *WORKED),
         openapi_extra=described(FileRequest, FORM),
     )
@@ -122,7 +106,7 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         job, _ = await jobs.submit(upload, server.models.choose(call.model, source, call.target))
         return json_response(_status(job), 202, {"Location": f"/v1/files/{job.id}"})
 
-    @router.get("/v1/files/{name}", tags=["v1"], response_model=File, responses=errors(404, 422, *KEYED))
+    @router.get("/v1/files/{name}", tags=["v1"], response_model=responses.File, responses=errors(404, 422, *KEYED))
     async def file_status(name: str) -> Response:
         """Return the status of a file, and the path of the result."""
         return json_response(_status(jobs.find(name)))
@@ -140,7 +124,7 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
     @router.post(
         "/v2/document",
         tags=["DeepL"],
-        response_model=DeepLDocument,
+        response_model=responses.DeepLDocument,
         responses=errors(422, 456, 501, 504, 507, *READ),
         openapi_extra=described(DeepLDocumentRequest, FORM),
     )
@@ -158,7 +142,7 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
     @router.post(
         "/v2/document/{name}",
         tags=["DeepL"],
-        response_model=DeepLDocumentStatus,
+        response_model=responses.DeepLDocumentStatus,
         responses=errors(404, 422, *KEYED),
     )
     async def document_status(name: str) -> Response:
@@ -178,7 +162,9 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         """Return the translated document."""
         return await run_in_threadpool(_download, jobs, name)
 
-    @router.delete("/v1/files/{name}", tags=["v1"], response_model=FileDeleted, responses=errors(404, 422, *KEYED))
+    @router.delete(
+        "/v1/files/{name}", tags=["v1"], response_model=responses.FileDeleted, responses=errors(404, 422, *KEYED)
+    )
     async def delete_file(name: str) -> Response:
         """Cancel a translation, or delete its result."""
         jobs.delete(jobs.find(name))

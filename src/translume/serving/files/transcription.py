@@ -12,20 +12,14 @@ from starlette.responses import Response
 
 from translume.config import DecodingSettings
 from translume.documents.transcripts import transcript
+from translume.serving.api import responses
 from translume.serving.api.body import FORM, ApiRoute
 from translume.serving.api.cost import accept_parts
 from translume.serving.api.decoding import settings_with
 from translume.serving.api.errors import RequestError, field_error, json_response
 from translume.serving.api.requests import SpeechRequest, TranscribeRequest
-from translume.serving.api.responses import (
-    WORKED,
-    SpeechResponse,
-    TranscribeResponse,
-    described,
-    errors,
-    with_media,
-)
-from translume.serving.background import client_disconnected, wait_for_result
+from translume.serving.api.responses import WORKED, described, errors, with_media
+from translume.serving.background import wait_for_result
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.files.routes import file_content
 from translume.serving.server import Server
@@ -71,11 +65,7 @@ class ReadFile:
         deadline = time.monotonic() + timeout_seconds
         content = await file_content(request, file, server.limits)
         reading: Any = asyncio.ensure_future(documents.read_frames(served, content, server.limits))
-        gone = asyncio.ensure_future(client_disconnected(request))
-        try:
-            part = Part(text="", frames=await wait_for_result(reading, gone, timeout_seconds, deadline))
-        finally:
-            gone.cancel()
+        part = Part(text="", frames=await wait_for_result(request, reading, timeout_seconds, deadline))
         work = Translating(served.model, settings)
         try:
             work.size(part)
@@ -122,7 +112,7 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
     @router.post(
         "/transcribe",
         tags=["v1"],
-        response_model=TranscribeResponse,
+        response_model=responses.TranscribeResponse,
         responses=with_media(None, *TYPES.values()) | errors(*WORKED),
         openapi_extra=described(TranscribeRequest, FORM),
     )
@@ -160,7 +150,7 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
 
     spoken: dict[str, Any] = {
         "tags": ["OpenAI"],
-        "response_model": SpeechResponse,
+        "response_model": responses.SpeechResponse,
         "responses": with_media(None, *TYPES.values()) | errors(*WORKED),
         "openapi_extra": described(SpeechRequest, FORM),
     }
