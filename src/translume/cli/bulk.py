@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeVar
 import click
 
 from translume.cli.group import interrupt_hint
-from translume.cli.options import FOLDER, option_group
+from translume.cli.options import FOLDER, option_group, refuse_options
 from translume.cli.terminal import ProgressBar, note, warn
 from translume.errors import DataError, SettingsError
 
@@ -45,17 +45,16 @@ class FileOptions:
     address: str | None = None
     workers: int | None = None
 
-    def folder(self, others: Mapping[str, object], *, shares_lines: bool = False) -> Path | None:
+    def folder(self, *others: str, shares_lines: bool = False) -> Path | None:
         """Return the folder of the outputs; None if the command reads no such files.
 
-        others: options by name that cannot be combined with files.  shares_lines: whether --workers can do without.
+        others: options that cannot be combined with files.  shares_lines: whether --workers can do without.
         Raises SettingsError if one of the others is given, or if one of --input and --output is missing.
         """
         if self.inputs or self.output or self.targets or self.columns:
             if not self.inputs or self.output is None:
                 raise SettingsError("--input, --output: found one of them, expected both; --column is for them")
-            for option in (option for option, value in others.items() if value):
-                raise SettingsError(f"{option} cannot be combined with --input")
+            refuse_options("--input", *others)
             return self.output
         workers = None if shares_lines else self.workers
         for option, value in (("--ray", self.address), ("--on-error", self.on_error), ("--workers", workers)):

@@ -22,6 +22,7 @@ from translume.cli.options import (
     warn_of_warmup,
 )
 from translume.cli.terminal import note, print_json, progress_over, warn
+from translume.cli.train import train_model
 from translume.errors import SettingsError, TrainingError, TranslumeError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def demo(languages: str, out: Path | None, pairs: int, updates: int | None, comp
     """Generate a small real corpus offline, train a model on it in minutes, evaluate it, translate and inspect."""
     if importlib.util.find_spec("babel") is None:
         raise TranslumeError("the demo needs the package babel: pip install 'translume[demo]'")
+    from translume.config import Config
     from translume.experiments.demo import UPDATES, demo_config, make_corpus, write_recipe
 
     resume = typed_command()
@@ -70,23 +72,8 @@ def demo(languages: str, out: Path | None, pairs: int, updates: int | None, comp
     same = shlex.join(["translume", "train", str(recipe), "--out", str(folder)])
     note(f"Training {folder}, as `{same}` would")
     with interrupt_hint(f"Interrupted; continue with: {resume}"):
-        _train(recipe, folder, resume, compute)
+        train_model(Config.read(recipe, compute.precision), folder, None, compute, resume, next_steps=False)
         _show_results(folder, corpus, data, compute)
-
-
-def _train(recipe: Path, folder: Path, resume: str, compute: Compute) -> None:
-    from translume.cli.training_display import TrainingDisplay
-    from translume.config import Config
-    from translume.training import Interrupted, train
-
-    precision = () if compute.dtype == "auto" else (f"training.precision={compute.dtype}",)
-    config = Config.read(recipe, precision)
-    with TrainingDisplay() as display:
-        for event in train(config, folder, device=compute.device, threads=compute.threads):
-            display.show(event)
-            if isinstance(event, Interrupted):
-                warn(f"Interrupted after {event.update:,} updates, all saved; continue with: {resume}")
-                click.get_current_context().exit(INTERRUPTED)
 
 
 def _show_results(folder: Path, corpus: "DemoCorpus", data: Path, compute: Compute) -> None:
@@ -201,9 +188,8 @@ def heads(
     folder = out or Path("heads") / config.stem
     resume = typed_command()
     chosen = chosen_kinds(kinds)
-    changes = [] if updates is None else [f"training.updates={updates}"]
-    changes += [] if compute.dtype == "auto" else [f"training.precision={compute.dtype}"]
-    settings = Config.read(config, (*changes, *overrides))
+    changes = () if updates is None else (f"training.updates={updates}",)
+    settings = Config.read(config, (*changes, *compute.precision, *overrides))
     warn_of_warmup(settings)
     with interrupt_hint(f"Interrupted; continue with: {resume}"):
         rows, interrupted = _compare(settings, folder, chosen, sentences, compute)

@@ -75,7 +75,7 @@ def command(
     """
     if prompt is not None and named is not None:
         raise click.UsageError("PROMPT cannot be combined with --prompt")
-    folder = files.folder({"PROMPT": prompt is not None, "--prompt": named is not None})
+    folder = files.folder("PROMPT", "--prompt")
     generator = load_generator_with(model, overrides, compute, ("decoding",))
     settings = generator.choose(None)
     if folder is not None:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
@@ -27,7 +26,7 @@ from translume.cli.terminal import (
     open_standard_streams,
     undecoded_byte,
 )
-from translume.errors import ModelFolderError, TranslumeError
+from translume.errors import ModelFolderError, TranslumeError, nearest
 
 COMMANDS = {
     "demo": "experiments.demo",
@@ -90,9 +89,7 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if not word.startswith("-") and self.get_command(ctx, word) is None:
-            known = self.list_commands(ctx)
-            close = get_close_matches(word, known, n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(known)}"
+            hint = nearest(word, self.list_commands(ctx))
             click.echo(f"Error: {ctx.command_path} {word}: no such command{hint}", err=True)
             ctx.exit(2)
         return super().resolve_command(ctx, args)
@@ -241,13 +238,9 @@ def _fail(ctx: click.Context, message: str) -> None:
 def version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     """Print the installed version and exit."""
     if value:
-        from importlib.metadata import PackageNotFoundError
-        from importlib.metadata import version as installed
+        from translume import __version__
 
-        try:
-            click.echo(f"translume {installed('translume')}")
-        except PackageNotFoundError:
-            click.echo("translume (not installed; running from source)")
+        click.echo(f"translume {__version__}")
         ctx.exit()
 
 

@@ -210,7 +210,7 @@ def pairs(model: Path, files: FileOptions, compute: Compute) -> None:
     """
     from translume.inspection.corpus import judge_lines
 
-    if files.folder({}) is None:
+    if files.folder() is None:
         raise SettingsError("inspect pairs: expected --input and --output")
     translator = compute.load_plain(model)
     if translator.config.data.source.reader:

@@ -204,6 +204,11 @@ class Compute:
 
         return ComputeOptions(engine=self.engine, device=self.device, dtype=self.dtype, threads=self.threads)
 
+    @property
+    def precision(self) -> tuple[str, ...]:
+        """The setting of --dtype for a training."""
+        return () if self.dtype == "auto" else (f"training.precision={self.dtype}",)
+
     def load_plain(self, model: Path) -> "Translator":
         """Load a translator for a command that never uses the fast engine."""
         from translume.translator import Translator

@@ -64,7 +64,7 @@ def command(
     from translume.data import read_pairs
     from translume.data.evaluation_files import refuse_tables
 
-    folder = files.folder({"SOURCE": source})
+    folder = files.folder("SOURCE")
     if folder is None and (source is None or target is None):
         raise SettingsError("score: expected MODEL SOURCE TARGET, or --input and --output")
     translator = compute.load_plain(model)

@@ -76,14 +76,13 @@ def command(
     from translume.training.tracking import check_services
 
     folder = out or Path("models") / config.stem
-    precision = () if compute.dtype == "auto" else (f"training.precision={compute.dtype}",)
     processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
     resume = (f"torchrun --nproc-per-node {processes} -m " if processes != "1" else "") + typed_command()
     try:
         with joined() as group:
             with group.together():
                 check_services(track)
-                settings = Config.read(config, (*precision, *overrides))
+                settings = Config.read(config, (*compute.precision, *overrides))
                 if dry_run and not group.alone:
                     raise SettingsError("--dry-run: found several processes, expected one; run it without torchrun")
             if group.leads:
@@ -108,13 +107,14 @@ def train_model(
     resume: str,
     *,
     track: tuple[str, ...] = (),
-    as_json: bool,
+    as_json: bool = False,
     reports: bool = True,
+    next_steps: bool = True,
 ) -> None:
     """Train and show the events.
 
     resume: how to continue, for messages.  track: the services that get the curves, beside TensorBoard.
-    reports: false in the processes of a group that print nothing.
+    reports: false in the processes of a group that print nothing.  next_steps: whether to print what to do next.
     """
     from translume.cli.training_display import TrainingDisplay
     from translume.training import Interrupted, Started, train
@@ -133,7 +133,7 @@ def train_model(
         if reports:
             click.echo(f"Interrupted after {last.update:,} updates, all saved; continue with: {resume}", err=True)
         click.get_current_context().exit(EXIT_CODES[last.signal])
-    if reports:
+    if reports and next_steps:
         display.next_steps(folder)
     if display.output_error is not None:
         raise display.output_error

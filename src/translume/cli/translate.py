@@ -210,8 +210,8 @@ def command(
     from translume.data.evaluation_files import read_sources
     from translume.translator.workers import translate
 
-    single = {"FILE": file != "-", "--out": out, "--format": form, "--json": as_json}
-    folder = files.folder({**single, "--constraints-per-line": constraints}, shares_lines=True)
+    single = ("FILE", "--out", "--format", "--json", "--constraints-per-line")
+    folder = files.folder(*single, shares_lines=True)
     check_output(file, out)
     refuse_text(file, f"translate {shlex.quote(str(model))}")
     translator = load_ensemble(model, others, average, compute)
