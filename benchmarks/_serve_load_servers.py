@@ -68,7 +68,7 @@ def ours(model: str, computing: ComputeOptions, limits: dict[str, Any]) -> None:
     from translume.serving.reloading import load_served
     from translume.serving.run import listen, serve
     from translume.serving.server import Server
-    from translume.serving.settings import Limits
+    from translume.serving.settings import Limits, ServeSettings
 
     lanes = limits.pop("lanes", 1)
     bound = Limits(**limits)
@@ -77,7 +77,7 @@ def ours(model: str, computing: ComputeOptions, limits: dict[str, Any]) -> None:
         if model == "-":
             save_model(folder, small().checkpoint)
         models = ServedModels([load_served(computing, "model", folder)])
-        server = Server(models=models, limits=bound, lanes=lanes)
+        server = Server(models=models, settings=ServeSettings(limits=bound), lanes=lanes)
         listener = listen("127.0.0.1", 0)
         print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
 

@@ -35,7 +35,7 @@ from translume.serving.api.languages import Detector
 from translume.serving.models import ServedModel, ServedModels
 from translume.serving.run import listen, uvicorn_server
 from translume.serving.server import Server
-from translume.serving.settings import Limits
+from translume.serving.settings import Limits, ServeSettings
 from translume.text import Labels, train_tokenizer
 from translume.translator import Classifier, Generator, Translator, load
 
@@ -304,7 +304,7 @@ def start() -> Iterator[Callable[..., Live]]:
     def begin(
         *served: ServedModel, access: Access | None = None, detector: Detector | None = None, **limits: float
     ) -> Live:
-        server = Server(models=ServedModels(served), limits=Limits(**limits), access=access)
+        server = Server(models=ServedModels(served), settings=ServeSettings(limits=Limits(**limits)), access=access)
         begun.append(Live(server, detector=detector))
         return begun[-1]
 

@@ -18,7 +18,7 @@ from translume.serving.access.keys import add_key
 from translume.serving.access.quotas import IN_BODY, OPEN, OPEN_BELOW, open_access, used_of
 from translume.serving.api.errors import DEEPL
 from translume.serving.models import ServedModel
-from translume.serving.settings import KeySettings
+from translume.serving.settings import KeySettings, ServeSettings
 from translume.serving.work import FRAMES_PER_CHARACTER
 from translume.translator import Generator, Translator
 
@@ -246,6 +246,6 @@ def test_links_to_files_begin_with_the_public_address_and_never_with_an_unknown_
     assert live.ask("POST", "/translate_file", **sent, Host="evil.example").status == 421
     url = live.ask("POST", "/translate_file", **sent).json()["translatedFileUrl"]
     assert url.startswith(f"http://127.0.0.1:{live.port}/download_file/")
-    monkeypatch.setattr(live.server, "public_address", "https://translate.example")
+    monkeypatch.setattr(live.server, "settings", ServeSettings(public_address="https://translate.example"))
     url = live.ask("POST", "/translate_file", **sent).json()["translatedFileUrl"]
     assert url.startswith("https://translate.example/download_file/")

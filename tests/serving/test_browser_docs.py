@@ -13,7 +13,7 @@ import pytest
 from translume.serving.access.keys import add_key
 from translume.serving.access.quotas import open_access
 from translume.serving.models import ServedModel
-from translume.serving.settings import KeySettings
+from translume.serving.settings import KeySettings, ServeSettings
 from translume.translator import Translator
 
 TRANSLATE = "#post-v1-translate"
@@ -191,7 +191,7 @@ def test_the_documented_page_of_another_site_shows_a_translation_as_it_grows(
     with ThreadingHTTPServer(("127.0.0.1", 0), Site) as site:
         Thread(target=site.serve_forever, daemon=True).start()
         origin = f"http://localhost:{site.server_port}"
-        live.server.cors_origins = (origin,)
+        live.server.settings = ServeSettings(cors_origins=(origin,))
         context = browser.new_context()
         try:
             tab = context.new_page()
@@ -199,7 +199,7 @@ def test_the_documented_page_of_another_site_shows_a_translation_as_it_grows(
             tab.fill("#text", "a dog")
             tab.press("#text", "Tab")
             tab.wait_for_function("text => document.getElementById('translation').textContent === text", arg=expected)
-            live.server.cors_origins = ()
+            live.server.settings = ServeSettings()
             tab.fill("#text", "a cat")
             with tab.expect_event("requestfailed"):
                 tab.press("#text", "Tab")

@@ -37,8 +37,7 @@ def server() -> Any:
         count_request=lambda *_: None,
     )
     return SimpleNamespace(
-        **{"metrics": metrics, "limits": Limits(requests=16), "access": None, "log_clients": False},
-        **{"cors_origins": (), "host_names": (), "public_address": ""},
+        **{"metrics": metrics, "limits": Limits(requests=16), "access": None, "settings": ServeSettings()},
         scheduler=SimpleNamespace(refusal=lambda _: None),
     )
 
@@ -75,10 +74,10 @@ def test_other_names_are_refused_except_by_health_checks(client: TestClient, hos
 
 
 def test_listed_names_are_accepted(client: TestClient, server: Any) -> None:
-    server.host_names = ("translate.example",)
+    server.settings = ServeSettings(host_names=("translate.example",))
     hosts = ("translate.example:443", "TRANSLATE.example", "b.example")
     assert [client.get("/", headers={"host": host}).status_code for host in hosts] == [200, 200, 421]
-    server.host_names = ("*",)
+    server.settings = ServeSettings(host_names=("*",))
     assert client.get("/", headers={"host": "b.example"}).status_code == 200
 
 
@@ -113,17 +112,17 @@ def test_listed_origins_and_the_public_address_may_send_requests(client: TestCli
     def status(origin: str, **more: str) -> int:
         return client.delete("/v1/files/x", headers={"origin": origin, **more}).status_code
 
-    server.cors_origins = (PAGE,)
+    server.settings = ServeSettings(cors_origins=(PAGE,))
     site = {"sec-fetch-site": "cross-site"}
     assert [status(PAGE, **site), status("https://b.example", **site)] == [200, 403]
-    server.cors_origins = ("*",)
+    server.settings = ServeSettings(cors_origins=("*",))
     assert status(PAGE, **site) == 200
-    server.cors_origins, server.public_address = (), PAGE
+    server.settings = ServeSettings(public_address=PAGE)
     assert status(PAGE) == 200
 
 
 def test_a_listed_origin_may_send_requests_and_read_responses(client: TestClient, server: Any) -> None:
-    server.cors_origins = (PAGE,)
+    server.settings = ServeSettings(cors_origins=(PAGE,))
     asked = client.options("/v1/translate", headers={"origin": PAGE, "access-control-request-method": "POST"})
     allowed = {name: text for name, text in asked.headers.items() if name.startswith("access-control")}
     assert (asked.status_code, allowed) == (
@@ -143,13 +142,13 @@ def test_a_listed_origin_may_send_requests_and_read_responses(client: TestClient
         assert answer.headers["access-control-expose-headers"] == "Retry-After, X-Request-Id"
         assert answer.headers["vary"] == "Origin"
         assert "access-control-allow-credentials" not in answer.headers
-    server.cors_origins = ("*",)  # a reload changes it
+    server.settings = ServeSettings(cors_origins=("*",))  # a reload changes it
     assert client.get("/", headers={"origin": "https://any.example"}).headers["access-control-allow-origin"] == "*"
 
 
 @pytest.mark.parametrize("origin", ["https://other.example", "null", "https://page.example.evil.example", ""])
 def test_an_unlisted_origin_may_not_read_responses(client: TestClient, server: Any, origin: str) -> None:
-    server.cors_origins = (PAGE,)
+    server.settings = ServeSettings(cors_origins=(PAGE,))
     for method, more in (("GET", {}), ("OPTIONS", {"access-control-request-method": "GET"})):
         answer = client.request(method, "/languages", headers={"origin": origin, **more})
         assert "access-control-allow-origin" not in answer.headers
@@ -304,7 +303,7 @@ def test_the_log_names_clients_only_if_it_is_set_and_never_a_key_or_an_unknown_p
     server: Any, client: TestClient, secret: str, logged: Callable[[], dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     for log_clients, names in ((False, set()), (True, {"client", "key"})):
-        server.log_clients = log_clients
+        server.settings = ServeSettings(log_clients=log_clients)
         client.post(f"/{secret}", headers={"authorization": f"Bearer {secret}"})
         assert logged().keys() & {"client", "key"} == names
         assert logged()["route"] == "unknown"

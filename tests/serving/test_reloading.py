@@ -50,7 +50,8 @@ class Running:
         self.models = self.loader.load_all({name: Path(place) for name, place in settings.models.items()})
         self.live = start(*self.models)
         self.server = self.live.server
-        self.reloader = Reloader(self.server, self.loader, settings, lambda: ServeSettings.read(self.path))
+        self.server.settings = settings
+        self.reloader = Reloader(self.server, self.loader, lambda: ServeSettings.read(self.path))
 
     def write(self, text: str) -> None:
         self.path.write_text(text)

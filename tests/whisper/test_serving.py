@@ -16,7 +16,7 @@ from translume.inspection import trace
 from translume.serving.models import ServedModels
 from translume.serving.reloading import load_served
 from translume.serving.server import Server
-from translume.serving.settings import Limits
+from translume.serving.settings import Limits, ServeSettings
 from translume.translator.loading import ComputeOptions
 
 soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (extra: audio)")
@@ -28,7 +28,7 @@ SHORT, LONG = 320 * POSITIONS // 2, 320 * POSITIONS * 5 // 2
 @pytest.fixture(scope="module")
 def live(whisper: SimpleNamespace) -> Iterator[Live]:
     served = load_served(ComputeOptions(engine="plain", device="cpu", dtype="fp32"), "whisper", whisper.ours)
-    live = Live(Server(models=ServedModels([served]), limits=Limits(seconds=5.0)))
+    live = Live(Server(models=ServedModels([served]), settings=ServeSettings(limits=Limits(seconds=5.0))))
     yield live
     live.stop()
 

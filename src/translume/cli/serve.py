@@ -118,7 +118,7 @@ def command(
             asyncio.run(serve_front(front, settings.workers, listener, proxies, started))
             return
         server, loader = open_server(settings, computing, lanes)
-        reloader = Reloader(server, loader, settings, read)
+        reloader = Reloader(server, loader, read)
         stack.callback(reloader.close)
         reload_on_hangup(reloader.request)
         app = build_app(server, detector=installed_detector())

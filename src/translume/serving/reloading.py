@@ -148,14 +148,9 @@ def open_server(
     loader = Loader(partial(load_served, computing))
     server = Server(
         models=loader.load_all({name: Path(folder) for name, folder in settings.models.items()}),
-        limits=settings.limits,
+        settings=settings,
         access=access,
-        cors_origins=settings.cors_origins,
-        public_address=settings.public_address,
-        host_names=settings.hosts,
         lanes=lanes,
-        log_text=settings.log_text,
-        log_clients=settings.log_clients,
         files=files,
     )
     return server, loader
@@ -194,11 +189,9 @@ def _attempt(load: Callable[[], _LoadedFolder]) -> _LoadedFolder | str:
 class Reloader:
     """Reloads a server on request, one reload at a time. Call `close` at the end."""
 
-    def __init__(
-        self, server: Server, loader: Loader, settings: ServeSettings, read: Callable[[], ServeSettings]
-    ) -> None:
-        """settings: those at startup.  read: reads the settings again."""
-        self._server, self._loader, self._settings, self._read = server, loader, settings, read
+    def __init__(self, server: Server, loader: Loader, read: Callable[[], ServeSettings]) -> None:
+        """read: reads the settings again."""
+        self._server, self._loader, self._read = server, loader, read
         self._requests: SimpleQueue[bool] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="translume-reloader", daemon=True)
         self._thread.start()
@@ -215,28 +208,25 @@ class Reloader:
     def reload(self) -> ReloadReport:
         """Read everything again, and replace the parts that are valid."""
         problems: dict[str, str] = {}
-        settings = self._settings
+        server = self._server
+        settings = before = server.settings
         try:
             settings = self._read()
         except TranslumeError as error:
             problems["settings"] = str(error)
-        server = self._server
         try:
             access = open_access(settings.keys, server.access)
         except TranslumeError as error:
             access = server.access
             problems["keys"] = str(error)
         models, report = self._loader.reload({name: Path(folder) for name, folder in settings.models.items()})
-        waiting = [name for name in AT_START if getattr(settings, name) != getattr(self._settings, name)]
-        held = {name: getattr(server.limits, name) for name in LIMITS_AT_START}
+        waiting = [name for name in AT_START if getattr(settings, name) != getattr(before, name)]
+        held = {name: getattr(before.limits, name) for name in LIMITS_AT_START}
         waiting += [f"limits.{name}" for name in held if getattr(settings.limits, name) != held[name]]
+        at_start = {name: getattr(before, name) for name in AT_START}
+        limits = settings.limits.model_copy(update=held)
         server.models, server.access = models, access
-        server.limits = settings.limits.model_copy(update=held)
-        server.cors_origins, server.host_names = settings.cors_origins, settings.hosts
-        server.log_text, server.log_clients = settings.log_text, settings.log_clients
-        server.public_address = settings.public_address
-        # Settings that take effect at startup are compared with those of the last startup.
-        self._settings = settings.model_copy(update={name: getattr(self._settings, name) for name in AT_START})
+        server.settings = settings.model_copy(update={**at_start, "limits": limits})
         number = len(access.keys.all) if access is not None else None
         report = replace(report, problems={**problems, **report.problems}, waiting=tuple(waiting), keys=number)
         server.reloaded = report.to_public_dict()

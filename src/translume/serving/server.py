@@ -18,7 +18,7 @@ from translume.serving.background import BackgroundExecutor, Wakeups, wait_for_r
 from translume.serving.metrics import Metrics
 from translume.serving.models import ServedModels
 from translume.serving.scheduler import Scheduler, Work
-from translume.serving.settings import Limits
+from translume.serving.settings import Limits, ServeSettings
 from translume.serving.work import Translating
 
 UPDATE_SECONDS: Final = 0.04
@@ -32,17 +32,12 @@ class Server:
     """Models, limits, queue and metrics of a server. Call `close` at the end."""
 
     models: ServedModels
-    limits: Limits = field(default_factory=Limits)
+    settings: ServeSettings = field(default_factory=ServeSettings)
+    """Those that apply. A reload replaces them."""
     access: Access | None = None
     """API keys and quotas; None if no key is required."""
-    cors_origins: tuple[str, ...] = ()
-    public_address: str = ""
-    host_names: tuple[str, ...] = ()
-    """Hosts that requests may name, besides loopback names and IP addresses; "*" allows all."""
     lanes: int = 1
     """Searches at a time, each in a thread."""
-    log_text: bool = False
-    log_clients: bool = False
     files: Path | None = None
     """The private folder of jobs, if several processes share it."""
     reloaded: Mapping[str, Any] | None = None
@@ -59,6 +54,11 @@ class Server:
             queue=self.limits.queue, batch_tokens=self.limits.batch_tokens, lanes=self.lanes, observer=self.metrics
         )
 
+    @property
+    def limits(self) -> Limits:
+        """The limits of requests."""
+        return self.settings.limits
+
     async def admit(self, request: Request, secret: object) -> None:
         """Admit a request by the key in its body, unless its header had one; RequestError if it is refused."""
         access: Access | None = request.scope.get(ACCESS)
@@ -72,7 +72,7 @@ class Server:
         others: characters that other sources count for.
         """
         given = tuple(texts)
-        if self.log_text:
+        if self.settings.log_text:
             request.scope.get("translume.note", {})["texts"] = given
         own = sum(map(len, given)) + others
         access: Access | None = request.scope.get(ACCESS)

@@ -96,7 +96,7 @@ class Guard:
         counted = scope["path"] not in HEALTH
         self._open += counted
         metrics.open.inc()
-        origins = tuple(self._server.cors_origins)
+        origins = self._server.settings.cors_origins
         try:
             await (self._with_cors(origins) if origins else self._handle)(scope, receive, respond)
         finally:
@@ -130,8 +130,8 @@ class Guard:
         """Raise RequestError if there are too many requests or lines in the queue, or the request has no access."""
         server, maximum = self._server, self._server.limits.requests
         check_framing(scope)
-        check_host(scope, server.host_names)
-        check_site(scope, server.cors_origins, server.public_address)
+        check_host(scope, server.settings.hosts)
+        check_site(scope, server.settings.cors_origins, server.settings.public_address)
         if self._open > maximum and scope["path"] not in HEALTH:
             reason = f"{maximum:,} requests are in progress already; try later"
             raise RequestError(503, reason, code="too_many_open", retry_after=1)
@@ -163,7 +163,7 @@ class Guard:
         self._server.metrics.count_request(route, status, note["code"], seconds)
         # The path itself is not logged: a mistyped one may contain a text.
         fields = {"route": route, "seconds": round(seconds, 6), **note, "status": status}
-        if self._server.log_clients:
+        if self._server.settings.log_clients:
             key = scope.get(ADMITTED)
             fields |= {"client": (scope.get("client") or [""])[0], "key": key.id if key is not None else ""}
         log.info("answered", extra={"fields": {name: value for name, value in fields.items() if value != ""}})

@@ -78,7 +78,7 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         except BaseException:  # the client did not get the job's id
             jobs.delete(job)
             raise
-        base = server.public_address.rstrip("/") or str(request.base_url).rstrip("/")
+        base = server.settings.public_address or str(request.base_url).rstrip("/")
         return json_response({"translatedFileUrl": f"{base}/download_file/{job.id}{job.suffix}"})
 
     @router.get(
