@@ -208,7 +208,7 @@ def test_memory_does_not_grow(server: Any) -> None:
 
     round_of_requests()
     before = _resident()
-    for _ in range(3):
+    for _ in range(2):
         round_of_requests()
     gc.collect()
     assert _resident() - before < 16_000_000

@@ -59,11 +59,14 @@ class Metrics:
         self._seconds.labels(route).observe(seconds)
 
     def count_waiting(self, items: int) -> None:
-        """Count the lines in the queue; see `scheduler.Observer`."""
+        """Count the lines in the queue."""
         self._queue.set(items)
 
     def count_entered(self, waited: Sequence[float], tokens: int, items_running: int, tokens_running: int) -> None:
-        """Count lines that entered a batch; see `scheduler.Observer`."""
+        """Count lines that entered a batch.  waited: seconds of each in the queue.  tokens: of them.
+
+        items_running, tokens_running: of their batch, with them.
+        """
         for seconds in waited:
             self._waited.observe(seconds)
         self._lines.observe(items_running)

@@ -21,11 +21,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from translume.errors import TranslumeError
 from translume.serving.api.errors import RequestError, stopped, was_cancelled
 from translume.translator.search import CancelCheck
+
+if TYPE_CHECKING:
+    from translume.serving.metrics import Metrics
 
 RECENT_RUNS: Final = 64
 """Number of runs of batches over which throughput is measured."""
@@ -133,19 +136,6 @@ class _Item:
     retried: bool = False
 
 
-class Observer(Protocol):
-    """What a scheduler reports to, from any thread."""
-
-    def count_waiting(self, items: int) -> None:
-        """Count the items in the queue."""
-
-    def count_entered(self, waited: Sequence[float], tokens: int, items_running: int, tokens_running: int) -> None:
-        """Count items that were started.  waited: seconds of each in the queue.  tokens: of them.
-
-        items_running, tokens_running: of their batch, with them.
-        """
-
-
 Key = tuple[Work, int]
 """A work, and 0; or the number of an item that is tried once more, alone."""
 
@@ -157,8 +147,11 @@ class Scheduler:
     as failed.
     """
 
-    def __init__(self, *, queue: int, batch_tokens: int, lanes: int = 1, observer: Observer | None = None) -> None:
-        """queue: capacity in items.  batch_tokens: largest batch, unless one item alone has more."""
+    def __init__(self, *, queue: int, batch_tokens: int, lanes: int = 1, observer: "Metrics | None" = None) -> None:
+        """queue: capacity in items.  batch_tokens: largest batch, unless one item alone has more.
+
+        observer: what counts the items, from any thread.
+        """
         self._capacity, self._batch_tokens, self._lanes, self._observer = queue, batch_tokens, lanes, observer
         self._heaps: dict[Key, list[tuple[float, int, _Item]]] = {}
         self._count = 0  # items in the queue, without cancelled ones
