@@ -7,13 +7,13 @@ language by CLDR's rules.
 import datetime
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from babel import Locale, UnknownLocaleError
 from babel.dates import format_date, format_time, get_timezone_location
@@ -148,68 +148,16 @@ def read_phrases(languages: Iterable[str]) -> tuple[dict[str, str], ...]:
 Value = tuple[str | int | float, ...]
 """A drawn value, independent of the language: its kind, then its parts."""
 
-WOMEN = {
-    "Anna": "安娜",
-    "Clara": "克拉拉",
-    "Emma": "艾玛",
-    "Eva": "伊娃",
-    "Julia": "朱莉娅",
-    "Laura": "劳拉",
-    "Lisa": "丽莎",
-    "Maria": "玛丽亚",
-    "Nina": "妮娜",
-    "Sarah": "萨拉",
-}
-MEN = {
-    "Daniel": "丹尼尔",
-    "David": "大卫",
-    "Felix": "费利克斯",
-    "Hugo": "雨果",
-    "Martin": "马丁",
-    "Max": "马克斯",
-    "Oscar": "奥斯卡",
-    "Paul": "保罗",
-    "Robert": "罗伯特",
-    "Thomas": "托马斯",
-}
-_LANGUAGES = "en de fr es zh it pt ru ja ko ar tr pl nl sv no da fi el hu cs ro bg hr sk sl uk hi th vi ga is et lv lt"
-LANGUAGES = tuple(_LANGUAGES.split())
-_COUNTRIES = (
-    "DE FR IT ES CN PL SE NO FI AT BE GR HU IE IS AU AR CO EG DZ ET TZ KR TH MY ID BG RO HR SI RS AL EE LV LT "
-    "AM NZ JO BO NA ZM ZA RU SY LY"
+_TABLES = tomllib.loads((files("translume.experiments") / "demo.toml").read_text(encoding="utf-8"))
+"""What the slots are filled with, and the settings of the demo."""
+WOMEN: dict[str, str]
+MEN: dict[str, str]
+WOMEN, MEN = _TABLES["women"], _TABLES["men"]
+LANGUAGES, COUNTRIES, PRICED, NAMED, WHOLE = (
+    tuple(_TABLES[name].split()) for name in ("languages", "countries", "priced", "named", "whole")
 )
-COUNTRIES = tuple(_COUNTRIES.split())
-CITIES = tuple(
-    f"{region}/{city}"
-    for region, cities in {
-        "Europe": "London Berlin Paris Madrid Rome Vienna Athens Stockholm Oslo Helsinki Copenhagen Dublin Lisbon "
-        "Warsaw Prague Budapest Zurich Brussels Amsterdam Istanbul Moscow Belgrade Bucharest Riga Tallinn Vilnius",
-        "Asia": "Tokyo Shanghai Singapore Seoul Bangkok Jakarta Manila Dubai Taipei Baghdad Beirut Damascus Tashkent",
-        "America": "New_York Chicago Los_Angeles Toronto Vancouver Lima Bogota Caracas Montevideo Denver",
-        "Africa": "Nairobi Algiers Casablanca",
-        "Australia": "Sydney Melbourne Perth",
-    }.items()
-    for city in cities.split()
-)
-PRICED = ("USD", "EUR", "GBP", "JPY", "CNY", "CHF", "KRW", "INR")
-NAMED = ("USD", "EUR", "GBP", "JPY", "CHF", "SEK", "CAD", "AUD", "PLN", "CZK", "MXN")
-WHOLE = ("JPY", "KRW")
-"""Currencies without fractions."""
-QUANTITIES: dict[str, tuple[str, range]] = {
-    "journey": ("length-kilometer", range(100, 9000)),
-    "height": ("length-meter", range(5, 900)),
-    "volume": ("volume-liter", range(2, 95)),
-    "temperature": ("temperature-celsius", range(2, 40)),
-    "heat": ("temperature-celsius", range(40, 100)),
-    "speed": ("speed-kilometer-per-hour", range(20, 150)),
-    "area": ("area-square-meter", range(20, 240)),
-    "minutes": ("duration-minute", range(2, 60)),
-    "hours": ("duration-hour", range(2, 15)),
-    "days": ("duration-day", range(2, 31)),
-    "weeks": ("duration-week", range(2, 30)),
-    "years": ("duration-year", range(2, 41)),
-}
-"""Slots of an integer with a CLDR unit; never 1, to avoid singular forms."""
+CITIES = tuple(f"{region}/{city}" for region, cities in _TABLES["cities"].items() for city in cities.split())
+QUANTITIES = {slot: (unit, range(least, end)) for slot, (unit, least, end) in _TABLES["quantities"].items()}
 
 
 def _a_date(random: Random) -> Value:
@@ -341,40 +289,18 @@ FORMATS: dict[str, Callable[..., str]] = {
 
 def demo_config(source_language: str, target_language: str, *, updates: int = UPDATES) -> Config:
     """Return the settings for a corpus in the same folder as the settings file."""
-    source, target = source_language, target_language
-    tables: Mapping[str, Mapping[str, Any]] = {
-        "data": {
-            "source_language": source,
-            "target_language": target,
-            "train_source": f"train.{source}",
-            "train_target": f"train.{target}",
-            "valid_source": f"valid.{source}",
-            "valid_target": f"valid.{target}",
-        },
-        "tokenizer": {"kind": "bpe", "size": 1500, "shared": False},
-        "model": {
-            "width": 128,
-            "feed_forward": 256,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "attention_heads": 4,
-            "dropout": 0.0,
-            "head": {"kind": "softmax", "tie": "target"},
-        },
-        "training": {
-            "updates": updates,
-            "max_tokens": 2048,
-            "learning_rate": 3e-3,
-            "schedule": "cosine",
-            "warmup_updates": min(200, max(1, updates // 5)),
-            "label_smoothing": 0.0,
-            "validate_every": max(1, updates // 4),
-            "save_every": max(1, updates // 4),
-            "metric": "nll",
-        },
-        "evaluation": {"metrics": ["exact_match", "bleu", "chrf"], "tokenize": "zh" if target in UNSPACED else "13a"},
-        "decoding": {"strategy": "greedy"},
+    tables = deepcopy(_TABLES["settings"])
+    tables["data"] = {"source_language": source_language, "target_language": target_language}
+    for part in PARTS[:2]:
+        tables["data"] |= {f"{part}_source": f"{part}.{source_language}", f"{part}_target": f"{part}.{target_language}"}
+    quarter = max(1, updates // 4)
+    tables["training"] |= {
+        "updates": updates,
+        "warmup_updates": min(200, max(1, updates // 5)),
+        "validate_every": quarter,
+        "save_every": quarter,
     }
+    tables["evaluation"]["tokenize"] = "zh" if target_language in UNSPACED else "13a"
     return Config.build(tables, place="demo")
 
 
