@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from glob import escape, has_magic
 from pathlib import Path
 from pkgutil import resolve_name
@@ -122,6 +122,15 @@ class Config(Settings):
         if found < 1:
             raise ValueError(f"found {found}, expected a number from 1 to {FORMAT}")
         return found
+
+    def by_path(self) -> dict[str, Any]:
+        """Return all settings by their paths, such as "model.width", as JSON values."""
+
+        def flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+            for name, value in values.items():
+                yield from flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [(prefix + name, value)]
+
+        return dict(flat(self.model_dump(mode="json"), ""))
 
     @classmethod
     def read(cls, path: Path | str, overrides: Iterable[str] = ()) -> Self:

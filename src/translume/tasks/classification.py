@@ -81,11 +81,6 @@ class ClassificationTask(Task):
 
         return class_head_data(source, target, corpus)
 
-    def loss_options(self, settings: "TrainingSettings", target: Any) -> Any:
-        from translume.training.optimisation import class_loss_options
-
-        return class_loss_options(settings, target)
-
     def validation_metrics(self, model: Any, corpus: Any, network: Any, device: Any, group: Any) -> Any:
         from translume.training.validation import classification_metrics
 

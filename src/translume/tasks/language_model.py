@@ -98,11 +98,6 @@ class LanguageModelTask(Task):
 
         return document_head_data(source, target, corpus)
 
-    def loss_options(self, settings: "TrainingSettings", target: Any) -> Any:
-        from translume.training.optimisation import token_loss_options
-
-        return token_loss_options(settings, target)
-
     def validation_metrics(self, model: Any, corpus: Any, network: Any, device: Any, group: Any) -> Any:
         from translume.training.validation import perplexity_metrics
 

@@ -82,11 +82,6 @@ class SequenceTask(Task):
 
         return token_head_data(source, target, corpus)
 
-    def loss_options(self, settings: "TrainingSettings", target: Any) -> Any:
-        from translume.training.optimisation import token_loss_options
-
-        return token_loss_options(settings, target)
-
     def validation_metrics(self, model: Any, corpus: Any, network: Any, device: Any, group: Any) -> Any:
         from translume.training.validation import translation_metrics
 

@@ -100,10 +100,6 @@ class Task(ABC):
         """Return the `HeadData` from which a head computes its tables.  source, target: the vocabularies."""
 
     @abstractmethod
-    def loss_options(self, settings: "TrainingSettings", target: Any) -> Any:
-        """Return the `LossOptions` of training.  target: the target vocabulary."""
-
-    @abstractmethod
     def validation_metrics(self, model: Any, corpus: Any, network: Any, device: Any, group: Any) -> Any:
         """Return a function that measures the metrics of a network in training, or None if there are none."""
 

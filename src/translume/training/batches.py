@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from translume.model.head import HeadLoss
 from translume.training.device_passes import accept_other_kernels
 from translume.training.group import Group
 from translume.training.interrupt import Interruption
+from translume.training.sharded import AnyUpdater
 
 Interruptible = Callable[[], AbstractContextManager[None]]
 """Returns a context for a long wait for data, which may end the block by `Interruption`."""
@@ -72,30 +73,12 @@ class PlanOptions:
         )
 
 
-class Plans(Protocol):
-    """Plans of batches, one after another, without end.
-
-    epoch, corpus, plan: the current ones; no plan before the first call of `advance` if it must be read.
-    account: counts of the training pairs.  place: what the state of a run keeps of the current plan besides its epoch,
-    as JSON values.
-    """
-
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def corpus(self) -> TokenizedCorpus: ...
-    @property
-    def plan(self) -> BatchPlan | None: ...
-    @property
-    def account(self) -> Account: ...
-    @property
-    def place(self) -> dict[str, Any]: ...
-    def advance(self, interruptible: Interruptible) -> None: ...
-    def close(self) -> None: ...
-
-
 class EpochPlans:
-    """A plan for each epoch of a corpus in the token cache.  options: with the buckets of all epochs."""
+    """A plan for each epoch of a corpus in the token cache.
+
+    epoch, corpus, plan: the current ones.  account: counts of the training pairs.  place: what the state of a run keeps
+    of the current plan besides its epoch, as JSON values.  options: with the buckets of all epochs.
+    """
 
     def __init__(self, corpus: TokenizedCorpus, options: PlanOptions, epoch: int = 0) -> None:
         self.corpus, self.account, self.epoch = corpus, corpus.account, epoch
@@ -113,10 +96,10 @@ class EpochPlans:
 
 
 class BufferPlans:
-    """A plan for each buffer of a stream, which the processes of a group read together.
+    """A plan for each buffer of a stream, which the processes of a group read together. `advance` reads the first.
 
     account: of the pairs that were read in the first epoch, the current buffer included.  options: with the buckets of
-    all buffers of the stream.
+    all buffers of the stream.  The others are those of `EpochPlans`.
     """
 
     def __init__(self, stream: Stream, options: PlanOptions, group: Group, place: Mapping[str, Any]) -> None:
@@ -183,6 +166,10 @@ class BufferPlans:
         for rank, share in enumerate(shares):
             if (share.after, share.read) != (shares[0].after, shares[0].read):
                 raise DataError(f"data: rank {rank} read other training pairs than rank 0; expected the same files")
+
+
+Plans = EpochPlans | BufferPlans
+"""Plans of batches, one after another, without end."""
 
 
 class BatchStream:
@@ -252,15 +239,6 @@ def seed_of(*numbers: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-class Accumulator(Protocol):
-    """The part of an `Updater` that accumulates gradients."""
-
-    @property
-    def in_step(self) -> bool: ...
-    def add(self, batch: Batch) -> HeadLoss: ...
-    def clear(self) -> None: ...
-
-
 @dataclass(slots=True, kw_only=True)
 class Sums:
     """Sums over one update.
@@ -295,7 +273,7 @@ class Sums:
         return isinstance(objective, Tensor) or finite(objective)
 
 
-def gather(updater: Accumulator, batches: Mapping[tuple[int, ...], Batch], *, seed: int, update: int) -> Sums:
+def gather(updater: AnyUpdater, batches: Mapping[tuple[int, ...], Batch], *, seed: int, update: int) -> Sums:
     """Accumulate the gradients of the summed loss of all batches in the updater, and return the sums.
 
     Dropout in part p of the batch with the key (i, …) is drawn by (seed, update, i, p, …). When CUDA runs out of
@@ -326,7 +304,7 @@ def gather(updater: Accumulator, batches: Mapping[tuple[int, ...], Batch], *, se
 
 
 def _attempt(
-    updater: Accumulator, parts: Mapping[tuple[int, ...], Sequence[Batch]], sums: Sums, seed: int, update: int
+    updater: AnyUpdater, parts: Mapping[tuple[int, ...], Sequence[Batch]], sums: Sums, seed: int, update: int
 ) -> tuple[tuple[int, ...], int | None] | None:
     """Accumulate all parts. Return the key and place of a part that did not fit into CUDA memory, or None.
 

@@ -2,23 +2,23 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from translume.config import TrainingSettings
+from translume.data import Batch
 from translume.errors import SettingsError
 from translume.kernels.loading import has_kernels
 from translume.model import HeadLoss, LossOptions
 from translume.model.attention import use_kernels_of_any_shape
 from translume.model.classifier import Network
 from translume.model.compiled import gradient_accumulation_fusion, on_device
-from translume.text import Labels, SpecialIds, Tokenizer
+from translume.text import SpecialIds
 from translume.training import adam, muon
 from translume.training.data_parallel import ReplicaPool, Share, replica_count, replica_of, shares_of
 from translume.training.device_guard import DeviceGuard
@@ -82,13 +82,8 @@ def learning_rate(update: int, settings: TrainingSettings, width: int) -> float:
     return SCHEDULES[settings.schedule](update, settings, width)
 
 
-def token_loss_options(settings: TrainingSettings, target: Tokenizer) -> LossOptions:
-    """Return the options of a loss over target tokens."""
-    return replace(loss_options(settings, len(target), target.specials), ctc_weight=settings.ctc_weight)
-
-
-def loss_options(settings: TrainingSettings, vocabulary: int, specials: SpecialIds) -> LossOptions:
-    """Return the options of a loss over `vocabulary` target tokens.
+def loss_options(settings: TrainingSettings, vocabulary: int, specials: SpecialIds | None) -> LossOptions:
+    """Return the options of a loss over `vocabulary` target tokens, or classes, none of which is special.
 
     Label smoothing ε has three definitions. "all" puts ε/V on every token (Szegedy et al. 2016; PyTorch, Marian).
     "others" puts ε/(V−1) on all but the label (fairseq), which equals "all" with ε·V/(V−1). "text" spreads ε over all
@@ -98,35 +93,11 @@ def loss_options(settings: TrainingSettings, vocabulary: int, specials: SpecialI
     smoothing, smoothed = settings.label_smoothing, None
     if smoothing and settings.label_smoothing_over == "others":
         smoothing = smoothing * vocabulary / (vocabulary - 1)
-    elif smoothing and settings.label_smoothing_over == "text":
+    elif smoothing and settings.label_smoothing_over == "text" and specials is not None:
         smoothed = torch.ones(vocabulary, dtype=torch.bool)
         smoothed[[*specials.outside_targets]] = False
-    return LossOptions(smoothing, settings.z_loss, smoothed, settings.confidence_penalty, settings.r_drop)
-
-
-def class_loss_options(settings: TrainingSettings, labels: Labels) -> LossOptions:
-    """Return the options of a loss over classes, none of which is special: smoothing over "text" is over "all"."""
-    smoothing = settings.label_smoothing
-    if settings.label_smoothing_over == "others":
-        smoothing = smoothing * len(labels) / (len(labels) - 1)
-    return LossOptions(smoothing, settings.z_loss, None, settings.confidence_penalty, settings.r_drop)
-
-
-class TrainingBatch(Protocol):
-    """The fields of a batch that an update reads: ids and masks [B, S] and [B, T], and the number of labels."""
-
-    @property
-    def source(self) -> Tensor: ...
-    @property
-    def source_mask(self) -> Tensor: ...
-    @property
-    def target(self) -> Tensor: ...
-    @property
-    def labels(self) -> Tensor: ...
-    @property
-    def target_mask(self) -> Tensor: ...
-    @property
-    def tokens(self) -> int: ...
+    penalties = settings.confidence_penalty, settings.r_drop
+    return LossOptions(smoothing, settings.z_loss, smoothed, *penalties, ctc_weight=settings.ctc_weight)
 
 
 class _Flat:
@@ -309,7 +280,7 @@ class Updater:
             use_kernels_of_any_shape()
             self._passes = DevicePasses(model, options, self._guard.scale)
 
-    def add(self, batch: TrainingBatch) -> HeadLoss:
+    def add(self, batch: Batch) -> HeadLoss:
         """Compute one batch forward and backward, and accumulate the gradients of the SUM of its losses."""
         if self._waits:
             self._gather()
@@ -330,7 +301,7 @@ class Updater:
         """Whether losses and norms are tensors of a device, for which the host does not wait."""
         return self._guard is not None
 
-    def compile(self, examples: Sequence[TrainingBatch], update: int = 0) -> Iterator[Event]:
+    def compile(self, examples: Sequence[Batch], update: int = 0) -> Iterator[Event]:
         """Compile the passes on a GPU, and yield an event before each shape; on a CPU do nothing.
 
         examples: a batch of each shape.  update: the last one, for warnings. No gradients may be accumulated.
@@ -524,7 +495,7 @@ class Updater:
             self._adam.state[flat.own] = moments
 
 
-def _tensors(batch: TrainingBatch) -> Share:
+def _tensors(batch: Batch) -> Share:
     return batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask
 
 

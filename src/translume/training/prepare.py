@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -51,8 +51,9 @@ from translume.training.batches import (
 from translume.training.events import Event, Preparing, Warned
 from translume.training.fine_tuning import inherit_settings, load_base
 from translume.training.group import Group
+from translume.training.mapped import kept
 from translume.training.memory import STEP, MemoryNeeds
-from translume.training.optimisation import MovingAverage, Precision, Updater, Weights, snapshot
+from translume.training.optimisation import MovingAverage, Precision, Updater, Weights, loss_options, snapshot
 from translume.training.precision import choose_precision, refuse_precision
 from translume.training.resume import (
     EMA,
@@ -68,7 +69,7 @@ from translume.training.resume import (
     refuse_other,
     refuse_other_settings,
 )
-from translume.training.sharded import ShardedUpdater
+from translume.training.sharded import AnyUpdater, InStep, ShardedUpdater
 from translume.training.teacher import TeacherModel, load_teacher
 from translume.training.validation import load_weights
 from translume.training.vocabularies import extended_vocabularies, named_tokenizer, vocabularies_of
@@ -94,7 +95,7 @@ class Prepared:
     model: ModelDescription
     files: list[DataFile]
     validation: TokenizedCorpus
-    updater: Updater | ShardedUpdater
+    updater: AnyUpdater
     transformer: Network
     ema: MovingAverage | None
     state: State
@@ -122,7 +123,7 @@ class Prepared:
         """Return the current weights to keep as the best so far; those that processes divide in rank 0 only."""
         shown = self._average or self.updater.parameters_fp32()
         if isinstance(self.updater, ShardedUpdater):
-            return self.updater.whole(shown).kept(folder)
+            return kept(self.updater.whole(shown).items(), folder, self.group)
         return snapshot(shown) if self.group.leads else {}
 
     def live(self, *, folder: Path | None = None) -> Live:
@@ -132,13 +133,16 @@ class Prepared:
         read, which all processes must do in step.
         """
         if isinstance(self.updater, ShardedUpdater):
-            gathered = [self.updater.whole(values) for values in (self.updater.parameters_fp32(), self._average)]
-            raw, ema = gathered if folder is None else [each.kept(folder) for each in gathered]
+            updater = self.updater
+
+            def held(tensors: InStep) -> Mapping[str, Tensor]:
+                return tensors if folder is None else kept(tensors.items(), folder, self.group)
+
             return Live(
-                raw=raw,
-                ema=ema,
-                buffers=_buffers(self.updater),
-                optimizer={} if folder is None else self.updater.whole_state().kept(folder),
+                raw=held(updater.whole(updater.parameters_fp32())),
+                ema=held(updater.whole(self._average)),
+                buffers=_buffers(updater),
+                optimizer={} if folder is None else held(updater.whole_state()),
                 frozen={},
                 merge=lambda trained: trained,
             )
@@ -485,9 +489,10 @@ def _updater(
     device: torch.device,
     teacher: Teacher | None,
     group: Group,
-) -> Updater | ShardedUpdater:
+) -> AnyUpdater:
     settings = model.config.training
-    options = task_of(model.config).loss_options(settings, model.target)
+    specials = model.target.specials if isinstance(model.target, Tokenizer) else None
+    options = loss_options(settings, len(model.target), specials)
     smoothed = None if options.smoothed is None else options.smoothed.to(device)
     options = replace(options, teacher=teacher, smoothed=smoothed)
     kind = ShardedUpdater if divides_weights(settings, group) else Updater
@@ -610,13 +615,13 @@ def class_head_data(source: Tokenizer, labels: Labels, corpus: TokenizedCorpus) 
     )
 
 
-def _buffers(updater: Updater | ShardedUpdater) -> dict[str, Tensor]:
+def _buffers(updater: AnyUpdater) -> dict[str, Tensor]:
     """Return the tensors of the network that are not weights."""
     weights = {*updater.parameters_fp32(), *updater.frozen_fp32()}
     return {name: value for name, value in unique_tensors(updater.model).items() if name not in weights}
 
 
-def _restored(plan: RunPlan, store: Store, updater: Updater | ShardedUpdater, decay: float) -> MovingAverage | None:
+def _restored(plan: RunPlan, store: Store, updater: AnyUpdater, decay: float) -> MovingAverage | None:
     """Load the tensors of the last commit into model and updater; return its moving average, or a new one."""
     ema = None
     if plan.state is not None:

@@ -8,8 +8,7 @@ Importing torch's modules for this takes a second, so they are imported only whe
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +21,7 @@ from translume.model.classifier import Network
 from translume.model.layers import DecoderLayer, EncoderLayer
 from translume.training.adam import Adam
 from translume.training.group import Group
-from translume.training.mapped import kept
-from translume.training.optimisation import MOMENTS, NARROW, Precision, narrow_buffers
+from translume.training.optimisation import MOMENTS, NARROW, Precision, Updater, narrow_buffers
 
 
 class ShardedUpdater:
@@ -153,9 +151,9 @@ class ShardedUpdater:
         """Return no weights: all are trained."""
         return {}
 
-    def whole(self, parts: Mapping[str, Tensor]) -> "Gathered":
+    def whole(self, parts: Mapping[str, Tensor]) -> "InStep":
         """Return the whole tensors, of whose parts each process has its own. All processes must read them in step."""
-        return Gathered(parts, self._shapes, self._group)
+        return gathered(parts, self._shapes, self._group)
 
     def own_parts(self, values: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Yield the names and this process's parts of whole tensors."""
@@ -180,10 +178,10 @@ class ShardedUpdater:
                     tensors[f"{kind}.{name}"] = state[key]
         return tensors
 
-    def whole_state(self) -> "Gathered":
+    def whole_state(self) -> "InStep":
         """Return whole moments `moment1.NAME` and `moment2.NAME`, and `step`. All processes must read them in step."""
         shapes = {f"{kind}.{name}": shape for name, shape in self._shapes.items() for kind, _ in MOMENTS}
-        return Gathered(self.state(), shapes, self._group)
+        return gathered(self.state(), shapes, self._group)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore whole moments."""
@@ -197,63 +195,54 @@ class ShardedUpdater:
             self._adam.state[own] = moments
 
 
-class Gathered(Mapping[str, Tensor]):
-    """Whole tensors by name, each gathered from all processes when it is read. Names without a shape are as they are.
+AnyUpdater = Updater | ShardedUpdater
+
+
+class InStep(Mapping[str, Tensor]):
+    """Tensors by name, each exchanged with the other processes when it is read.
 
     All processes must read the same names in the same order.
     """
 
-    def __init__(self, parts: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], group: Group) -> None:
-        self._parts, self._shapes, self._group = parts, shapes, group
+    def __init__(self, names: Iterable[str], read: Callable[[str], Tensor]) -> None:
+        self._names, self._read = sorted(names), read
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._parts))
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._names)
 
     def __getitem__(self, name: str) -> Tensor:
-        part, shape = self._parts[name], self._shapes.get(name)
+        return self._read(name)
+
+
+def gathered(parts: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], group: Group) -> InStep:
+    """Return whole tensors, of which each process has its part. Names without a shape are as they are."""
+
+    def whole(name: str) -> Tensor:
+        part, shape = parts[name], shapes.get(name)
         if shape is None:
             return part
-        rows, size = _rows(shape, self._group.size), self._group.size
+        rows = _rows(shape, group.size)
         padded = part.new_zeros(rows, *shape[1:])
         padded[: len(part)] = part
-        whole = part.new_empty(rows * size, *shape[1:])
-        self._group.join(whole, padded)
-        return whole[: shape[0]]
+        found = part.new_empty(rows * group.size, *shape[1:])
+        group.join(found, padded)
+        return found[: shape[0]]
 
-    def kept(self, folder: Path) -> dict[str, Tensor]:
-        """Return all tensors in rank 0, mapped from a file in `folder`, and none in the others.
-
-        Raises ModelFolderError, after everything was gathered, if rank 0 cannot write the file.
-        """
-        return kept(self.items(), folder, self._group)
+    return InStep(parts, whole)
 
 
-class Sent(Mapping[str, Tensor]):
-    """Tensors by name that rank 0 has, on the CPU. Each is sent to the others when it is read.
+def sent(values: Mapping[str, Tensor] | None, shapes: Mapping[str, torch.Size], group: Group) -> InStep:
+    """Return tensors that rank 0 has, on the CPU.  values: None in other ranks."""
 
-    All processes must read the same names in the same order.
-    """
-
-    def __init__(self, values: Mapping[str, Tensor] | None, shapes: Mapping[str, torch.Size], group: Group) -> None:
-        """values: None in other ranks than 0."""
-        self._values, self._shapes, self._group = values, shapes, group
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._shapes))
-
-    def __len__(self) -> int:
-        return len(self._shapes)
-
-    def __getitem__(self, name: str) -> Tensor:
-        if self._values is None:
-            value = torch.empty(self._shapes[name])
-        else:
-            value = self._values[name].to("cpu", torch.float32).contiguous()
-        self._group.receive([value])
+    def received(name: str) -> Tensor:
+        value = torch.empty(shapes[name]) if values is None else values[name].to("cpu", torch.float32).contiguous()
+        group.receive([value])
         return value
+
+    return InStep(shapes, received)
 
 
 def _rows(shape: torch.Size, count: int) -> int:

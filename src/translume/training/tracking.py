@@ -4,7 +4,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -149,7 +149,7 @@ class MLflow:
             found = self._client.get_experiment_by_name(name)
             experiment = found.experiment_id if found else self._client.create_experiment(name)
             self._run = self._client.create_run(experiment, run_name=folder.name).info.run_id
-            values = [Param(name, str(value)) for name, value in _flat(config.model_dump(mode="json"))]
+            values = [Param(name, str(value)) for name, value in config.by_path().items()]
             for begin in range(0, len(values), _MAX_PARAMETERS):
                 self._client.log_batch(self._run, params=values[begin : begin + _MAX_PARAMETERS])
         except (MlflowException, OSError) as error:
@@ -189,15 +189,6 @@ def check_services(names: tuple[str, ...]) -> None:
     for name in names:
         if not find_spec(name):
             raise SettingsError(f"--track {name}: {name} is not installed; pip install 'translume[track]'")
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of a tree with names such as "model.width"."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def _ids(folder: Path) -> dict[str, str]:

@@ -63,8 +63,8 @@ from translume.training.prepare import (
     prepare_network,
     prepare_run,
 )
-from translume.training.resume import Begun, Store, Window, add_candidate, describe_kept_weights
-from translume.training.sharded import Sent
+from translume.training.resume import Begun, State, Store, Window, add_candidate, describe_kept_weights
+from translume.training.sharded import sent
 from translume.training.validation import Quality, Validator, clearly_better, improves, measured_by
 
 _NAMED_PAIRS = 8
@@ -163,14 +163,7 @@ def _train(
 
 def _facts(config: Config, source: Path | str | None) -> dict[str, object]:
     """Return everything that the processes of a group must agree on before they read data."""
-
-    def flat(prefix: str, values: dict[str, Any]) -> dict[str, object]:
-        found: dict[str, object] = {}
-        for name, value in values.items():
-            found |= flat(f"{prefix}{name}.", value) if isinstance(value, dict) else {f"{prefix}{name}": value}
-        return found
-
-    return {**flat("", config.model_dump(mode="json")), "--from": str(source or ""), "torch": torch.__version__}
+    return {**config.by_path(), "--from": str(source or ""), "torch": torch.__version__}
 
 
 def _refuse_another_readme(folder: Path) -> None:
@@ -188,18 +181,25 @@ def _finished_already(plan: RunPlan, store: Store) -> Finished | None:
     interrupted = reason == "updates" and state.validated != state.update  # in the last validation
     if reason is None or interrupted or plan.outdated or plan.stored is None:
         return None
-    stored = plan.stored.config.training
-    nll, metrics = state.kept_quality(stored)
+    return _finished(state, plan.stored.config, store.folder, reason, already=True)
+
+
+def _finished(
+    state: State, config: Config, folder: Path, reason: Reason, *, already: bool, training: Account | None = None
+) -> Finished:
+    """Return the last event of a run, with the quality of the weights that are the model."""
+    nll, metrics = state.kept_quality(config.training)
     return Finished(
         update=state.update,
         reason=reason,
-        kept=describe_kept_weights(state, stored),
+        kept=describe_kept_weights(state, config.training),
         nll=nll,
         metrics=metrics,
         best_update=state.best_update or state.update,  # without a best, the last are kept
-        folder=store.folder,
-        already=True,
-        measure=plan.stored.config.model.head.measure,
+        folder=folder,
+        already=already,
+        measure=config.model.head.measure,
+        training=training,
     )
 
 
@@ -231,11 +231,6 @@ def _take_over(plan: RunPlan, store: Store, data: PreparedData) -> Iterator[Even
         yield Warned(update=plan.state.update, message=message)
 
 
-def _trained(prepared: Prepared) -> int:
-    """Return the number of trained parameters, those of adapters included."""
-    return prepared.updater.trained_parameters
-
-
 def _first_events(plan: RunPlan, prepared: Prepared, store: Store, validator: Validator) -> Iterator[Event]:
     """Yield the first events of a run: its state, and warnings about changes since the last process."""
     state, settings = prepared.state, prepared.model.config.training
@@ -254,7 +249,7 @@ def _first_events(plan: RunPlan, prepared: Prepared, store: Store, validator: Va
         source_vocabulary=len(prepared.model.source),
         target_vocabulary=len(prepared.model.target),
         parameters=validator.parameters,
-        trained_parameters=_trained(prepared),
+        trained_parameters=prepared.updater.trained_parameters,
         precision=state.begun.precision,
         device=str(prepared.device),
         threads=torch.get_num_threads(),
@@ -494,19 +489,8 @@ class Run:
                 best, metric = self._best(), settings.metric
                 leads = best is not None and clearly_better(self._larger, best.value(metric), quality, metric)
                 state.keeps_best = leads
-        nll, metrics = state.kept_quality(settings)
-        return Finished(
-            update=state.update,
-            reason=reason,
-            kept=describe_kept_weights(state, settings),
-            nll=nll,
-            metrics=metrics,
-            best_update=state.best_update or state.update,  # without a best, the last are kept
-            folder=self._store.folder,
-            already=False,
-            measure=self._measure,
-            training=self._streamed(),
-        )
+        config, folder = self._prepared.model.config, self._store.folder
+        return _finished(state, config, folder, reason, already=False, training=self._streamed())
 
     def _streamed(self) -> Account | None:
         """Return the pairs of a stream that were read so far."""
@@ -526,7 +510,7 @@ class Run:
                     kept = stored(kept.items(), folder)
         if self._group.alone and kept is not None:
             return kept
-        return Sent(kept, self._validator.shapes, self._group)
+        return sent(kept, self._validator.shapes, self._group)
 
     def _save(self) -> Event:
         state, prepared = self._state, self._prepared
@@ -546,7 +530,7 @@ class Run:
         state, prepared = self._state, self._prepared
         card = Card(
             parameters=self._validator.parameters,
-            trained_parameters=_trained(prepared),
+            trained_parameters=prepared.updater.trained_parameters,
             data=self._counts(),
             scores=self._scores(),
             base=state.begun.source_model,
