@@ -30,7 +30,7 @@ import numpy as np
 
 from translume.config.data import CleaningSettings, DataSettings
 from translume.config.tokenizer import TokenizerSettings
-from translume.data import BatchPlan, TokenizedCorpus, prefetched, prepare, read_pairs
+from translume.data import BatchPlan, TokenizedCorpus, prepare, read_pairs
 from translume.data.cleaning import Rules
 from translume.data.held_out import chunks
 from translume.data.streaming import Place, open_stream
@@ -212,7 +212,7 @@ def _batch(plan: BatchPlan, corpus: TokenizedCorpus) -> tuple[float, float, floa
     """Return the seconds for all batches (of at most a million pairs), the share of non-padding, seconds per batch."""
     made, filled, cells, batches = 0, 0, 0, 0
     begin = time.perf_counter()
-    for batch in prefetched(plan):
+    for batch in plan.batches():
         made += len(batch)
         batches += 1
         filled += batch.tokens + int(batch.source_mask.sum())

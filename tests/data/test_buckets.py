@@ -10,9 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.batches import pad_batch
 
 from translume.config.data import CleaningSettings, DataSettings
-from translume.data import BatchPlan, BucketPlan, TokenizedCorpus, buckets, choose_buckets, pad_batch, prepare
+from translume.data import BatchPlan, BucketPlan, TokenizedCorpus, buckets, choose_buckets, prepare
 from translume.data.batch import BatchTags
 from translume.data.buckets import GROWTH, MAX_BUCKETS, Bucket
 from translume.data.cleaning import Account

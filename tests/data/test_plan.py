@@ -1,16 +1,16 @@
 """Batches: every pair once, within the budget, the same for the same seed, each can be made without the others."""
 
 import shutil
-import threading
 from collections import Counter
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.batches import pad_batch
 
 from translume.config.data import CleaningSettings, DataSettings
-from translume.data import BatchPlan, pad_batch, plan, prefetched, prepare
+from translume.data import BatchPlan, plan, prepare
 from translume.errors import SettingsError
 
 LENGTHS = st.tuples(st.integers(1, 11), st.integers(1, 11))
@@ -53,7 +53,7 @@ def test_any_batch_can_be_made_without_the_others(corpus_files, by_bytes, tmp_pa
     for index in reversed(range(len(batches))):
         assert same(BatchPlan(corpus, max_tokens=30, seed=5, epoch=epoch).batch(index), batches[index])
     start = len(batches) // 2
-    later = list(prefetched(BatchPlan(corpus, max_tokens=30, seed=5, epoch=epoch), start))
+    later = list(BatchPlan(corpus, max_tokens=30, seed=5, epoch=epoch).batches(start))
     assert len(later) == len(batches) - start
     assert all(same(one, two) for one, two in zip(later, batches[start:], strict=True))
 
@@ -201,24 +201,6 @@ def test_dropout_never_makes_a_side_longer_than_the_model_reads(corpus_files, by
     )
     batches = BatchPlan(corpus, max_tokens=400, seed=1, epoch=0, dropout=0.9).batches()
     assert all(batch.source.size(1) <= length + 2 for batch in batches)
-
-
-def test_a_reader_that_stops_early_leaves_no_thread(corpus_files, by_bytes, tmp_path):
-    corpus = corpus_of([(5, 5)] * 100, corpus_files, by_bytes, tmp_path)
-    batches = prefetched(BatchPlan(corpus, max_tokens=30, seed=1, epoch=0))
-    next(batches)
-    batches.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
-
-
-def test_exception_in_the_prefetch_thread_reaches_the_reader(corpus_files, by_bytes, tmp_path, monkeypatch):
-    corpus = corpus_of([(5, 5)] * 100, corpus_files, by_bytes, tmp_path)
-    made = BatchPlan(corpus, max_tokens=30, seed=1, epoch=0)
-    monkeypatch.setattr(made, "batch", lambda index: 1 // (3 - index))
-    batches = prefetched(made)
-    assert [next(batches) for _ in range(3)] == [0, 0, 1]
-    with pytest.raises(ZeroDivisionError):
-        next(batches)
 
 
 def test_a_plan_takes_four_bytes_a_pair(corpus_files, by_bytes, tmp_path):

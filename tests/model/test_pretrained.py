@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.batches import pad_batch
 
 from translume.checkpoint import build_model, load_pretrained, mark_separators
 from translume.config import ModelSettings, SoftmaxSettings, TokenizerSettings, TrainingSettings
-from translume.data import pad_batch
 from translume.errors import DataError, SettingsError
 from translume.model import LossOptions
 from translume.text import train_tokenizer

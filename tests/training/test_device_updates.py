@@ -11,12 +11,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.batches import pad_batch
 from tests.reads import Reads
 from torch import Tensor
 
 from translume.checkpoint import build_model
 from translume.config import Config, ModelSettings, TrainingSettings
-from translume.data import Batch, pad_batch
+from translume.data import Batch
 from translume.errors import TrainingError
 from translume.model import LossOptions, Transformer
 from translume.model.compiled import torch_only

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.batches import pad_batch
 
 from translume.checkpoint import Manifest, load_checkpoint
 from translume.config import Config, TokenizerSettings
-from translume.data.batch import pad_batch
 from translume.errors import ModelFolderError, SettingsError, TrainingError
 from translume.text import train_tokenizer
 from translume.training import train

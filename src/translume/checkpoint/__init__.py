@@ -1,6 +1,5 @@
 """The model folder: atomic commits, saving and loading, the model card, and the lock of the training process."""
 
-from translume.checkpoint.building import build_classifier as build_classifier
 from translume.checkpoint.building import build_language_model as build_language_model
 from translume.checkpoint.building import build_model as build_model
 from translume.checkpoint.building import build_network as build_network
@@ -32,7 +31,6 @@ from translume.checkpoint.loading import Temperature as Temperature
 from translume.checkpoint.loading import choose_dtype as choose_dtype
 from translume.checkpoint.loading import load_any as load_any
 from translume.checkpoint.loading import load_checkpoint as load_checkpoint
-from translume.checkpoint.loading import load_classifier_checkpoint as load_classifier_checkpoint
 from translume.checkpoint.loading import model_files as model_files
 from translume.checkpoint.loading import own_file as own_file
 from translume.checkpoint.loading import read_lengths as read_lengths

@@ -160,14 +160,6 @@ def load_checkpoint(folder: Path | str, *, device: str = "cpu", dtype: Dtype = "
     return checkpoint
 
 
-def load_classifier_checkpoint(
-    folder: Path | str, *, device: str = "cpu", dtype: Dtype = "auto"
-) -> ClassifierCheckpoint:
-    """Load a classifier; see `load_any`. Raises ModelFolderError for a model of another kind."""
-    checkpoint: ClassifierCheckpoint = load_any(folder, device=device, dtype=dtype, expected=ClassifierCheckpoint)
-    return checkpoint
-
-
 def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype, expected: Any) -> Any:
     config = read_config(folder, manifest)
     task = task_of(config)

@@ -91,12 +91,6 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> Iterator[tup
             del tensor
 
 
-def read_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of a safetensors file. Raises ModelFolderError if it is damaged."""
-    with _errors(path), safe_open(path, framework="pt") as file:
-        return dict(file.metadata() or {})
-
-
 @contextmanager
 def _errors(path: Path) -> Iterator[None]:
     """Replace the errors of reading a file by a ModelFolderError."""

@@ -135,25 +135,6 @@ def _extended(tensor: Tensor, rows: int, columns: int, value: int) -> Tensor:
     return found
 
 
-def pad_batch(
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    source_specials: SpecialIds,
-    target_specials: SpecialIds,
-    lines: Sequence[int] = (),
-) -> Batch:
-    """Return a batch of pairs of ids without bos and eos; `lines` defaults to 0, 1, …"""
-    source, source_lengths = flat(sources)
-    target, target_lengths = flat(targets)
-    return _padded(
-        Ragged(source, starts_of(source_lengths), source_lengths),
-        Ragged(target, starts_of(target_lengths), target_lengths),
-        source_specials,
-        target_specials,
-        tuple(lines) or tuple(range(len(sources))),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Ragged:
     """Sequences of unequal length inside one flat array: `tokens[starts[i] : starts[i] + lengths[i]]`.
@@ -180,18 +161,6 @@ def starts_of(lengths: np.ndarray) -> np.ndarray:
     return starts
 
 
-def padded_batch(
-    source: Ragged,
-    target: Ragged,
-    source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer,
-    lines: tuple[int, ...],
-    tags: "BatchTags | None" = None,
-) -> Batch:
-    """Return a batch of ragged sequences without bos and eos."""
-    return _padded(source, target, source_tokenizer.specials, target_tokenizer.specials, lines, tags)
-
-
 @dataclass(frozen=True, slots=True)
 class BatchTags:
     """The ids of the tags of languages: before each source [B, 0 or 1], and after bos [B, 0 or 1]."""
@@ -200,23 +169,25 @@ class BatchTags:
     target: np.ndarray
 
 
-def _padded(
+def padded_batch(
     source: Ragged,
     target: Ragged,
-    source_specials: SpecialIds,
-    target_specials: SpecialIds,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
     lines: tuple[int, ...],
     tags: BatchTags | None = None,
 ) -> Batch:
-    source_ids, source_mask = _sources(source, source_specials)
-    labels, target_mask = _rectangle(target, target_specials.eos, target_specials.pad)
-    shifted = np.full_like(labels, target_specials.pad)
-    shifted[:, 0] = target_specials.bos
+    """Return a batch of ragged sequences without bos and eos."""
+    specials = target_tokenizer.specials
+    source_ids, source_mask = _sources(source, source_tokenizer.specials)
+    labels, target_mask = _rectangle(target, specials.eos, specials.pad)
+    shifted = np.full_like(labels, specials.pad)
+    shifted[:, 0] = specials.bos
     np.copyto(shifted[:, 1:], labels[:, :-1], where=target_mask[:, 1:])
     if tags is not None:
         source_ids, source_mask = _after(tags.source, source_ids), _after(tags.source != -1, source_mask)
         shifted = np.concatenate([shifted[:, :1], tags.target, shifted[:, 1:]], 1)
-        labels = _after(np.full_like(tags.target, target_specials.pad), labels)
+        labels = _after(np.full_like(tags.target, specials.pad), labels)
         target_mask = _after(tags.target != -1, target_mask)
     tensors = [torch.from_numpy(array) for array in (source_ids, source_mask, shifted, labels, target_mask)]
     return _batch(tensors, lines, int(target.lengths.sum()) + len(lines))

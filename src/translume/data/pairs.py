@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from itertools import zip_longest
 from pathlib import Path
@@ -161,38 +161,21 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
     for script in (settings.cleaning.source_script, settings.cleaning.target_script):
         if script:
             refuse_unknown(script)
-    direction = Direction(source=settings.source_language, target=settings.target_language)
-    paths = bool(settings.source.reader)
+    origin = Origin(
+        file="",
+        target_file="",
+        columns=(),
+        weight=1.0,
+        direction=Direction(source=settings.source_language, target=settings.target_language),
+        paths=bool(settings.source.reader),
+        may_be_empty=count > 1,
+    )
     parallel = zip(sources, targets, weights, strict=False)
-    several = count > 1
-    rest = zip(both, weights[len(sources) :], strict=True)
+    tables = zip(both, weights[len(sources) :], strict=True)
+    table = replace(origin, template=settings.template, documents=documents)
     return (
-        *(
-            Origin(
-                file=a,
-                target_file=b,
-                columns=(),
-                weight=w,
-                direction=direction,
-                paths=paths,
-                may_be_empty=several,
-            )
-            for a, b, w in parallel
-        ),
-        *(
-            Origin(
-                file=file,
-                target_file="",
-                columns=_columns(settings, file),
-                weight=weight,
-                template=settings.template,
-                documents=documents,
-                direction=direction,
-                paths=paths,
-                may_be_empty=several,
-            )
-            for file, weight in rest
-        ),
+        *(replace(origin, file=source, target_file=target, weight=weight) for source, target, weight in parallel),
+        *(replace(table, file=file, columns=_columns(settings, file), weight=weight) for file, weight in tables),
     )
 
 

@@ -1,7 +1,6 @@
 """The batches of an epoch, in an order that depends only on the corpus, the seed and the epoch."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 
 import numpy as np
@@ -84,17 +83,6 @@ class BatchPlan:
             sequences.append(next((each for each in drawn if limit is None or len(each) <= limit), ids))
         tokens, lengths = flat(sequences)
         return Ragged(tokens, starts_of(lengths), lengths)
-
-
-def prefetched(plan: BatchPlan, start: int = 0) -> Iterator[Batch]:
-    """Yield the batches of `plan.batches(start)`; a thread prepares each one while the previous one is in use."""
-    with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
-        ahead = pool.submit(plan.batch, start) if start < len(plan) else None
-        for index in range(start + 1, len(plan) + 1):
-            assert ahead is not None
-            batch = ahead.result()
-            ahead = pool.submit(plan.batch, index) if index < len(plan) else None
-            yield batch
 
 
 def _seed(*parts: int) -> int:

@@ -57,12 +57,6 @@ def has_amx() -> bool:
     return "amx_int8" in _cpuinfo_field("flags").split()
 
 
-def has_bf16() -> bool:
-    """Return whether the processor multiplies bf16 numbers, by tiles (AMX) or by vectors."""
-    features = {*_cpuinfo_field("flags").split(), *_cpuinfo_field("Features").split()}
-    return not features.isdisjoint({"amx_bf16", "avx512_bf16", "bf16"})
-
-
 def cpu_name() -> str:
     """Return the processor's name and stepping, and whether it has AMX."""
     if not _cpuinfo():
