@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from translume.config.data import CleaningSettings
 from translume.data.addresses import size_of
-from translume.data.batch import flat
+from translume.data.batch import Ragged, flat, starts_of
 from translume.data.cleaning import KEPT, Rules, pair_hashes, truncated_ids
 from translume.data.held_out import source_hashes
 from translume.data.pairs import Pair
@@ -38,6 +38,14 @@ class Encoded:
     target: NDArray[np.int64]
     target_lengths: NDArray[np.int64]
     cut: NDArray[np.bool_]
+
+    def sides(self, rows: NDArray[np.int64]) -> tuple[Ragged, Ragged]:
+        """Return the sources and the targets of some pairs."""
+        source, target = (starts_of(lengths)[rows] for lengths in (self.source_lengths, self.target_lengths))
+        return (
+            Ragged(self.source, source, self.source_lengths[rows]),
+            Ragged(self.target, target, self.target_lengths[rows]),
+        )
 
 
 @dataclass(frozen=True, slots=True)

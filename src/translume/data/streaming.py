@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from translume.config.data import CleaningSettings, DataSettings
 from translume.config.model import LanguageTags
 from translume.data.addresses import size_of
-from translume.data.batch import Ragged, starts_of
+from translume.data.batch import starts_of
 from translume.data.cleaning import KEPT, Account, Ledger, Rules
 from translume.data.corpus import STRIDE, TokenizedCorpus, interleaved
 from translume.data.encoding import Encoder, processes_for
@@ -207,14 +207,7 @@ class ShareReader:
             ledger.truncated += int((encoded.cut & (codes == KEPT)).sum())
             lines = np.fromiter((pair.line for pair in ledger.keep(kept, codes)), np.int32)
             ledger.used += len(lines)
-            rows = np.flatnonzero(codes == KEPT)
-            source, target = (
-                Ragged(tokens, starts_of(lengths)[rows], lengths[rows])
-                for tokens, lengths in (
-                    (encoded.source, encoded.source_lengths),
-                    (encoded.target, encoded.target_lengths),
-                )
-            )
+            source, target = encoded.sides(np.flatnonzero(codes == KEPT))
             tokens = interleaved(source, target, np.dtype(np.int32))
             lengths = (each.lengths.astype(np.int32) for each in (source, target))
             parts.append((tokens, *lengths, np.full(len(lines), number, np.int32), lines))

@@ -22,7 +22,7 @@ from translume.config.languages import ENGLISH
 from translume.config.model import LanguageTags, ModelSettings
 from translume.data import held_out
 from translume.data.addresses import opened, size_of, state_of
-from translume.data.batch import BatchTags, Ragged, starts_of
+from translume.data.batch import BatchTags
 from translume.data.cleaning import KEPT, Account, Ledger, Rules
 from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus, separate
 from translume.data.encoding import CheckedPairs, Cut, Encoder, TextChecker, checking, processes_for
@@ -312,9 +312,7 @@ class Builder:
         if self._sample:
             self._sample.add(found[self._rules.filled(codes)])
             found = found[codes == KEPT] if chunk.checked else source_hashes(kept)
-        source_starts, target_starts = starts_of(encoded.source_lengths)[rows], starts_of(encoded.target_lengths)[rows]
-        source_lengths, target_lengths = encoded.source_lengths[rows], encoded.target_lengths[rows]
-        codes = self._rules.of_lengths(source_lengths, target_lengths)
+        codes = self._rules.of_lengths(encoded.source_lengths[rows], encoded.target_lengths[rows])
         self._ledger.truncated += int((encoded.cut[rows] & (codes == KEPT)).sum())
         self._ledger.keep(kept, codes)
         lines = np.fromiter((pair.line for pair in kept), np.int64, len(kept))
@@ -322,10 +320,7 @@ class Builder:
         if self._sample:
             self._sample.note(found[chosen], writer.pairs + np.arange(len(chosen)))
         writer.append(
-            Ragged(encoded.source, source_starts[chosen], source_lengths[chosen]),
-            Ragged(encoded.target, target_starts[chosen], target_lengths[chosen]),
-            lines[chosen],
-            [frames[index] for index in chosen] if frames else [],
+            *encoded.sides(rows[chosen]), lines[chosen], [frames[index] for index in chosen] if frames else []
         )
         self._ledger.used += len(chosen)
         if self._progress:

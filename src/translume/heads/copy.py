@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
-from translume.config import CopySettings, SoftmaxSettings
+from translume.config import CopySettings
 from translume.heads.chunked_cross_entropy import lse_and_label_logits
 from translume.heads.linear import MeanToken, accumulation_dtype
 from translume.heads.softmax import SoftmaxHead
@@ -41,7 +41,7 @@ class CopyHead(Head):
         """tied: an embedding [V, D] to share; it is not copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.softmax = SoftmaxHead(SoftmaxSettings(bias=settings.bias, tie=settings.tie), sizes, tied)
+        self.softmax = SoftmaxHead(settings, sizes, tied)
         self.query = nn.Linear(sizes.width, sizes.width, bias=False)
         nn.init.normal_(self.query.weight, std=sizes.width**-0.5)
         self.gate = nn.Linear(2 * sizes.width, 1)

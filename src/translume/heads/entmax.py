@@ -13,9 +13,9 @@ from translume.belief import BLOCK, NextToken
 from translume.config import EntmaxSettings
 from translume.heads import chunked_cross_entropy
 from translume.heads.chunked_cross_entropy import chunked_loss
-from translume.heads.linear import accumulation_dtype, label_logits, output_bias, output_weight, spread
+from translume.heads.linear import LinearHead, accumulation_dtype, label_logits, spread
 from translume.heads.next_tokens import MonotoneBelief
-from translume.model import Head, HeadLoss, HeadSizes, LossOptions
+from translume.model import HeadLoss, HeadSizes, LossOptions
 from translume.model.compiled import on_device
 from translume.model.state import Selectable
 
@@ -23,7 +23,7 @@ MAX_STEPS = 100
 """Maximum number of Newton steps on a CPU, which stops at the last that is needed."""
 
 
-class EntmaxHead(Head):
+class EntmaxHead(LinearHead):
     """p_v = max((α−1)·l_v − τ, 0)^(1/(α−1)) with l = W h + b, τ such that Σ p = 1 (α-entmax; Peters et al. 2019).
 
     The loss is the Fenchel-Young loss Σ_v p_v (l_v − l_y) + H_α(p) with the Tsallis entropy H_α. Its gradient in the
@@ -37,11 +37,7 @@ class EntmaxHead(Head):
     exact_smoothing = False
 
     def __init__(self, settings: EntmaxSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
-        """tied: an embedding [V, D] to share; it is not copied."""
-        super().__init__()
-        self.vocabulary = sizes.vocabulary
-        self.weight = output_weight(sizes.vocabulary, sizes.width, tied)
-        self.bias = output_bias(sizes.vocabulary, enabled=settings.bias)
+        super().__init__(settings, sizes, tied)
         self._alpha = settings.alpha
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from translume.model import LossOptions
+from translume.config.heads import LinearHead as LinearSettings
+from translume.model import Head, HeadSizes, LossOptions
 from translume.model.compiled import on_device, weight_gradient
 
 
@@ -19,6 +20,17 @@ def output_weight(count: int, width: int, tied: nn.Parameter | None = None) -> n
 def output_bias(count: int, *, enabled: bool) -> nn.Parameter | None:
     """Return [count] zeros, or None if disabled."""
     return nn.Parameter(torch.zeros(count)) if enabled else None
+
+
+class LinearHead(Head):
+    """A head whose logits are W h + b.  weight: W [V, D].  bias: b [V], or None."""
+
+    def __init__(self, settings: LinearSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
+        """tied: an embedding [V, D] to share; it is not copied."""
+        super().__init__()
+        self.vocabulary = sizes.vocabulary
+        self.weight = output_weight(sizes.vocabulary, sizes.width, tied)
+        self.bias = output_bias(sizes.vocabulary, enabled=settings.bias)
 
 
 def accumulation_dtype(tensor: Tensor) -> torch.dtype:

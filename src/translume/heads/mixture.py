@@ -11,21 +11,13 @@ from torch import Tensor, nn
 from translume.belief import Logits, NextToken
 from translume.config import MixtureSettings
 from translume.heads import chunked_cross_entropy, fixed_cross_entropy
-from translume.heads.linear import (
-    LinearGradients,
-    accumulation_dtype,
-    label_logits,
-    output_bias,
-    output_weight,
-    scaled,
-    spread,
-)
-from translume.model import Head, HeadLoss, HeadSizes, LossOptions
+from translume.heads.linear import LinearGradients, LinearHead, accumulation_dtype, label_logits, scaled, spread
+from translume.model import HeadLoss, HeadSizes, LossOptions
 from translume.model.compiled import on_device
 from translume.model.state import Selectable
 
 
-class MixtureHead(Head):
+class MixtureHead(LinearHead):
     """p = Σ_k π_k softmax(W tanh(A_k h) + b), π = softmax(B h), k = 1 … K (Yang et al. 2018, equations 3 and 4).
 
     Computed in log space: −log p_y = −logsumexp_k(log π_k + l_ky − lse_k). The authors' code computes
@@ -34,11 +26,7 @@ class MixtureHead(Head):
     """
 
     def __init__(self, settings: MixtureSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
-        """tied: an embedding [V, D] to share; it is not copied."""
-        super().__init__()
-        self.vocabulary = sizes.vocabulary
-        self.weight = output_weight(sizes.vocabulary, sizes.width, tied)
-        self.bias = output_bias(sizes.vocabulary, enabled=settings.bias)
+        super().__init__(settings, sizes, tied)
         self.map = nn.Linear(sizes.width, settings.components * sizes.width, bias=False)  # all A_k
         nn.init.normal_(self.map.weight, std=sizes.width**-0.5)
         self.prior = nn.Linear(sizes.width, settings.components, bias=False)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from translume.belief import NextToken
-from translume.config import SampledSettings, SoftmaxSettings
+from translume.config import SampledSettings
 from translume.heads import chunked_cross_entropy, fixed_cross_entropy
 from translume.heads.linear import MeanToken, accumulation_dtype, label_logits
 from translume.heads.softmax import SoftmaxHead
@@ -39,7 +39,7 @@ class SampledHead(Head):
         """tied: an embedding [V, D] to share; it is not copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.softmax = SoftmaxHead(SoftmaxSettings(bias=settings.bias, tie=settings.tie), sizes, tied)
+        self.softmax = SoftmaxHead(settings, sizes, tied)
         self._samples = settings.samples
         self.ranked: Tensor
         self.register_buffer("ranked", torch.arange(sizes.vocabulary))  # ids, the most frequent first

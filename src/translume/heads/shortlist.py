@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from translume.belief import Bias, Logits, NextToken, TopK, exact_topk, replace_impossible
-from translume.config import ShortlistSettings, SoftmaxSettings
+from translume.config import ShortlistSettings
 from translume.heads import chunked_cross_entropy
 from translume.heads.candidates import Selector, translation_table
 from translume.heads.softmax import SoftmaxHead
@@ -42,7 +42,7 @@ class ShortlistHead(Head):
         """tied: an embedding [V, D] to share; it is not copied."""
         super().__init__()
         self.vocabulary = sizes.vocabulary
-        self.softmax = SoftmaxHead(SoftmaxSettings(bias=settings.bias, tie=settings.tie), sizes, tied)
+        self.softmax = SoftmaxHead(settings, sizes, tied)
         self.always: Tensor
         self.translations: Tensor | None
         always = torch.full((settings.frequent + 1,), -1, dtype=torch.int32)  # EOS first; −1 for unused

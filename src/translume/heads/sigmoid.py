@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from translume.belief import NextToken
 from translume.config import SigmoidSettings
 from translume.heads.chunked_cross_entropy import chunked_loss
-from translume.heads.linear import accumulation_dtype, label_logits, output_bias, output_weight, spread
+from translume.heads.linear import LinearHead, accumulation_dtype, label_logits, spread
 from translume.heads.next_tokens import MonotoneBelief
-from translume.model import Head, HeadLoss, HeadSizes, LossOptions
+from translume.model import HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
 
-class SigmoidHead(Head):
+class SigmoidHead(LinearHead):
     """σ(l_v) for every token v independently, l = W h + b − ln(V−1) (SCONES; Stahlberg and Kumar 2022).
 
     The loss is −log σ(l_y) − α Σ_{v≠y} log(1 − σ(l_v)). The constant makes every probability 1/V where W h + b is zero,
@@ -29,11 +29,7 @@ class SigmoidHead(Head):
     exact_smoothing = False
 
     def __init__(self, settings: SigmoidSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
-        """tied: an embedding [V, D] to share; it is not copied."""
-        super().__init__()
-        self.vocabulary = sizes.vocabulary
-        self.weight = output_weight(sizes.vocabulary, sizes.width, tied)
-        self.bias = output_bias(sizes.vocabulary, enabled=settings.bias)
+        super().__init__(settings, sizes, tied)
         self._negatives = settings.negatives
         self._offset = math.log(max(1, sizes.vocabulary - 1))
 

@@ -4,25 +4,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
-from translume.config import ProjectedSettings, SoftmaxSettings
+from translume.config import ProjectedSettings
 from translume.heads.chunked_cross_entropy import lse_and_label_logits, softmax_divergence, softmax_loss
-from translume.heads.linear import output_bias, output_weight
+from translume.heads.linear import LinearHead, output_bias, output_weight
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
 
-class SoftmaxHead(Head):
+class SoftmaxHead(LinearHead):
     """softmax(W h + b); W may be the target embedding itself (Press and Wolf 2017)."""
 
     blends_teacher_loss = True
     weighs_rows = True
-
-    def __init__(self, settings: SoftmaxSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
-        """tied: an embedding [V, D] to share; it is not copied."""
-        super().__init__()
-        self.vocabulary = sizes.vocabulary
-        self.weight = output_weight(sizes.vocabulary, sizes.width, tied)
-        self.bias = output_bias(sizes.vocabulary, enabled=settings.bias)
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
         loss = softmax_loss(hidden, self.weight, self.bias, labels, options)
