@@ -13,54 +13,13 @@ from translume.data.held_out import chunks
 from translume.data.pairs import Pair, origins, read_pairs
 from translume.tasks import find_task
 
-HEADER_WORDS = frozenset(
-    [
-        "source",
-        "target",
-        "src",
-        "tgt",
-        "trg",
-        "text",
-        "texts",
-        "label",
-        "labels",
-        "class",
-        "category",
-        "sentence",
-        "sentence1",
-        "sentence2",
-        "input",
-        "output",
-        "original",
-        "translation",
-        "reference",
-        "question",
-        "answer",
-        "premise",
-        "hypothesis",
-        "document",
-        "summary",
-        "source text",
-        "target text",
-        "source language",
-        "target language",
-        "quelle",
-        "ziel",
-        "quelltext",
-        "zieltext",
-        "ausgangstext",
-        "quellsprache",
-        "zielsprache",
-        "satz",
-        "übersetzung",
-        "frage",
-        "antwort",
-        "traduction",
-        "phrase",
-        "traducción",
-        "frase",
-    ]
+_ONE_WORD = (
+    "source target src tgt trg text texts label labels class category sentence sentence1 sentence2 input "
+    "output original translation reference question answer premise hypothesis document summary quelle "
+    "ziel quelltext zieltext ausgangstext quellsprache zielsprache satz übersetzung frage antwort "
+    "traduction phrase traducción frase"
 )
+HEADER_WORDS = frozenset({*_ONE_WORD.split(), "source text", "target text", "source language", "target language"})
 """Words that name a column, in lower case; the language codes of [data] are added."""
 
 KINDS = (

@@ -26,17 +26,8 @@ class BeamSearch:
     groups: ClassVar[int] = 1
 
     reads: ClassVar[frozenset[str]] = frozenset(
-        {
-            "beam",
-            "nbest",
-            "utility",
-            "ctc_weight",
-            "length_penalty",
-            "length_penalty_form",
-            "coverage_penalty",
-            "stop",
-            "patience",
-        }
+        {"beam", "nbest", "utility", "ctc_weight", "length_penalty", "length_penalty_form"}
+        | {"coverage_penalty", "stop", "patience"}
     )
 
     width: int = 5
