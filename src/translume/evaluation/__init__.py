@@ -1,24 +1,16 @@
 """Evaluation: metrics with signatures, significance tests and calibration."""
 
-from translume.evaluation.calibration import Bin, Calibration, Reliability, fit_temperature, measure_calibration
-from translume.evaluation.metrics import METRICS, compare, evaluate, forced_scores, measure, metric_from
-from translume.evaluation.scores import Comparison, Interval, Metric, Score, Scores
-
-__all__ = [
-    "METRICS",
-    "Bin",
-    "Calibration",
-    "Comparison",
-    "Interval",
-    "Metric",
-    "Reliability",
-    "Score",
-    "Scores",
-    "compare",
-    "evaluate",
-    "fit_temperature",
-    "forced_scores",
-    "measure",
-    "measure_calibration",
-    "metric_from",
-]
+from translume.evaluation.calibration import Bin as Bin
+from translume.evaluation.calibration import Calibration as Calibration
+from translume.evaluation.calibration import Reliability as Reliability
+from translume.evaluation.calibration import fit_temperature as fit_temperature
+from translume.evaluation.calibration import measure_calibration as measure_calibration
+from translume.evaluation.metrics import METRICS as METRICS
+from translume.evaluation.metrics import compare as compare
+from translume.evaluation.metrics import evaluate as evaluate
+from translume.evaluation.metrics import measure as measure
+from translume.evaluation.metrics import metric_from as metric_from
+from translume.evaluation.scores import Comparison as Comparison
+from translume.evaluation.scores import Metric as Metric
+from translume.evaluation.scores import Score as Score
+from translume.evaluation.scores import Scores as Scores

@@ -1,17 +1,10 @@
 """The network: from token ids to hidden states. Independent of text and files."""
 
-from translume.model.head import Head, HeadData, HeadLoss, HeadSizes, LossOptions, TrainingPairs
-from translume.model.state import DecoderState, StaleStateError
-from translume.model.transformer import Transformer
-
-__all__ = [
-    "DecoderState",
-    "Head",
-    "HeadData",
-    "HeadLoss",
-    "HeadSizes",
-    "LossOptions",
-    "StaleStateError",
-    "TrainingPairs",
-    "Transformer",
-]
+from translume.model.head import Head as Head
+from translume.model.head import HeadData as HeadData
+from translume.model.head import HeadLoss as HeadLoss
+from translume.model.head import HeadSizes as HeadSizes
+from translume.model.head import LossOptions as LossOptions
+from translume.model.head import TrainingPairs as TrainingPairs
+from translume.model.state import StaleStateError as StaleStateError
+from translume.model.transformer import Transformer as Transformer
