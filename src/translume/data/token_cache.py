@@ -527,19 +527,3 @@ def checked(corpus: TokenizedCorpus, settings: DataSettings, part: str) -> Token
     first = corpus.account.examples.get("unreadable")
     example = f"; {first.file}:{first.line}: {first.source}" if first else ""
     raise DataError(f"data: none of {corpus.account.read:,} {unit} is left: {reasons or 'all held out'}{example}")
-
-
-def encode_texts(tokenizer: Tokenizer, pairs: list[Pair]) -> list[list[int]]:
-    """Return the ids of target texts."""
-    return tokenizer.encode_all([pair.target for pair in pairs])
-
-
-def encode_documents(tokenizer: Tokenizer, pairs: list[Pair]) -> list[list[int]]:
-    """Return the ids of documents, each with EOS; nothing for a document without tokens."""
-    end = tokenizer.specials.eos
-    return [[*ids, end] if ids else [] for ids in encode_texts(tokenizer, pairs)]
-
-
-def encode_labels(labels: Labels, pairs: list[Pair]) -> list[list[int]]:
-    """Return the ids of the labels of each text. Raises DataError, naming the line, for an unknown label."""
-    return [labels.encode(pair.target, f"{pair.target_file or pair.file}:{pair.line}") for pair in pairs]

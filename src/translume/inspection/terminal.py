@@ -171,7 +171,8 @@ def _frames(trace: Trace, frames: Frames) -> Iterator[Text]:
     length = len(frames.levels)
     width = min(SOURCE_WIDTH, length)
     edges = np.linspace(0, length, width + 1)
-    yield Text(f"{_frames_title(frames)}, {_alignment(frames)}")
+    title = {"image": "image", "features": "values, the last on top"}.get(frames.kind, "spectrogram, 8 kHz on top")
+    yield Text(f"{title}, {_alignment(frames)}")
     margin = " " * (2 * COLUMN_WIDTH + 2)
     for row in _shades(frames, edges):
         yield Text(margin + row)
@@ -200,10 +201,6 @@ def _positions(begins: list[int], first: float, last: float) -> slice:
     """Return the positions of the encoder that overlap frames from `first` to `last`."""
     begin = max(0, int(np.searchsorted(begins, first, "right")) - 1)
     return slice(begin, max(begin + 1, int(np.searchsorted(begins, last, "left"))))
-
-
-def _frames_title(frames: Frames) -> str:
-    return {"image": "image", "features": "values, the last on top"}.get(frames.kind, "spectrogram, 8 kHz on top")
 
 
 def _alignment(frames: Frames) -> str:
@@ -271,13 +268,8 @@ def class_lines(trace: ClassTrace) -> Iterator[Text]:
     yield from _evidence(trace)
 
 
-def _explained(trace: ClassTrace) -> int:
-    """Return the number of classes with evidence."""
-    return max((len(each.values) for each in trace.evidence), default=1)
-
-
 def _classes(trace: ClassTrace) -> Iterator[Text]:
-    shown = trace.classes[: _explained(trace)]
+    shown = trace.classes[: max((len(each.values) for each in trace.evidence), default=1)]  # those with evidence
     others = trace.classes[len(shown) :]
     wide = max(COLUMN_WIDTH, *(len(each.label) for each in shown))
     for each in shown:

@@ -60,9 +60,8 @@ class ClassificationTask(Task):
         return learn_labels(config, learning)
 
     def encode_targets(self, target: Any, pairs: Any) -> Sequence[Sequence[int]]:
-        from translume.data.token_cache import encode_labels
-
-        return encode_labels(target, pairs)
+        # The place is for an error about an unknown label.
+        return [target.encode(pair.target, f"{pair.target_file or pair.file}:{pair.line}") for pair in pairs]
 
     def make_batch(
         self, source: Any, target: Any, tokenizer: Any, vocabulary: Any, lines: tuple[int, ...], tags: Any = None

@@ -77,9 +77,8 @@ class LanguageModelTask(Task):
         return learn_document_tokenizer(config, learning)
 
     def encode_targets(self, target: Any, pairs: Any) -> Sequence[Sequence[int]]:
-        from translume.data.token_cache import encode_documents
-
-        return encode_documents(target, pairs)
+        found = target.encode_all([pair.target for pair in pairs])
+        return [[*ids, target.specials.eos] if ids else [] for ids in found]  # nothing without tokens
 
     def make_batch(
         self, source: Any, target: Any, tokenizer: Any, vocabulary: Any, lines: tuple[int, ...], tags: Any = None

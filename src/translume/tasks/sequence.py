@@ -61,9 +61,8 @@ class SequenceTask(Task):
         return learn_tokenizers(config, learning)
 
     def encode_targets(self, target: Any, pairs: Any) -> Sequence[Sequence[int]]:
-        from translume.data.token_cache import encode_texts
-
-        return encode_texts(target, pairs)
+        ids: list[list[int]] = target.encode_all([pair.target for pair in pairs])
+        return ids
 
     def make_batch(
         self, source: Any, target: Any, tokenizer: Any, vocabulary: Any, lines: tuple[int, ...], tags: Any = None

@@ -103,7 +103,7 @@ def train(
         raise TypeError(f"config: found {type(config).__name__}, expected a Config; Config.read reads one from a file")
     refuse_threads(threads)
     with joined() as group, ExitStack() as stack:
-        group.refuse_differences(_facts(config, source))
+        group.refuse_differences({**config.by_path(), "--from": str(source or ""), "torch": torch.__version__})
         yield from _train(config, Path(folder), source, device, threads, group, stack)
 
 
@@ -159,11 +159,6 @@ def _train(
     for event in _first_events(plan, prepared, store, validator):
         yield run.record(event)
     yield from run.events()
-
-
-def _facts(config: Config, source: Path | str | None) -> dict[str, object]:
-    """Return everything that the processes of a group must agree on before they read data."""
-    return {**config.by_path(), "--from": str(source or ""), "torch": torch.__version__}
 
 
 def _refuse_another_readme(folder: Path) -> None:

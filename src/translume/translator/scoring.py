@@ -182,13 +182,13 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
     for batch in batches(longer, max_tokens):
         source, source_mask = padded_sources([sources[index] for index in batch], source_tokenizer.specials, device)
         wanted, mask = padded([labels[index] for index in batch], target_tokenizer.specials.pad, device)
-        given = _shifted(wanted, target_tokenizer.specials.bos)
+        bos = wanted.new_full((len(wanted), 1), target_tokenizer.specials.bos)
         yield _ForcedBatch(
             places=batch,
             warnings=[sources[index].warnings for index in batch],
             source=source,
             source_mask=source_mask,
-            given=given,
+            given=torch.cat([bos, wanted[:, :-1]], 1),
             labels=wanted,
             mask=mask,
             tags=checkpoint.config.model.target_tags,
@@ -251,31 +251,21 @@ def _labels(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[list[in
     return labels
 
 
-def _shifted(labels: Tensor, bos: int) -> Tensor:
-    """The decoder's input: labels [B, T] shifted one place to the right, bos first."""
-    return torch.cat([labels.new_full((labels.size(0), 1), bos), labels[:, :-1]], 1)
-
-
-def _target(target: str | TextHypothesis, number: int) -> str | TextHypothesis:
-    return target if isinstance(target, TextHypothesis) else without_line_break(target, number)
-
-
 def numbered_pairs(
     pairs: Iterable[tuple[Any, str | TextHypothesis]], direction: Direction, *, frames: bool = False
 ) -> Iterator[tuple[ScoredPair, int]]:
     """Number pairs of one direction from 1, with their sizes, for `windows`.  frames: as for `numbered_lines`."""
     for number, pair in enumerate(pairs, start=1):
         if isinstance(pair, str) or len(pair) != 2:
-            raise TypeError(f"line {number}: found {_describe(pair)}, expected a pair of a source and a target")
+            found = "one text" if isinstance(pair, str) else f"{len(pair)} of them"
+            raise TypeError(f"line {number}: found {found}, expected a pair of a source and a target")
         source, target = pair
         if isinstance(source, str) or not frames:
             source = without_line_break(source, number)
-        scored = ScoredPair(place=f"line {number}", source=source, target=_target(target, number), direction=direction)
+        if not isinstance(target, TextHypothesis):
+            target = without_line_break(target, number)
+        scored = ScoredPair(place=f"line {number}", source=source, target=target, direction=direction)
         yield scored, FRAMES_CHARACTERS if frames else len(source)
-
-
-def _describe(pair: Sequence[object]) -> str:
-    return "one text" if isinstance(pair, str) else f"{len(pair)} of them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
