@@ -7,12 +7,13 @@ import pickle
 import pytest
 import torch
 from click.testing import CliRunner
+from tests.classification.scoring import evaluate_classification
 
 import translume
 from translume.checkpoint import Manifest, read_config
 from translume.cli import main
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslationError
-from translume.evaluation.classification import accuracy_of, evaluate_classification, macro_f1_of
+from translume.evaluation.classification import accuracy_of, macro_f1_of
 from translume.training import train
 from translume.training.events import Finished, Interrupted, Started, Validated
 from translume.translator import Translator, load

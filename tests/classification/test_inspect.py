@@ -4,10 +4,10 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from tests.classification.scoring import evaluate_classification
 
 import translume
 from translume.cli import main
-from translume.evaluation.classification import evaluate_classification
 from translume.translator import load
 
 from .conftest import texts

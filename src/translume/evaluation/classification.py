@@ -106,17 +106,6 @@ class ClassScores:
         return values
 
 
-def evaluate_classification(classifier: Classifier, texts: Sequence[str], references: Sequence[str]) -> ClassScores:
-    """Classify `texts` and score the answers; references: label lines as in a training file.
-
-    Raises DataError for an unknown label, for no texts, or if the lists differ in length.
-    """
-    if len(texts) != len(references):
-        raise DataError(f"evaluate: {len(texts):,} texts but {len(references):,} labels, expected equally many")
-    gold = [set(classifier.labels.encode(text, f"label {line}")) for line, text in enumerate(references, start=1)]
-    return measure_classification(classifier, list(classifier.classify_all(texts)), gold)
-
-
 def measure_classification(classifier: Classifier, answers: Sequence[Classification], gold: LabelSets) -> ClassScores:
     """Score existing answers; gold: the class ids of each text."""
     labels = classifier.labels

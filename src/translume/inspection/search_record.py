@@ -4,14 +4,14 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
-from translume.decoding import Beam, BeamStatus, Candidates, Ending, Hypothesis, LengthPenalty, Strategy
-from translume.decoding.scoring import Coverage
+from translume.decoding import Beam, Candidates, Ending, Hypothesis, LengthPenalty, Strategy
 from translume.errors import suggest_keywords
 from translume.inspection.inputs import SentenceSearch, check_length
 from translume.inspection.values import BeamRecord, Fate, Node, Target, Verdict
@@ -67,7 +67,7 @@ def _verdict(best: Target, reference: Target | None) -> Verdict:
 
 
 class RecordingStrategy:
-    """Wrap a strategy for one sentence, and keep the candidates of its last step.
+    """A strategy for one sentence that keeps the candidates of its last step; all else is that of another strategy.
 
     forbidden: [rows], the hypotheses without any continuation that rules allow.
     """
@@ -77,33 +77,13 @@ class RecordingStrategy:
         self.candidates: Candidates
         self.forbidden: Tensor
 
-    @property
-    def width(self) -> int:
-        return self._strategy.width
-
-    @property
-    def groups(self) -> int:
-        return self._strategy.groups
-
-    @property
-    def nbest(self) -> int:
-        return self._strategy.nbest
-
-    @property
-    def length_penalty(self) -> LengthPenalty:
-        return self._strategy.length_penalty
-
-    @property
-    def coverage(self) -> Coverage | None:
-        return self._strategy.coverage
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._strategy, name)
 
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
         self.candidates = self._strategy.choose(beam, belief, bias)
         self.forbidden = belief.topk(1, bias).ranks_by[:, 0].isneginf()
         return self.candidates
-
-    def done(self, status: BeamStatus) -> Tensor:
-        return self._strategy.done(status)
 
 
 @dataclass(slots=True)
