@@ -13,7 +13,7 @@ from starlette.responses import FileResponse, Response
 from translume.documents.files import FORMATS
 from translume.serving.access.quotas import client_of
 from translume.serving.api import responses
-from translume.serving.api.body import FORM, FORM_LIMITS, ApiRoute, media_type, validated
+from translume.serving.api.body import FORM, FORM_LIMITS, ApiRoute, B, media_type, validated
 from translume.serving.api.errors import RequestError, field_error, json_response, refuse_more, unsupported_type
 from translume.serving.api.languages import Detector, between, detect_sources, sources_into
 from translume.serving.api.requests import DeepLDocumentRequest, FileRequest, LibreTranslateFileRequest
@@ -50,6 +50,14 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         await server.accept(request, texts)
         return Upload(name=name, suffix=suffix, content=content, texts=texts, client=client_of(request.scope))
 
+    async def uploaded(request: Request, model: type[B]) -> tuple[B, Upload]:
+        """Return the fields and the document of a form, whose key may be among the fields."""
+        async with request.form(**FORM_LIMITS) as form:
+            await server.admit(request, form.get("api_key"))
+            named(request, form.get("file"))
+            call = validated(model, {name: each for name, each in form.items() if name != "file"})
+            return call, await received(request, form.get("file"), 400)
+
     async def source_of(source: str, target: str, upload: Upload) -> str:
         if source != "auto":
             return source
@@ -66,11 +74,7 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
     )
     async def translate_file(request: Request) -> Response:
         """Translate `file`, and return the address of the result once it is finished."""
-        async with request.form(**FORM_LIMITS) as form:
-            await server.admit(request, form.get("api_key"))
-            named(request, form.get("file"))
-            call = validated(LibreTranslateFileRequest, {name: each for name, each in form.items() if name != "file"})
-            upload = await received(request, form.get("file"), 400)
+        call, upload = await uploaded(request, LibreTranslateFileRequest)
         source = await source_of(call.source, call.target, upload)
         job, task = await jobs.submit(upload, between(server, source, call.target))
         try:
@@ -80,16 +84,6 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
             raise
         base = server.settings.public_address or str(request.base_url).rstrip("/")
         return json_response({"translatedFileUrl": f"{base}/download_file/{job.id}{job.suffix}"})
-
-    @router.get(
-        "/download_file/{name}",
-        tags=["LibreTranslate"],
-        responses=with_media(None, "*/*") | errors(*FETCHED),
-        response_class=FileResponse,
-    )
-    async def download_file(name: str) -> Response:
-        """Return a translated file."""
-        return await run_in_threadpool(_download, jobs, name.partition(".")[0])
 
     @router.post(
         "/v1/files",
@@ -111,16 +105,6 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         """Return the status of a file, and the path of the result."""
         return json_response(_status(jobs.find(name)))
 
-    @router.get(
-        "/v1/files/{name}/result",
-        tags=["v1"],
-        responses=with_media(None, "*/*") | errors(*FETCHED, *KEYED),
-        response_class=FileResponse,
-    )
-    async def file_result(name: str) -> Response:
-        """Return the translated file; 409 before it is finished, or the error of a failed one."""
-        return await run_in_threadpool(_download, jobs, name)
-
     @router.post(
         "/v2/document",
         tags=["DeepL"],
@@ -130,10 +114,7 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
     )
     async def upload_document(request: Request) -> Response:
         """Accept `file` for translation into `target_lang` in the background."""
-        async with request.form(**FORM_LIMITS) as form:
-            named(request, form.get("file"))
-            call = validated(DeepLDocumentRequest, {name: each for name, each in form.items() if name != "file"})
-            upload = await received(request, form.get("file"), 400)
+        call, upload = await uploaded(request, DeepLDocumentRequest)
         sources = [call.source_lang] if call.source_lang else sources_into(call.target_lang, server)
         source = sources[0] if len(sources) == 1 else await source_of("auto", call.target_lang, upload)
         job, _ = await jobs.submit(upload, between(server, source, call.target_lang))
@@ -152,15 +133,16 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         message = {"error_message": job.error["reason"]} if job.error else {}
         return json_response({**status, **message})
 
-    @router.post(
-        "/v2/document/{name}/result",
-        tags=["DeepL"],
-        responses=with_media(None, "*/*") | errors(*FETCHED, *KEYED),
-        response_class=FileResponse,
-    )
-    async def document_result(name: str) -> Response:
-        """Return the translated document."""
-        return await run_in_threadpool(_download, jobs, name)
+    def fetched(*statuses: int) -> dict[str, Any]:
+        """Describe a route that returns a translated file."""
+        return {"responses": with_media(None, "*/*") | errors(*FETCHED, *statuses), "response_class": FileResponse}
+
+    @router.get("/v1/files/{name}/result", tags=["v1"], **fetched(*KEYED))
+    @router.post("/v2/document/{name}/result", tags=["DeepL"], **fetched(*KEYED))
+    @router.get("/download_file/{name}", tags=["LibreTranslate"], **fetched())
+    async def file_result(name: str) -> Response:
+        """Return the translated file; 409 before it is finished, or the error of a failed one."""
+        return await run_in_threadpool(_download, jobs, name.partition(".")[0])
 
     @router.delete(
         "/v1/files/{name}", tags=["v1"], response_model=responses.FileDeleted, responses=errors(404, 422, *KEYED)
