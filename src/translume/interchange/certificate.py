@@ -161,15 +161,15 @@ def forced_targets(checkpoint: Checkpoint, count: int = SENTENCES) -> ForcedTarg
 def _score(checkpoint: Checkpoint, examples: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[list[float]]:
     """Return the log-probabilities of the labels of some examples, in one batch."""
     sources, read, labels = zip(*examples, strict=True)
-    source, mask = _padded([each[0] for each in sources])
-    target, target_mask = _padded([each[0] for each in read])
+    source, mask = padded([each[0] for each in sources])
+    target, target_mask = padded([each[0] for each in read])
     device = next(checkpoint.model.parameters()).device
-    batch = (source, mask, target, _padded(labels)[0], target_mask)
+    batch = (source, mask, target, padded(labels)[0], target_mask)
     scores = checkpoint.model.score(*(each.to(device) for each in batch))
     return [row[: len(each)] for row, each in zip(scores.tolist(), labels, strict=True)]
 
 
-def _padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return rows of different lengths as one tensor [B, N, …], and the mask [B, N] of what they contain."""
     lengths = torch.tensor([len(row) for row in rows])
     return pad_sequence(list(rows), batch_first=True), torch.arange(int(lengths.max())) < lengths[:, None]

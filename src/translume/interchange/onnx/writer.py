@@ -23,6 +23,7 @@ from translume.interchange.certificate import (
     ForcedTargets,
     forced_targets,
     label_log_probs,
+    padded,
     require_linear_head,
     require_settings,
 )
@@ -225,13 +226,9 @@ def _score(checkpoint: Checkpoint, folder: Path, dtype: str, forced: ForcedTarge
 def _same_translations(checkpoint: Checkpoint, folder: Path, dtype: str, sources: Sequence[list[int]]) -> int:
     """Return the number of sources that the graph with the search and our greedy search translate to the same ids."""
     specials = checkpoint.target_tokenizer.specials
-    rows = [[*source, checkpoint.source_tokenizer.specials.eos] for source in sources]
-    longest = max(map(len, rows))
-    pad = checkpoint.source_tokenizer.specials.pad
-    read = torch.tensor([row + [pad] * (longest - len(row)) for row in rows])
-    mask = torch.tensor([[True] * len(row) + [False] * (longest - len(row)) for row in rows])
+    read, mask = padded([torch.tensor([*row, checkpoint.source_tokenizer.specials.eos]) for row in sources])
     settings = checkpoint.config.model
-    limits = torch.full((len(rows),), min(SEARCH_LENGTH, settings.max_positions - settings.target_tags))
+    limits = torch.full((len(sources),), min(SEARCH_LENGTH, settings.max_positions - settings.target_tags))
     session = open_session(folder / FOLDER / file_name("translate", dtype))
     inputs = {"input_ids": read, "attention_mask": mask.long(), "max_length": limits[:1]}
     tags = settings.target_tags
@@ -241,7 +238,7 @@ def _same_translations(checkpoint: Checkpoint, folder: Path, dtype: str, sources
         inputs["target_tags"] = prompts[:, 1:]
     (theirs,) = session.run(None, {name: value.numpy() for name, value in inputs.items()})
     model, greedy = checkpoint.model, Greedy()
-    best = BestHypotheses(greedy, len(rows))
+    best = BestHypotheses(greedy, len(sources))
     for beam in decode(
         PromptedStep(model.step),
         PromptedState(model.start(read, mask), prompts),
@@ -252,5 +249,5 @@ def _same_translations(checkpoint: Checkpoint, folder: Path, dtype: str, sources
         rules=[ForbidTokens(tuple(_banned(checkpoint)))],
     ):
         best.add(beam)
-    ours = [list(best.of(number)[0].tokens) for number in range(len(rows))]
+    ours = [list(best.of(number)[0].tokens) for number in range(len(sources))]
     return sum(wanted == ids[: len(wanted)].tolist() for wanted, ids in zip(ours, theirs, strict=True))
