@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from translume.atomic import reason_of, replace_file
 from translume.config import Config
@@ -21,23 +21,6 @@ PROJECT = "translume"
 
 Ending = Literal["finished", "interrupted", "failed"]
 """How a run of a service ended."""
-
-
-class Tracker(Protocol):
-    """Receives the events of a run. Its methods raise OSError if the numbers cannot be written.
-
-    place: where it writes, for messages.
-    """
-
-    place: str
-
-    def add(self, event: Event) -> None:
-        """Write an event that has numbers to draw; ignore others."""
-        ...
-
-    def close(self, ending: Ending = "finished") -> None:
-        """Write what is left, and end the run."""
-        ...
 
 
 def curves(event: Event) -> dict[str, float]:
@@ -178,6 +161,12 @@ class MLflow:
             raise OSError(_first_line(error)) from None
 
 
+Tracker = TensorBoard | WeightsAndBiases | MLflow
+"""Receives the events of a run. Its methods raise OSError if the numbers cannot be written.
+
+place: where it writes, for messages.  add: writes the numbers of an event, if it has any.  close: writes what is left,
+and ends the run.
+"""
 SERVICES: Final = {each.place: each for each in (WeightsAndBiases, MLflow)}
 """The trackers that a user chooses by name, which is also that of their package."""
 _MAX_PARAMETERS = 100

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import chain
 from typing import Any, TypeVar
 
 from translume.checkpoint import Checkpoint
@@ -46,14 +45,11 @@ def _join(pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], nb
     """The `nbest` combinations, one hypothesis from each piece, with the largest sums of scores."""
     scored = [[(each.score, each) for each in hypotheses] for hypotheses in found if hypotheses]
     return [
-        TextHypothesis(
+        TextHypothesis.joined(
+            chosen,
             text=_text_of(pieces, found, chosen),
-            tokens=tuple(chain.from_iterable(each.tokens for each in chosen)),
-            ids=tuple(chain.from_iterable(each.ids for each in chosen)),
             log_prob=sum(each.log_prob for each in chosen),
-            token_log_probs=tuple(chain.from_iterable(each.token_log_probs for each in chosen)),
             score=score,
-            finished_by="length" if any(each.finished_by == "length" for each in chosen) else "eos",
         )
         for score, chosen in best_choices(scored, nbest)
     ]

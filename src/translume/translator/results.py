@@ -1,7 +1,8 @@
 """What a translator returns: translations with hypotheses and alignments, and scores."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from translume.decoding import Hypothesis, ScoreTerms
@@ -81,6 +82,19 @@ class TextHypothesis:
             score=hypothesis.score,
             terms=hypothesis.terms,
             finished_by=hypothesis.finished_by,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence["TextHypothesis"], *, text: str, log_prob: float, score: float) -> "TextHypothesis":
+        """The hypothesis of a text that was translated in parts."""
+        return cls(
+            text=text,
+            tokens=tuple(chain.from_iterable(part.tokens for part in parts)),
+            ids=tuple(chain.from_iterable(part.ids for part in parts)),
+            log_prob=log_prob,
+            token_log_probs=tuple(chain.from_iterable(part.token_log_probs for part in parts)),
+            score=score,
+            finished_by="length" if any(part.finished_by == "length" for part in parts) else "eos",
         )
 
     def to_dict(self) -> dict[str, Any]:

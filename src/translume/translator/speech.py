@@ -134,7 +134,9 @@ class Recording:
         """Return what was written."""
         hypotheses = tuple(self.found)
         if self.timed and hypotheses:
-            hypotheses = (_joined(hypotheses),)
+            total = sum(value for part in hypotheses for value in part.token_log_probs)
+            text = "".join(part.text for part in hypotheses).strip()
+            hypotheses = (TextHypothesis.joined(hypotheses, text=text, log_prob=total, score=total),)
         language = next((code for code, id_ in tokens.languages.items() if id_ in self.prompt[:1]), "")
         text = hypotheses[0].text if hypotheses else ""
         cut = bool(hypotheses) and hypotheses[0].finished_by == "length"
@@ -147,20 +149,6 @@ class Recording:
             segments=tuple(self.segments),
             language=language,
         )
-
-
-def _joined(parts: Sequence[TextHypothesis]) -> TextHypothesis:
-    """Return one hypothesis for the windows of a recording. Its score is its log-probability."""
-    log_probs = tuple(value for part in parts for value in part.token_log_probs)
-    return TextHypothesis(
-        text="".join(part.text for part in parts).strip(),
-        tokens=tuple(token for part in parts for token in part.tokens),
-        ids=tuple(id_ for part in parts for id_ in part.ids),
-        log_prob=sum(log_probs),
-        token_log_probs=log_probs,
-        score=sum(log_probs),
-        finished_by="length" if any(part.finished_by == "length" for part in parts) else "eos",
-    )
 
 
 @dataclass(frozen=True, slots=True)
