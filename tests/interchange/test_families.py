@@ -277,6 +277,37 @@ def test_an_imported_model_reads_and_writes_the_same_tokens(opus, tmp_path, name
         fine_tuned(tmp_path, direction)
 
 
+def test_pegasus_reads_its_sentencepiece_model(opus, tmp_path):
+    """Older models have spiece.model without a tokenizer.json; 103 ids of the vocabulary stand before its pieces."""
+    family, folder = family_named(PLACE, {"architectures": ["PegasusForConditionalGeneration"]}), tmp_path / "theirs"
+    model = opus.sentencepiece_of(
+        LINES, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, vocab_size=110, normalization_rule_name="nfkc"
+    )
+    size = 103 + 3 + len(opus.pieces_of(model))
+    theirs, _ = random_model(
+        family, vocab_size=size, d_model=36, encoder_attention_heads=4, decoder_attention_heads=4, pad_token_id=0,
+        eos_token_id=1, decoder_start_token_id=0, forced_eos_token_id=None,
+    )  # fmt: skip
+    theirs.save_pretrained(folder)
+    (folder / "spiece.model").write_bytes(model)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PegasusTokenizer"}')
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    translume.import_model(folder, tmp_path / "out")
+    ours = load(tmp_path / "out")
+    reads = ours.checkpoint.source_tokenizer
+    texts = [text for text in HOSTILE if "\ud800" not in text and "</s>" not in text]
+    wanted = [tokenizer(text, split_special_tokens=True)["input_ids"] for text in texts]
+    assert [[*reads.encode(text), 1] for text in texts] == wanted
+    text = LINES[-1]
+    written = theirs.eval().generate(**tokenizer(text, return_tensors="pt"), max_length=13, length_penalty=0.0)[0]
+    found = ours.translate(text, beam=1, max_length=12, length_penalty=0.0, max_length_ratio=99.0, split="never")
+    assert [0, *found.hypotheses[0].ids] == written.tolist()[: 1 + len(found.hypotheses[0].ids)]
+    assert found.text == tokenizer.decode(written, skip_special_tokens=True)
+    translume.export(tmp_path / "out", "huggingface", tmp_path / "back")
+    assert translume.import_model(tmp_path / "back", tmp_path / "third").certificate.difference < 1e-4
+    assert load(tmp_path / "third").checkpoint.source_tokenizer.digest == reads.digest
+
+
 @pytest.mark.parametrize(
     ("architecture", "name", "known"),
     [

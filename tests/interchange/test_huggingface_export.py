@@ -14,9 +14,11 @@ from translume.interchange.importing import import_model
 from translume.text import train_tokenizer
 from translume.translator import load
 
-from .conftest import random_checkpoint
+from .conftest import SOURCES, random_checkpoint
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
+
+pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 
 TEXTS = [
     "A man is riding a bicycle.", "Ein Mann fährt Fahrrad, 1,234 mal!", "我很饿。 hello世界 <s> </s>",
@@ -106,3 +108,28 @@ def test_an_unsupported_tokenizer_is_refused():
     )
     with raises(SettingsError, message):
         library_tokenizer(tokenizer)
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["one-vocabulary", "two-vocabularies"])
+def test_an_imported_opus_model_is_exported_with_its_tokenizer(opus, tmp_path, separate):
+    folder = opus.write(tmp_path / "theirs", separate=separate, tokenizer={"normalization_rule_name": "identity"})
+    import_model(folder, tmp_path / "model")
+    assert export(tmp_path / "model", "huggingface", tmp_path / "back").difference < 1e-4
+    texts, back = [*SOURCES, "Ein  Wort, 日本"], tmp_path / "back"
+    first, again = (transformers.AutoTokenizer.from_pretrained(each) for each in (folder, back))
+    assert type(again) is type(first)
+    for argument in ("text", "text_target"):
+        assert again(**{argument: texts}).input_ids == first(**{argument: texts}).input_ids
+    ours = load(tmp_path / "model").translate_all(texts, split="never")
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(back).eval()
+    found = theirs.generate(**again(texts, return_tensors="pt", padding=True), max_length=53)
+    assert again.batch_decode(found, skip_special_tokens=True) == [each.text for each in ours]
+    assert import_model(back, tmp_path / "third").certificate.difference < 1e-4
+
+
+def test_two_vocabularies_without_sentencepiece_are_refused(tmp_path):
+    settings = TokenizerSettings(kind="bpe", size=401, unknown="token")
+    sides = [train_tokenizer(settings, texts) for texts in (TEXTS, TEXTS[::2])]
+    save_model(tmp_path / "model", random_checkpoint(*sides, norm="post", head=SoftmaxSettings(tie="target")))
+    with raises(SettingsError, "tokenizer.shared: found false, expected true for huggingface"):
+        export(tmp_path / "model", "huggingface", tmp_path / "out")

@@ -257,16 +257,16 @@ def exported(pegasus, tmp_path):
 
 
 def test_a_folder_unreadable_by_transformers_is_a_one_line_error(exported, tmp_path):
-    for text, reason in (
-        ("", "JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
-        ('{"a": "', "JSONDecodeError: Unterminated string starting at: line 1 column 7 (char 6)"),
-        ('{"tokenizer_class": 3}', "AttributeError: 'int' object has no attribute 'removesuffix'"),
-    ):
-        (exported / "tokenizer_config.json").write_text(text)
-        assert refused(exported, tmp_path / "out", TranslumeError) == (
-            f"{exported}: transformers cannot read it ({reason}), expected a folder that it loads, "
-            "tokenizer_config.json included"
-        )
+    path = exported / "tokenizer_config.json"
+    for text, message in (
+        ("", f"{path}: not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ('{"a": "', f"{path}: not JSON: Unterminated string starting at: line 1 column 7 (char 6)"),
+        ('{"tokenizer_class": 3}',
+         f"{exported}: transformers cannot read it (AttributeError: 'int' object has no attribute 'removesuffix'), "
+         "expected a folder that it loads, tokenizer_config.json included"),
+    ):  # fmt: skip
+        path.write_text(text)
+        assert refused(exported, tmp_path / "out", TranslumeError) == message
 
 
 @pytest.mark.parametrize("form", ["bin", "shards"])

@@ -16,7 +16,9 @@ from translume.interchange.huggingface.family import Family, Names, TiedTable, l
 from translume.interchange.huggingface.tokenizer import (
     NAME,
     SOURCE,
+    SPIECE,
     m2m100_tokenizer,
+    marian_tokenizer,
     read_exported_tokenizer,
     read_m2m100_tokenizer,
     read_marian_tokenizers,
@@ -302,6 +304,9 @@ class Marian(BartLayout):
             "tie_word_embeddings": tie != "none",
         }
 
+    def written_tokenizer(self, checkpoint: Checkpoint) -> Any:
+        return marian_tokenizer(checkpoint)
+
     def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
         if (folder / SOURCE).exists():
             return read_marian_tokenizers(folder, config)
@@ -318,6 +323,7 @@ class Pegasus(BartLayout):
 
     architecture = "PegasusForConditionalGeneration"
     model_type = "pegasus"
+    tokenizer_class = "PegasusTokenizer"
     norm = "pre"
     logit_bias = "final_logits_bias"
     required: ClassVar[Mapping[str, object]] = {
@@ -326,6 +332,11 @@ class Pegasus(BartLayout):
     }  # fmt: skip
     roundings: ClassVar[float] = 4.0
     """Largest difference from sinusoids, in units of the dtype's epsilon, that does not count as learned positions."""
+
+    def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+        if (folder / SPIECE).exists() or tokenizer_class(folder).removesuffix("Fast") == self.tokenizer_class:
+            return read_tokenizer(folder, config, "")
+        return read_exported_tokenizer(folder, config)
 
     def describes(self, settings: ModelSettings) -> bool:
         return settings.norm == "pre"

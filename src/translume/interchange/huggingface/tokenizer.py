@@ -29,7 +29,7 @@ _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
 _FORMS: dict[str, Literal["nfc", "nfd", "nfkc"]] = {"NFC": "nfc", "NFD": "nfd", "NFKC": "nfkc"}
 _KINDS: dict[str, Literal["bpe", "unigram"]] = {"BPE": "bpe", "Unigram": "unigram"}
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
-SOURCE, TARGET, BPE = "source.spm", "target.spm", "sentencepiece.bpe.model"
+SOURCE, TARGET, BPE, SPIECE = "source.spm", "target.spm", "sentencepiece.bpe.model", "spiece.model"
 M2M100_LANGUAGES = "transformers.models.m2m_100.tokenization_m2m_100:FAIRSEQ_LANGUAGE_CODES"
 """Where transformers keeps the lists of languages of M2M-100's tokenizers, by name."""
 
@@ -288,6 +288,34 @@ def m2m100_tokenizer(checkpoint: Checkpoint) -> Any:
         )
 
 
+def marian_tokenizer(checkpoint: Checkpoint) -> Any:
+    """Return the MarianTokenizer of a model that was imported with SentencePiece; None for another model."""
+    from transformers import MarianTokenizer
+
+    sides = [each.vocabulary for each in (checkpoint.source_tokenizer, checkpoint.target_tokenizer)]
+    if any(each.sentences is None or each.languages for each in sides):
+        return None
+    specials, pieces = sides[0].specials, sides[0].pieces
+    assert specials.unk is not None
+    with TemporaryDirectory() as written:
+        files = [
+            [Path(written) / name for name in names] for names in ((SOURCE, VOCABULARY), (TARGET, TARGET_VOCABULARY))
+        ]
+        for vocabulary, (model, ids) in zip(sides, files, strict=True):
+            assert vocabulary.sentences is not None
+            known = {piece.replace(" ", SPACE): id_ for id_, piece in enumerate(vocabulary.pieces)}
+            model.write_bytes(vocabulary.sentences.content)
+            ids.write_text(json.dumps(known, ensure_ascii=False), encoding="utf-8")
+        return MarianTokenizer(
+            *(str(file) for file in (files[0][0], files[1][0], files[0][1], files[1][1])),
+            unk_token=pieces[specials.unk],
+            eos_token=pieces[specials.eos],
+            pad_token=pieces[specials.pad],
+            model_max_length=checkpoint.config.model.max_positions,
+            separate_vocabs=sides[0].pieces != sides[1].pieces,
+        )
+
+
 def _pieces(path: Path) -> tuple[str, ...]:
     """Return the pieces of a vocab.json in order of ids."""
     try:
@@ -334,7 +362,7 @@ def read_wrapped_tokenizer(folder: Path, config: ForeignConfig, codes: str, *, s
     for token in document["added_tokens"]:
         token["special"] |= bool(special and re.fullmatch(special, token["content"]))
     added = backend.get_added_tokens_decoder()
-    languages = {"": theirs.cls_token_id}
+    languages = {} if theirs.cls_token_id is None else {"": theirs.cls_token_id}
     if codes:
         tags = {id_: re.fullmatch(codes, token.content) for id_, token in added.items() if token.special}
         languages = {tag[tag.lastindex or 0]: id_ for id_, tag in tags.items() if tag}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig, GenerationConfig, MarianTokenizer, PreTrainedTokenizerFast
 
 from translume.checkpoint import Checkpoint
 from translume.errors import SettingsError, TranslumeError
@@ -22,18 +22,19 @@ def write_huggingface(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certi
     """
     if dtype != "float32":
         raise SettingsError(f"export: found weights as {dtype!r}, expected 'float32' for huggingface")
-    if checkpoint.source_tokenizer is not checkpoint.target_tokenizer:
-        raise SettingsError("tokenizer.shared: found false, expected true for huggingface")
     with suppress_transformers_output():
         return _write(checkpoint, folder)
 
 
 def _write(checkpoint: Checkpoint, folder: Path) -> Certificate:
     family = family_for(checkpoint.config.model)
+    written = family.written_tokenizer(checkpoint)
+    if checkpoint.source_tokenizer is not checkpoint.target_tokenizer and not isinstance(written, MarianTokenizer):
+        raise SettingsError("tokenizer.shared: found false, expected true for huggingface")
     if checkpoint.source_tokenizer.vocabulary.library is not None:
         _write_library_tokenizer(checkpoint, family.tokenizer_class, folder)
     else:
-        (family.written_tokenizer(checkpoint) or _tokenizer(checkpoint)).save_pretrained(str(folder))
+        (written or _tokenizer(checkpoint)).save_pretrained(str(folder))
     theirs = _model(checkpoint)
     theirs.generation_config = _generation(checkpoint)
     theirs.save_pretrained(str(folder))
@@ -51,7 +52,7 @@ def _model(checkpoint: Checkpoint) -> Any:
     weights = family.weights_to(checkpoint.model, settings)
     config = AutoConfig.for_model(
         family.model_type,
-        vocab_size=len(checkpoint.target_tokenizer),
+        vocab_size=len(checkpoint.source_tokenizer),
         pad_token_id=specials.pad,
         bos_token_id=checkpoint.target_tokenizer.languages.get("", specials.bos),
         eos_token_id=specials.eos,
@@ -95,8 +96,8 @@ def _write_library_tokenizer(checkpoint: Checkpoint, tokenizer_class: str, folde
     pieces, specials = tokenizer.pieces(), tokenizer.specials
     values: dict[str, object] = {"tokenizer_class": tokenizer_class, "model_max_length": limit}
     values |= {f"{name}_token": pieces[specials.eos] for name in ("eos", "sep")}
-    values |= {f"{name}_token": "<s>" for name in ("bos", "cls")}
-    values |= {"pad_token": pieces[specials.pad], "mask_token": "<mask>"}
+    values |= {f"{name}_token": "<s>" for name in ("bos", "cls") if "<s>" in pieces}
+    values |= {"pad_token": pieces[specials.pad], **({"mask_token": "<mask>"} if "<mask>" in pieces else {})}
     values |= {} if specials.unk is None else {"unk_token": pieces[specials.unk]}
     for name, document in ((NAME, library.document), (TOKENIZER_CONFIG, values)):
         (folder / name).write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
