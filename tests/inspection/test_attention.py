@@ -7,6 +7,8 @@ import torch
 
 import translume
 from translume.config import AdaptiveSettings, CopySettings, HierarchicalSettings, MixtureSettings
+from translume.inspection import passes
+from translume.inspection.inputs import trace_inputs
 
 SOURCE, TARGET = "the cat sat.", "le chat!"
 
@@ -208,3 +210,19 @@ def test_class_terms_are_the_total_probability_of_their_tokens(make):
     for number, ids in enumerate(groups):
         expected = masses(trace, set(ids.tolist()))
         torch.testing.assert_close(terms["classes"][:, number].float(), expected, rtol=0, atol=1e-5)
+
+
+def test_weights_of_long_sides_are_bounded(translator, monkeypatch):
+    """The encoder's are left out, since they grow with the square of the source; of the others, heads are averaged."""
+    inputs = trace_inputs(translator, SOURCE, TARGET, None).sentence()
+    whole = translume.trace(translator, SOURCE, TARGET, show=("attention",)).attention
+    monkeypatch.setattr(passes, "MAX_WEIGHTS", 1)
+    long = translume.trace(translator, SOURCE, TARGET, show=("attention",)).attention
+    assert long.encoder == ()
+    for averaged, layer in zip((*long.decoder, *long.cross), (*whole.decoder, *whole.cross), strict=True):
+        assert_same(averaged, torch.tensor(layer).mean(0, keepdim=True))
+    with torch.no_grad():
+        kept = passes.forward(translator.checkpoint.model, inputs, attention=True).layers
+    size, source, layers = len(inputs.labels), len(inputs.source), len(kept.cross)
+    assert kept.encoder == []
+    assert sum(each.numel() for each in (*kept.decoder, *kept.cross)) == layers * size * (size + source)

@@ -26,6 +26,8 @@ from translume.text import Tokenizer
 from translume.translator.planning import NO_TAGS, Tags
 
 SubLayer = Callable[[Tensor], Tensor]
+MAX_WEIGHTS = 1 << 22
+"""Maximum number of attention weights of one kind in a trace: of all encoder layers, of self- or cross-attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class LayerRecord:
     """Records of a pass over B sentences, by layer.
 
     encoder: [B, H, S, S].  decoder: [B, H, t, t], None for a layer without self-attention.  cross: [B, H, t, S].
+    Of more than `MAX_WEIGHTS`, `encoder` has none, and the others have the mean of the heads as their only head.
     states: [n, D] after each decoder layer, before the decoder's last norm.
     Positions t are those of the labels; the column of BOS in `decoder` includes the tags after it.
     """
@@ -138,9 +141,10 @@ def encode(encoder: Encoder, x: Tensor, layout: Layout, record: LayerRecord | No
     positions = encoder.positions(layout)
     for layer in encoder.stack:
         attend: SubLayer = partial(layer.self_attention.packed, layout=layout, positions=positions, causal=False)
-        if record is not None:
+        size = len(list(encoder.stack)) * layer.self_attention.heads * layout.mask.numel() * layout.mask.size(1)
+        if record is not None and size <= MAX_WEIGHTS:
             weigh = partial(_weights, attention=layer.self_attention, layout=layout, encoding=encoder, causal=False)
-            attend = _recorded(attend, weigh, record.encoder)
+            attend = _recorded(attend, weigh, record.encoder, 1)
         x = layer(x, attend)
     result: Tensor = encoder.norm(x)
     return result
@@ -172,14 +176,14 @@ def decode(
         if record is not None and grid is not None:
             if isinstance(layer.self_attention, SelfAttention):
                 weigh = partial(_weights, attention=layer.self_attention, layout=layout, encoding=decoder, causal=True)
-                attend = _recorded(attend, weigh, record.decoder)
+                attend = _recorded(attend, weigh, record.decoder, len(list(decoder.stack)))
             else:
                 record.decoder.append(None)
             if cross_attend is not None:
                 weigh = partial(
                     _cross_weights, attention=layer.cross_attention, layout=layout, memory=(grid, memory_layout)
                 )
-                cross_attend = _recorded(cross_attend, weigh, record.cross)
+                cross_attend = _recorded(cross_attend, weigh, record.cross, len(list(decoder.stack)))
         x = layer(x, attend, cross_attend)
         if record is not None:
             record.states.append(x)
@@ -198,11 +202,17 @@ def _cross_weights(x: Tensor, attention: CrossAttention, layout: Layout, memory:
     return attention.weights(layout.unpack(x), attention.read(grid), memory_layout.mask)
 
 
-def _recorded(sublayer: SubLayer, weights: SubLayer, record: list[Tensor] | list[Tensor | None]) -> SubLayer:
-    """Extend a sub-layer to append `weights(x)` to `record` before it runs."""
+def _recorded(
+    sublayer: SubLayer, weights: SubLayer, record: list[Tensor] | list[Tensor | None], layers: int
+) -> SubLayer:
+    """Extend a sub-layer to append `weights(x)` to `record` before it runs.
+
+    layers: how many have such weights. Of more than `MAX_WEIGHTS` in all, the mean of the heads is appended.
+    """
 
     def recorded(x: Tensor) -> Tensor:
-        record.append(weights(x))
+        found = weights(x)  # [B, H, t, S]
+        record.append(found.mean(1, keepdim=True) if layers * found.numel() > MAX_WEIGHTS else found)
         return sublayer(x)
 
     return recorded

@@ -66,8 +66,6 @@ ATTRIBUTION_METHODS: tuple[Method, ...] = (
     "occlusion", "occlusion-mask", "occlusion-unknown", "input-gradient", "integrated-gradients",
 )  # fmt: skip
 """Parts that attribute target tokens to source tokens."""
-MAX_WEIGHTS = 1 << 22
-"""Maximum number of attention weights of all encoder layers, and of all cross-attention, in a trace of frames."""
 PARTS: tuple[Part, ...] = (*DEFAULT_PARTS, *ATTRIBUTION_METHODS[1:])
 TextPart = Literal["attention", "lens"]
 TEXT_PARTS: tuple[TextPart, ...] = ("attention", "lens")
@@ -220,14 +218,10 @@ def _priors(model: Transformer, sentence: Sentence, log_probs: Sequence[float]) 
 
 def _attention(found: Pass) -> Attention:
     layers = found.layers
-    encoder = layers.encoder if sum(layer.numel() for layer in layers.encoder) <= MAX_WEIGHTS else []
-    cross = layers.cross
-    if sum(layer.numel() for layer in cross) > MAX_WEIGHTS:
-        cross = [layer.mean(1, keepdim=True) for layer in cross]
     return Attention(
-        encoder=tuple(_heads(layer) for layer in encoder),
+        encoder=tuple(map(_heads, layers.encoder)),
         decoder=tuple(None if layer is None else _heads(layer) for layer in layers.decoder),
-        cross=tuple(_heads(layer) for layer in cross),
+        cross=tuple(map(_heads, layers.cross)),
     )
 
 

@@ -171,8 +171,8 @@ class Attention:
 
     encoder: [S, S] per head.  decoder: [t, t] per head; column 0 is BOS, column j target token j − 1; None
     for a layer without self-attention.  cross: [t, S] per head; row t is the step that chose target token t.
-    For long sources of frames, `encoder` is empty, and `cross` has the mean of a layer's heads as its only head: more
-    than `MAX_WEIGHTS` numbers are not kept.
+    For long sides, `encoder` is empty, and `decoder` and `cross` have the mean of a layer's heads as its only head:
+    more than `MAX_WEIGHTS` numbers are not kept.
     """
 
     encoder: tuple[Heads, ...]

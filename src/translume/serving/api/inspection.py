@@ -7,7 +7,7 @@ from translume.config import DecodingSettings
 from translume.errors import TranslumeError
 from translume.inspection import BeamRecord, Trace, record_beam, trace
 from translume.inspection.inputs import SentenceSearch
-from translume.inspection.tracing import MAX_WEIGHTS
+from translume.inspection.passes import MAX_WEIGHTS
 from translume.json_values import to_json
 from translume.serving.api.decoding import decoding_settings, split_language
 from translume.serving.api.errors import RequestError, field_error, refuse_more
@@ -177,7 +177,7 @@ def _reject_costly(inspection: Inspection, source: str | Frames, target: str | T
     passes = 1 + sum({"prior": 1, "input-gradient": length}.get(part, 0) for part in show)
     passes += size * sum(part.startswith("occlusion") for part in show)
     encoder = model.encoder_layers * model.attention_heads * size * size
-    if isinstance(source, Frames) and encoder > MAX_WEIGHTS:
+    if encoder > MAX_WEIGHTS:
         encoder = 0  # the trace leaves it out
     weights = encoder + model.decoder_layers * model.attention_heads * length * (length + size)
     for count, maximum, what, cure in (
