@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from tests.errors import raises
 
 from translume.cli import main
-from translume.config import DecodingSettings
+from translume.config import Config, DecodingSettings
 from translume.errors import SettingsError, TranslationError
 from translume.translator import Generation, Generator
 from translume.translator.scoring import spans
@@ -338,3 +339,71 @@ def test_evaluate_refuses_what_a_language_model_has_not(folder: Path, files: Pat
         ([files / "none.txt"], f"{files}/none.txt: no such file"),
     ):
         assert run(["evaluate", folder, *arguments]) == (1, "", f"Error: {message}\n")
+
+
+STOPS = [
+    ["dd"], ["d c"], ["c d"], ["cc dd ee"], [" dd"], ["xx", "ee f", "dd"], ["b cc d", "cc"], ["never"],
+    ["e", "ff gg hh"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("strings", STOPS, ids="+".join)
+@pytest.mark.parametrize("changes", [{"strategy": "greedy"}, *STRATEGIES[1:]])
+def test_a_text_is_cut_before_the_first_stop_string(
+    strings: list[str], changes: dict[str, object], generator: Generator
+) -> None:
+    """Strings begin and end within tokens; those of the prompt do not count. Streams send nothing that is cut."""
+    settings = DecodingSettings.model_validate({**changes, "max_length": 9, "stop_strings": strings})
+    for prompt in ("", "aa bb", "dd ee"):
+        found = generator.generate(prompt, settings=settings)
+        for each in found.hypotheses:
+            spelled = generator.tokenizer.decode([*generator.tokenizer.encode(prompt), *each.ids])
+            own = spelled[len(generator.tokenizer.decode(generator.tokenizer.encode(prompt))) :]
+            places = [own.find(string) for string in strings if string in own]
+            assert each.text == own[: min(places, default=None)]
+            assert (each.finished_by == "stop") == bool(places)
+            assert each.finished_by != "stop" or each.ids[-1] != generator.tokenizer.specials.eos
+            assert each.log_prob == pytest.approx(sum(each.token_log_probs))
+        sent = ""
+        for part in generator.stream(prompt, settings=settings):
+            sent += part
+            assert found.text.startswith(sent)
+        assert sent == found.text
+
+
+def test_a_stop_string_ends_the_search_of_its_text_only(generator: Generator) -> None:
+    """The token after the string is not searched; a minimum length counts tokens, and the text is cut all the same."""
+    stopped = generator.generate("aa bb", strategy="greedy", max_length=31, min_length=0, stop_strings="dd")
+    (hypothesis,) = stopped.hypotheses
+    assert hypothesis.tokens[-1] == "▁dd"
+    later = generator.generate("aa bb", strategy="greedy", max_length=31, min_length=7, stop_strings="dd")
+    assert later.text == stopped.text
+    assert len(later.hypotheses[0].ids) == 7
+    first, second = generator.generate_all(
+        ["aa bb", "cc dd"], settings=DecodingSettings(strategy="greedy", max_length=5, stop_strings=("dd",))
+    )
+    assert first.text == stopped.text
+    assert second == generator.generate("cc dd", strategy="greedy", max_length=5, stop_strings=["dd"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stop_strings": ["a"] * 17}, "generate: decoding.stop_strings: found 17 texts, expected at most 16"),
+        ({"stop_strings": ["a", ""]},
+         "generate: decoding.stop_strings: found an empty text, expected one that can end a text"),
+        ({"stop": "x"},
+         "generate: decoding.stop: found 'x', expected 'optimal' or 'first'; stop_strings has texts that end a text"),
+    ],
+)  # fmt: skip
+def test_stop_strings_that_cannot_be_are_refused(
+    changes: dict[str, object], message: str, generator: Generator
+) -> None:
+    with raises(SettingsError, message):
+        generator.generate("aa", **changes)  # type: ignore[arg-type]  # by a user
+
+
+def test_models_that_read_a_source_refuse_stop_strings() -> None:
+    message = "decoding.stop_strings: found ('a',), must be () for a model that reads a source"
+    with raises(SettingsError, message):
+        Config().check_decoding(DecodingSettings(stop_strings=("a",)))

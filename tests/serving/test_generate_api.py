@@ -59,6 +59,18 @@ def test_streamed_parts_are_the_text_of_the_response(plays: Any) -> None:
         assert "".join(parts) == generation["text"]
 
 
+def test_stop_strings_end_a_text_and_are_not_sent(plays: Any) -> None:
+    body = {"prompt": "a cab", "strategy": "sampling", "max_length": 25, "min_length": 25}
+    whole = plays.post("/v1/generate", **body).json()["generations"][0]["text"]
+    found = events(plays.post("/v1/generate", stream=True, stop_strings=[whole[7:10], "never"], **body))
+    (kind, answer) = found[-1]
+    (generation,) = answer["generations"]
+    wanted = whole[: whole.index(whole[7:10])]
+    assert kind == "done"
+    assert (generation["text"], generation["texts"][0]["finished_by"]) == (wanted, "stop")
+    assert "".join(value["text"] for kind, value in found[:-1] if kind == "text") == wanted
+
+
 def test_the_server_describes_a_language_model(plays: Any, live: Any) -> None:
     (model,) = [each for each in plays.get("/v1/models").json()["models"] if each["name"] == "plays"]
     assert (model["offers"], model["max_positions"]) == (["generate"], 40)
@@ -92,6 +104,10 @@ def test_the_server_describes_a_language_model(plays: Any, live: Any) -> None:
             (422, "invalid_value", "alignment", "alignment: found True, must be False for a language model"),
         ),
         ({"prompt": "a", "to": "de"}, (422, "invalid_value", "to", "to: found 'de', must be '' for a language model")),
+        (
+            {"prompt": "a", "stop": "b"},
+            (422, "invalid_value", "stop", "stop: found 'b', expected 'optimal' or 'first'; stop_strings has texts"),
+        ),
         ({"prompt": "a", "source": "en"}, (422, "unknown_field", "source", "source: no such field")),
     ],
 )

@@ -376,7 +376,8 @@ _SEARCH_OPTIONS = [
     _text("--utility", "none, chrf or bleu, for minimum Bayes risk: decoding.utility."),
 ]
 
-generation_options = option_group("overrides", _assignments("decoding"), _SEARCH_OPTIONS)
+_STOP_STRINGS = _text("--stop-strings", "End before this text: decoding.stop_strings.", metavar="TEXT", multiple=True)
+generation_options = option_group("overrides", _assignments("decoding"), [*_SEARCH_OPTIONS, _STOP_STRINGS])
 """Options named like settings of [decoding] that a language model has, added to `overrides`."""
 
 decoding_options = option_group("overrides", _assignments("decoding"), [*_SOURCE_OPTIONS, *_SEARCH_OPTIONS])

@@ -29,6 +29,10 @@ OF_SOURCES = (
 """Settings for models that read a source, or with a fitted temperature."""
 
 
+OF_DOCUMENTS = ("stop_strings",)
+"""Settings for language models."""
+
+
 class DecodingSettings(Settings):
     """[decoding]: defaults of `translate`."""
 
@@ -87,6 +91,8 @@ class DecodingSettings(Settings):
     """
     ban: Names = ()
     """Words and phrases that must not occur in a target; "@FILE" names a file, one per line; "@@x" means "@x"."""
+    stop_strings: Names = ()
+    """Texts that end a text of a language model, which is cut before the first; as `stop` of OpenAI's API."""
     suppress: Ids = ()
     """Ids of tokens that are never generated, as in imported models."""
     suppress_first: Ids = ()
@@ -153,6 +159,22 @@ class DecodingSettings(Settings):
             raise ValueError(f"found {name!r}{nearest(name, STRATEGIES)}")
         return name
 
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _stop_is_no_text(cls, value: object) -> object:
+        if value not in ("optimal", "first"):
+            raise ValueError(f"found {value!r}, expected 'optimal' or 'first'; stop_strings has texts that end a text")
+        return value
+
+    @field_validator("stop_strings")
+    @classmethod
+    def _strings_can_end_a_text(cls, strings: tuple[str, ...]) -> tuple[str, ...]:
+        if "" in strings:
+            raise ValueError("found an empty text, expected one that can end a text")
+        if len(strings) > 16:
+            raise ValueError(f"found {len(strings)} texts, expected at most 16")
+        return strings
+
     @field_validator("placeholders")
     @classmethod
     def _placeholders_are_known(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
@@ -200,6 +222,7 @@ class DecodingOptions(TypedDict, total=False):
     letterless: Literal["auto", "keep", "translate"]
     prefix: str
     ban: str | tuple[str, ...] | list[str]
+    stop_strings: str | tuple[str, ...] | list[str]
     suppress: tuple[int, ...] | list[int]
     suppress_first: tuple[int, ...] | list[int]
     ends: tuple[int, ...] | list[int]

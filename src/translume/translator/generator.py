@@ -11,7 +11,7 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from translume.belief import NextToken
+from translume.belief import Bias, NextToken
 from translume.checkpoint import LanguageModelCheckpoint
 from translume.config import DecodingOptions, DecodingSettings
 from translume.decoding import (
@@ -21,6 +21,7 @@ from translume.decoding import (
     Hypothesis,
     PromptedState,
     PromptedStep,
+    RuleContext,
     SearchError,
     StablePrefix,
     Stepper,
@@ -98,6 +99,38 @@ class _Text:
             total=self.total + found.terms.total,
             ended=found.finished_by == "eos",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EndAfterStrings:
+    """Allows only EOS after a text with one of `strings`, from `minimum` tokens on."""
+
+    tokenizer: Tokenizer
+    strings: tuple[str, ...]
+    minimum: int
+
+    def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
+        if context.step < max(1, self.minimum):
+            return None
+        tail = 1 + self.minimum + max(len(each.encode()) for each in self.strings)  # a token has a byte or more
+        texts = [self.tokenizer.decode(row) for row in prefix[:, 1:][:, -tail:].tolist()]
+        stopped = torch.tensor([_before(text, self.strings) != text for text in texts], device=prefix.device)
+        if not bool(stopped.any()):
+            return None
+        ids = torch.arange(context.size, device=prefix.device)
+        return Bias.only(~stopped[:, None] | (ids == context.eos))
+
+
+def _before(text: str, strings: Sequence[str]) -> str:
+    """The text before the first of some strings, or all of it."""
+    return text[: min((place for each in strings if (place := text.find(each)) >= 0), default=None)]
+
+
+def _settled(text: str, strings: Sequence[str]) -> str:
+    """The same without an end with which one of the strings may begin."""
+    begun = (size for each in strings for size in range(1, min(len(each), len(text) + 1)) if text.endswith(each[:size]))
+    cut = _before(text, strings)
+    return cut if cut != text else text[: len(text) - max(begun, default=0)]
 
 
 class Generator(LoadedModel[LanguageModelCheckpoint]):
@@ -236,7 +269,7 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
             except StopIteration as stop:
                 generation = self._generation(prompt, ids, stop.value, chosen)
                 break
-            text = self.tokenizer.beginning(certain)[begin:]
+            text = _settled(self.tokenizer.beginning(certain)[begin:], chosen.stop_strings)
             if len(text) > sent:
                 yield text[sent:]
                 sent = len(text)
@@ -358,16 +391,21 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
         penalty = strategy_from(settings).length_penalty
         hypotheses = []
         for text in texts:
-            own = text.labels[len(ids) :]
+            own, log_probs = text.labels[len(ids) :], text.log_probs
+            score = text.total / penalty.divisor(float(max(1, len(own))))  # that of the search, which streams rely on
+            whole = self.tokenizer.decode(text.labels)[begin:]
+            written = _before(whole, settings.stop_strings)
+            if stopped := written != whole and text.ended:  # without the EOS that ended the search
+                own, log_probs = own[:-1], log_probs[:-1]
             hypotheses.append(
                 TextHypothesis(
-                    text=self.tokenizer.decode(text.labels)[begin:],
+                    text=written,
                     tokens=tuple(self.tokenizer.tokens(own)),
                     ids=tuple(own),
-                    log_prob=text.log_prob,
-                    token_log_probs=text.log_probs,
-                    score=text.total / penalty.divisor(float(max(1, len(own)))),
-                    finished_by="eos" if text.ended else "length",
+                    log_prob=sum(log_probs) if stopped else text.log_prob,
+                    token_log_probs=log_probs,
+                    score=score,
+                    finished_by="stop" if written != whole else "eos" if text.ended else "length",
                 )
             )
         hypotheses.sort(key=lambda each: -each.score)
@@ -436,6 +474,10 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
         rules = build_rules(self.tokenizer, [False] * len(texts), settings)
         if specials.unk is not None:
             rules.append(ForbidTokens((specials.unk,)))
+        if settings.stop_strings:
+            rules.append(
+                _EndAfterStrings(tokenizer=self.tokenizer, strings=settings.stop_strings, minimum=settings.min_length)
+            )
         if len(texts[0].labels) > prompt:
             earlier = torch.tensor([text.labels[prompt:] for text in texts], device=device)
             rules = [AfterTokens(rule, earlier) for rule in rules]

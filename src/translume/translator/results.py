@@ -50,7 +50,8 @@ class Alignment:
 class TextHypothesis:
     """One target that a search found.
 
-    tokens: readable pieces; ids: their numbers. EOS is the last one if `finished_by` is "eos".
+    tokens: readable pieces; ids: their numbers. EOS is the last one if `finished_by` is "eos". If it is "stop", they
+    spell one of `decoding.stop_strings`, before which the text is cut.
     log_prob: nats, the sum of `token_log_probs`, which has one entry for each of `tokens`.
     score: used for ranking: log_prob with the penalties of [decoding], or its mean utility for `decoding.utility`,
     or the sum with CTC for `decoding.ctc_weight`.
@@ -65,7 +66,7 @@ class TextHypothesis:
     ids: tuple[int, ...]
     log_prob: float
     score: float
-    finished_by: Literal["eos", "length"]
+    finished_by: Literal["eos", "length", "stop"]
     token_log_probs: tuple[float, ...] = ()
     terms: ScoreTerms | None = None
     alignment: Alignment | None = None

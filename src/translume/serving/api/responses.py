@@ -252,8 +252,8 @@ class GeneratedText(ResponseBody):
     """A text that continues a prompt.  The last two fields are only in detailed responses."""
 
     text: str
-    finished_by: Literal["eos", "length"]
-    """EOS, or the limit of tokens."""
+    finished_by: Literal["eos", "length", "stop"]
+    """EOS, the limit of tokens, or one of `stop_strings`."""
     log_prob: Nats
     score: Nats
     tokens: list[str] = []
