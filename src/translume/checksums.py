@@ -3,7 +3,7 @@
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,15 +88,16 @@ class CheckedArray:
         self._left = int(self._unchecked.sum())
 
 
-def sealed(values: Mapping[str, Any]) -> str:
+def sealed(values: Mapping[str, Any], *, indent: int | None = 1, ensure_ascii: bool = True) -> str:
     """Return the JSON text of a document with a digest of its values, which `unsealed` reads."""
     plain = json.loads(json.dumps(values))
-    return json.dumps({**plain, DIGEST: _digest(plain)}, indent=1) + "\n"
+    return json.dumps({**plain, DIGEST: _digest(plain)}, indent=indent, ensure_ascii=ensure_ascii) + "\n"
 
 
-def unsealed(text: str) -> tuple[dict[str, Any], bool]:
+def unsealed(text: str | bytes, earlier: Collection[str] | None = None) -> tuple[dict[str, Any], bool]:
     """Return the values of a document, and whether it has a digest; those of earlier versions have none.
 
+    earlier: the names that a document without a digest may have; None: any.
     Raises DigestError if the values are not those that were sealed, ValueError if the text is no document.
     """
     values = json.loads(text)
@@ -105,6 +106,8 @@ def unsealed(text: str) -> tuple[dict[str, Any], bool]:
     digest = values.pop(DIGEST, None)
     if digest is not None and digest != _digest(values):
         raise DigestError("its digest is wrong")
+    if digest is None and earlier is not None and not values.keys() <= set(earlier):
+        raise DigestError("it has unknown names")
     return values, digest is not None
 
 

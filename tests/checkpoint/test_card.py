@@ -1,5 +1,6 @@
 """The model card has description, data, scores and licence; the log survives a crash in the middle of a line."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from translume.checkpoint import Card, append_history, read_history, record_eval
 from translume.checkpoint.model_card import licence_of
 from translume.config import Config
 from translume.errors import ModelFolderError
+from translume.training.events import History
 
 CONFIG = Config().change(
     "data.source_language=en",
@@ -109,6 +111,40 @@ def test_incomplete_line_does_not_affect_others(tmp_path: Path) -> None:
     assert read_history(tmp_path) == [{"update": 1}]
     append_history(tmp_path, {"update": 3})
     assert read_history(tmp_path) == [{"update": 1}, {"update": 3}]
+
+
+@pytest.mark.parametrize("damage", [lambda line: line.replace(b"31", b"35"), lambda line: line[:-9] + b"\n"])
+def test_a_damaged_line_is_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "history.jsonl"
+    for value in (3, 31, 5):
+        append_history(tmp_path, {"nll": value})
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + damage(lines[1]) + lines[2])
+    assert read_history(tmp_path) == [{"nll": 3}, {"nll": 5}]
+    what = "damaged or incomplete, and left out; restore it from a copy, or delete the line"
+    assert caplog.messages == [f"{path}:2: {what}"]
+    path.write_bytes(b"")
+    assert read_history(tmp_path) == []
+    assert caplog.messages[1:] == [f"{path}:1: {what}"]
+
+
+def test_a_log_of_an_earlier_version_has_no_digests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "history.jsonl").write_text('{"nll": 3}\n')
+    append_history(tmp_path, {"nll": 5})
+    assert read_history(tmp_path) == [{"nll": 3}, {"nll": 5}]
+    assert caplog.messages == []
+
+
+def test_a_log_that_lost_lines_is_named_when_training_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    append_history(tmp_path, {"nll": 3})
+    size = (tmp_path / "history.jsonl").stat().st_size
+    History(tmp_path, keep_bytes=size)
+    assert caplog.messages == []
+    History(tmp_path, keep_bytes=size + 1)
+    lost = f"{size:,} bytes, expected at least {size + 1:,}: lines of the log are lost; restore it from a copy"
+    assert caplog.messages == [f"{tmp_path / 'history.jsonl'}: {lost}"]
 
 
 def test_unwritable_history_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """history.jsonl: the log of a model's training and evaluations, one JSON object per line, outside the manifest."""
 
-import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import Any
 
 from translume.atomic import reason_of
 from translume.checkpoint.model_card import rewrite_scores
+from translume.checksums import sealed, unsealed
 from translume.errors import ModelFolderError
 
 NAME = "history.jsonl"
@@ -16,34 +17,33 @@ EVALUATED, CALIBRATED = "evaluated", "calibrated"
 
 
 def append_history(folder: Path, record: Mapping[str, Any]) -> None:
-    """Append one line. An incomplete line, left by a crash, is terminated first."""
+    """Append one line, with its digest. An incomplete line, left by a crash, is terminated first."""
     try:
         with open(folder / NAME, "ab+") as file:
             if file.tell():
                 file.seek(-1, 2)
                 if file.read(1) != b"\n":
                     file.write(b"\n")
-            file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            file.write(sealed(record, indent=None, ensure_ascii=False).encode())
     except OSError as error:
         raise ModelFolderError(f"{folder / NAME}: cannot be written: {reason_of(error)}") from None
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
-    """Return all lines in order, without incomplete ones; empty if there is no file."""
-    records = []
+    """Return all lines in order, without damaged ones, which a warning names; empty if there is no file."""
     try:
-        with open(folder / NAME, "rb") as file:
-            for line in file:
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(record, dict):
-                    records.append(record)
+        lines = (folder / NAME).read_bytes().splitlines(keepends=True) or [b""]  # which no run leaves empty
     except FileNotFoundError:
         return []
     except OSError as error:
         raise ModelFolderError(f"{folder / NAME}: cannot be read: {error.strerror}") from None
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(unsealed(line)[0])
+        except (ValueError, RecursionError):
+            what = "damaged or incomplete, and left out; restore it from a copy, or delete the line"
+            logging.getLogger(__name__).warning("%s:%d: %s", folder / NAME, number, what)
     return records
 
 
@@ -72,12 +72,12 @@ def record_evaluation(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def is_evaluation(line: bytes) -> bool:
-    """Return whether a line of the log is about an evaluation or a calibration, not about training."""
+    """Return whether a line of the log is about an evaluation or a calibration, not about training, or is damaged."""
     try:
-        record = json.loads(line)
-    except ValueError:  # cut off when a process was killed
-        return False
-    return isinstance(record, dict) and record.get("event") in (EVALUATED, CALIBRATED)
+        record, _ = unsealed(line)
+    except ValueError:
+        return line.endswith(b"\n")  # else it was cut off when a process was killed
+    return record.get("event") in (EVALUATED, CALIBRATED)
 
 
 def score_lines(history: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -394,9 +394,7 @@ def interleaved(source: Ragged, target: Ragged, dtype: np.dtype[Any]) -> NDArray
 def read_index(folder: Path) -> dict[str, Any]:
     """Return the index of a finished cache. Raises DamagedCacheError if it is missing, damaged or foreign."""
     try:
-        index, has_digest = unsealed((folder / "index.json").read_text(encoding="utf-8"))
-        if not has_digest and not index.keys() <= LEGACY:
-            raise ValueError("it has unknown names")
+        index, _ = unsealed((folder / "index.json").read_text(encoding="utf-8"), LEGACY)
         if index["format"] != FORMAT or index["digest"] != folder.name:
             raise ValueError("it is of another cache")
     except (OSError, ValueError, KeyError) as error:

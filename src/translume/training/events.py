@@ -1,5 +1,6 @@
 """Events of a run, and history.jsonl, the log that is written from them."""
 
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -176,7 +177,11 @@ class History:
         """Truncate the log to `keep_bytes`; later lines belong to updates that will be repeated, or to evaluations."""
         self._folder, self._size = folder, keep_bytes
         path = folder / NAME
-        if path.exists() and path.stat().st_size > keep_bytes:
+        size = path.stat().st_size if path.exists() else 0
+        if size < keep_bytes:
+            lost = f"{path}: {size:,} bytes, expected at least {keep_bytes:,}: lines of the log are lost"
+            logging.getLogger(__name__).warning("%s; restore it from a copy", lost)
+        if size > keep_bytes:
             with path.open("rb+") as file:
                 file.seek(keep_bytes)
                 kept = [line for line in file if is_evaluation(line)]
