@@ -105,9 +105,22 @@ CHANGES = [
 )
 def test_a_damaged_file_gives_a_one_line_error(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    assert message_of(lambda: Keys.read(path)) == f"{path}: damaged: not keys as `translume keys add` writes them"
+    what = "not keys as `translume keys add` writes them; restore it from a copy"
+    assert message_of(lambda: Keys.read(path)) == f"{path}: damaged: {what}"
     message_of(lambda: add_key(path, "bob", {}))
     assert path.read_bytes() == content
+
+
+def test_a_changed_file_is_refused_unless_its_digest_is_deleted(path: Path) -> None:
+    add_key(path, "alice", {"requests_per_minute": 3})
+    changed = json.loads(path.read_text())
+    changed["keys"][0]["requests_per_minute"] = 7
+    path.write_text(json.dumps(changed))
+    what = 'its digest is wrong; restore it from a copy, or delete "sha256" to keep a change'
+    assert message_of(lambda: Keys.read(path)) == f"{path}: damaged or changed: {what}"
+    del changed["sha256"]
+    path.write_text(json.dumps(changed))
+    assert [key.requests_per_minute for key in Keys.read(path).all] == [7]
 
 
 def test_keys_of_version_0_1_0_have_no_burst_and_whole_requests(path: Path) -> None:
@@ -125,7 +138,7 @@ def test_unreadable_files_give_a_one_line_error_each(path: Path) -> None:
     )
     assert message_of(lambda: Keys.read(path.parent)) == f"{path.parent}: keys cannot be read: Is a directory"
     path.write_bytes(b"\xff")
-    assert message_of(lambda: Keys.read(path)) == f"{path}: damaged: not UTF-8 text"
+    assert message_of(lambda: Keys.read(path)) == f"{path}: damaged: not UTF-8 text; restore it from a copy"
     path.write_text('{"format": 2, "keys": []}')
     assert message_of(lambda: Keys.read(path)) == (
         f"{path}: format 2 is newer than format 1, the newest this Translume reads"

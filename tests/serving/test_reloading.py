@@ -256,7 +256,7 @@ def test_unreadable_keys_leave_the_old_keys_in_use(running: Running, harm: str) 
     alice = add_key(keys, "alice", {})
     running.write('keys.file = "keys.json"\n[models]\nen-de = "model"\n')
     running.reloader.reload()
-    reason = f"{keys}: damaged: not keys as `translume keys add` writes them"
+    reason = f"{keys}: damaged: not keys as `translume keys add` writes them; restore it from a copy"
     if harm == "cut":
         keys.write_text(keys.read_text()[:50])
     else:

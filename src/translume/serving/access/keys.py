@@ -2,7 +2,6 @@
 
 import fcntl
 import hmac
-import json
 import math
 import os
 import secrets
@@ -17,6 +16,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import Field
 
 from translume.atomic import replace_file
+from translume.checksums import DigestError, sealed, unsealed
 from translume.errors import DataError, SettingsError, nearest
 from translume.json_values import JsonValue
 
@@ -67,13 +67,17 @@ class Keys:
         except OSError as error:
             raise DataError(f"{path}: keys cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise DataError(f"{path}: damaged: not UTF-8 text") from None
+            raise DataError(f"{path}: damaged: not UTF-8 text; restore it from a copy") from None
         try:
-            values = json.loads(text)
+            values, _ = unsealed(text, ("format", "keys"))
             version = int(values["format"])
             keys = tuple(Key.from_dict(_migrated(key)) for key in values["keys"]) if version <= FORMAT else ()
+        except DigestError as error:
+            what = f'damaged or changed: {error}; restore it from a copy, or delete "sha256" to keep a change'
+            raise DataError(f"{path}: {what}") from None
         except (ArithmeticError, AttributeError, DataError, KeyError, RecursionError, TypeError, ValueError):
-            raise DataError(f"{path}: damaged: not keys as `translume keys add` writes them") from None
+            what = "not keys as `translume keys add` writes them; restore it from a copy"
+            raise DataError(f"{path}: damaged: {what}") from None
         if version > FORMAT:
             raise DataError(f"{path}: format {version} is newer than format {FORMAT}, the newest this Translume reads")
         if len({key.id for key in keys}) < len(keys) or len({key.name for key in keys}) < len(keys):
@@ -152,7 +156,7 @@ def _changing(path: Path) -> Iterator[None]:
 
 def _write(path: Path, keys: tuple[Key, ...]) -> None:
     """Write the file atomically, readable by its owner only, or with its previous permissions."""
-    content = json.dumps({"format": FORMAT, "keys": [key.to_dict() for key in keys]}, indent=1) + "\n"
+    content = sealed({"format": FORMAT, "keys": [key.to_dict() for key in keys]})
     try:
         before = path.stat() if path.exists() else None
         replace_file(
