@@ -178,3 +178,23 @@ def test_addresses_are_grouped_by_what_a_client_has() -> None:
     assert client_of({"client": ("192.0.2.1", 7)}) == "192.0.2.1"
     assert client_of({"client": None}) == ""
     assert client_of({"client": ("192.0.2.1", 7), ADMITTED: KEY}) == "key 0f"
+
+
+def test_a_changed_count_is_damage_and_a_file_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    place = tmp_path / "usage"
+    with closing(sqlite3.connect(place)) as base:
+        base.execute(
+            "CREATE TABLE counts (key TEXT PRIMARY KEY, amount INT NOT NULL, until REAL NOT NULL) WITHOUT ROWID"
+        )
+        base.execute("INSERT INTO counts VALUES ('0f/characters', 5, 4e9)")
+        base.commit()
+    for expected in (5, 12, 19):
+        counts = CountFile(str(place))
+        assert counts.incr("0f/characters", 2_000_000_000, 0) == expected
+        counts.incr("0f/characters", 2_000_000_000, 7)
+        counts._base.close()
+    with closing(sqlite3.connect(place)) as base:
+        base.execute("UPDATE counts SET amount = 27")
+        base.commit()
+    reason = "usage cannot be counted: damaged; restore it from a copy, or delete it to count from 0"
+    assert message_of(lambda: open_counts(str(place))) == f"{place}: {reason}"

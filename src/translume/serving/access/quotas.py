@@ -3,12 +3,15 @@
 The requests of a minute and the characters of a day are counted in storages of the library `limits`, or in a file.
 """
 
+import logging
 import math
 import os
 import sqlite3
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -53,12 +56,20 @@ class CountFile:
 
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
+        if os.path.exists(path) and not os.path.getsize(path):
+            logging.getLogger("translume.serving").warning("%s: is empty; usage is counted from 0", path)
         # SQLite would create the file readable by all users.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         self._base = sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+        self._base.create_function("crc", 3, lambda *row: zlib.crc32(repr(row).encode()), deterministic=True)
         # A power cut can lose the last counts, but not corrupt the file.
         for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", _TABLE):
             self._base.execute(statement)
+        with suppress(sqlite3.OperationalError):  # it has the column, unless an earlier version made it
+            self._base.execute("ALTER TABLE counts ADD COLUMN sum INTEGER")
+        (fault,) = self._base.execute("PRAGMA quick_check").fetchone()
+        if fault != "ok" or self._base.execute("SELECT 1 FROM counts WHERE sum != crc(key, amount, until)").fetchall():
+            raise sqlite3.DatabaseError("damaged; restore it from a copy, or delete it to count from 0")
 
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """Add to a count, which begins at 0 when it is new or expired, and return it."""
@@ -73,14 +84,17 @@ class CountFile:
 
 
 _TABLE: Final = """
-CREATE TABLE IF NOT EXISTS counts (key TEXT PRIMARY KEY, amount INTEGER NOT NULL, until REAL NOT NULL) WITHOUT ROWID
+CREATE TABLE IF NOT EXISTS counts
+    (key TEXT PRIMARY KEY, amount INTEGER NOT NULL, until REAL NOT NULL, sum INTEGER) WITHOUT ROWID
 """
 # The date may have been set back: then a count must not last for years, but for twice its time at most. Servers that
 # wait for one another come with slightly older times, which must not begin a new count.
-_COUNT: Final = """
-INSERT INTO counts VALUES (:key, :amount, :now + :seconds) ON CONFLICT (key) DO UPDATE SET
-    amount = excluded.amount + iif(until > :now AND until <= excluded.until + :seconds, amount, 0),
-    until = iif(until > :now AND until <= excluded.until + :seconds, until, excluded.until)
+_GOES_ON: Final = "until > :now AND until <= excluded.until + :seconds"
+_AMOUNT: Final = f"excluded.amount + iif({_GOES_ON}, amount, 0)"
+_UNTIL: Final = f"iif({_GOES_ON}, until, excluded.until)"
+_COUNT: Final = f"""
+INSERT INTO counts VALUES (:key, :amount, :now + :seconds, crc(:key, :amount, :now + :seconds))
+ON CONFLICT (key) DO UPDATE SET amount = {_AMOUNT}, until = {_UNTIL}, sum = crc(key, {_AMOUNT}, {_UNTIL})
 RETURNING amount
 """
 
