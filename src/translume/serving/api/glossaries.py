@@ -1,7 +1,7 @@
 """Glossaries of DeepL's API: terms that translations of a request must contain. They last as long as the server."""
 
 import csv
-import json
+import logging
 import re
 import secrets
 import time
@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from translume.atomic import replace_file
+from translume.checksums import sealed, unsealed
 from translume.serving.access.quotas import client_of
 from translume.serving.api import responses
 from translume.serving.api.body import ApiRoute
@@ -30,6 +31,8 @@ MAX_GLOSSARIES: Final = 100
 MAX_OF_CLIENT: Final = MAX_GLOSSARIES // 4
 """Maximum number of glossaries of a client."""
 _ID: Final = re.compile("[A-Za-z0-9_-]{32}")
+
+log = logging.getLogger("translume.serving")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,7 @@ class Glossaries:
             self._held[glossary.id] = glossary
             return
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        content = json.dumps(asdict(glossary)).encode()
+        content = sealed(asdict(glossary)).encode()
         replace_file(self._folder / glossary.id, content, synced=False, permissions=0o600)
 
     def owned_by(self, client: str) -> list[Glossary]:
@@ -98,8 +101,12 @@ class Glossaries:
         if self._folder is None:
             return self._held.get(name)
         try:
-            return Glossary(**json.loads((self._folder / name).read_bytes())) if _ID.fullmatch(name) else None
+            return Glossary(**unsealed((self._folder / name).read_bytes(), ())[0]) if _ID.fullmatch(name) else None
         except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            log.error("a glossary was damaged, and is deleted", extra={"fields": {"glossary": name}})
+            (self._folder / name).unlink(missing_ok=True)
             return None
 
     def _all(self) -> Iterator[Glossary]:

@@ -8,7 +8,7 @@ or when the server ends.
 import asyncio
 import contextlib
 import fcntl
-import json
+import hashlib
 import logging
 import os
 import re
@@ -24,7 +24,9 @@ from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
 
+from translume import atomic
 from translume.atomic import replace_file
+from translume.checksums import sealed, unsealed
 from translume.documents.files import FORMATS
 from translume.documents.sentences import SplitSegments
 from translume.errors import TranslumeError
@@ -75,7 +77,8 @@ class Job:
 
     sentences, done: number of sentences (None until the file has been read), and of translated ones.
     characters: of its text.
-    until: when its result is deleted, or its deadline, in seconds since 1970.  size: of the result, in bytes.
+    until: when its result is deleted, or its deadline, in seconds since 1970.  size, digest: of the result, in bytes
+    and SHA-256.
     error: of a failed job: the arguments of `RequestError`; empty for others.  warnings: about the file.
     """
 
@@ -88,6 +91,7 @@ class Job:
     sentences: int | None = None
     done: int = 0
     size: int = 0
+    digest: str = ""
     characters: int = 0
     error: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -144,18 +148,23 @@ class Jobs:
         """Return the job of an id; RequestError (404) if it is unknown or was deleted."""
         job = self._read(self._folder / name) if self._exists and _ID.fullmatch(name) else None
         if job is None or (job.ended and job.until <= time.time()):
-            raise RequestError(404, "no such file, or it was deleted", code="unknown_file")
+            raise _unknown()
         if not job.ended and not _is_locked(self._folder / name):
             job.fail(RequestError(503, "the process that translated the file ended; send it again", code="worker_lost"))
         return job
 
     def result(self, job: Job) -> Path:
-        """Return the path of a job's result; RequestError if it failed, or is not finished (409)."""
+        """Return the path of a job's result; RequestError if it failed, is not finished (409), or is lost (404)."""
         if job.error:
             raise RequestError(**job.error)
         if job.status != "done":
             raise RequestError(409, "the file is not translated yet", code="not_finished")
-        return self._folder / job.id / "result"
+        path = self._folder / job.id / "result"
+        with contextlib.suppress(OSError):  # deleted meanwhile
+            if atomic.digest(path) == job.digest:
+                return path
+            log.error("a translated file is damaged", extra={"fields": {"file": f"{job.id}/result"}})
+        raise _unknown()
 
     def delete(self, job: Job) -> None:
         """Cancel a job, and delete its result. Another process that translates it notices soon."""
@@ -214,8 +223,11 @@ class Jobs:
 
     def _read(self, path: Path) -> Job | None:
         try:
-            return Job(**json.loads((path / "status.json").read_bytes()))
-        except (OSError, ValueError, TypeError):  # deleted meanwhile
+            return Job(**unsealed((path / "status.json").read_bytes(), ())[0])
+        except OSError:  # deleted meanwhile
+            return None
+        except (ValueError, TypeError):
+            log.error("the status of a file is damaged", extra={"fields": {"file": f"{path.name}/status.json"}})
             return None
 
     def _write(self, job: Job) -> None:
@@ -224,7 +236,7 @@ class Jobs:
         if not folder.exists():
             raise RequestError(499, "the file was cancelled")
         try:
-            replace_file(folder / "status.json", json.dumps(asdict(job)).encode(), synced=False, permissions=0o600)
+            replace_file(folder / "status.json", sealed(asdict(job)).encode(), synced=False, permissions=0o600)
         except OSError as error:
             log.error("the status of a file was not written", extra={"fields": {"error": error.strerror or ""}})
             raise _no_space("try a smaller one, or later") from None
@@ -282,7 +294,7 @@ class Jobs:
         maximum = self._limits.kept_bytes
         if len(content) > maximum:
             raise _no_space(f"it has {len(content):,} bytes, expected at most {maximum:,}")
-        job.size = len(content)
+        job.size, job.digest = len(content), hashlib.sha256(content).hexdigest()
         with _locked(self._folder):
             kept = [*(other for other in self._all() if other.size and other.id != job.id), job]
             for other in jobs_to_delete(kept, lambda each: each.size, maximum, spared=job):
@@ -422,6 +434,10 @@ def _compact(translation: Translation) -> Translation:
     alignment = replace(best[0].alignment, weights=(), source_tokens=())
     kept = replace(best[0], alignment=alignment, tokens=(), ids=(), token_log_probs=())
     return Translation(source="", text=translation.text, hypotheses=(kept,))
+
+
+def _unknown() -> RequestError:
+    return RequestError(404, "no such file, or it was deleted", code="unknown_file")
 
 
 def _no_space(reason: str) -> RequestError:
