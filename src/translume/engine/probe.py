@@ -5,7 +5,6 @@ faster. Without kernels each shape is measured. The cache is engine.json in the 
 machine.
 """
 
-import json
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from translume.atomic import replace_file
+from translume.checksums import sealed, unsealed
 from translume.engine.packing import PackedLinear, PlainLinear, packed_as
 from translume.kernels import loading
 from translume.kernels.cpu import cache_folder, cpu_name, instruction_limits
@@ -171,8 +171,7 @@ def save_choice(choice: Choice) -> bool:
     document = {**_read_cache(), _key(choice.dtype): choice.kinds}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
-        replace_file(path, text.encode(), synced=False)
+        replace_file(path, sealed(document, ensure_ascii=False).encode(), synced=False)
     except OSError:
         return False
     return True
@@ -184,10 +183,9 @@ def _is_valid(shape: str, kind: object, dtype: Dtype) -> bool:
 
 def _read_cache() -> dict[str, object]:
     try:
-        document = json.loads((cache_folder() / "engine.json").read_text(encoding="utf-8"))
+        return unsealed((cache_folder() / "engine.json").read_bytes())[0]
     except (OSError, ValueError):
         return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _key(dtype: Dtype) -> str:

@@ -19,6 +19,7 @@ from typing import Final, Literal
 
 from torch import Tensor
 
+from translume import atomic
 from translume.kernels.building import (
     COMPILER_TIMEOUT_SECONDS,
     FLAGS,
@@ -314,16 +315,15 @@ def load_once() -> "Kernels | str":
 
 
 def _compiled(command: str, instructions: InstructionSet) -> Kernels:
-    """Return the kernels from the cache, compiling them if they are not there or do not load."""
-    name = f"kernels-{instructions.name}-{_digest(command, instructions)}.so"
-    path = _private_folder(cache_folder() / "native") / name
-    if not path.exists():
-        _compile(command, instructions, path)
-    try:
-        return _load_checked(path, instructions)
-    except OSError:  # truncated by a full disk, or compiled for another C library
-        _compile(command, instructions, path)
-        return _load_checked(path, instructions)
+    """Return the kernels from the cache, compiling them if they are not there, damaged or do not load."""
+    stem = f"kernels-{instructions.name}-{_digest(command, instructions)}"
+    folder = _private_folder(cache_folder() / "native")
+    for path in folder.glob(f"{stem}-*.so"):
+        try:
+            return _load_checked(path, instructions)
+        except OSError:  # damaged, or compiled for another C library
+            path.unlink(missing_ok=True)
+    return _load_checked(_compile(command, instructions, folder, stem), instructions)
 
 
 def _private_folder(folder: Path) -> Path:
@@ -350,25 +350,30 @@ def _digest(command: str, instructions: InstructionSet) -> str:
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
-def _compile(command: str, instructions: InstructionSet, path: Path) -> None:
-    """Compile the sources and move the library to `path` in one rename."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+def _compile(command: str, instructions: InstructionSet, home: Path, stem: str) -> Path:
+    """Compile the sources, move the library into `home` in one rename, and return its path, which has its digest."""
+    with tempfile.TemporaryDirectory(dir=home) as folder:
         library = Path(folder) / "kernels.so"
         compile_library(command, FOLDER, instructions, library)
         library.chmod(0o700)  # other users must not write to a library that is loaded, whatever the umask
-        library.replace(path)
+        return library.replace(home / f"{stem}-{atomic.digest(library)[:16]}.so")
 
 
 def _load_checked(path: Path, instructions: InstructionSet) -> Kernels:
-    """Load a compiled library if no other user can have written it. The file that is checked is the one loaded."""
+    """Load a compiled library if it is intact and no other user can have written it.
+
+    The file that is checked is the one loaded. Raises OSError if its digest is not the one in its name.
+    """
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     if not _is_private(os.fstat(file)):
         os.close(file)
         raise NativeError(f"{path}: found a file that other users can write to, expected one of this user alone")
     # The file stays open: the loader would take a library opened later under the same number for this one.
-    opened = Path(f"/proc/self/fd/{file}")
+    opened = Path(f"/proc/self/fd/{file}") if Path("/proc/self/fd").exists() else path
     try:
-        return _load(str(opened if opened.exists() else path), instructions, "compiled")
+        if not path.stem.endswith(atomic.digest(opened)[:16]):
+            raise OSError(f"{path}: damaged")
+        return _load(str(opened), instructions, "compiled")
     except OSError:
         os.close(file)
         raise
