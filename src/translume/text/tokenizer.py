@@ -2,6 +2,7 @@
 
 import codecs
 import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -12,6 +13,7 @@ from typing import Final, final
 import numpy as np
 
 from translume.atomic import write_file
+from translume.checksums import DigestError, sealed, unsealed
 from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
 from translume.text.bpe_dropout import MergeDropout
@@ -262,7 +264,7 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json atomically. Raises DataError if it cannot be written."""
-        write_file(path, self.to_json().encode(), permissions=0o644)
+        write_file(path, sealed(json.loads(self.to_json()), ensure_ascii=False).encode(), permissions=0o644)
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
@@ -278,6 +280,12 @@ class Tokenizer:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
             raise DataError(f"{path}: not a tokenizer of Translume: not UTF-8 text") from None
+        try:
+            unsealed(text)
+        except DigestError as error:
+            raise DataError(f"{path}: damaged or changed: {error}; restore it from a copy") from None
+        except (ValueError, RecursionError):
+            pass  # the error of `from_json` says more
         return cls.from_json(text, str(path))
 
 

@@ -1,6 +1,5 @@
 """Send the curves of a run to TensorBoard, Weights & Biases or MLflow, from its events. Each is an optional package."""
 
-import json
 import os
 import threading
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from translume.atomic import reason_of, replace_file
+from translume.checksums import sealed, unsealed
 from translume.config import Config
 from translume.errors import SettingsError, TrainingError
 from translume.training.events import Event, Progress, Validated
@@ -182,15 +182,17 @@ def check_services(names: tuple[str, ...]) -> None:
 
 def _ids(folder: Path) -> dict[str, str]:
     try:
-        values = json.loads((folder / IDS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return unsealed((folder / IDS).read_bytes(), SERVICES)[0]
+    except FileNotFoundError:
         return {}
-    return {str(name): str(value) for name, value in values.items()} if isinstance(values, dict) else {}
+    except (OSError, ValueError):
+        advice = "restore it from a copy, or delete it to begin new curves"
+        raise TrainingError(f"{folder / IDS}: damaged, or cannot be read; {advice}") from None
 
 
 def _remember(folder: Path, ids: Mapping[str, str]) -> None:
     try:
-        replace_file(folder / IDS, json.dumps(ids).encode())
+        replace_file(folder / IDS, sealed(ids).encode())
     except OSError as error:
         raise TrainingError(f"{folder / IDS}: cannot be written: {reason_of(error)}") from None
 
