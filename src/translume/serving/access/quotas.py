@@ -108,7 +108,7 @@ def open_counts(place: str) -> CountFile | Storage:
         assert isinstance(storage, Storage)
         storage.check()
     except (OSError, sqlite3.Error, ConfigurationError, StorageError, AssertionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
+        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise DataError(f"{place}: usage cannot be counted: {reason}") from None
     return storage
 
