@@ -18,13 +18,12 @@ TEXTS = ["ab c.", "the", "a much longer sentence, with more words", "x. y! z?", 
 pytestmark = pytest.mark.skipif(not has_kernels(), reason="no kernels")
 
 
-@pytest.fixture(scope="module")
-def translator() -> Translator:
+def built(positions: int) -> Translator:
     """A translator whose layers, logits, keys and values the kernels compute, whatever is faster on this machine."""
     torch.manual_seed(7)
     tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [ALPHABET])
     settings = ModelSettings(
-        width=32, attention_heads=2, feed_forward=48, encoder_layers=1, decoder_layers=2, max_positions=47,
+        width=32, attention_heads=2, feed_forward=48, encoder_layers=1, decoder_layers=2, max_positions=positions,
         head=SoftmaxSettings(tie="none"),
     )  # fmt: skip
     model = build_model(settings, len(tokenizer), len(tokenizer)).eval()
@@ -39,6 +38,11 @@ def translator() -> Translator:
     return Translator(
         Checkpoint(config=config, model=model, source_tokenizer=tokenizer, target_tokenizer=tokenizer), engine
     )
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return built(47)
 
 
 @pytest.mark.parametrize("settings", [
@@ -112,3 +116,31 @@ def test_each_line_is_given_back_when_it_is_done_and_one_that_is_given_up_is_not
     assert found.keys() == {0, 1, 2}
     assert found[1] == translator.translate(TEXTS[2], settings=settings).text
     assert found[2].startswith("line 3: a sentence has 60 tokens, expected at most 46; ")
+
+
+def test_a_search_of_20_000_forced_steps_ends_at_once_when_it_is_not_needed() -> None:
+    """A deadline or a client that left is seen after a few steps of the kernels, not after a target."""
+    translator = built(20_001)
+    lengths = {"min_length": 20_000, "max_length": 20_000, "max_length_ratio": 20_000.0}
+    settings = translator.config.decoding.model_copy(update={"beam": 2, **lengths})
+    cohort = Cohort[str](translator, settings)
+    cohort.enter({"late": Line(number=0, text="ab"), "other": Line(number=1, text="c d")}, {})
+    search = cohort._search
+    assert search is not None  # the kernels search
+    assert cohort.run() == {}
+    assert len(cohort) == 2
+    assert cohort.run(lambda: ["late"]) == {}
+    assert len(cohort) == 1
+    assert cohort.run(lambda: ["other"]) == {}
+    assert (len(cohort), search.live) == (0, 0)
+    cohort.close()
+    asked = []
+
+    def check_cancelled() -> None:
+        asked.append(None)
+        if len(asked) == 5:
+            raise KeyError("deadline")
+
+    with pytest.raises(KeyError, match="deadline"):
+        list(translator.translate_lines([Line(number=0, text="ab")], settings, None, check_cancelled))
+    assert len(asked) == 5
