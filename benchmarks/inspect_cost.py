@@ -8,7 +8,12 @@ in a process of its own.
 On: trace a sentence of 25 tokens into 25 tokens at the base shape (width 512, 8 heads, 2048, 6 + 6 layers, V = 10,000)
 with random weights: the default parts, then single parts and further methods.
 
+Memory: `--memory S T` traces S source and T target tokens at the base shape with each part, each in a process of its
+own: the most resident memory of the process, and how much of it the trace added. A part is stopped after 20 s of
+processor time: by then it is among its blocks, which are all alike.
+
     python benchmarks/inspect_cost.py [--model MODEL] [--rounds 40] [--threads 1] [--before SRC] [--json]
+    python benchmarks/inspect_cost.py --memory 1000 100 [--json]
 
 Without MODEL the tiny shape (128, 4 heads, 256, 4 + 4) with random weights writes 25 tokens for each of 64 sentences.
 """
@@ -17,21 +22,24 @@ import argparse
 import json
 import os
 import random
+import resource
+import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
 TOKENS, SENTENCES, VOCABULARY, BEAM = 25, 64, 10_000, 5
+SECONDS = 20
 TINY = {"width": 128, "feed_forward": 256, "attention_heads": 4, "encoder_layers": 4, "decoder_layers": 4}
 BASE = {"width": 512, "feed_forward": 2048, "attention_heads": 8, "encoder_layers": 6, "decoder_layers": 6}
 
 
-def translator_of(shape: dict[str, int]) -> Any:
+def translator_of(shape: dict[str, int], positions: int = 128) -> Any:
     """Return a translator with random weights, whose words are numbers."""
     import torch
 
@@ -42,7 +50,7 @@ def translator_of(shape: dict[str, int]) -> Any:
 
     words = " ".join(f"w{number}" for number in range(VOCABULARY))
     tokenizer = train_tokenizer(TokenizerSettings(kind="word", size=VOCABULARY, unknown="token"), [words])
-    settings = ModelSettings(**shape, max_positions=128)  # type: ignore[arg-type]  # only numbers
+    settings = ModelSettings(**shape, max_positions=positions)  # type: ignore[arg-type]  # only numbers
     torch.manual_seed(1)
     model = build_model(settings, len(tokenizer), len(tokenizer)).eval()
     limits = (f"decoding.max_length={TOKENS}", f"decoding.min_length={TOKENS}", "decoding.max_length_ratio=99")
@@ -60,15 +68,15 @@ def loaded(model: str | None, threads: int) -> Any:
     return translator_of(TINY) if model is None else load(model, device="cpu", dtype="fp32", threads=threads)
 
 
-def sentences(translator: Any, count: int) -> list[str]:
-    """Return sentences of 24 known tokens; the end token is the 25th."""
+def sentences(translator: Any, count: int, length: int = TOKENS) -> list[str]:
+    """Return sentences of known tokens; the last of `length` is the end token."""
     draw = random.Random(0)
     tokenizer = translator.checkpoint.source_tokenizer
     words = [piece.removeprefix("▁") for piece in tokenizer.pieces() if piece.startswith("▁") and len(piece) > 1]
     found = []
     while len(found) < count:
-        text = " ".join(draw.choice(words) for _ in range(TOKENS - 1))
-        if len(tokenizer.encode(text)) == TOKENS - 1:
+        text = " ".join(draw.choice(words) for _ in range(length - 1))
+        if len(tokenizer.encode(text)) == length - 1:
             found.append(text)
     return found
 
@@ -232,6 +240,40 @@ def on(rounds: int) -> dict[str, dict[str, float]]:
     return found
 
 
+def traced(source: int, target: int, part: str) -> None:
+    """Print the process's most memory before a trace with one part and after it, in MB."""
+    import translume
+    from translume.inspection.tracing import DEFAULT_PARTS
+
+    translator = translator_of(BASE, positions=max(source, target) + 1)
+    [text] = sentences(translator, 1, source)
+    [wanted] = sentences(translator, 1, target)
+    translume.trace(translator, "w1", "w1", show=())  # loads what a trace imports
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    show = {"everything": DEFAULT_PARTS, "distributions only": ()}.get(part, (part,))
+    signal.signal(signal.SIGPROF, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    with suppress(KeyboardInterrupt):
+        translume.trace(translator, text, wanted, show=show)  # type: ignore[arg-type]  # known parts
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"most_mb": after / 1024, "added_mb": (after - before) / 1024}))
+
+
+def memory(source: int, target: int, threads: int) -> dict[str, dict[str, float]]:
+    """Return the memory of a trace by its parts, each in a process of its own."""
+    from translume.inspection.tracing import PARTS
+
+    found = {}
+    for part in ("distributions only", *PARTS, "everything"):
+        command = [sys.executable, __file__, "--memory", str(source), str(target), "--part", part]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        began = time.perf_counter()
+        answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True).stdout
+        found[part] = {**json.loads(answer), "seconds": time.perf_counter() - began}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model")
@@ -239,8 +281,22 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--before", metavar="SRC")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--memory", nargs=2, type=int, metavar=("S", "T"))
+    parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.part:
+        traced(*options.memory, options.part)
+        return
+    if options.memory:
+        sizes = memory(*options.memory, options.threads)
+        if options.json:
+            print(json.dumps(sizes))
+            return
+        print(f"  {'':24} {'most MB':>9} {'added MB':>9} {'seconds':>9}")
+        for name, size in sizes.items():
+            print(f"  {name:24} {size['most_mb']:9.0f} {size['added_mb']:9.0f} {size['seconds']:9.1f}")
+        return
     if options.work:
         work(options.model, options.threads)
         return
