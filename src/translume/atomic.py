@@ -20,9 +20,16 @@ def reason_of(error: OSError) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents if they are missing. Raises DataError if one of them is a file."""
+    """Make a folder and its parents if they are missing, so that they outlive a power cut.
+
+    Raises DataError if one of them is a file.
+    """
+    missing = [each for each in (path, *path.parents) if not each.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            with suppress(OSError):  # the folder is there; its parent may not be readable
+                sync(each.parent)
     except (FileExistsError, NotADirectoryError):
         file = next(each for each in (path, *path.parents) if each.exists() or each.is_symlink())
         raise DataError(f"{file}: is a file, expected a folder") from None
@@ -58,12 +65,21 @@ def replace_file(
 
 
 def sync(path: Path) -> None:
-    """Flush a file that other code has written, or the entries of a folder, to disk."""
+    """Flush a file that other code has written, or the entries of a folder, to disk, where the file system can."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):  # folders of some network file systems
+            raise
     finally:
         os.close(number)
+
+
+def sync_all(folder: Path) -> None:
+    """Flush everything in a folder to disk."""
+    for path in (folder, *folder.rglob("*")):
+        sync(path)
 
 
 def digest(path: Path) -> str:

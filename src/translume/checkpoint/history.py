@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ EVALUATED, CALIBRATED = "evaluated", "calibrated"
 """Events that do not belong to training."""
 
 
-def append_history(folder: Path, record: Mapping[str, Any]) -> None:
-    """Append one line, with its digest. An incomplete line, left by a crash, is terminated first."""
+def append_history(folder: Path, record: Mapping[str, Any], *, synced: bool = False) -> None:
+    """Append one line, with its digest. An incomplete line, left by a crash, is terminated first.
+
+    synced: flush the file to disk before returning; a training run does so when it saves.
+    """
     try:
         with open(folder / NAME, "ab+") as file:
             if file.tell():
@@ -25,6 +29,9 @@ def append_history(folder: Path, record: Mapping[str, Any]) -> None:
                 if file.read(1) != b"\n":
                     file.write(b"\n")
             file.write(sealed(record, indent=None, ensure_ascii=False).encode())
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
     except OSError as error:
         raise ModelFolderError(f"{folder / NAME}: cannot be written: {reason_of(error)}") from None
 
@@ -67,7 +74,7 @@ def record_evaluation(folder: Path, record: Mapping[str, Any]) -> None:
 
     record: the files' names as "source" and "reference", and "scores" as `Score.to_dict` gives them.
     """
-    append_history(folder, {"event": EVALUATED, **record})
+    append_history(folder, {"event": EVALUATED, **record}, synced=True)
     rewrite_scores(folder, score_lines(read_history(folder)))
 
 

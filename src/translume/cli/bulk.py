@@ -9,7 +9,7 @@ import lzma
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -317,8 +317,12 @@ class FileWork:
             for files in ([file for file in missing if file.source in counts], busy):
                 for file in files:
                     try:
-                        with self._skipping(others) as skipped, written(file.output, wait=files is busy) as output:
-                            failed += self._write(file, output, run(self.work, file.read(), self.settings), bar)
+                        with self._skipping(others) as skipped:
+                            with written(file.output, wait=files is busy) as output:
+                                lines = run(self.work, file.read(), self.settings)
+                                without, summary = self._write(file, output, lines, bar)
+                            failed += without
+                            note(summary)  # once the file is in its place
                         failed += len(skipped)
                     except BusyError:
                         what = "written by another process" if files is busy else "another process is writing it"
@@ -339,8 +343,13 @@ class FileWork:
             warn(f"warning: {error}{others}")
             errors.append(error)
 
-    def _write(self, file: InputFile, output: IO[str], results: "Iterator[Any | LineError]", bar: ProgressBar) -> int:
-        """Write the output of a file. Return how many of its lines failed; with --on-error stop, raise DataError."""
+    def _write(
+        self, file: InputFile, output: IO[str], results: "Iterator[Any | LineError]", bar: ProgressBar
+    ) -> tuple[int, str]:
+        """Write the output of a file. Return how many of its lines failed, and a line about it for the user.
+
+        With --on-error stop, raise DataError.
+        """
         from translume.translator.planning import LineError
 
         begun, failed, number = time.monotonic(), 0, 0
@@ -357,8 +366,7 @@ class FileWork:
             warn(f"warning: {place}: {result.reason}; it has no result")
         seconds = time.monotonic() - begun
         without = f", {failed:,} without a result" if failed else ""
-        note(f"{file.output}: {number:,} lines{without}, {number / max(seconds, 1e-9):,.0f} lines/s")
-        return failed
+        return failed, f"{file.output}: {number:,} lines{without}, {number / max(seconds, 1e-9):,.0f} lines/s"
 
     @contextmanager
     def _runner(self) -> "Iterator[Callable[[Work[Any], Lines, DecodingSettings], Iterator[Any | LineError]]]":
@@ -409,11 +417,11 @@ def written(path: Path, *, wait: bool = False) -> Iterator[IO[str]]:
     Replaces what a killed process left of the same file.  wait: for another process that is writing it.
     Raises DataError for an output that cannot be written, and BusyError; after an error there is no output.
     """
-    from translume.atomic import make_folder
+    from translume.atomic import make_folder, sync
 
-    make_folder(path.parent)
     part = path.with_name(f".{path.name}.part")
     try:
+        make_folder(path.parent)
         with _locked(part, wait=wait) as raw:
             try:
                 if path.exists():
@@ -426,6 +434,8 @@ def written(path: Path, *, wait: bool = False) -> Iterator[IO[str]]:
                 raw.flush()
                 os.fsync(raw.fileno())
                 os.replace(part, path)
+                with suppress(OSError):  # the file is in its place
+                    sync(path.parent)
             except BaseException:
                 part.unlink(missing_ok=True)
                 raise

@@ -294,7 +294,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
         paths = {"source": source, "reference": " ".join(references) or source}
         record_evaluation(model, {**paths, **scores.to_dict()})
         for name, value in calibrations:
-            append_history(model, {"event": "calibrated", **paths, name: value.to_dict()})
+            append_history(model, {"event": "calibrated", **paths, name: value.to_dict()}, synced=True)
     if compared is None:
         _print(scores, as_json=options.as_json, **_counted(count))
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from translume.atomic import make_folder, replace_file
+from translume.atomic import make_folder, write_file
 from translume.checkpoint import FolderLock, Manifest, read_history
 from translume.checksums import sealed, unsealed
 from translume.config import Config, HeadKind
@@ -214,7 +214,7 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def _write(folder: Path, rows: Mapping[str, Row]) -> None:
-    replace_file(folder / MEASURED, sealed({"rows": to_values([*rows.values()])}).encode(), synced=False)
+    write_file(folder / MEASURED, sealed({"rows": to_values([*rows.values()])}).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

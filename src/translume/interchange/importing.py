@@ -3,7 +3,7 @@
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from safetensors import SafetensorError
 
-from translume.atomic import make_folder
+from translume.atomic import make_folder, sync, sync_all
 from translume.checkpoint import Card, Checkpoint, commit, free, is_hub, load_checkpoint, save_model, write_card
 from translume.checkpoint.folder import hub_function, repository_name
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, suggest_keywords
@@ -91,7 +91,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as around:
             unfinished = Path(around) / folder.name  # the model card has the name of its folder
             yield unfinished
+            sync_all(unfinished)
             unfinished.replace(folder)
+            with suppress(OSError):  # the folder is in its place
+                sync(folder.parent)
     except OSError as error:
         raise TranslumeError(f"{folder}: cannot be written: {error.strerror or error}") from None
     except SafetensorError as error:  # a full disk, found by the library that writes the weights

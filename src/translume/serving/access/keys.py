@@ -148,7 +148,10 @@ def _changing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise DataError(f"{path.parent}: cannot be opened: {error.strerror}") from None
     try:
-        fcntl.flock(number, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX)
+        except OSError as error:
+            raise DataError(f"{path.parent}: cannot be locked: {error.strerror}") from None
         yield
     finally:
         os.close(number)
