@@ -26,7 +26,7 @@ MAX_KEPT = 200
 DEEPEST = 7
 """Largest depth that is distinguished."""
 _WORD = re.compile(r"\S+")
-_CORE = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)
+_SIGNS = re.compile(r"\A\W++")
 _ENCLOSING = frozenset("\"'()[]{}«»‹›“”„‟‘’‚‛「」『』（）［］【】《》〈〉")
 """Quotes and brackets."""
 _OPENING = (Mark.OPENING, Mark.SCRIPT)
@@ -74,9 +74,15 @@ def place_markup(segment: Segment, sentences: Sequence[Sentence]) -> tuple[str, 
     before: int | None = None
     written, spacing, source = "", "", ""
     for sentence in sentences:
-        atoms = _with_kept(segment, sentence, _atoms(segment, sentence))
+        if len(runs) == 1 and not segment.kept:  # nothing to place: the text is one atom
+            text = sentence.target.strip()
+            atoms = [_Atom(begin=0, end=len(text), spacing="", text=text, owner=0)] if text else []
+            order = [0] * len(atoms)
+        else:
+            atoms = _with_kept(segment, sentence, _atoms(segment, sentence))
+            order = _order(segment, sentence, atoms)
         ends = source + segment.text[sentence.begin : sentence.begin + 1]
-        for atom, run in zip(atoms, _order(segment, sentence, atoms), strict=True):
+        for atom, run in zip(atoms, order, strict=True):
             space = separator_between(written, spacing, atom.text, ends) if atom is atoms[0] else atom.spacing
             if before is not None:
                 _space(segment, runs, (before, run), space)
@@ -175,8 +181,10 @@ def _sign_owners(signs: str, sources: Sequence[tuple[str, int]], owner: int) -> 
 
 def _split_punctuation(word: str) -> tuple[str, str, str]:
     """Split a word into leading punctuation, letters and trailing punctuation."""
-    found = _CORE.fullmatch(word)
-    return (found[1], found[2], found[3]) if found else ("", word, "")
+    begin, end = (len(word) - len(_SIGNS.sub("", each, count=1)) for each in (word, word[::-1]))
+    return (
+        (word, "", "") if begin == len(word) else (word[:begin], word[begin : len(word) - end], word[len(word) - end :])
+    )
 
 
 def _with_kept(segment: Segment, sentence: Sentence, atoms: list[_Atom]) -> list[_Atom]:

@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Final, Literal
 
 from lxml import etree
@@ -183,10 +183,9 @@ def _field_around(element: "etree._Element") -> list["etree._Element"]:
 
 def _character(run: "etree._Element") -> str:
     """Return the type of the field character in a run: begin, separate, end; empty without one."""
-    for each in run:
-        if _name(each) == "fldChar":
-            return next((value for name, value in each.attrib.items() if name.endswith("fldCharType")), "")
-    return ""
+    found = run.find("{*}fldChar")
+    kinds = () if found is None else found.attrib.items()
+    return next((value for name, value in kinds if name.endswith("fldCharType")), "")
 
 
 _TYPES: Final = "[Content_Types].xml"
@@ -330,19 +329,32 @@ Event = tuple[Literal["text", "break", "object", "note", "begin", "end"], "etree
 
 def _segments(tree: "etree._ElementTree", spaces: Sequence[str]) -> Segments:
     """Yield the segments of a part with the places of their texts.  spaces: namespaces."""
+    link = numbered(lambda around: tuple(sorted(around.attrib.items())) if _name(around) == "hyperlink" else ())
+    style = numbered(lambda run: (link(run.getparent()), *_look(run.find("{*}rPr"))))
     for space in spaces:
         for paragraph in tree.iter(f"{space}p"):
-            yield from _of_paragraph([*_events(paragraph, space)])
+            yield from _of_paragraph([*_events(paragraph, space)], style)
     for value in tree.iter(f"{_CHART}v"):
         # Names of series and categories; numbers have other parents.
-        if _name(value.getparent()) == "tx" or _name(value.getparent().getparent()) in ("strCache", "strLit"):
+        around = [_name(each) for each in value.iterancestors()]
+        if around[:1] == ["tx"] or around[1:2] in (["strCache"], ["strLit"]):
             segment = Segment(runs=(value.text or "",))
             if segment.has_letters:
                 yield (_place(value),), segment
 
 
-def _of_paragraph(events: Sequence[Event]) -> Segments:
-    """Yield the segments of a paragraph, which breaks divide."""
+Style = Callable[["etree._Element"], int]
+"""Returns the number of an element's style: the same for equal styles."""
+
+
+def numbered(read: Callable[["etree._Element"], Hashable]) -> Style:
+    """Return a function that reads the style of each element once. Many texts may share a style of many properties."""
+    numbers: dict[Hashable, int] = {}
+    return cache(lambda element: numbers.setdefault(read(element), len(numbers)))
+
+
+def _of_paragraph(events: Sequence[Event], style: Style) -> Segments:
+    """Yield the segments of a paragraph, which breaks divide.  style: of a run and the link around it."""
     fields = _fields(events)
     texts: list[etree._Element] = []
     kept: set[int] = set()
@@ -350,7 +362,7 @@ def _of_paragraph(events: Sequence[Event]) -> Segments:
     open_until = 0
     for place, (kind, element) in enumerate(events):
         if kind == "break" and place >= open_until:
-            yield from _segment(texts, kept, between)
+            yield from _segment(texts, kept, between, style)
             texts, kept, between = [], set(), {}
         elif kind in ("object", "note"):
             mark = Mark.OBJECT if kind == "object" else Mark.ATTACHED
@@ -369,7 +381,7 @@ def _of_paragraph(events: Sequence[Event]) -> Segments:
                 texts.append(results[0])
             else:
                 between.setdefault(len(texts), Mark.OBJECT)
-    yield from _segment(texts, kept, between)
+    yield from _segment(texts, kept, between, style)
 
 
 def _fields(events: Sequence[Event]) -> dict[int, int]:
@@ -396,7 +408,7 @@ def _instruction(element: "etree._Element") -> str:
     for _ in range(MAX_INSTRUCTION if _name(element) == "fldChar" else 0):
         if run is None or (run is not element.getparent() and _character(run)):
             break
-        text += "".join(each.text or "" for each in run if _name(each) == "instrText")
+        text += "".join(each.text or "" for each in run.iterfind("{*}instrText"))
         run = run.getnext()
     return (text.split() or [""])[0].upper()
 
@@ -439,8 +451,10 @@ def _events(paragraph: "etree._Element", space: str) -> Iterator[Event]:
             waiting.extend((each, False) for each in reversed(element))
 
 
-def _segment(texts: Sequence["etree._Element"], kept: Collection[int], between: Mapping[int, Mark]) -> Segments:
-    styles = [_style(element) for element in texts]
+def _segment(
+    texts: Sequence["etree._Element"], kept: Collection[int], between: Mapping[int, Mark], style: Style
+) -> Segments:
+    styles = [style(element.getparent()) for element in texts]
     shown: list[int] = []
     marks: list[Mark] = []
     mark: Mark | None = None
@@ -468,12 +482,12 @@ def _segment(texts: Sequence["etree._Element"], kept: Collection[int], between: 
 
 def _raised(text: "etree._Element") -> bool:
     """Return whether a text is a subscript or superscript."""
-    properties = next((each for each in text.getparent() if _name(each) == "rPr"), None)
+    properties = text.getparent().find("{*}rPr")
     if properties is None:
         return False
     if properties.get("baseline", "0") not in ("0", "0%"):
         return True
-    values = [value for each in properties if _name(each) == "vertAlign" for value in each.attrib.values()]
+    values = [value for each in properties.iterfind("{*}vertAlign") for value in each.attrib.values()]
     return values in (["superscript"], ["subscript"])
 
 
@@ -481,27 +495,19 @@ def _linked(text: "etree._Element") -> bool:
     return _name(text.getparent().getparent()) == "hyperlink"
 
 
-def _style(text: "etree._Element") -> Hashable:
-    """Return the style of a text and the link around its run; equal for equal styles."""
-    run = text.getparent()
-    properties = next((each for each in run if _name(each) == "rPr"), None)
-    around = run.getparent()
-    return (
-        tuple(sorted(around.attrib.items())) if _name(around) == "hyperlink" else (),
-        *(() if properties is None else _look(properties)),
-    )
-
-
-def _look(properties: "etree._Element") -> Iterator[Hashable]:
+def _look(properties: "etree._Element | None") -> Iterator[Hashable]:
     """Yield the properties of a run, without those that do not show, such as its language."""
+    if properties is None:
+        return
     yield from ((name, value) for name, value in properties.attrib.items() if name not in _UNSEEN)
     for element in properties:
         if _name(element) not in _UNSEEN:
             yield tuple((each.tag, *sorted(each.attrib.items())) for each in element.iter())
 
 
-def _name(element: "etree._Element") -> str:
-    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+def _name(element: "etree._Element | None") -> str:
+    tag = getattr(element, "tag", None)  # the parent of a root is None
+    return tag.rpartition("}")[2] if isinstance(tag, str) else ""
 
 
 def _place(element: "etree._Element") -> Place:

@@ -3,15 +3,14 @@
 Text is in mixed content (OpenDocument 1.3 part 3, section 6): a run is the text of an element, or that behind it.
 """
 
-import itertools
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from lxml import etree
 
-from translume.documents.office import Layout, Place, Segments, ZippedXml
+from translume.documents.office import Layout, Place, Segments, Style, ZippedXml, numbered
 from translume.documents.segments import Mark, Segment, is_right_to_left, with_style_marks
 
 _TEXT: Final = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -36,13 +35,23 @@ def read_open_presentation(data: bytes) -> ZippedXml:
 
 
 def _segments(tree: "etree._ElementTree") -> Segments:
+    style: Style = numbered(
+        lambda around: (
+            (around.tag, *sorted(around.attrib.items()), style(around.getparent()))
+            if around is not None and around.tag in _STYLED
+            else ()
+        )
+    )
     for paragraph in tree.iter(f"{_TEXT}p", f"{_TEXT}h"):
         if next(paragraph.iterancestors(_DELETED), None) is None:
-            yield from _of_paragraph(paragraph)
+            yield from _of_paragraph(paragraph, style)
 
 
-def _of_paragraph(paragraph: "etree._Element") -> Segments:
-    """Yield the segments of a paragraph, without those of nested paragraphs, such as footnotes."""
+def _of_paragraph(paragraph: "etree._Element", style: Style) -> Segments:
+    """Yield the segments of a paragraph, without those of nested paragraphs, such as footnotes.
+
+    style: of the elements around a text.
+    """
     places: list[Place] = [(paragraph, "text")]
     marks: list[Mark] = []
     # Elements to enter, and elements that were left, whose tail comes next.
@@ -56,7 +65,7 @@ def _of_paragraph(paragraph: "etree._Element") -> Segments:
             places.append((element, "text"))
             continue
         if element.tag in _BREAKS:
-            yield from _segment(places, marks)
+            yield from _segment(places, marks, style)
             places, marks = [(element, "tail")], []
             continue
         name = element.tag.rpartition("}")[2] if isinstance(element.tag, str) else "change"
@@ -67,14 +76,15 @@ def _of_paragraph(paragraph: "etree._Element") -> Segments:
         unseen = left or _INVISIBLE.fullmatch(name)
         marks.append(Mark.STYLE_CHANGE if unseen else Mark.ATTACHED if name in _ATTACHED else Mark.OBJECT)
         places.append((element, "tail"))
-    yield from _segment(places, marks)
+    yield from _segment(places, marks, style)
 
 
-def _segment(places: list[Place], marks: list[Mark]) -> Segments:
+def _segment(places: list[Place], marks: list[Mark], style: Style) -> Segments:
+    styles = [style(element if where == "text" else element.getparent()) for element, where in places]
     runs = tuple(getattr(element, where) or "" for element, where in places)
     segment = Segment(
         runs=runs,
-        marks=with_style_marks(runs, marks, [_style(*place) for place in places]),
+        marks=with_style_marks(runs, marks, styles),
         kept=frozenset(n for n, (each, where) in enumerate(places) if where == "text" and _is_field(each)),
     )
     if segment.has_letters:
@@ -104,13 +114,6 @@ def _in_language(tree: "etree._ElementTree", language: str, changed: Sequence["e
             properties = element.find(f"{style}paragraph-properties")
             if properties is not None and element.get(f"{style}family") == "paragraph":
                 properties.set(f"{style}writing-mode", "rl-tb")
-
-
-def _style(element: "etree._Element", where: str) -> Hashable:
-    """Return the elements around a run with their attributes, from the inside; equal for equal styles."""
-    around = element if where == "text" else element.getparent()
-    inside = itertools.takewhile(lambda each: each.tag in _STYLED, (around, *around.iterancestors()))
-    return tuple((each.tag, *sorted(each.attrib.items())) for each in inside)
 
 
 _LAYOUT: Final = Layout(

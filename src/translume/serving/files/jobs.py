@@ -150,7 +150,8 @@ class Jobs:
         if job is None or (job.ended and job.until <= time.time()):
             raise _unknown()
         if not job.ended and not _is_locked(self._folder / name):
-            job.fail(RequestError(503, "the process that translated the file ended; send it again", code="worker_lost"))
+            reason = "the process that translated the file ended; send it again"
+            job.fail(RequestError(503, reason, code="worker_lost", retry_after=1))
         return job
 
     def result(self, job: Job) -> Path:
@@ -267,7 +268,8 @@ class Jobs:
             # Alignment takes another pass, and only sentences with markup need it.
             aligned = group.marked and not served.model.config.without_tokens
             settings = await settings_with(served, {"nbest": 1, "alignment": aligned}, self._limits)
-            runs += group.join(await self._translations(job, Translating(served.model, settings), group.lines))
+            done = await self._translations(job, Translating(served.model, settings), group.lines)
+            runs += await run_in_threadpool(lambda: [*group.join(done)])  # noqa: B023 - called here
         return await self._documents.write(upload.suffix, upload.content, runs, (served.source, served.target))
 
     async def _translations(self, job: Job, work: Translating, lines: Sequence[str]) -> list[Translation]:
