@@ -128,6 +128,20 @@ def test_the_log_has_request_ids_and_no_texts(live: Any, caplog: pytest.LogCaptu
     assert "secret" not in json.dumps(lines())
 
 
+def test_other_lines_of_the_log_have_the_id_of_their_request(
+    live: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[dict[str, Any]] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: written.append(json.loads(JsonLines().format(record)))  # type: ignore[method-assign]
+    logging.getLogger("uvicorn.error").addHandler(handler)
+    monkeypatch.setattr("translume.serving.api.version1.json_response", lambda *given: 1 // 0)
+    assert live.ask("GET", "/v1/models", X_Request_Id="log-500").status == 500
+    until(lambda: bool(written))
+    logging.getLogger("uvicorn.error").removeHandler(handler)
+    assert [(line["request_id"], line["error"]) for line in written] == [("log-500", "ZeroDivisionError")]
+
+
 def test_a_malformed_request_id_is_replaced(live: Any) -> None:
     for given_id in ("a b", "x" * 65, '"'):
         assert live.ask("GET", "/health", X_Request_Id=given_id).headers["X-Request-Id"].isalnum()

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.errors import TranslumeError
-from translume.serving.api.errors import RequestError
+from translume.serving.api.errors import REQUEST, RequestError
 from translume.serving.background import Wakeups
 from translume.serving.run import JsonLines
 from translume.serving.scheduler import Scheduler, WholeBatch
@@ -307,7 +307,7 @@ def test_closing_finishes_waiting_items_and_refuses_new_ones() -> None:
         time.sleep(0.001)
     with pytest.raises(RequestError, match=r"^the server is shutting down; use another one$") as caught:
         made.put(work, [4])
-    assert (caught.value.status, caught.value.code) == (503, "shutting_down")
+    assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "shutting_down", 10)
     work.open.set()
     closer.join(120)
     assert [future.result(0) for future in futures] == [2, 4, 6]
@@ -329,10 +329,13 @@ def test_items_of_a_failed_batch_are_tried_again_alone(error: BaseException, cap
     work = opened(error)
     with scheduler() as made:
         gate = made.hold()
+        token = REQUEST.set("of-the-client")
         futures = made.put(work, [1, 2, 3])
+        REQUEST.reset(token)
         gate.open.set()
         assert [future.result(120) for future in futures] == [2, 4, 6]
     assert work.batches == [[1, 2, 3], [1], [2], [3]]
+    assert [record.fields["request_id"] for record in caplog.records] == ["of-the-client"]  # type: ignore[attr-defined]
     written = "".join(map(JsonLines().format, caplog.records))
     assert "work failed" in written
     assert "secret" not in written

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from translume.serving.access.quotas import check_share, client_of
-from translume.serving.api.errors import RequestError, stopped, was_cancelled
+from translume.serving.api.errors import REQUEST, RequestError, stopped, was_cancelled
 from translume.serving.scheduler import public_error
 from translume.translator.search import CancelCheck
 
@@ -39,7 +39,7 @@ class BackgroundExecutor:
         Raises RequestError if too many tasks wait (503), the client disconnects (499) or the deadline passes (504).
         Then a waiting task is dropped, and a running one ends at its next cancel check.
         """
-        cancelled, client = threading.Event(), client_of(request.scope)
+        cancelled, client, known = threading.Event(), client_of(request.scope), REQUEST.get()
 
         def check_cancelled() -> None:
             if self._closing.is_set():
@@ -52,7 +52,7 @@ class BackgroundExecutor:
                 check_cancelled()
                 return task(check_cancelled)
             except BaseException as error:  # the client gets another one
-                raise public_error(error) from None
+                raise public_error(error, [known]) from None
 
         if self._closing.is_set():
             raise stopped()

@@ -17,6 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from translume.errors import TranslumeError
+from translume.serving.api.errors import REQUEST
 from translume.serving.connections import MAX_HEAD_BYTES, Connections
 from translume.serving.settings import LOOPBACK_ADDRESSES, Limits
 
@@ -176,7 +177,8 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's message and fields; for an exception its type and traceback, but not its message."""
-        fields = dict(getattr(record, "fields", {}))
+        request = REQUEST.get()
+        fields = {**({"request_id": request} if request else {}), **getattr(record, "fields", {})}
         if record.exc_info and (error := record.exc_info[1]) is not None:
             places = "".join(traceback.format_tb(error.__traceback__))
             fields |= {"error": type(error).__name__, "traceback": places}

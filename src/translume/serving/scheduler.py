@@ -19,12 +19,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from translume.errors import TranslumeError
-from translume.serving.api.errors import RequestError, stopped, was_cancelled
+from translume.serving.api.errors import REQUEST, RequestError, stopped, was_cancelled
 from translume.translator.search import CancelCheck
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ class _Item:
     deadline: float
     future: ItemFuture
     retried: bool = False
+    request: str = field(default_factory=REQUEST.get)
+    """The id of the request, for the log."""
 
 
 Key = tuple[Work, int]
@@ -236,7 +238,12 @@ class Scheduler:
                 self._heaps.clear()
                 self._count = self._tokens = 0
             for item in left:
-                _fail(item, RequestError(503, "the server stopped before it processed the text", code="shutting_down"))
+                _fail(
+                    item,
+                    RequestError(
+                        503, "the server stopped before it processed the text", code="shutting_down", retry_after=10
+                    ),
+                )
         return done
 
     def _refusal(self, sizes: Sequence[int], due: float, timeout_seconds: float) -> RequestError | None:
@@ -381,7 +388,7 @@ class Scheduler:
 
     def _retry(self, work: Work, items: Sequence[_Item], error: BaseException) -> None:
         """Queue the items of a failed batch once more, each to run alone; fail those that have failed before."""
-        public = public_error(error)
+        public = public_error(error, {item.request for item in items})
         for item in items:
             if item.future.abandoned:
                 _fail(item, was_cancelled())
@@ -407,9 +414,13 @@ def _fail(item: _Item, error: TranslumeError) -> None:
         item.future.set_exception(error)
 
 
-def public_error(error: BaseException) -> TranslumeError:
-    """Return the error for the client. An unexpected one is logged, without its message, which may quote a text."""
+def public_error(error: BaseException, requests: Collection[str]) -> TranslumeError:
+    """Return the error for the client. An unexpected one is logged with the ids of its requests.
+
+    The log does not have its message, which may quote a text.
+    """
     if isinstance(error, TranslumeError):
         return error
-    log.error("work failed", exc_info=error)
+    known = {"request_id": ", ".join(sorted(filter(None, requests)))} if any(requests) else {}
+    log.error("work failed", exc_info=error, extra={"fields": known})
     return RequestError(500, f"the server failed at this text ({type(error).__name__}); its log says where")

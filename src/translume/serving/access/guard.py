@@ -20,7 +20,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from translume.serving.access.quotas import ACCESS, ADMITTED, admit_by_headers, client_address
-from translume.serving.api.errors import RequestError, error_response, field_error
+from translume.serving.api.errors import REQUEST, RequestError, error_response, field_error
 from translume.serving.settings import host_name
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Guard:
         sent_id = Headers(scope=scope).get("x-request-id", "")
         # The id of the client or a proxy, if it is a plain word.
         request_id = sent_id if REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
+        REQUEST.set(request_id)
         note: dict[str, Any] = {"request_id": request_id, "status": 0, "code": ""}
         scope["translume.note"] = note
         streams = False

@@ -1,5 +1,6 @@
 """Errors of the HTTP API: one class, one shape, and one handler that turns every other error into it."""
 
+from contextvars import ContextVar
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -37,6 +38,8 @@ CODES: Final = {
 """The code of a status when no more specific code is given."""
 
 
+REQUEST: Final = ContextVar("request", default="")
+"""The id of the request that is handled: lines of the log have it."""
 CLIENTS: Final = {"LibreTranslate", "DeepL"}
 """Tags of the routes for clients that expect a certain error for a missing field."""
 MALFORMED: Final = {(422, "invalid_value"), (415, CODES[415]), (413, "too_many_texts"), (413, "text_too_long")}
@@ -85,7 +88,7 @@ def refuse_more(field: str, count: float, unit: str, maximum: float, code: str =
 
 def stopped() -> RequestError:
     """Return the error of a server that takes no more requests."""
-    return RequestError(503, "the server is shutting down; use another one", code="shutting_down")
+    return RequestError(503, "the server is shutting down; use another one", code="shutting_down", retry_after=10)
 
 
 def was_cancelled() -> RequestError:

@@ -52,7 +52,7 @@ def errors(*statuses: int) -> Responses:
     """Describe a route's errors."""
     return {
         status: {"description": REASONS[status], "content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}}
-        | ({"headers": {"Retry-After": RETRY_AFTER}} if status in (429, 503) else {})
+        | ({"headers": {"Retry-After": RETRY_AFTER}} if status in (429, 456, 503) else {})
         for status in sorted(set(statuses))
     }
 
