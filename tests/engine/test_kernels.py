@@ -278,14 +278,17 @@ def test_a_compiled_library_is_reused_except_from_a_folder_that_others_can_write
 
 
 @pytest.mark.usefixtures("compiled")
-def test_a_truncated_library_is_compiled_again(tmp_path):
+@pytest.mark.parametrize("damaged", [lambda content: content[:100], lambda content: content[:-1] + b"x"])
+def test_a_damaged_library_is_compiled_again(tmp_path, damaged):
+    loading.load_once.cache_clear()
     loading.kernels()
     (path,) = (tmp_path / "native").iterdir()
     copy = tmp_path / "copy"
     path.rename(copy)
-    path.write_bytes(copy.read_bytes()[:100])
+    path.write_bytes(damaged(copy.read_bytes()))
     loading.load_once.cache_clear()
     assert loading.kernels().panel > 0
+    assert path.read_bytes() == copy.read_bytes()
 
 
 @torch.no_grad()
