@@ -1,6 +1,7 @@
 """Imports from transformers reproduce the model, or are refused by name and leave no files."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -440,3 +441,28 @@ def test_the_command_line_prints_the_certificate(folder, tmp_path):
     done = CliRunner().invoke(main, ["import", str(tmp_path), str(tmp_path / "third")])
     assert done.exit_code == 1
     assert done.stderr == f"Error: {tmp_path / 'config.json'}: no such file, expected one as transformers saves it\n"
+
+
+def test_a_badly_conditioned_model_is_compared_in_double_precision(opus, tmp_path):
+    """Logits of thousands differ by more than the tolerance in single precision alone."""
+    folder = opus.write(tmp_path / "theirs", tokenizer={"normalization_rule_name": "identity"})
+    model = transformers.MarianMTModel.from_pretrained(folder)
+    with torch.no_grad():
+        model.model.decoder.layers[-1].final_layer_norm.weight.mul_(3e4)
+    model.save_pretrained(folder)
+    found = translume.import_model(folder, tmp_path / "out")
+    assert found.certificate.difference < 1e-8
+    assert re.fullmatch(
+        f"compared in double precision: in single, {re.escape(str(folder))}: "
+        "transformers differs by [0-9.]+ nats a token, expected at most 0.001",
+        found.notes[-1],
+    )
+
+
+def test_a_model_that_differs_in_double_precision_too_is_refused(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("translume.interchange.certificate.TOLERANCE", 0.0)
+    with pytest.raises(
+        TranslumeError, match=r": transformers differs by [0-9.e-]+ nats a token, expected at most 0\.0$"
+    ):
+        translume.import_model(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -35,6 +35,10 @@ def require_linear_head(checkpoint: Checkpoint, target: str) -> None:
         raise SettingsError(f"model.head.kind: found {kind!r}, expected a linear map and a softmax for {target}")
 
 
+class DifferenceError(TranslumeError):
+    """Log-probabilities differ by more than TOLERANCE."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate(JsonValue):
     """The result of comparing two models.
@@ -112,7 +116,7 @@ class ForcedTargets:
         """As `certificate`; raises TranslumeError also if weights in float32 differ by more than TOLERANCE."""
         certificate = self.certificate(log_probs, dtype)
         if dtype == "float32" and certificate.difference > TOLERANCE:
-            raise TranslumeError(
+            raise DifferenceError(
                 f"{place}: {toolkit} differs by {certificate.difference:.2g} nats a token, expected at most {TOLERANCE}"
             )
         return certificate
@@ -120,7 +124,13 @@ class ForcedTargets:
 
 def label_log_probs(logits: Tensor, labels: Tensor) -> list[float]:
     """Return the log-probabilities of labels [T] for logits [1, T, V]."""
-    log_probs: list[float] = logits[0].float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
+    log_probs: list[float] = (
+        logits[0]
+        .to(torch.promote_types(logits.dtype, torch.float32))
+        .log_softmax(-1)
+        .gather(1, labels[:, None])[:, 0]
+        .tolist()
+    )
     return log_probs
 
 
@@ -147,8 +157,8 @@ def forced_targets(checkpoint: Checkpoint, count: int = SENTENCES) -> ForcedTarg
     sources, targets = sides
     frames, together = tuple[Tensor, ...](), count
     if checkpoint.config.data.source.reader:
-        mask = torch.ones(1, 1, dtype=torch.bool)
-        frames = tuple(checkpoint.model.encoder.embedding.example(mask, generator)[0] for _ in targets)
+        mask, dtype = torch.ones(1, 1, dtype=torch.bool), next(checkpoint.model.parameters()).dtype
+        frames = tuple(checkpoint.model.encoder.embedding.example(mask, generator)[0].to(dtype) for _ in targets)
         sources, together = [], 1  # a window of sound has 1,500 positions
     unscored = ForcedTargets(given=settings.target_tags, sources=sources, targets=targets, log_probs=[], frames=frames)
     examples = list(unscored.examples(checkpoint))

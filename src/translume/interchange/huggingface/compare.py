@@ -52,15 +52,16 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
     _compare_tokenizers(checkpoint, tokenizer, forced, folder)
     encodings = (checkpoint.model.encoder.embedding.positions, checkpoint.model.decoder.embedding.positions)
     tables = [None if each.table is None else each.table.detach().clone() for each in encodings]
+    dtype = next(checkpoint.model.parameters()).dtype
     free(checkpoint.model)
     kind = AutoModelForSpeechSeq2Seq if frames else AutoModelForSeq2SeqLM
-    theirs = _loaded(folder, kind, dtype=torch.float32, weights_only=True).eval()
+    theirs = _loaded(folder, kind, dtype=dtype, weights_only=True).eval()
     if type(theirs).__name__ not in encoding_class(checkpoint.config.model.positions).huggingface:
         for table, side in zip(tables, (theirs.model.encoder, theirs.model.decoder), strict=True):
             side.embed_positions.weight.copy_(table)
     log_probs = []
     for source, target, labels in forced.examples(checkpoint):
-        read = {"input_features": source.mT} if frames else {"input_ids": source}
+        read = {"input_features": source.mT.to(dtype)} if frames else {"input_ids": source}
         log_probs.append(label_log_probs(theirs(**read, decoder_input_ids=target).logits, labels))
     return forced.compare(log_probs, "transformers", folder)
 
