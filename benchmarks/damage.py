@@ -721,6 +721,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    loading.load_once()  # before digests are replaced, which name compiled kernels
     logging.getLogger("translume").propagate = False
     if options.cost:
         print_costs(options.rounds, bool(os.environ.get("TRANSLUME_SHORT")))
