@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from translume.checkpoint import read_history
+from translume.checksums import sealed, unsealed
 from translume.cli import training_display
 from translume.cli.training_display import TrainingDisplay, usage
 from translume.config import Config
@@ -167,10 +168,10 @@ def test_shown_engine_choices_are_those_cached_for_other_commands(
     network = load(files / "model", device="cpu", dtype="fp32").checkpoint.model
     shapes = [shape for shape in build_engine(network).choice.kinds if not shape.startswith("decoder ")]
     kept = cache_folder() / "engine.json"
-    found = json.loads(kept.read_text())
+    found, _ = unsealed(kept.read_text())
     for kinds in found.values():
         kinds.update(dict.fromkeys(shapes, "fp32"))
-    kept.write_text(json.dumps(found))
+    kept.write_text(sealed(found))
     report = json.loads(run("show", files / "model", "--engine", "--json").stdout)
     assert report["on_gpus"] == "search on the device"
     shown = report["dtypes"]

@@ -298,7 +298,7 @@ def test_a_request_cannot_read_files_of_the_server(live: Any, tmp_path: Path) ->
 def test_every_decoding_setting_with_text_is_classified_as_safe_or_withheld() -> None:
     """Add a new setting that names a file, or that costs without bound, to `WITHHELD`; otherwise extend this list."""
     texts = {name for name, field in DecodingSettings.model_fields.items() if "str" in str(field.annotation)}
-    assert texts - WITHHELD == {"strategy", "prefix", "ban", "placeholders", "to", "from_"}
+    assert texts - WITHHELD == {"strategy", "prefix", "ban", "placeholders", "stop_strings", "to", "from_"}
 
 
 def test_invalid_pairs_are_refused(live: Any) -> None:
