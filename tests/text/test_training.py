@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from translume.checksums import unsealed
 from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
 from translume.text import Tokenizer, train_tokenizer
@@ -42,6 +43,7 @@ def test_the_size_is_never_exceeded(kind):
 
 TRAIN = """
 import sys
+from translume.checksums import unsealed
 from translume.config import TokenizerSettings
 from translume.text import train_tokenizer
 text = [" ".join(f"{a}{b}" for a in "ab cde fgh".split() for b in "xyzabcde") + " 我喜欢狗 喜欢我"] * 3
@@ -114,7 +116,8 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(kind, unknown, tmp_path: Path):
     assert again.settings == tokenizer.settings == settings
     assert again.specials == tokenizer.specials
     assert again.pieces() == tokenizer.pieces()
-    assert again.to_json() == tokenizer.to_json() == (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
+    assert again.to_json() == tokenizer.to_json()
+    assert unsealed((tmp_path / "tokenizer.json").read_text(encoding="utf-8")) == (json.loads(tokenizer.to_json()), True)
     assert again.digest == hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
     text = "LOWEST ☃ ▁ 我喜  x"
     assert again.encode(text) == tokenizer.encode(text)
