@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from translume.checksums import sealed, unsealed
 from translume.serving.api.errors import RequestError
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.files.jobs import FOLDER_PREFIX, Jobs, PrivateFolder, Upload
@@ -267,7 +268,8 @@ def test_a_file_whose_process_was_killed_has_failed(tmp_path: Path) -> None:
         await task
         await asyncio.sleep(0)
         status = tmp_path / job.id / "status.json"
-        status.write_text(status.read_text().replace('"status": "done"', '"status": "working"'))
+        values, _ = unsealed(status.read_text())
+        status.write_text(sealed({**values, "status": "working"}))
         with pytest.raises(RequestError, match=r"^the process that translated the file ended; send it again$"):
             working.jobs.result(working.jobs.find(job.id))
 
