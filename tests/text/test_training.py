@@ -117,7 +117,8 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(kind, unknown, tmp_path: Path):
     assert again.specials == tokenizer.specials
     assert again.pieces() == tokenizer.pieces()
     assert again.to_json() == tokenizer.to_json()
-    assert unsealed((tmp_path / "tokenizer.json").read_text(encoding="utf-8")) == (json.loads(tokenizer.to_json()), True)
+    written = (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
+    assert unsealed(written) == (json.loads(tokenizer.to_json()), True)
     assert again.digest == hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
     text = "LOWEST ☃ ▁ 我喜  x"
     assert again.encode(text) == tokenizer.encode(text)
