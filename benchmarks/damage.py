@@ -144,8 +144,9 @@ class Said(logging.Handler):
 def outcome(case: Case, expected: Any, names: Sequence[str]) -> tuple[str, str]:
     """Return the outcome of a check, and what was said or found.  names: of which a line must contain one."""
     said = Said()
-    logger = logging.getLogger("translume")
-    logger.addHandler(said)
+    loggers = [*map(logging.getLogger, ("translume", "translume.serving"))]  # a server's log does not propagate
+    for logger in loggers:
+        logger.addHandler(said)
     rebuilt = False
     found: Any = None
     try:
@@ -157,7 +158,8 @@ def outcome(case: Case, expected: Any, names: Sequence[str]) -> tuple[str, str]:
     except Exception as error:
         return "traceback", f"{type(error).__name__}: {error}"
     finally:
-        logger.removeHandler(said)
+        for logger in loggers:
+            logger.removeHandler(said)
     if found == expected:
         return ("rebuilt" if rebuilt or said.lines else "same"), ""
     if not said.lines:
