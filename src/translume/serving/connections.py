@@ -30,6 +30,8 @@ MAX_IDLE_BYTES: Final = 16_000_000
 
 Closing at once would make most clients report a broken connection and not the refusal.
 """
+STREAMS: Final = "translume.streams"
+"""Key of a scope: whether the response is a stream of events."""
 RESET_SECONDS: Final = 0.1
 """Interval of looking whether a client that sends no more has closed its connection."""
 LOG_SECONDS: Final = 10.0
@@ -172,6 +174,8 @@ class Connection(asyncio.Protocol):
         self.half_closed = True
         if state.our_state is h11.SEND_RESPONSE and state.their_http_version == b"1.1":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        elif state.our_state is h11.SEND_BODY and self._inner.scope.get(STREAMS):
+            self.transport.write(state.send(h11.Data(data=b":\n\n")) or b"")  # a comment
         self._watch()
         return True
 

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from translume.serving.access.quotas import ACCESS, ADMITTED, admit_by_headers, client_address
 from translume.serving.api.errors import REQUEST, RequestError, error_response, field_error
+from translume.serving.connections import STREAMS
 from translume.serving.settings import host_name
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in {**HEADERS, "X-Request-Id": request_id}.items():
                     headers.setdefault(name, value)  # responses may have their own, such as a page's policy
-                streams = headers.get("content-type", "").startswith("text/event-stream")
+                streams = scope[STREAMS] = headers.get("content-type", "").startswith("text/event-stream")
             elif streams and message.get("body"):
                 streams = False
                 metrics.first.observe(time.monotonic() - started)
