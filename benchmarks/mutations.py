@@ -864,13 +864,13 @@ def application() -> tuple[Any, Any]:
     from translume.serving.api.app import build_app
     from translume.serving.models import ServedModels
     from translume.serving.server import Server
-    from translume.serving.settings import Limits
+    from translume.serving.settings import Limits, ServeSettings
 
     class English:
         def languages(self, text: str, among: Any) -> list[tuple[str, float]]:
             return [("en", 1.0)]
 
-    server = Server(models=ServedModels(SERVED), limits=Limits(timeout_seconds=0.5))
+    server = Server(models=ServedModels(SERVED), settings=ServeSettings(limits=Limits(timeout_seconds=0.5)))
     return build_app(server, detector=English()), server
 
 

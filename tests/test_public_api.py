@@ -19,12 +19,6 @@ def test_an_unknown_name_is_refused() -> None:
         translume.lode  # noqa: B018
 
 
-def test_an_old_name_is_answered_with_the_new_one() -> None:
-    with pytest.raises(AttributeError) as caught:
-        translume.load_translator  # noqa: B018
-    assert str(caught.value) == "module 'translume' has no attribute 'load_translator'; did you mean 'load'?"
-
-
 def test_errors_and_names_need_no_torch() -> None:
     code = "import sys, translume; translume.TranslumeError, dir(translume); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -76,12 +76,6 @@ _NAMES = {
     ),
 }
 """The public names of each package."""
-_RENAMED = {
-    **dict.fromkeys(("load_translator", "load_classifier", "load_generator"), "load"),
-    **{"drawing": "inspection", "reliability": "evaluation.calibration"},
-    **dict.fromkeys(("comparison", "recommend", "demo"), "experiments"),
-}
-"""Names of version 0.1.0, and what they are now."""
 _PACKAGES = {name: package for package, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted([*_PACKAGES, "__version__"])
@@ -99,9 +93,7 @@ def __getattr__(name: str) -> object:
         except PackageNotFoundError:
             return "0+unknown"
     if name not in _PACKAGES:
-        now = _RENAMED.get(name)
-        hint = f"; did you mean '{now}'?" if now else ""
-        raise AttributeError(f"module 'translume' has no attribute '{name}'{hint}")
+        raise AttributeError(f"module 'translume' has no attribute '{name}'")
     value = getattr(import_module(f"translume.{_PACKAGES[name]}"), name)
     globals()[name] = value
     return value

@@ -123,15 +123,6 @@ def test_a_changed_file_is_refused_unless_its_digest_is_deleted(path: Path) -> N
     assert [key.requests_per_minute for key in Keys.read(path).all] == [7]
 
 
-def test_keys_of_version_0_1_0_have_no_burst_and_whole_requests(path: Path) -> None:
-    keys = [
-        {**GOOD, "burst": 5, "requests_per_minute": 0.6},
-        {**GOOD, "name": "b", "id": "1f", "requests_per_minute": 2.5},
-    ]
-    path.write_text(json.dumps({"format": 1, "keys": keys}))
-    assert [key.requests_per_minute for key in Keys.read(path).all] == [1, 3]
-
-
 def test_unreadable_files_give_a_one_line_error_each(path: Path) -> None:
     assert message_of(lambda: Keys.read(path)) == (
         f"{path}: no such file of keys; `translume keys add {path} NAME` creates one"

@@ -319,7 +319,7 @@ def test_closing_with_a_timeout_fails_the_waiting_items() -> None:
     gate = made.hold()
     (waiting,) = made.put(work, [2])
     assert not made.close(0.01)
-    stopped = "the server stopped before it processed the text"
+    stopped = "the server is shutting down; use another one"
     assert error_of(waiting) == (503, "shutting_down", stopped)
     gate.open.set()
 

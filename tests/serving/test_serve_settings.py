@@ -90,10 +90,6 @@ def test_environment_variables_are_substituted(path: Path, monkeypatch: pytest.M
         ("port = '80'", "port: found '80', expected a valid integer"),
         ("[limits]\ntexts = 0", "limits.texts: found 0, expected greater than 0"),
         ("workers = 1000", "workers: found 1000, expected less than or equal to 256"),
-        ("keys.burst = 5", "keys.burst: no such setting; did you mean 'keys.requests_per_minute'?"),
-        ("limits.pixels = 5", "limits.pixels: no such setting; this limit is fixed"),
-        ("limits.workers = 2", "limits.workers: no such setting; did you mean 'workers'?"),
-        ("lanes = 2", "lanes: no such setting; a process runs one search for each processor that it has"),
         (
             "[limits]\ntexts = 5000",
             "limits: found lines = 1024, expected at least texts, 5000, and at most queue, 2048",

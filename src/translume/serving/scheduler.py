@@ -238,12 +238,7 @@ class Scheduler:
                 self._heaps.clear()
                 self._count = self._tokens = 0
             for item in left:
-                _fail(
-                    item,
-                    RequestError(
-                        503, "the server stopped before it processed the text", code="shutting_down", retry_after=10
-                    ),
-                )
+                _fail(item, stopped())
         return done
 
     def _refusal(self, sizes: Sequence[int], due: float, timeout_seconds: float) -> RequestError | None:

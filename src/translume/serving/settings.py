@@ -2,9 +2,9 @@
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, ClassVar, Final, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -17,22 +17,6 @@ from translume.errors import SettingsError
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_ADDRESSES: Final = ("127.0.0.1", "::1")
-
-REMOVED: Final = {
-    "keys.burst": "did you mean 'keys.requests_per_minute'?",
-    "lanes": "a process runs one search for each processor that it has",
-    "standby": "workers are replaced without one",
-    "limits.workers": "did you mean 'workers'?",
-    "limits.connections_per_address": "an address may have an eighth of limits.connections",
-    **{
-        f"limits.{name}": "this limit is fixed"
-        for name in (
-            *("inspections", "inspected_tokens", "inspected_numbers", "listed"),
-            *("pixels", "unpacked_bytes", "document_seconds", "kept_bytes"),
-        )
-    },
-}
-"""Settings of version 0.1.0 that are gone, and what to say about them."""
 
 
 def _matching(pattern: str, expected: str) -> AfterValidator:
@@ -231,16 +215,6 @@ class ServeSettings(Settings):
         files = {name: str(path.parent / keys[name]) for name in ("file", "usage") if keys.get(name)}
         files = {name: keys[name] if "://" in keys[name] else files[name] for name in files}
         return build(cls, {**values, "models": moved, "keys": {**keys, **files}}, overrides, str(path))
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_removed_settings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        for path, hint in REMOVED.items():
-            table, _, name = path.rpartition(".")
-            group = values.get(table) if table else values
-            if isinstance(group, Mapping) and name in group:
-                raise ValueError(f"{path}: no such setting; {hint}")
-        return values
 
     def must_have_models(self) -> Self:
         """Return the settings; SettingsError if they have no model."""

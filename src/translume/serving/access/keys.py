@@ -2,7 +2,6 @@
 
 import fcntl
 import hmac
-import math
 import os
 import secrets
 import shlex
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field
 
@@ -71,7 +70,7 @@ class Keys:
         try:
             values, _ = unsealed(text, ("format", "keys"))
             version = int(values["format"])
-            keys = tuple(Key.from_dict(_migrated(key)) for key in values["keys"]) if version <= FORMAT else ()
+            keys = tuple(Key.from_dict(key) for key in values["keys"]) if version <= FORMAT else ()
         except DigestError as error:
             what = f'damaged or changed: {error}; restore it from a copy, or delete "sha256" to keep a change'
             raise DataError(f"{path}: {what}") from None
@@ -92,14 +91,6 @@ class Keys:
         key = self._by_id.get(parts[1], _NONE)
         same = hmac.compare_digest(_digest(key.salt, secret), key.digest)
         return key if same and key is not _NONE else None
-
-
-def _migrated(key: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a key without what version 0.1.0 had: a `burst`, and fractions of requests."""
-    values = {name: value for name, value in key.items() if name != "burst"}
-    if isinstance(rate := values.get("requests_per_minute"), float):
-        values["requests_per_minute"] = max(1, math.ceil(rate)) if rate > 0 else 0
-    return values
 
 
 def add_key(path: Path, name: str, limits: Mapping[str, int]) -> str:
