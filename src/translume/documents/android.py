@@ -36,7 +36,9 @@ def read_android(data: bytes) -> MarkedText:
     """Read the texts of an Android app; DocumentError for other XML."""
     encoded, root = parsed(data)
     if root.name != "resources":
-        raise DocumentError(f"found the root <{root.tag}>, expected <resources>: of XML, only Android's texts are read")
+        raise DocumentError(
+            f"found the root <{root.tag[:40]}>, expected <resources>: of XML, only Android's texts are read"
+        )
     builder, end = TextBuilder(encoded, _TEXT), 0
     for each in _strings(root):
         text = encoded.text[each.inside : each.outside]

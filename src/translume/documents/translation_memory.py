@@ -13,7 +13,7 @@ def read_tmx(data: bytes) -> MarkedText:
     encoded, root = parsed(data)
     header = root.child("header")
     if root.name != "tmx" or header is None:
-        raise DocumentError(f"found the root <{root.tag}>, expected <tmx> with a header")
+        raise DocumentError(f"found the root <{root.tag[:40]}>, expected <tmx> with a header")
     language = header.get("srclang")
     units = [[each for each in unit.children if each.name == "tuv" and each.child("seg")] for unit in root.all("tu")]
     if language == "*all*":
@@ -21,8 +21,9 @@ def read_tmx(data: bytes) -> MarkedText:
     named = {each.get("lang").casefold(): each.get("lang") for unit in units for each in unit}
     named.pop(language.casefold(), None)
     if len(named) != 1:
-        found = f"the languages {', '.join(map(repr, sorted(named.values())))}" if named else "no language"
-        raise DocumentError(f"found {found} beside {language!r}, expected one: the language of the translations")
+        others = ", ".join(repr(each[:20]) for each in sorted(named.values())[:5])
+        found = f"the languages {others}" if named else "no language"
+        raise DocumentError(f"found {found} beside {language[:20]!r}, expected one: the language of the translations")
     ((folded, target),) = named.items()
     builder, end = TextBuilder(encoded, XML), 0
     for unit in units:

@@ -49,7 +49,7 @@ def read_xliff(data: bytes) -> MarkedText:
     """Read XLIFF, whose targets are translated from the sources unless they have a text; DocumentError for others."""
     encoded, root = parsed(data)
     if root.name != "xliff" or not root.get("version").startswith(("1.", "2.")):
-        raise DocumentError(f"found the root <{root.tag}>, expected <xliff> of version 1 or 2")
+        raise DocumentError(f"found the root <{root.tag[:40]}>, expected <xliff> of version 1 or 2")
     builder, end = TextBuilder(encoded, XML), 0
     for unit in _units(root, True):
         source, target = unit.child("source"), unit.child("target")
