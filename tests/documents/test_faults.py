@@ -321,6 +321,7 @@ CUES: dict[str, tuple[str, str, str]] = {
     "three lines": ("a b\nc d\ne f", "aa bb cc dd ee ff", "aa bb\ncc dd\nee ff"),
     "a long word": ("a b\nc d", "a Donaudampfschifffahrt", "a Donaudampfschifffahrt"),
     "degrees": ("The temperature fell to\n-5 degrees", "Es fiel auf -5 Grad.", "Es fiel auf -5 Grad."),
+    "a number": ("It is\nroom 101", "Zimmer 101", "Zimmer 101"),
     "an arrow": ("Go to\nit", "Geh --> da", "Geh\n-> da"),
 }
 

@@ -16,6 +16,7 @@ from translume.documents.encoding import EncodedText
 from translume.documents.segments import Mark, Segment, check_markup, check_segments
 from translume.errors import DocumentError
 from translume.text.segmentation import WITHOUT_SPACES
+from translume.text.sentences import iso_code
 
 _TIME: Final = r"[\d:.,]{4,20}(?:[ \t]{1,3}\d{1,3}(?=\s))?"
 _TIMES: Final = re.compile(rf"\s{{0,20}}{_TIME}\s{{0,9}}-->\s{{0,9}}{_TIME}(?:\s|$)")
@@ -26,7 +27,7 @@ _TAG: Final = re.compile(
     r"(<rt(?:[.\s][^<>]{0,200})?>[^<>\n]{0,200}(?:</rt>)?|</?[A-Za-z][^<>]{0,200}>|<[\d:.]{4,20}>|\{\\[^{}]{0,200}\})"
 )
 """A tag, or the reading of ruby text."""
-_LANGUAGE: Final = re.compile(r"(WEBVTT[^\n]*\n(?:[^\n]+\n){0,20}?Language:[ \t]*)[^\s]+")
+_LANGUAGE: Final = re.compile(r"WEBVTT[^\n]*\n(?:[^\n]+\n){0,20}?Language:[ \t]*(\S+)")
 """The language of a file in its header."""
 _SPEAKER: Final = re.compile(r"\s*+(?:<[^<>]{0,200}>|\{\\[^{}]{0,200}\})*+\s*+[-–—‐−](?!\s?\d)\s*+")
 _BLOCKS: Final = ("NOTE", "STYLE", "REGION")
@@ -101,9 +102,9 @@ class Subtitles:
             for cue, segment, texts in zip(self.cues, self.segments, runs, strict=True)
         ]
         text = "".join(piece if isinstance(piece, str) else written[piece[0]][piece[1]] for piece in self.pieces)
-        if language and self.web:
-            header = _LANGUAGE.match(text)
-            text = f"{header[1]}{language}{text[header.end() :]}" if header else text
+        header = _LANGUAGE.match(text) if language and self.web else None
+        if header and iso_code(header[1]) != iso_code(language):
+            text = f"{text[: header.start(1)]}{language}{text[header.end(1) :]}"
         return self.encoded.encode(text)
 
     def _written(self, cue: _Cue, segment: Segment, texts: Sequence[str]) -> Sequence[str]:
@@ -121,13 +122,15 @@ _LINE_END: Final = re.compile(rf"\s*[{_ENDS}]\s*")
 def in_lines(texts: Sequence[str], marks: Sequence[Mark], cue: _Cue) -> list[str]:
     """Return runs in lines of similar length: one line if it is no longer than the longest of the source.
 
-    Lines end at spaces, or between characters of scripts without spaces, and before tags rather than behind them.
+    Lines end at spaces, or between characters of scripts without spaces, and before tags rather than behind them. The
+    last one has more than digits, since players take a number before a blank line for that of the next subtitle.
     """
     text = "".join(texts)
     size = len(text.strip())
     if cue.lines < 2 or _width(text.strip()) <= cue.width:
         return list(texts)
-    places = [place for place in range(1, len(text)) if _may_end(text, place)]
+    digits = len(text.rstrip().rstrip("0123456789").rstrip())
+    places = [place for place in range(1, digits) if _may_end(text, place)]
     begin = len(text) - len(text.lstrip())
     ends = [*itertools.accumulate(map(len, texts), initial=0)]
     cuts: dict[int, list[int]] = {}
