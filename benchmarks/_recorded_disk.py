@@ -31,7 +31,7 @@ Tree = dict[str, bytes | None]
 BLOCK = 512
 """Bytes of which a disk writes all or none."""
 VOLATILE = "-shm"
-"""The end of names of files that are memory: SQLite makes them anew."""
+"""End of the names of shared memory of SQLite, which creates it again."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = {
     errno.EROFS: ("open", "create", "write", "truncate", "rename", "link", "remove"),
@@ -443,11 +443,11 @@ class Recorder:
             raw.number, raw._appends = recorder._numbers[place], "a" in mode
             if buffering == 0:
                 return raw
-            buffer = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)  # type: ignore[arg-type]
+            buffer = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)  # type: ignore[arg-type]  # both read and write
             if "b" in mode:
                 return buffer
             text = io.TextIOWrapper(buffer, encoding, errors, newline, buffering == 1)
-            text.mode = mode  # type: ignore[misc]
+            text.mode = mode  # type: ignore[misc]  # as `open` does
             return text
 
         with (

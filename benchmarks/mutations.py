@@ -885,7 +885,7 @@ class Client:
         documents.REUSED_SECONDS = 60.0  # the machine may be busy
         self._errors: list[str] = []
         handler = logging.Handler(logging.ERROR)
-        handler.emit = lambda record: self._errors.append(logging.Formatter().format(record))  # type: ignore[method-assign]
+        handler.emit = lambda record: self._errors.append(logging.Formatter().format(record))  # type: ignore[method-assign]  # of this one
         logging.getLogger().addHandler(handler)
         self._end = asyncio.Event()
         self._life = self._loop.create_task(self._live())

@@ -420,7 +420,7 @@ def record(run: Run, root: Path, *, fail: int = -1, code: int = 0, locks: bool =
         stack.enter_context(recorder.recording())
         try:
             run.act(root, mark)
-        except Exception as error:
+        except Exception as error:  # whatever it is, `check` judges it
             if isinstance(error, UnseenError):
                 raise
             caught = error
@@ -441,7 +441,7 @@ def verdict(run: Run, root: Path, marks: list[tuple[int, Hashable]], end: int, f
             return f"refused, but it was saved: {str(error).replace(str(root), '')}"
         figures.refused += 1
         return ""
-    except Exception as error:
+    except Exception as error:  # users must never see another one
         return f"{type(error).__name__}: {str(error).replace(str(root), '')[:200]}"
     if isinstance(value, frozenset):  # of files that are written one after the other, some without success
         at_least, at_most = (frozenset() if each == NOTHING else each for each in (known[reported][1], known[-1][1]))
@@ -485,7 +485,7 @@ def replay(name: str, run: Run, recorded: Recorded, root: Path, options: argpars
             try:
                 run.act(root, lambda value: None)
                 same = run.check(root) == marks[-1][1]
-            except Exception as error:
+            except Exception as error:  # a fault to report, and the next folder
                 figures.faults.append(f"{name}: continued after {end}: {type(error).__name__}: {error}")
                 continue
         if not same:

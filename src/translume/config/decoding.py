@@ -29,7 +29,7 @@ OF_SOURCES = (
 """Settings for models that read a source, or with a fitted temperature."""
 
 
-OF_DOCUMENTS = ("stop_strings",)
+OF_LANGUAGE_MODELS = ("stop_strings",)
 """Settings for language models."""
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError, field_validator
 
 from translume.config.base import RAISE_RAW, Settings, explain, to_toml
 from translume.config.data import PATHS, DataSettings
-from translume.config.decoding import OF_DOCUMENTS, OF_SOURCES, DecodingSettings, names_file
+from translume.config.decoding import OF_LANGUAGE_MODELS, OF_SOURCES, DecodingSettings, names_file
 from translume.config.evaluation import EvaluationSettings
 from translume.config.model import ModelSettings
 from translume.config.tokenizer import TokenizerSettings
@@ -158,7 +158,7 @@ class Config(Settings):
         """Raise SettingsError if settings of a search need what a model with these data and this network lacks."""
         documents = resolve_name("translume.tasks:find_task")(self.data.task).reads == "documents"
         kind = "a language model" if documents else "a model that reads a source"
-        for name in OF_SOURCES if documents else OF_DOCUMENTS:
+        for name in OF_SOURCES if documents else OF_LANGUAGE_MODELS:
             found, usual = getattr(settings, name), DecodingSettings.model_fields[name].default
             if found != usual:
                 raise SettingsError(f"decoding.{name}: found {found!r}, must be {usual!r} for {kind}")

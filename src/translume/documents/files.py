@@ -101,14 +101,15 @@ class Format:
 
     read: raises DocumentError if a file does not have the format.  media_type: of translated files.
     written: suffix of translated files, if it is another one.  encoded: whether it is plain text in any encoding.
-    marked: whether every text can be written, so that a translated file has all letters of its translations.
+    compared: whether the letters of a translated file are compared with the translations. In other formats, some are
+    read as markup, or not at all.
     """
 
     read: Callable[[bytes], Document]
     media_type: str
     written: str = ""
     encoded: bool = False
-    marked: bool = False
+    compared: bool = False
 
 
 def read_document(suffix: str, data: bytes, language: str = "", encoding: str = "") -> tuple[Document, list[str]]:
@@ -145,7 +146,7 @@ def translated_file(suffix: str, document: Document, runs: Sequence[Sequence[str
         again = form.read(written).segments
     except DocumentError as error:
         raise DocumentError(f"the translated file could not be read: {error}") from None
-    if form.marked:
+    if form.compared:
         found = "".join(_letters(segment, segment.runs) for segment in again)
         place = 0
         for segment, own in zip(document.segments, runs, strict=True):
@@ -166,18 +167,20 @@ def _letters(segment: Segment, runs: Sequence[str]) -> str:
 
 FORMATS: Final = {
     ".txt": Format(PlainText.from_bytes, "text/plain", encoded=True),
-    ".html": Format(HtmlFile.from_bytes, "text/html", marked=True),
-    ".htm": Format(HtmlFile.from_bytes, "text/html", marked=True),
+    ".html": Format(HtmlFile.from_bytes, "text/html", compared=True),
+    ".htm": Format(HtmlFile.from_bytes, "text/html", compared=True),
     ".srt": Format(Subtitles.from_bytes, "application/x-subrip", encoded=True),
     ".vtt": Format(Subtitles.from_bytes, "text/vtt", encoded=True),
-    ".docx": Format(read_word, "application/vnd.openxmlformats-officedocument.wordprocessingml.document", marked=True),
-    ".pptx": Format(
-        read_presentation, "application/vnd.openxmlformats-officedocument.presentationml.presentation", marked=True
+    ".docx": Format(
+        read_word, "application/vnd.openxmlformats-officedocument.wordprocessingml.document", compared=True
     ),
-    ".odt": Format(read_open_document, "application/vnd.oasis.opendocument.text", marked=True),
-    ".epub": Format(Book.from_bytes, "application/epub+zip", marked=True),
+    ".pptx": Format(
+        read_presentation, "application/vnd.openxmlformats-officedocument.presentationml.presentation", compared=True
+    ),
+    ".odt": Format(read_open_document, "application/vnd.oasis.opendocument.text", compared=True),
+    ".epub": Format(Book.from_bytes, "application/epub+zip", compared=True),
     ".pdf": Format(PdfText.from_bytes, "text/plain", written=".txt"),
-    ".odp": Format(read_open_presentation, "application/vnd.oasis.opendocument.presentation", marked=True),
+    ".odp": Format(read_open_presentation, "application/vnd.oasis.opendocument.presentation", compared=True),
     ".xlsx": Format(read_workbook, "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
     ".md": Format(read_markdown, "text/markdown", encoded=True),
     ".po": Format(read_po, "text/x-gettext-translation"),

@@ -6,6 +6,7 @@ from typing import Final
 from translume.documents.encoding import EncodedText
 from translume.documents.marked_text import MarkedText, Syntax, TextBuilder
 from translume.errors import DocumentError
+from translume.text.sentences import iso_code
 
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _STRING: Final = r'"(?:[^"\\\n]++|\\.)*+"'
@@ -66,8 +67,7 @@ def read_po(data: bytes) -> MarkedText:
 def _in_language(text: str, language: str) -> str:
     """Return a catalogue whose header names its language if it names another one or none; a variety of it stays."""
     found = _LANGUAGE.search(text)
-    named = found[1].replace("_", "-").partition("-")[0].casefold() if found else ""
-    if found is None or named == language.partition("-")[0].casefold():
+    if found is None or iso_code(found[1]) == iso_code(language):
         return text
     return f"{text[: found.start(1)]}{language.replace('-', '_')}{text[found.end(1) :]}"
 

@@ -21,6 +21,7 @@ from translume.documents.marked_text import (
     TextBuilder,
     read_entity,
     spaced,
+    together,
 )
 from translume.documents.segments import Mark, Segment, check_markup, check_segments
 
@@ -385,7 +386,7 @@ class _Inlines:
         """Return an image whose text is a segment."""
         end = token.begin + 2 + token.text
         pieces = self.builder.inner(self.raw[token.begin + 2 : end], _INSIDE, self.raw[token.begin : token.begin + 2])
-        return Choice(lambda runs: True, (*pieces, self.raw[end : token.end]), "")
+        return together(*pieces, self.raw[end : token.end])
 
     def _pair(self, first: int, last: int) -> None:
         """Leave out emphasis that lost its text, and write it with asterisks within a word, so that no sign shows."""

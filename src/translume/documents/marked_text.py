@@ -82,6 +82,11 @@ Piece = str | tuple[int, int] | Choice
 """Unchanged text, the indices of a segment and its run, or a choice."""
 
 
+def together(*pieces: Piece) -> Piece:
+    """Return some pieces as one, whether a segment is translated or not."""
+    return Choice(lambda runs: True, pieces, "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedText:
     """A text file.  written: each run as it is in the file, and its syntax.
@@ -195,7 +200,7 @@ class TextBuilder:
         for inside, group in itertools.groupby(zip(depths, parts, strict=True), key=lambda part: part[0] > 1):
             text = "".join(part for _, part in group)
             pieces += self.inner(text[1:], syntax, text[0]) if inside else [text]
-        return Choice(lambda runs: True, tuple(pieces), raw)
+        return together(*pieces)
 
     def inner(self, raw: str, syntax: Syntax, before: str) -> list[Piece]:
         """Return the pieces of a text within markup, whose segments come before the open one."""

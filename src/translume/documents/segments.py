@@ -11,7 +11,7 @@ from typing import Final
 
 from translume.errors import DocumentError
 from translume.text.segmentation import has_letters
-from translume.text.sentences import ALIASES
+from translume.text.sentences import ALIASES, iso_code
 
 MAX_SEGMENTS: Final = 200_000
 """Maximum number of segments of a document."""
@@ -199,4 +199,4 @@ RIGHT_TO_LEFT: Final = frozenset({"ar", "arc", "ckb", "dv", "fa", "he", "ks", "p
 
 def is_right_to_left(language: str) -> bool:
     """Return whether the script of a language, a code such as ar-EG, is written from right to left."""
-    return language.lower().replace("_", "-").partition("-")[0] in RIGHT_TO_LEFT
+    return iso_code(language) in RIGHT_TO_LEFT

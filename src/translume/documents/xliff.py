@@ -9,6 +9,7 @@ from translume.documents.segments import Mark
 from translume.documents.xml_text import XML, Element, finished, parsed, read_content
 from translume.errors import DocumentError
 from translume.text.segmentation import has_letters
+from translume.text.sentences import iso_code
 
 _INLINE: Final = {
     **dict.fromkeys(("x", "ph", "it", "ut", "cp", "sm", "em"), Mark.OBJECT),
@@ -72,7 +73,7 @@ def _in_language(text: str, language: str) -> str:
         value = re.search(rf"""{name}\s*=\s*["']([^"']*)""", tag.group())
         if value is None:
             return tag.group().replace(tag["source"], f'{name}="{language}" {tag["source"]}', 1)
-        same = value[1].partition("-")[0].casefold() == language.partition("-")[0].casefold()
+        same = iso_code(value[1]) == iso_code(language)
         return tag.group() if same else f"{tag.group()[: value.start(1)]}{language}{tag.group()[value.end(1) :]}"
 
     return _DECLARED.sub(named, text)

@@ -127,7 +127,7 @@ def _before(text: str, strings: Sequence[str]) -> str:
 
 
 def _settled(text: str, strings: Sequence[str]) -> str:
-    """The same without an end with which one of the strings may begin."""
+    """The text before the first of some strings, without an end that may be the beginning of one."""
     begun = (size for each in strings for size in range(1, min(len(each), len(text) + 1)) if text.endswith(each[:size]))
     cut = _before(text, strings)
     return cut if cut != text else text[: len(text) - max(begun, default=0)]

@@ -92,7 +92,7 @@ def stopped() -> RequestError:
 
 
 def was_cancelled() -> RequestError:
-    """Return the error of work that nobody waits for any more."""
+    """Return the error of work whose client has left."""
     return RequestError(499, "the request was cancelled")
 
 
