@@ -123,7 +123,7 @@ def changed_text(text: str, draw: random.Random, most: int = LARGEST) -> str:
         elif kind == 7:
             part = [re.sub(r'"[^"]*"', lambda _: f'"{trap(draw, 300)}"', "".join(part) or '""', count=1)]
         elif kind == 8:
-            part = [re.sub(r"(?<=<)[\w:]+|(?<=</)[\w:]+", lambda _: draw.choice(NAMES), "".join(part))]
+            part = [re.sub(r"(?<=<)[\w:]+|(?<=</)[\w:]+", lambda _: draw.choice(NAMES), "".join(part), count=50)]
         elif kind == 9:
             count = min(left // 9, draw.choice((1, 100, 8_000)))
             more = "".join(f' a{number}=""' for number in range(count)) if draw.random() < 0.7 else ' a=""' * count
@@ -133,8 +133,8 @@ def changed_text(text: str, draw: random.Random, most: int = LARGEST) -> str:
             part += [draw.choice(("<![CDATA[a <b> c]]>", "<!-- a -- b -->", "<?a b?>", "&b;", head, "<!DOCTYPE html>"))]
         else:
             pieces = pieces[:place]
-        text = "".join([*pieces[:place], *part, *pieces[last:]])
-    return text[:most]
+        text = "".join([*pieces[:place], *part, *pieces[last:]])[:most]  # or the next change would take long
+    return text
 
 
 def changed_tree(text: str, draw: random.Random, most: int = LARGEST) -> str:
