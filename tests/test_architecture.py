@@ -18,7 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 STEPS = [
     {"errors"},
-    {"atomic", "checksums", "json_values", "parallel", "processors"},
+    {"atomic", "checksums", "json_values", "lazy", "parallel", "processors"},
     {"config", "kernels"},
     {"tasks"},
     {"belief"},

@@ -7,11 +7,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from translume.errors import TranslationError
+from translume.lazy import Tensor, torch
 
 BLOCK = 128
 """Columns per block of the exact fast top-k."""
@@ -392,7 +389,7 @@ def exact_topk(scores: Tensor, k: int, maxima: Tensor | None = None) -> tuple[Te
         columns = best * BLOCK
         if size > blocks * BLOCK:
             block.clamp_max_(wanted)
-            columns = F.pad(columns, (0, 1), value=blocks * BLOCK)
+            columns = torch.nn.functional.pad(columns, (0, 1), value=blocks * BLOCK)
         ids = columns.gather(1, block) + (places - block * BLOCK)
     equal = values[:, 1:] == values[:, :-1]
     values, border = values[:, :k], values[:, -1:]

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from translume.lazy import Tensor, torch
 from translume.text import Labels, SpecialIds, Tokenizer
 
 
@@ -41,7 +40,7 @@ class Batch:
         """The number of rows, those of weight 0 included."""
         return self.source.size(0)
 
-    def to(self, device: torch.device | str) -> "Batch":
+    def to(self, device: "torch.device | str") -> "Batch":
         """Return the batch on a device."""
         if torch.device(device) == self.source.device:
             return self
@@ -54,7 +53,7 @@ class Batch:
             return self
         return _batch([tensor.pin_memory() for tensor in self._tensors()], self.lines, self.tokens)
 
-    def record_stream(self, stream: torch.Stream) -> None:
+    def record_stream(self, stream: "torch.Stream") -> None:
         """Keep the memory of a batch on a GPU until this stream has used it; for batches that another stream copied."""
         for tensor in self._tensors():
             tensor.record_stream(stream)

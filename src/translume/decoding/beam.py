@@ -4,11 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import Tensor
-from torch.nn import functional
-
 from translume.errors import TranslationError
+from translume.lazy import Tensor, torch
 
 
 class SearchError(TranslationError):
@@ -150,7 +147,7 @@ class Candidates:
         missing = count - self.token.size(1)
         if missing <= 0:
             return self
-        padded = self._changed(lambda each: functional.pad(each, (*[0, 0] * (each.dim() - 2), 0, missing)))
+        padded = self._changed(lambda each: torch.nn.functional.pad(each, (*[0, 0] * (each.dim() - 2), 0, missing)))
         padded.log_prob[:, -missing:] = padded.total[:, -missing:] = -torch.inf
         return padded
 

@@ -3,13 +3,12 @@
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
-from torch import Tensor
-
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
 from translume.decoding.beam import Beam, BeamStatus, Candidates
 from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.errors import SettingsError
+from translume.lazy import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

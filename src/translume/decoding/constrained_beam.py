@@ -20,15 +20,13 @@ from functools import lru_cache
 from typing import ClassVar, Self
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
 
 from translume.belief import Bias, NextToken
 from translume.decoding.beam import Beam, BeamStatus, Candidates
 from translume.decoding.beam_search import BeamSearch
 from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.decoding.used_distribution import token_log_probs
+from translume.lazy import Tensor, torch
 
 OTHERS = 4
 """Symbols for tokens outside the phrase: by whether a word may begin with and end after them."""
@@ -403,7 +401,7 @@ class ConstrainedBeam:
         )
         pool = pool.filled(2 * self.width)
         always = _joined(always.view(shape), torch.ones_like(proposals, dtype=torch.bool))
-        return pool, functional.pad(always, (0, pool.token.size(1) - always.size(1)))
+        return pool, torch.nn.functional.pad(always, (0, pool.token.size(1) - always.size(1)))
 
     def _late(self, beam: Beam, pool: Candidates, needed: Tensor) -> tuple[Tensor, Tensor]:
         """Return totals, −inf for candidates that must not end, and the number of tokens beyond the limit, [B, P] each.
@@ -436,7 +434,7 @@ def allocated(total: Tensor, met: Tensor, ends: Tensor, width: int) -> Tensor:
     bank, order = bank.sort(dim=1, descending=True, stable=True)
     order = by_total.gather(1, order)
     place = torch.arange(bank.size(1), device=bank.device).expand_as(bank)
-    begins = functional.pad(bank[:, 1:] != bank[:, :-1], (1, 0), value=True)
+    begins = torch.nn.functional.pad(bank[:, 1:] != bank[:, :-1], (1, 0), value=True)
     turn = place - place.masked_fill(~begins, 0).cummax(1).values
     # Candidates beyond the limit take their turns last, since others may end and free a place.
     turn = (turn + (bank < 0) * bank.size(1)).masked_fill(bank == torch.iinfo(bank.dtype).min, 2 * bank.size(1))

@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from translume.belief import Bias
 from translume.decoding.rules import RuleContext
+from translume.lazy import Tensor, torch
 
 IMPOSSIBLE = -1e4
 """The log-probability of a target that no alignment with its source gives. Finite, so that a search still ends."""

@@ -17,12 +17,11 @@ from functools import cache, partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from translume.decoding.beam import Hypothesis, ScoreTerms
 from translume.decoding.device_step import FixedShapeDecoder, SlotBeams, StepSettings
+from translume.lazy import Tensor, inference_mode, torch
 
 MIN_SOURCE, MIN_TARGET, MIN_REACH = 64, 64, 32
 """The smallest caches, and the fewest places of a target that are read; larger ones are doubled. Each is a shape."""
@@ -82,7 +81,7 @@ class CudaCapture:
 
     _lock = threading.Lock()  # one capture at a time in a process
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: "torch.device") -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's has no types
         self._pool = torch.cuda.graph_pool_handle()
@@ -177,7 +176,7 @@ class _HostCopy:
         return self._copy.numpy()
 
 
-def _on_device(values: NDArray[np.int64], device: torch.device) -> Tensor:
+def _on_device(values: NDArray[np.int64], device: "torch.device") -> Tensor:
     """Return numbers as a tensor on a device, without waiting for what the device does."""
     tensor = torch.from_numpy(values)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
@@ -281,7 +280,7 @@ class DeviceSearch:
         settings: StepSettings,
         sizes: SearchSizes,
         make: MakeDecoder,
-        device: torch.device,
+        device: "torch.device",
         idle: "IdleSearches",
         capture: Callable[[], Capture] | None = None,
     ) -> None:
@@ -299,7 +298,7 @@ class DeviceSearch:
         self._seen: dict[int, tuple[list[Hypothesis], list[list[int]]]] | None = None
         self._count = 0  # sentences that have entered
 
-    @torch.inference_mode()
+    @inference_mode()
     def _new_beams(self, sizes: SearchSizes) -> tuple[SlotBeams, CapturedSteps[int]]:
         decoder = self._make(self.settings, sizes)
         beams = SlotBeams(self.settings, decoder, sizes.slots, sizes.target, self._device)
@@ -314,7 +313,7 @@ class DeviceSearch:
         """The number of sentences that have no slot yet."""
         return sum(len(each.own_limits) - each.begun for each in self._waiting)
 
-    @torch.inference_mode()
+    @inference_mode()
     def enter(
         self,
         state: Any,
@@ -352,7 +351,7 @@ class DeviceSearch:
         self._places, self._last_places = (np.pad(each, (0, more)) for each in (self._places, self._last_places))
         self.sizes = sizes
 
-    @torch.inference_mode()
+    @inference_mode()
     def run(self, steps: int) -> Sequence[int]:
         """See `CompleteSearch`. The sentences that it returns were done after the steps of the call before."""
         done = self._landed()
@@ -364,7 +363,7 @@ class DeviceSearch:
             self._flight = _Flight(self._numbers.copy(), _HostCopy(flags))
         return done
 
-    @torch.inference_mode()
+    @inference_mode()
     def step(self) -> None:
         """Take one step with the sentences in the slots."""
         taken = self._numbers != _FREE
@@ -427,12 +426,12 @@ class DeviceSearch:
             if entry.begun == len(entry.own_limits):
                 self._waiting.popleft()
 
-    @torch.inference_mode()
+    @inference_mode()
     def hypotheses(self, number: int) -> list[Hypothesis] | None:
         results, place = self._results.pop(number)
         return (results and results.of(place)) or None
 
-    @torch.inference_mode()
+    @inference_mode()
     def stable_prefix(self, number: int, *, every: bool) -> list[int]:
         if number in self._results:
             results, place = self._results[number]
@@ -463,7 +462,7 @@ class DeviceSearch:
             found[int(self._numbers[slot])] = results.of(place), rows
         return found
 
-    @torch.inference_mode()
+    @inference_mode()
     def remove(self, number: int) -> None:
         self._results.pop(number, None)
         self._live.discard(number)
@@ -472,7 +471,7 @@ class DeviceSearch:
             self._beams.remove(_on_device(slots, self._device))
             self._numbers[slots] = _FREE
 
-    @torch.inference_mode()
+    @inference_mode()
     def close(self) -> None:
         self._landed()  # of sentences that were removed
         self._seen = None

@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-import torch
-from torch import Tensor
-
 from translume.belief import drawn_from, log_weights
 from translume.decoding.beam_search import BeamSearch, Greedy
 from translume.decoding.rules import ForbidFirst, ForbidTokens, MinimumLength, NoRepeatNgram, OnlyTokens, Rule
@@ -21,6 +18,7 @@ from translume.decoding.rules import RepetitionPenalty as Repetition
 from translume.decoding.sampling import Sampling, Truncation, counted, epsilon, eta, min_p, seeded, uniform_of
 from translume.decoding.scoring import LengthPenalty
 from translume.decoding.strategy import Strategy
+from translume.lazy import Tensor, torch
 
 BLOCK = 64
 """Columns of a block of `best_of_rows`, which sorts only some blocks of a row."""
@@ -34,7 +32,7 @@ class FixedShapeDecoder(Protocol):
     """A model's decoder and head with caches of fixed shapes; see `model.fixed_decoder.FixedDecoder`."""
 
     @property
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> "torch.dtype": ...
     def logits(self, tokens: Tensor, places: Tensor, rows: Tensor, ancestors: Tensor, reach: int) -> Tensor: ...
     def reorder(self, origin: Tensor) -> None: ...
     def enter(self, slots: Tensor, state: Any, rows: slice, prompts: Tensor) -> None: ...
@@ -158,13 +156,13 @@ class SlotBeams:
     """
 
     def __init__(
-        self, settings: StepSettings, decoder: FixedShapeDecoder, slots: int, target: int, device: torch.device
+        self, settings: StepSettings, decoder: FixedShapeDecoder, slots: int, target: int, device: "torch.device"
     ) -> None:
         """slots: B.  target: T, at least prompt and limit of each sentence less one."""
         self.settings, self.decoder, self.slots, self.target = settings, decoder, slots, target
         width, kept = settings.width, settings.nbest
 
-        def full(value: float, *shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+        def full(value: float, *shape: int, dtype: "torch.dtype" = torch.long) -> Tensor:
             return torch.full(shape, value, dtype=dtype, device=device)
 
         number = torch.promote_types(decoder.dtype, torch.float32)
@@ -425,7 +423,7 @@ class SlotBeams:
         self.decoder.copy_from(smaller.decoder)
 
 
-def draw_states(strategy: Strategy, device: torch.device) -> Tensor | None:
+def draw_states(strategy: Strategy, device: "torch.device") -> Tensor | None:
     """Return the states [B, K] of a sampling's random numbers after keys and places; None for other strategies."""
     if not isinstance(strategy, Sampling):
         return None

@@ -3,15 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
 from translume.decoding.beam import Beam, BeamStatus, Candidates
 from translume.decoding.beam_search import BeamSearch, Greedy
 from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.errors import SettingsError
+from translume.lazy import Tensor, torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal, Protocol
 
-import torch
-from torch import Tensor
-
 from translume.belief import Bias, NextToken, TopK, drawn, exact_topk
 from translume.decoding.step import AttentionState, AttentionStepper, BranchingState, S, SearchState, Step, Stepper
 from translume.decoding.used_distribution import Reshaped
 from translume.errors import SettingsError
+from translume.lazy import Tensor, torch
 
 Average = Literal["probability", "log_probability"]
 """Average probabilities, or log-probabilities, which are then normalised."""

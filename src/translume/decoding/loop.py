@@ -6,21 +6,18 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Generic, Literal, Protocol, TypeGuard
 
-import torch
-from torch import Tensor
-from torch.nn import functional
-
 from translume.belief import BeliefError, Bias, NextToken
 from translume.decoding.beam import Beam, BeamStatus, Candidates, Ending, Hypothesis, ScoreTerms, SearchError
 from translume.decoding.rules import BeliefRule, Rule, RuleContext, end_tokens, total_lift
 from translume.decoding.step import AttentionState, S, SearchState, Step, Stepper
 from translume.decoding.strategy import Strategy
+from translume.lazy import Tensor, inference_mode, torch
 
 CHUNK = 32
 """Number of columns by which the token matrix grows."""
 
 
-@torch.inference_mode()
+@inference_mode()
 def decode(
     step: Step[S], state: S, *, bos: int, eos: int, strategy: Strategy, limits: Tensor, rules: Sequence[Rule] = ()
 ) -> Iterator[Beam]:
@@ -91,7 +88,7 @@ class Search(Generic[S]):
         """[N, 1 + t], bos first."""
         return self.tokens[:, : 1 + self.length]
 
-    @torch.inference_mode()
+    @inference_mode()
     def beams(self) -> Iterator[Beam]:
         """Yield the beam after every remaining step."""
         while not self.over:
@@ -305,8 +302,8 @@ class Search(Generic[S]):
             self.attended = None if self.attended is None else self.attended.index_select(0, rows)
         self.length += 1
         if self.length == self.tokens.size(1):
-            self.tokens = functional.pad(self.tokens, (0, CHUNK))
-            self.log_probs = functional.pad(self.log_probs, (0, CHUNK))
+            self.tokens = torch.nn.functional.pad(self.tokens, (0, CHUNK))
+            self.log_probs = torch.nn.functional.pad(self.log_probs, (0, CHUNK))
         self.tokens[:, self.length] = going.token.flatten()
         self.log_probs[:, self.length] = going.log_prob.flatten()
 

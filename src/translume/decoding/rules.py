@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
-import torch
-from torch import Tensor
-
 from translume.belief import Bias, NextToken
 from translume.decoding.beam import SearchError
+from translume.lazy import Tensor, torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +80,7 @@ class ForbidFirst:
 
 
 @lru_cache(maxsize=64)
-def _forbidden_everywhere(ids: tuple[int, ...], rows: int, device: torch.device) -> Bias:
+def _forbidden_everywhere(ids: tuple[int, ...], rows: int, device: "torch.device") -> Bias:
     """Forbid `ids` in every row. Cached because a search repeats the same call at every step."""
     each = torch.arange(rows, device=device).repeat_interleave(len(ids))
     return Bias.forbid(each, torch.tensor(ids, device=device).repeat(rows), most=len(set(ids)))

@@ -13,16 +13,13 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Self
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from translume.belief import Bias, NextToken, drawn, exact_topk, log_weights
 from translume.config import DecodingSettings
 from translume.decoding.beam import Beam, BeamStatus, Candidates
 from translume.decoding.scoring import LengthPenalty
 from translume.decoding.used_distribution import biased_log_probs, token_log_probs
 from translume.errors import SettingsError
+from translume.lazy import Tensor, torch
 
 _BITS = 64
 _GOLDEN, _FIRST, _SECOND = (
@@ -103,7 +100,7 @@ def top_p(log_probs: Tensor, p: float) -> Tensor:
     k = FIRST_NUCLEUS_SIZE
     while rows.numel():
         values, ids = exact_topk(relative[rows], min(k, log_probs.size(1)))
-        before = F.pad(values.exp().cumsum(-1)[:, :-1], (1, 0))  # weight of those ahead
+        before = torch.nn.functional.pad(values.exp().cumsum(-1)[:, :-1], (1, 0))  # weight of those ahead
         inside = before < wanted[rows]
         inside[:, 0] = True
         enough = ~inside[:, -1] | (ids.size(1) == log_probs.size(1))

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, Self, TypeVar
 
-import torch
-from torch import Tensor
-
 from translume.config import DecodingSettings
+from translume.lazy import Tensor, torch
 
 L = TypeVar("L", float, Tensor)
 

@@ -3,10 +3,8 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from translume.decoding.beam import Beam, Ending
+from translume.lazy import Tensor, torch
 
 SearchObserver = Callable[[Beam], None]
 """A function that is called with each beam of a search."""

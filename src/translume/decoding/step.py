@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-import torch
-from torch import Tensor
-
 from translume.belief import NextToken
+from translume.lazy import Tensor, torch
 
 
 class SearchState(Protocol):

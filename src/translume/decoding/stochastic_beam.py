@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from translume.belief import CACHED_ELEMENTS, Bias, NextToken, exact_topk
 from translume.config import DecodingSettings
 from translume.decoding.beam import Beam, BeamStatus, Candidates
@@ -13,6 +10,7 @@ from translume.decoding.sampling import gumbels
 from translume.decoding.scoring import LengthPenalty
 from translume.decoding.used_distribution import own_belief, used_log_probs
 from translume.errors import SettingsError
+from translume.lazy import Tensor, torch
 
 _ROOT = -1
 """The counter of the draw before the first token, instead of a token id."""

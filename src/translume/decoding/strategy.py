@@ -5,15 +5,13 @@ from functools import cache, lru_cache
 from pkgutil import resolve_name
 from typing import ClassVar, Protocol
 
-import torch
-from torch import Tensor
-
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
 from translume.config.decoding import STRATEGIES
 from translume.decoding.beam import Beam, BeamStatus, Candidates
 from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.errors import SettingsError
+from translume.lazy import Tensor, torch
 
 
 class Strategy(Protocol):

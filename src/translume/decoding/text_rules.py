@@ -12,12 +12,11 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from translume.belief import Bias
 from translume.decoding.rules import RuleContext, prefix_too_long
+from translume.lazy import Tensor, torch
 
 WHITE: Final = list(b" \t\n\v\f\r")
 SPACES: Final = 4

@@ -13,11 +13,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic
 
-import torch
-from torch import Tensor
-
 from translume.belief import Bias, NextToken, TopK, drawn, exact_topk
 from translume.decoding.step import S, Step
+from translume.lazy import Tensor, torch
 
 
 class Reshaped(ABC):

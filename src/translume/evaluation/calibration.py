@@ -13,15 +13,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from translume.belief import NextToken
 from translume.checkpoint import Temperature
 from translume.decoding import Tempered
 from translume.errors import DataError, SettingsError
 from translume.evaluation.metrics import check_lengths
 from translume.json_values import JsonValue
+from translume.lazy import Tensor, no_grad, torch
 from translume.translator import Translator
 
 BINS = 15
@@ -191,7 +189,7 @@ class CalibrationSums:
         return self.nll / (self.count - self.impossible) if self.count > self.impossible else None
 
 
-@torch.no_grad()
+@no_grad()
 def reliability_of(judged: JudgedSteps, eos: int, *, temperature: float = 1.0) -> Calibration:
     """Return the calibration of predicted distributions; eos: the id of EOS."""
     sums = CalibrationSums(eos)
@@ -228,7 +226,7 @@ def fit_temperature(
     return best_temperature(judged, name=f"the output head '{kind}'")
 
 
-@torch.no_grad()
+@no_grad()
 def best_temperature(judged: Callable[[], JudgedSteps], *, name: str = "the model") -> Temperature:
     """Fit the temperature with Newton's method, which calls `judged` about five times.
 

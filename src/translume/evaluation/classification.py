@@ -10,12 +10,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from translume.errors import DataError
 from translume.evaluation.calibration import BINS, Bins, Reliability
 from translume.evaluation.scores import Score
 from translume.json_values import to_values
+from translume.lazy import torch
 from translume.translator import Classification, Classifier
 from translume.translator.classifier import LABEL_THRESHOLD
 

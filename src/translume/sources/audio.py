@@ -10,13 +10,11 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
 from translume.config.sources import AudioSettings, RecordingSettings, WhisperSettings
 from translume.errors import SettingsError
+from translume.lazy import Tensor, torch
 from translume.sources.containers import is_truncated, stated_samples, with_sizes
 from translume.sources.reader import FrameReader, UnreadableError
 
@@ -145,7 +143,7 @@ def log_mel(samples: Tensor, mels: int, shortest: int = WINDOW) -> Tensor:
     shortest: samples to which a shorter recording is filled up with silence, at least `WINDOW`.
     """
     if len(samples) < shortest:
-        samples = F.pad(samples, (0, shortest - len(samples)))
+        samples = torch.nn.functional.pad(samples, (0, shortest - len(samples)))
     window = torch.hann_window(WINDOW)
     count = len(samples) // HOP
     filters = mel_filters(mels)
@@ -153,7 +151,7 @@ def log_mel(samples: Tensor, mels: int, shortest: int = WINDOW) -> Tensor:
     for begin in range(0, count, _FRAMES):
         first, last = begin * HOP - WINDOW // 2, (min(count, begin + _FRAMES) - 1) * HOP + WINDOW // 2
         around = max(0, -first), max(0, last - len(samples))
-        part = F.pad(samples[None, max(0, first) : last], around, "reflect")[0]
+        part = torch.nn.functional.pad(samples[None, max(0, first) : last], around, "reflect")[0]
         spectrum = torch.stft(part, WINDOW, HOP, window=window, center=False, return_complex=True)
         energies[begin : begin + _FRAMES] = (filters @ spectrum.abs().square()).clamp(min=1e-10).log10().mT
     return energies.clamp_(min=energies.max() - _RANGE).add_(4).div_(4)
@@ -230,7 +228,7 @@ def _convolved(blocks: Iterable[Tensor], ratio: Fraction) -> Iterator[Tensor]:
         rest = torch.cat([rest, block])
         groups = max(0, (len(rest) - 2 * width) // old)  # of `new` samples, each from `old` and those around them
         if groups:
-            yield F.conv1d(rest[None, None, : groups * old + 2 * width], kernels, stride=old)[0].mT.flatten()
+            yield torch.conv1d(rest[None, None, : groups * old + 2 * width], kernels, stride=old)[0].mT.flatten()
             rest = rest[groups * old :]
 
 
