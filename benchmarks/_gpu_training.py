@@ -141,8 +141,8 @@ def plan_of(training: Training, device: torch.device) -> Plan:
 @contextmanager
 def gpu_way(device: torch.device, *, deterministic: bool = True) -> Iterator[None]:
     """Compute in the block as `translume train` does on a GPU; on a CPU, in the way of a GPU."""
+    from translume.device import make_current
     from translume.model.compiled import torch_only
-    from translume.model.device import make_current
     from translume.training.device_passes import deterministic_kernels
 
     make_current(device)
@@ -440,7 +440,7 @@ def card(name: str) -> Iterator[dict[str, Any]]:
     """Yield what is known of a device, which a name as in --device stands for."""
     import platform
 
-    from translume.model.device import choose_device
+    from translume.device import choose_device
 
     device = choose_device(name)
     facts: dict[str, Any] = {"device": str(device), "card": platform.processor() or platform.machine(), "cuda": None}

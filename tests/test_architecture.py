@@ -19,7 +19,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 STEPS = [
     {"errors"},
     {"atomic", "checksums", "json_values", "lazy", "parallel", "processors"},
-    {"config", "kernels"},
+    {"config", "device", "kernels"},
     {"tasks"},
     {"belief"},
     {"text", "model", "decoding"},

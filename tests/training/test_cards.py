@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.autograd.graph import saved_tensors_hooks
 
+from translume import device
 from translume.checkpoint import build_network, choose_dtype, load_checkpoint, without_values
 from translume.config import Config
+from translume.device import GIB, Usage, UsageMeter, choose_device, is_cpu
 from translume.errors import SettingsError, TrainingError
-from translume.model import LossOptions, device
+from translume.model import LossOptions
 from translume.model.compiled import torch_only
-from translume.model.device import GIB, Usage, UsageMeter, choose_device, is_cpu
 from translume.training import Preparing, train
 from translume.training.group import Group
 from translume.training.memory import MAX_TOKENS, MIN_TOKENS, RESERVED, SHARE, STEP, MemoryNeeds, token_bytes
@@ -236,6 +237,29 @@ def test_asking_whether_a_name_is_a_cpu_reads_no_card(cards: Cards) -> None:
     cards.found = [Card(), Card()]
     assert [is_cpu(name) for name in ("cpu", "auto", "cuda", "cuda:1", "mps")] == [True, False, False, False, False]
     assert cards.read == []
+
+
+@pytest.mark.parametrize(
+    ("files", "installed", "imported", "expected"),
+    [
+        (["nvme0", "nvram", "null"], True, False, True),
+        (["nvidia0"], True, False, False),
+        (["kfd"], True, False, False),
+        (["dxg"], True, False, False),
+        (["nvhost-gpu"], True, False, False),
+        (["nvidia0"], False, False, True),
+        ([], True, True, False),
+    ],
+)
+def test_auto_is_a_cpu_without_asking_torch_where_there_is_no_sign_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, files: list[str], installed: bool, imported: bool, expected: bool
+) -> None:
+    monkeypatch.setattr(device.os, "listdir", lambda folder: files)
+    monkeypatch.setattr(device, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(device, "is_imported", lambda: imported)
+    assert device.needs_no_torch("auto") == expected
+    assert device.needs_no_torch("cpu")
+    assert not device.needs_no_torch("cuda")
 
 
 def test_each_process_of_a_group_has_its_own_card_and_reads_no_other(

@@ -1,12 +1,8 @@
 """The model folder: atomic commits, saving and loading, the model card, and the lock of the training process."""
 
-from translume.checkpoint.building import build_language_model as build_language_model
-from translume.checkpoint.building import build_model as build_model
-from translume.checkpoint.building import build_network as build_network
-from translume.checkpoint.building import free as free
-from translume.checkpoint.building import load_pretrained as load_pretrained
-from translume.checkpoint.building import mark_separators as mark_separators
-from translume.checkpoint.building import without_values as without_values
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from translume.checkpoint.folder import FORMAT as FORMAT
 from translume.checkpoint.folder import Content as Content
 from translume.checkpoint.folder import FolderLock as FolderLock
@@ -49,4 +45,26 @@ from translume.checkpoint.weights import fill as fill
 from translume.checkpoint.weights import read_tensors as read_tensors
 from translume.checkpoint.weights import tensor_file as tensor_file
 from translume.checkpoint.weights import unique_tensors as unique_tensors
-from translume.model.device import choose_device as choose_device
+from translume.device import choose_device as choose_device
+
+if TYPE_CHECKING:
+    from translume.checkpoint.building import build_language_model as build_language_model
+    from translume.checkpoint.building import build_model as build_model
+    from translume.checkpoint.building import build_network as build_network
+    from translume.checkpoint.building import free as free
+    from translume.checkpoint.building import load_pretrained as load_pretrained
+    from translume.checkpoint.building import mark_separators as mark_separators
+    from translume.checkpoint.building import without_values as without_values
+
+_BUILDING = {
+    *("build_language_model", "build_model", "build_network", "free", "load_pretrained", "mark_separators"),
+    "without_values",
+}
+"""Public names of the module that builds networks, which imports torch; it is imported when one is first used."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _BUILDING:
+        raise AttributeError(f"module 'translume.checkpoint' has no attribute '{name}'")
+    globals()[name] = value = getattr(import_module("translume.checkpoint.building"), name)
+    return value

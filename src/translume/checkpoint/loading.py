@@ -3,14 +3,12 @@
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from threading import Lock
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
-import torch
-from torch import Tensor
-
-from translume.checkpoint.building import build_network, without_values
+from translume.checkpoint.arrays import Arrays, as_fp32, map_arrays
 from translume.checkpoint.folder import (
     FORMAT,
     MANIFEST,
@@ -23,17 +21,20 @@ from translume.checkpoint.folder import (
 )
 from translume.checkpoint.model_card import Card, write_card
 from translume.checkpoint.settings import CONFIG, copy_decoding_files, read_config, stale_decoding_files
-from translume.checkpoint.weights import fill, tensor_file, unique_tensors
+from translume.checkpoint.weights import arrays_of, fill, tensor_file, unique_tensors
 from translume.config import Config
 from translume.data.lengths import Lengths
+from translume.device import choose_device, needs_no_torch, require_memory, supports_bf16
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
 from translume.json_values import JsonValue
-from translume.model.classifier import Classifier
-from translume.model.device import choose_device, require_memory, supports_bf16
-from translume.model.transformer import Transformer
+from translume.lazy import Tensor, torch
 from translume.tasks import task_of
 from translume.text import Labels, Tokenizer
 from translume.text.standard import SETTINGS, tokenizer_files
+
+if TYPE_CHECKING:
+    from translume.model.classifier import Classifier, Network
+    from translume.model.transformer import Transformer
 
 WEIGHTS = "weights.safetensors"
 LENGTHS = "lengths.json"
@@ -69,25 +70,114 @@ class Temperature(JsonValue):
         )
 
 
+class Unbuilt:
+    """A network that is built when it is first needed, once, with the weights that a file had when this was made."""
+
+    def __init__(self, config: Config, sizes: tuple[int, int], weights: Path, device: str, dtype: str) -> None:
+        """sizes: of the two vocabularies. Raises ModelFolderError if the file is damaged."""
+        self._config, self._sizes, self._file, self._place = config, sizes, weights, (device, dtype)
+        self._arrays: Arrays | None = map_arrays(weights)
+        self._network: Network | None = None
+        self._lock = Lock()
+
+    @property
+    def is_built(self) -> bool:
+        """Whether `network` has returned."""
+        return self._network is not None
+
+    def arrays(self) -> Arrays | None:
+        """Return the weights in fp32 by name; None once the network is built."""
+        arrays = self._arrays  # another thread may build the network now
+        return None if arrays is None else {name: as_fp32(array) for name, array in arrays.items()}
+
+    def network(self) -> "Network":
+        """Return the network in evaluation mode. Raises the errors of `load_any` about weights and devices."""
+        with self._lock:
+            if self._network is None:
+                self._network, self._arrays = self._built(), None
+            return self._network
+
+    def _built(self) -> "Network":
+        with torch.inference_mode(mode=False), torch.random.fork_rng(devices=[]):
+            from translume.checkpoint.building import build_network, without_values
+
+            device, dtype = choose_device(self._place[0]), self._place[1]
+            with without_values():
+                network = build_network(self._config, *self._sizes)
+            kind = choose_dtype(dtype, device)
+            require_memory(
+                device,
+                sum(parameter.numel() for parameter in network.parameters()) * kind.itemsize,
+                what=f"{self._file.parent}",
+                advice="stop the other process on the card, or use --device cpu",
+            )
+            fill(network, self._file, device, kind, self._arrays)
+            return network.eval()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loaded:
     """What the checkpoints of all tasks have.
 
+    model: the network; if it was loaded for a CPU, it is built when this is first read.
     temperature: the one fitted to these weights, if any.  digest: SHA-256 of the weights' file, empty for weights that
     come from no file.  lengths: those of the training data, if they are known.
     """
 
     config: Config
     source_tokenizer: Tokenizer
-    model: Transformer | Classifier
+    model: "Transformer | Classifier"
     temperature: Temperature | None = None
     digest: str = ""
     lengths: Lengths | None = None
+    _unbuilt: Unbuilt | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Leave `model` unset if it is still to be built, so that reading it calls `__getattr__`."""
+        if isinstance(self.model, Unbuilt):
+            object.__setattr__(self, "_unbuilt", self.model)
+            object.__delattr__(self, "model")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "model" or self._unbuilt is None:
+                raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+            network = self._unbuilt.network()
+            object.__setattr__(self, "model", network)
+            return network
+
+    def changed(self, *, config: Config | None = None, temperature: Temperature | None = None) -> Self:
+        """Return a checkpoint of the same network with other settings or another temperature.
+
+        Unlike `dataclasses.replace`, it builds no network.
+        """
+        model: Any = self._unbuilt or self.model
+        temperature = temperature or self.temperature
+        return replace(self, model=model, config=config or self.config, temperature=temperature)
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> "torch.device":
         """The device of the model."""
-        return next(self.model.parameters()).device
+        return torch.device("cpu") if self._waits else next(self.model.parameters()).device
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the model is on a CPU; unlike `device`, it needs no torch for a network that is not built."""
+        return self._waits or self.device.type == "cpu"
+
+    @property
+    def _waits(self) -> bool:
+        return self._unbuilt is not None and not self._unbuilt.is_built
+
+    def arrays(self) -> Arrays:
+        """Return the weights as arrays by name, those of floating point in fp32; a tied one by its first name only.
+
+        While the network is not built, they are those of the file and need no torch; then they share the memory of
+        the network where it is in fp32 on a CPU.
+        """
+        found = None if self._unbuilt is None else self._unbuilt.arrays()
+        return arrays_of(self.model) if found is None else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +188,7 @@ class Checkpoint(_Loaded):
     TARGET: ClassVar[str] = "target_tokenizer"
     """Name of the field with the target vocabulary."""
 
-    model: Transformer
+    model: "Transformer"
     target_tokenizer: Tokenizer
 
     @property
@@ -121,7 +211,7 @@ class ClassifierCheckpoint(_Loaded):
     MODEL: ClassVar[str] = "classifier"
     TARGET: ClassVar[str] = "labels"
 
-    model: Classifier
+    model: "Classifier"
     labels: Labels
 
     @property
@@ -140,7 +230,8 @@ def load_any(folder: Path | str, *, device: str = "cpu", dtype: Dtype = "auto", 
     expected: the only class allowed; ModelFolderError names the command that runs a model of another one.
     device: as for `choose_device`.  dtype: "auto" is bf16 on GPUs that have it, otherwise fp32.
     Raises ModelFolderError if the folder is no model, is damaged or was written by a newer Translume; SettingsError if
-    the device is missing, or the weights do not fit in its free memory.
+    the device is missing, or the weights do not fit in its free memory. A network for a CPU is built when it is first
+    read; ModelFolderError is raised then if its weights are not those of the settings.
     """
     folder = Path(folder)
     for _ in range(_ATTEMPTS - 1):
@@ -172,21 +263,13 @@ def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype, expected:
     if WEIGHTS not in manifest.files:
         raise ModelFolderError(f"{folder}: holds no weights yet: its training has not saved any")
     source, target = read_vocabularies(folder, manifest, config)
-    place = choose_device(device)
-    with torch.random.fork_rng(devices=[]), without_values():
-        network = build_network(config, len(source), len(target))
-    kind, weights = choose_dtype(dtype, place), verified(folder, manifest, WEIGHTS)
-    require_memory(
-        place,
-        sum(parameter.numel() for parameter in network.parameters()) * kind.itemsize,
-        what=f"{folder}",
-        advice="stop the other process on the card, or use --device cpu",
-    )
-    fill(network, weights, place, kind)
+    place = "cpu" if needs_no_torch(device) else str(choose_device(device))
+    _refuse_dtype(dtype)
+    unbuilt = Unbuilt(config, (len(source), len(target)), verified(folder, manifest, WEIGHTS), place, dtype)
     digest = manifest.files[WEIGHTS].sha256
     return checkpoint(
         config=config,
-        model=network.eval(),
+        model=unbuilt if place == "cpu" else unbuilt.network(),
         source_tokenizer=source,
         temperature=_read_temperature(folder, manifest, digest),
         digest=digest,
@@ -309,17 +392,19 @@ def refuse_threads(threads: object) -> None:
         raise SettingsError(f"threads: found {threads!r}, expected an integer from 1 to {MAX_THREADS}")
 
 
-def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
+def choose_dtype(dtype: str, device: "torch.device") -> "torch.dtype":
     """Return the dtype of weights for a name on `device`; "auto" is bf16 on GPUs that have it, otherwise fp32.
 
     Raises SettingsError if the name is unknown.
     """
-    if dtype == "auto":
-        return torch.bfloat16 if supports_bf16(device) else torch.float32
-    known = {"fp32": torch.float32, "bf16": torch.bfloat16}
-    if dtype not in known:
+    _refuse_dtype(dtype)
+    return torch.bfloat16 if dtype == "bf16" or (dtype == "auto" and supports_bf16(device)) else torch.float32
+
+
+def _refuse_dtype(dtype: str) -> None:
+    """Raise SettingsError for an unknown name."""
+    if dtype not in get_args(Dtype):
         raise SettingsError(f"dtype: found '{dtype}', expected auto, fp32 or bf16")
-    return known[dtype]
 
 
 def _read_temperature(folder: Path, manifest: Manifest, weights: str) -> Temperature | None:

@@ -4,37 +4,32 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
 
 from translume import atomic
+from translume.checkpoint.arrays import LENGTH, Arrays, map_arrays
 from translume.checkpoint.folder import Content
 from translume.errors import ModelFolderError
+from translume.lazy import Tensor, no_grad, torch
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _NAMES = {
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.float64: "F64",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
+    **{"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"},
+    **{"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"},
 }
-_LENGTH = 8
-"""Bytes of the length of a file's header."""
+"""The names of torch's dtypes in a file."""
 ALIGNMENT = 64
 """Bytes to a multiple of which the first tensor of a file is aligned, as torch aligns its own memory."""
 MAPPED_BYTES = 1 << 26
 """Weights of a larger file are mapped into memory instead of copied."""
-CPU = torch.device("cpu")
 
 
-def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
+def unique_tensors(model: "nn.Module") -> dict[str, Tensor]:
     """Return the parameters and saved buffers of a model by name; a tied one by its first name only."""
     seen: set[int] = set()
     tensors = {}
@@ -64,11 +59,12 @@ def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Itera
     start = 0
     for name, tensor in tensors.items():
         end = start + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        kind = _NAMES[str(tensor.dtype).removeprefix("torch.")]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [start, end]}
         start = end
     text = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
-    text += b" " * (-(len(text) + _LENGTH) % ALIGNMENT)
-    yield len(text).to_bytes(_LENGTH, "little")
+    text += b" " * (-(len(text) + LENGTH) % ALIGNMENT)
+    yield len(text).to_bytes(LENGTH, "little")
     yield text
     for tensor in tensors.values():
         if tensor.numel():
@@ -76,7 +72,7 @@ def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Itera
             yield flat.view(torch.uint8).numpy().data
 
 
-def read_tensors(path: Path, device: torch.device | str = "cpu") -> Iterator[tuple[str, Tensor]]:
+def read_tensors(path: Path, device: "torch.device | str" = "cpu") -> Iterator[tuple[str, Tensor]]:
     """Yield names and tensors of a safetensors file on `device`. Raises ModelFolderError if it is damaged.
 
     Each tensor maps the file anew, so that freeing it also frees its pages.
@@ -102,27 +98,43 @@ def _errors(path: Path) -> Iterator[None]:
         raise ModelFolderError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def fill(network: nn.Module, path: Path, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> None:
-    """Make the tensors of a file the weights of a network, on `device`; those of floating point get `dtype`.
+def fill(
+    network: "nn.Module",
+    path: Path,
+    device: "torch.device | None" = None,
+    dtype: "torch.dtype | None" = None,
+    arrays: Arrays | None = None,
+) -> None:
+    """Make the tensors of a file the weights of a network, on `device`, by default the CPU.
 
-    The tensors of a large file in fp32 for the CPU are mapped into memory: their pages are read when they are used, and
-    shared with other processes; what is written to them stays in this process. Others are copied.
+    Those of floating point get `dtype`, by default fp32. The tensors of a large file in fp32 for the CPU are those of
+    `map_arrays`; others are copied.
+    arrays: those of the file, if they are mapped already.
     Raises ModelFolderError naming the first tensor that is missing, unknown or of another shape.
     """
-    mapped = path.stat().st_size >= MAPPED_BYTES
+    arrays = map_arrays(path) if arrays is None else arrays
+    device, dtype = device or torch.device("cpu"), dtype or torch.float32
+    mapped = sum(array.nbytes for array in arrays.values()) >= MAPPED_BYTES
 
-    def placed(tensor: Tensor) -> Tensor:
-        kind = dtype if tensor.is_floating_point() else tensor.dtype
-        moved = tensor.to(device, kind)
+    def placed(array: NDArray[Any]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        tensor = tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
+        moved = tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
         usable = mapped and tensor.data_ptr() % ALIGNMENT == 0
-        return moved if usable or moved is not tensor or device.type != "cpu" else tensor.clone()
+        return moved if usable or moved is not tensor else tensor.clone()
 
-    assign(network, ((name, placed(tensor)) for name, tensor in read_tensors(path, device)), str(path))
+    assign(network, ((name, placed(array)) for name, array in arrays.items()), str(path))
     network.to(device, dtype)  # buffers that are not in the file
 
 
-@torch.no_grad()
-def assign(network: nn.Module, tensors: Iterable[tuple[str, Tensor]], place: str) -> None:
+def arrays_of(network: "nn.Module") -> Arrays:
+    """Return the `unique_tensors` of a network as arrays, in fp32; those in fp32 on a CPU share its memory."""
+    tensors = unique_tensors(network).items()
+    return {name: (each.float() if each.is_floating_point() else each).cpu().numpy() for name, each in tensors}
+
+
+@no_grad()
+def assign(network: "nn.Module", tensors: Iterable[tuple[str, Tensor]], place: str) -> None:
     """Make `tensors` the parameters and buffers of a network, without copying them; tied ones need one name only.
 
     place: begins the message of a ModelFolderError, which names the first tensor that is missing, unknown or of
@@ -138,8 +150,8 @@ def assign(network: nn.Module, tensors: Iterable[tuple[str, Tensor]], place: str
             raise ModelFolderError(
                 f"{place}: {name} is {list(tensor.shape)}, expected {list(old.shape)} by the settings"
             )
-        is_parameter = isinstance(old, nn.Parameter)
-        given[id(old)] = nn.Parameter(tensor.contiguous(), old.requires_grad) if is_parameter else tensor
+        is_parameter = isinstance(old, torch.nn.Parameter)
+        given[id(old)] = torch.nn.Parameter(tensor.contiguous(), old.requires_grad) if is_parameter else tensor
     for name, old in wanted.items():
         if id(old) not in given:
             raise ModelFolderError(f"{place}: lacks {name}, which a model of these settings has")

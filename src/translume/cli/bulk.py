@@ -402,7 +402,7 @@ def refuse_sharing(loaded: "Translator | Generator", option: str) -> None:
     """Raise SettingsError for a model whose lines processes on CPUs cannot share."""
     if len(getattr(loaded, "models", ())) > 1:
         raise SettingsError(f"{option} cannot be combined with --ensemble")
-    if loaded.checkpoint.device.type != "cpu":
+    if not loaded.checkpoint.on_cpu:
         raise SettingsError(f"{option}: found a model on {loaded.checkpoint.device}, expected one on the CPU")
 
 

@@ -377,7 +377,7 @@ def _in_direction(translator: "Translator", decoding: "DecodingSettings") -> "tu
         return translator, direction
     chosen = translator.config.decoding.model_copy(update={"to": direction.target, "from_": direction.source})
     config = translator.config.model_copy(update={"decoding": chosen})
-    checkpoint = replace(translator.checkpoint, config=config)
+    checkpoint = translator.checkpoint.changed(config=config)
     first, *others = translator.models.members
     models = replace(translator.models, members=(replace(first, checkpoint=checkpoint), *others))
     return Translator(checkpoint, models=models, fusion=translator.fusion), direction
@@ -434,7 +434,7 @@ def _calibrated(
         with ProgressBar("fitting a temperature", unit="tokens") as bar:
             temperature = fit_temperature(translator, sources, references, progress=bar.advance)
         store_temperature(model, temperature, translator.checkpoint.digest)
-        translator = Translator(replace(translator.checkpoint, temperature=temperature))
+        translator = Translator(translator.checkpoint.changed(temperature=temperature))
         results.append(("fitted", temperature))
         note(f"{model}: temperature stored; --calibrated or decoding.calibrated = true uses it")
     if options.calibration is None:

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -255,4 +254,4 @@ def load_generator_with(
 
     loaded = Generator.load(model, compute.to_load())
     config = changed(loaded.config, overrides, *tables)
-    return loaded.with_checkpoint(replace(loaded.checkpoint, config=config))
+    return loaded.with_checkpoint(loaded.checkpoint.changed(config=config))

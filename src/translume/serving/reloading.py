@@ -18,8 +18,8 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from translume.checkpoint import read_config, verify
+from translume.device import is_cpu
 from translume.errors import TranslumeError
-from translume.model.device import is_cpu
 from translume.processors import usable_processors
 from translume.serving.access.quotas import open_access
 from translume.serving.models import MANIFEST, ServedModel, ServedModels

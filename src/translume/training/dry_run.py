@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from translume.config import Config, TrainingSettings
-from translume.model.device import choose_device
+from translume.device import choose_device
 from translume.training.events import Event, Interrupted, Progress, Saved, Started, Validated, Warned
 from translume.training.train import train
 

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from translume.device import choose_device, is_cpu, make_current
 from translume.errors import TrainingError, TranslumeError
-from translume.model.device import choose_device, is_cpu, make_current
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from typing import Self
 
 from translume.config import Config, ModelSettings, TrainingSettings
 from translume.config.model import GATED
+from translume.device import GIB
 from translume.heads.fixed_cross_entropy import CHUNK_ELEMENTS
 from translume.model.classifier import Network
-from translume.model.device import GIB
 from translume.model.layers import DecoderLayer, EncoderLayer
 from translume.training.optimisation import Precision
 

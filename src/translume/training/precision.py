@@ -4,9 +4,9 @@ from typing import Literal
 
 import torch
 
+from translume.device import describe, supports_bf16, supports_fp16
 from translume.errors import SettingsError
 from translume.kernels.cpu import has_amx
-from translume.model.device import describe, supports_bf16, supports_fp16
 from translume.training.optimisation import Precision
 
 Wanted = Literal["auto", "fp32", "bf16", "fp16"]

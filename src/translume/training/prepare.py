@@ -29,10 +29,10 @@ from translume.data import BucketPlan, DataFile, TokenizedCorpus, files_of, prep
 from translume.data.lengths import Lengths, learn_lengths
 from translume.data.pairs import SPLITS, origins, refuse_pipes
 from translume.data.streaming import Stream, open_stream
+from translume.device import GIB, describe, free_bytes, require_memory
 from translume.errors import SettingsError, TrainingError
 from translume.model import HeadData
 from translume.model.classifier import Network
-from translume.model.device import GIB, describe, free_bytes, require_memory
 from translume.model.head import Teacher
 from translume.model.layers import recompute_layers
 from translume.model.low_rank import adapt, merge

@@ -25,9 +25,9 @@ from translume.config import Config, TrainingSettings
 from translume.data import Account, Batch, files_of
 from translume.data.addresses import is_address
 from translume.data.pairs import SPLITS, origins
+from translume.device import UsageMeter
 from translume.errors import ModelFolderError, TrainingError, suggest_keywords
 from translume.model.allocator import keep_freed_memory, return_freed_memory
-from translume.model.device import UsageMeter
 from translume.tasks import task_of
 from translume.training.batches import Sums, finite, gather, plan_kind
 from translume.training.device_guard import LateNumbers

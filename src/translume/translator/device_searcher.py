@@ -25,9 +25,9 @@ from translume.decoding.device_search import (
     slots_for,
 )
 from translume.decoding.device_step import StepSettings, UnsupportedSearchError, draw_states
+from translume.device import free_bytes
 from translume.model import Transformer
 from translume.model.attention import use_kernels_of_any_shape
-from translume.model.device import free_bytes
 from translume.model.embedding import Embedding
 from translume.model.fixed_decoder import FixedDecoder, bytes_per_slot, unsupported_by_fixed_decoder
 from translume.model.state import DecoderState, KeyValue, Past

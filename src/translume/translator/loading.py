@@ -12,11 +12,11 @@ import torch
 from translume.checkpoint import Checkpoint, ClassifierCheckpoint, load_any, model_folder, refuse_threads
 from translume.config import Config, DecodingOptions, DecodingSettings
 from translume.decoding import Stepper, resolve_strategy
+from translume.device import is_cpu
 from translume.engine import Engine, EngineError, build_engine, self_test
 from translume.engine.selftest import TOLERANCES
 from translume.errors import SettingsError, nearest, refuse_unknown_keywords
 from translume.model import Transformer
-from translume.model.device import is_cpu
 from translume.translator.device_searcher import DeviceSearcher
 
 EngineName = Literal["auto", "fast", "plain"]

@@ -6,14 +6,15 @@ accepted with a note; devices of other kinds are refused.
 
 import logging
 import os
+import re
 import time
 import warnings
 from dataclasses import dataclass
 from functools import cache
-
-import torch
+from importlib.util import find_spec
 
 from translume.errors import SettingsError
+from translume.lazy import is_imported, torch
 
 NAMES = "auto, cpu, cuda or cuda:N"
 GIB = 1 << 30
@@ -22,15 +23,18 @@ USAGE_SECONDS = 1.0
 
 _NO_CUDA, _NO_DRIVER, _HIDDEN = "torch is built without CUDA", "there is no NVIDIA driver", "CUDA_VISIBLE_DEVICES is "
 _ABSENT = "torch finds no CUDA device"
+_NAME = re.compile(r"auto|(cpu|cuda|mps)(:\d+)?")
+_GPU = re.compile("nvidia|kfd|dxg|nvhost|nvmap|nvgpu")
+"""Beginnings of names in /dev: of NVIDIA's driver, of AMD's, of GPUs in Windows' Linux, and of Jetsons."""
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str) -> "torch.device":
     """Return the device of a name; a CUDA device has its index.
 
     "auto" is the CUDA device with the most free memory, or the CPU if none can be used. "cuda" is torch's current one.
     Raises SettingsError for an unknown name, and for a device that is missing or not supported.
     """
-    if not isinstance(name, str):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise SettingsError(f"device: found {name!r}, expected {NAMES}")
     if name == "auto":
         return _best()
@@ -44,12 +48,10 @@ def choose_device(name: str) -> torch.device:
         if not torch.backends.mps.is_available():
             raise _refusal(name, "torch finds no Apple GPU here")
         _note("mps: this kind of device is untested; it computes in fp32")
-    elif device.type != "cpu":
-        raise SettingsError(f"device: found '{name}', expected {NAMES}")
     return device
 
 
-def make_current(device: torch.device) -> None:
+def make_current(device: "torch.device") -> None:
     """Make a device the one that torch means by "cuda" in this thread. Raises SettingsError if it cannot be used."""
     if device.type == "cuda":
         try:
@@ -60,10 +62,21 @@ def make_current(device: torch.device) -> None:
 
 def is_cpu(name: str) -> bool:
     """Return whether a name is that of a CPU. Unlike `choose_device` it takes no memory of a GPU."""
-    return name == "cpu" or (name == "auto" and bool(_cuda_fault()))
+    return needs_no_torch(name) or (name == "auto" and bool(_cuda_fault()))
 
 
-def _best() -> torch.device:
+def needs_no_torch(name: str) -> bool:
+    """Return whether a name is known to be that of a CPU without asking torch.
+
+    "auto" is, if torch is not imported and either it is not installed or this system shows no GPU that CUDA, ROCm or a
+    Jetson has.
+    """
+    if name != "auto" or is_imported():
+        return name == "cpu"
+    return find_spec("torch") is None or not any(_GPU.match(file) for file in os.listdir("/dev"))
+
+
+def _best() -> "torch.device":
     """Return the CUDA device with the most free memory, the first of equal ones; the CPU if none can be used."""
     fault = _cuda_fault()
     free = dict[int, int]()
@@ -81,7 +94,7 @@ def _best() -> torch.device:
     return torch.device("cpu")
 
 
-def _cuda(name: str, device: torch.device) -> torch.device:
+def _cuda(name: str, device: "torch.device") -> "torch.device":
     """Return a CUDA device that the user names, with its index. Raises SettingsError if it cannot be used."""
     if fault := _cuda_fault():
         raise _refusal(name, fault)
@@ -148,7 +161,7 @@ def _missing_kernels(index: int) -> str:
     return f"{named} has compute capability {major}.{minor} and this torch needs {least}; install an older torch"
 
 
-def _noted(device: torch.device) -> torch.device:
+def _noted(device: "torch.device") -> "torch.device":
     if torch.version.hip is not None:
         _note(f"{describe(device)}: ROCm is untested")
     return device
@@ -160,7 +173,7 @@ def _note(text: str) -> None:
     logging.getLogger(__name__).warning("%s", text)
 
 
-def describe(device: torch.device) -> str:
+def describe(device: "torch.device") -> str:
     """Return a device's name, with the model of a GPU: "cuda:0 (Tesla T4)"."""
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
@@ -168,7 +181,7 @@ def describe(device: torch.device) -> str:
 # ---- number formats
 
 
-def supports_bf16(device: torch.device) -> bool:
+def supports_bf16(device: "torch.device") -> bool:
     """Return whether a GPU multiplies bf16 matrices: from compute capability 8.0 on.
 
     torch.cuda.is_bf16_supported() also counts emulation, which is many times slower than fp32.
@@ -176,7 +189,7 @@ def supports_bf16(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def supports_fp16(device: torch.device) -> bool:
+def supports_fp16(device: "torch.device") -> bool:
     """Return whether a GPU multiplies fp16 matrices faster than fp32 ones: from compute capability 7.0 on."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
 
@@ -184,7 +197,7 @@ def supports_fp16(device: torch.device) -> bool:
 # ---- memory
 
 
-def free_bytes(device: torch.device) -> int:
+def free_bytes(device: "torch.device") -> int:
     """Return the memory of a card that this process can still get, what its allocator keeps included.
 
     Raises SettingsError if the card cannot be used.
@@ -196,7 +209,7 @@ def free_bytes(device: torch.device) -> int:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def require_memory(device: torch.device, needed: int, *, what: str, advice: str, about: int | None = None) -> None:
+def require_memory(device: "torch.device", needed: int, *, what: str, advice: str, about: int | None = None) -> None:
     """Raise SettingsError if a GPU has less than `needed` bytes free. Memory of other devices is not counted.
 
     what: needs the memory, such as "this training".  about: bytes to name in the message instead of `needed`.
@@ -222,7 +235,7 @@ class Usage:
 class UsageMeter:
     """Reads the use of a GPU, at most once in `USAGE_SECONDS`. It does not wait for the GPU."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: "torch.device") -> None:
         self._device = device
         self._usage, self._read = Usage(), float("-inf")
         self._has_utilization = True
