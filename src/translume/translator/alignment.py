@@ -6,17 +6,17 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Final
 
 from translume.checkpoint import Checkpoint
 from translume.data.cleaning import truncated_ids
-from translume.model import Transformer
+from translume.lazy import Tensor, inference_mode, torch
 from translume.text.segmentation import WITHOUT_SPACES
 from translume.translator.planning import Piece, padded
 from translume.translator.results import Alignment
+
+if TYPE_CHECKING:
+    from translume.model import Transformer
 
 Span = tuple[int, int]
 
@@ -26,7 +26,7 @@ _PARTS: Final = re.compile(rf"(?:[{_WORD}]|(?<=[0-9])[.,:][0-9])+|[^\s{_WORD}]+"
 """Words with the separators inside their numbers, and punctuation."""
 
 
-@torch.inference_mode()
+@inference_mode()
 def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[Piece, str, Sequence[int]]]) -> list[Alignment]:
     """The alignments of pairs: a piece, the text that it stands for if it has none, and the ids of a hypothesis.
 
@@ -68,7 +68,7 @@ def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[Piece, str, Sequenc
     return found
 
 
-def cross_attention(model: Transformer, source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
+def cross_attention(model: "Transformer", source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
     """[B, T, S], fp32: mean attention over the heads of the second to last decoder layer, or of the only one.
 
     source: ids [B, S], valid where mask [B, S] is True.  target: the decoder's input ids [B, T], bos first.

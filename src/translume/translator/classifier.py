@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from translume.checkpoint import ClassifierCheckpoint
 from translume.data.cleaning import truncated_ids
+from translume.lazy import no_grad
 from translume.text import Labels
 from translume.translator.loading import LoadedModel
 from translume.translator.planning import Line, LineError, batches, padded, windows
@@ -129,7 +128,7 @@ class Classifier(LoadedModel[ClassifierCheckpoint]):
         end = "first" if keep == "keep_first" else "last"
         return truncated_ids(ids, limit, keep), (f"truncated: {len(ids):,} tokens were cut to the {end} {limit:,}",)
 
-    @torch.no_grad()
+    @no_grad()
     def _probabilities(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         specials = self.checkpoint.source_tokenizer.specials
         device = self.checkpoint.device

@@ -4,11 +4,10 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-import torch
-
 from translume.config import DecodingSettings
 from translume.decoding import CompleteSearch, Hypothesis, SearchError, runs_searches
 from translume.errors import TranslumeError
+from translume.lazy import inference_mode
 from translume.translator.assembly import ProgressCallback, ProgressReporter, SearchedPiece, build_translations
 from translume.translator.planning import Line, LineError, LinePlan, Piece
 from translume.translator.results import Translation
@@ -54,7 +53,7 @@ class Cohort(Generic[Key]):
         """The number of lines that are not given back yet."""
         return len({id(line) for line, _ in self._pieces.values()}) + len(self._apart) + len(self._done)
 
-    @torch.inference_mode()
+    @inference_mode()
     def enter(self, lines: Mapping[Key, Line], on_progress: Mapping[Key, ProgressCallback]) -> None:
         """Add lines under keys that no other line has.
 
@@ -116,7 +115,7 @@ class Cohort(Generic[Key]):
         self._apart.pop(key, None)
         self._done.pop(key, None)
 
-    @torch.inference_mode()
+    @inference_mode()
     def run(self, unneeded: Callable[[], Collection[Key]] = tuple) -> dict[Key, Translation | TranslumeError]:
         """Take some steps; return the results of the lines that are done, a LineError for one that has none.
 

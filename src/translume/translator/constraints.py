@@ -9,9 +9,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Self
 
-import torch
-from torch import Tensor
-
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.data import read_lines
@@ -38,6 +35,7 @@ from translume.decoding import (
     TimesInPairs,
 )
 from translume.errors import DataError, SettingsError
+from translume.lazy import Tensor, torch
 from translume.text import Tokenizer
 from translume.text.segmentation import UNSPACED, character_class
 from translume.text.specials import SECONDS_PER_TIME

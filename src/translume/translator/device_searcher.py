@@ -4,11 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from translume.belief import NextToken
 from translume.decoding import CompleteSearch, Rule, Strategy
@@ -26,11 +24,11 @@ from translume.decoding.device_search import (
 )
 from translume.decoding.device_step import StepSettings, UnsupportedSearchError, draw_states
 from translume.device import free_bytes
-from translume.model import Transformer
-from translume.model.attention import use_kernels_of_any_shape
-from translume.model.embedding import Embedding
-from translume.model.fixed_decoder import FixedDecoder, bytes_per_slot, unsupported_by_fixed_decoder
-from translume.model.state import DecoderState, KeyValue, Past
+from translume.lazy import Tensor, inference_mode, torch
+
+if TYPE_CHECKING:
+    from translume.model import Transformer
+    from translume.model.state import DecoderState
 
 MAX_SLOTS, MAX_ROWS = 512, 2560
 """Maximum number of sentences, and of hypotheses, in a step. More hardly use a large GPU better."""
@@ -50,7 +48,7 @@ class DeviceSearcher:
     Its steps are the model's. Searches are those of `DeviceSearch`, captured in CUDA graphs on a CUDA device.
     """
 
-    def __init__(self, model: Transformer, capture: Callable[[], Capture] | None = None) -> None:
+    def __init__(self, model: "Transformer", capture: Callable[[], Capture] | None = None) -> None:
         """model: in evaluation mode; its weights may change between searches, in place.
 
         capture: makes what captures steps; by default graphs on a CUDA device, and nothing elsewhere.
@@ -60,13 +58,15 @@ class DeviceSearcher:
         self._idle = IdleSearches()
         self._unsupported: str | None = None  # not known yet
         if self.device.type == "cuda":
+            from translume.model.attention import use_kernels_of_any_shape
+
             use_kernels_of_any_shape()
             capture = capture or partial(CudaCapture, self.device)
         self._capture = capture
         self._captured_start = None if capture is None else _CapturedStart(model, capture())
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> "torch.device":
         """The device of the model."""
         return next(self.model.parameters()).device
 
@@ -80,13 +80,13 @@ class DeviceSearcher:
         """Forget the caches and graphs of searches that are over, as before other work on the same device."""
         self._idle.clear()
 
-    def start(self, source: Tensor, mask: Tensor) -> DecoderState:
+    def start(self, source: Tensor, mask: Tensor) -> "DecoderState":
         """As `Transformer.start`."""
         if self._captured_start is not None and self._captured_start.supports(source):
             return self._captured_start(source, mask)
         return self.model.start(source, mask)
 
-    def step(self, prefix: Tensor, state: DecoderState) -> tuple[NextToken, DecoderState]:
+    def step(self, prefix: Tensor, state: "DecoderState") -> "tuple[NextToken, DecoderState]":
         """Take a step of the model."""
         return self.model.step(prefix, state)
 
@@ -96,13 +96,15 @@ class DeviceSearcher:
         prompt: tokens before the first one that is chosen.
         """
         if self._unsupported is None:
+            from translume.model.fixed_decoder import unsupported_by_fixed_decoder
+
             self._unsupported = unsupported_by_fixed_decoder(self.model)
         if reason := "the model is in training mode" if self.model.training else self._unsupported:
             raise UnsupportedSearchError(reason)
         vocabulary = self.model.head.vocabulary
         return StepSettings.of(strategy, rules, eos=eos, prompt=prompt, vocabulary=vocabulary)
 
-    @torch.inference_mode()
+    @inference_mode()
     def complete_search(
         self,
         state: Any,
@@ -115,6 +117,8 @@ class DeviceSearcher:
         running: CompleteSearch | None = None,
     ) -> tuple[DeviceSearch, Sequence[int]] | None:
         """See `CompleteSearcher`."""
+        from translume.model.state import DecoderState
+
         if not isinstance(state, DecoderState) or state.position or state.width > 1 or state.context is not None:
             return None
         try:
@@ -144,6 +148,8 @@ class DeviceSearcher:
 
         source, target: maximum numbers of source positions and target tokens.
         """
+        from translume.model.fixed_decoder import bytes_per_slot
+
         width = settings.width
         free = free_bytes(self.device) // FREE_SHARE if self.device.type == "cuda" else CPU_BYTES
         logits = width * self.model.head.vocabulary * (DRAWN_LOGIT_BYTES if settings.truncation else LOGIT_BYTES)
@@ -152,6 +158,8 @@ class DeviceSearcher:
 
     def _new_search(self, settings: StepSettings, sizes: SearchSizes) -> DeviceSearch:
         """Return a search of these sizes, or with fewer slots. Raises OutOfMemoryError if there is not room for one."""
+
+        from translume.model.fixed_decoder import FixedDecoder
 
         def make(settings: StepSettings, sizes: SearchSizes) -> FixedDecoder:
             return FixedDecoder(
@@ -171,7 +179,7 @@ class DeviceSearcher:
 class _CapturedStart:
     """`Transformer.start` of few texts at a time, captured for each of few shapes. Threads may share it."""
 
-    def __init__(self, model: Transformer, capture: Capture) -> None:
+    def __init__(self, model: "Transformer", capture: Capture) -> None:
         self._model, self._lock = model, Lock()
         self._inputs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._states: dict[tuple[int, int], DecoderState] = {}
@@ -179,6 +187,8 @@ class _CapturedStart:
 
     def supports(self, source: Tensor) -> bool:
         """Return whether a source is a few texts, and the model computes the same operations for all of them."""
+        from translume.model.embedding import Embedding
+
         model = self._model
         plain = type(model.encoder.embedding) is Embedding and model.decoder.crosses and not model.training
         return plain and not model.head.reads_source and source.dim() == 2 and len(source) <= MAX_CAPTURED
@@ -186,9 +196,11 @@ class _CapturedStart:
     def _encode(self, shape: tuple[int, int]) -> None:
         self._states[shape] = self._model.start(*self._inputs[shape])
 
-    @torch.inference_mode()
-    def __call__(self, source: Tensor, mask: Tensor) -> DecoderState:
+    @inference_mode()
+    def __call__(self, source: Tensor, mask: Tensor) -> "DecoderState":
         """Return the state of sources [B, S]. Its memory may have more positions, at which the mask is False."""
+        from translume.model.state import DecoderState, KeyValue, Past
+
         (count, length), positions = source.shape, self._model.encoder.embedding.positions
         padded = doubled(length, MIN_SOURCE)
         if positions.table is not None:

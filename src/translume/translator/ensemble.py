@@ -4,9 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-import torch
-from torch import Tensor
-
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
 from translume.data.lengths import Lengths
@@ -14,6 +11,7 @@ from translume.decoding import AttentionStepper, Average, Averaged, Ensemble, St
 from translume.engine import Engine, build_engine
 from translume.engine.probe import Dtype
 from translume.errors import SettingsError
+from translume.lazy import Tensor, torch
 from translume.text import Tokenizer
 
 ELEMENTS = 1 << 22

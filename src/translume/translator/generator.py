@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any, Literal, Unpack
 
-import torch
-from torch import Tensor
-
 from translume.belief import Bias, NextToken
 from translume.checkpoint import LanguageModelCheckpoint
 from translume.config import DecodingOptions, DecodingSettings
@@ -30,6 +27,7 @@ from translume.decoding import (
 )
 from translume.engine import build_engine
 from translume.errors import SettingsError, TranslationError
+from translume.lazy import Tensor, inference_mode, torch
 from translume.text import Tokenizer
 from translume.translator.assembly import ProgressCallback
 from translume.translator.constraints import build_rules, check_rules
@@ -481,7 +479,7 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
         if len(texts[0].labels) > prompt:
             earlier = torch.tensor([text.labels[prompt:] for text in texts], device=device)
             rules = [AfterTokens(rule, earlier) for rule in rules]
-        with torch.inference_mode():
+        with inference_mode():
             state = PromptedState(self.start(len(texts)), torch.tensor(rows, device=device))
         try:
             for beam in decode(

@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, get_args
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args
 
 from translume.checkpoint import Checkpoint, ClassifierCheckpoint, load_any, model_folder, refuse_threads
 from translume.config import Config, DecodingOptions, DecodingSettings
@@ -16,8 +14,11 @@ from translume.device import is_cpu
 from translume.engine import Engine, EngineError, build_engine, self_test
 from translume.engine.selftest import TOLERANCES
 from translume.errors import SettingsError, nearest, refuse_unknown_keywords
-from translume.model import Transformer
+from translume.lazy import torch
 from translume.translator.device_searcher import DeviceSearcher
+
+if TYPE_CHECKING:
+    from translume.model import Transformer
 
 EngineName = Literal["auto", "fast", "plain"]
 Dtype = Literal["auto", "fp32", "bf16", "int8"]
@@ -91,7 +92,7 @@ def with_engine(read: Callable[..., Any], options: ComputeOptions) -> tuple[Any,
     return (read(dtype="bf16") if dtype == "bf16" else checkpoint), None
 
 
-def refuse_unsound(engine: Engine, model: Transformer) -> None:
+def refuse_unsound(engine: Engine, model: "Transformer") -> None:
     """Raise EngineError if an engine fails its self-test against the plain model."""
     findings = self_test(engine, model, alone=False)
     if not findings.agrees:

@@ -7,9 +7,7 @@ from itertools import chain, groupby, repeat, zip_longest
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings, Direction, Directions
@@ -17,6 +15,7 @@ from translume.data.batch import padded_frames
 from translume.data.cleaning import truncated_ids
 from translume.decoding.device_search import MIN_SOURCE, doubled
 from translume.errors import DataError, TranslationError
+from translume.lazy import Tensor, torch
 from translume.parallel import LaterError
 from translume.sources import FrameReader, describe, frame_reader
 from translume.text import SpecialIds, Tokenizer
@@ -486,7 +485,7 @@ def without_line_break(text: object, number: int) -> str:
     return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
 
 
-def padded_sources(pieces: Sequence[Piece], specials: SpecialIds, device: torch.device) -> tuple[Tensor, Tensor]:
+def padded_sources(pieces: Sequence[Piece], specials: SpecialIds, device: "torch.device") -> tuple[Tensor, Tensor]:
     """The sources of pieces as a model reads them: ids [B, S] or frames [B, L, F], and their mask.
 
     specials: of the source tokenizer.
@@ -498,7 +497,7 @@ def padded_sources(pieces: Sequence[Piece], specials: SpecialIds, device: torch.
     return padded([[*piece.read_ids, specials.eos] for piece in pieces], specials.pad, device)
 
 
-def padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def padded(rows: Sequence[Sequence[int]], pad: int, device: "torch.device") -> tuple[Tensor, Tensor]:
     """Lists of ids as one tensor [B, S] padded with `pad`, and the mask [B, S] that is True at the lists' own ids."""
     lengths = np.array([len(row) for row in rows])
     mask = np.arange(lengths.max()) < lengths[:, None]

@@ -5,15 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings, Direction
 from translume.errors import DataError, SettingsError, TranslationError
 from translume.json_values import to_values
-from translume.model.frames import FrameEmbedding
+from translume.lazy import Tensor, no_grad, torch
 from translume.sources import frame_reader
 from translume.sources.reader import describe
 from translume.text.specials import UNKNOWN_LANGUAGE
@@ -93,7 +90,7 @@ class _ForcedBatch:
     tags: int
 
 
-@torch.no_grad()
+@no_grad()
 def score_pairs(
     checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: int, models: EnsembleMembers | None = None
 ) -> list[TargetScore]:
@@ -216,6 +213,8 @@ def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], readings: Sequ
             reason = f"{name}: {len(piece.frames):,} frames, expected at most {window:,} for a score"
             raise PairError(pair, number, reason)
         if pair.without_source and piece.frames is not None:
+            from translume.model.frames import FrameEmbedding
+
             embedding = checkpoint.model.encoder.embedding
             assert isinstance(embedding, FrameEmbedding)
             piece = replace(piece, frames=embedding.neutral(torch.from_numpy(piece.frames)).numpy())
@@ -336,7 +335,7 @@ def spans(count: int, context: int, stride: int) -> Iterator[tuple[int, int, int
         yield begin, end, scored
 
 
-@torch.no_grad()
+@no_grad()
 def label_log_probs(
     checkpoint: Checkpoint, rows: Sequence[Sequence[int]], context: int, stride: int, max_tokens: int
 ) -> list[list[float]]:

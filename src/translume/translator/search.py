@@ -6,9 +6,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Self
 
-import torch
-from torch import Tensor
-
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.decoding import (
@@ -36,6 +33,7 @@ from translume.decoding import (
     strategy_from,
 )
 from translume.decoding.device_step import UnsupportedSearchError
+from translume.lazy import Tensor, inference_mode, torch
 from translume.text import Tokenizer
 from translume.translator.assembly import ProgressReporter, SearchedPiece
 from translume.translator.constraints import (
@@ -243,7 +241,7 @@ def search_plans(
     return searched
 
 
-@torch.inference_mode()
+@inference_mode()
 def search_pieces(
     checkpoint: Checkpoint,
     pieces: Sequence[Piece],
@@ -293,7 +291,7 @@ def _looped(
     return [best.of(number) for number in range(count)]
 
 
-@torch.inference_mode()
+@inference_mode()
 def search_together(
     checkpoint: Checkpoint,
     pieces: Sequence[Piece],

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.decoding import Fusion, SearchError, Stepper
+from translume.lazy import inference_mode, torch
 from translume.text import Tokenizer
 from translume.text.specials import UNKNOWN_LANGUAGE, SpeechTokens
 from translume.translator.assembly import ProgressCallback, quality_warnings
@@ -225,7 +225,7 @@ class Transcriber:
         pieces = [each.piece(tokens) for each in recordings]
         encoded = None
         if unknown := [place for place, each in enumerate(recordings) if UNKNOWN_LANGUAGE in each.prompt]:
-            with torch.inference_mode():
+            with inference_mode():
                 start = start_of(self.stepper, needs_attention=search.needs_attention)
                 encoded = start(
                     *padded_sources(pieces, self.checkpoint.source_tokenizer.specials, self.checkpoint.device)
@@ -251,7 +251,7 @@ class Transcriber:
             recording.add(search.rank(hypotheses, tokenizer), tokenizer, tokens.first_time)
 
 
-@torch.inference_mode()
+@inference_mode()
 def detected_languages(checkpoint: Checkpoint, stepper: Stepper, encoded: Any, count: int) -> list[int]:
     """Return the tokens of the most likely languages of windows.  encoded: the state before their first token."""
     specials, device = checkpoint.target_tokenizer.specials, checkpoint.device

@@ -7,13 +7,12 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from torch import Tensor
-
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint, model_folder, read_config, refuse_threads
 from translume.config import DecodingOptions, DecodingSettings, Direction, Directions
 from translume.decoding import Average, Fusion, LanguageModel, Stepper, strategy_from
 from translume.errors import SettingsError, suggest_keywords
+from translume.lazy import Tensor
 from translume.tasks import task_of
 from translume.translator.assembly import ProgressCallback, ProgressReporter, build_translations
 from translume.translator.classifier import Classifier
