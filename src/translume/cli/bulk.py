@@ -461,11 +461,11 @@ def _locked(part: Path, *, wait: bool) -> Iterator[BinaryIO]:
 
 def _packed(raw: BinaryIO, suffix: str) -> Any:
     """Return a context manager with a file that compresses into `raw`, as a suffix says."""
-    import zstandard
-
     if suffix == ".gz":
         return gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
     if suffix == ".zst":
+        import zstandard
+
         return zstandard.ZstdCompressor().stream_writer(raw, closefd=False)
     return {".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}.get(suffix, lambda file, mode: nullcontext(file))(raw, "wb")
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-import zstandard
-
 from translume.data.addresses import opened
 from translume.errors import DataError
 
@@ -123,7 +121,7 @@ def read_blocks(path: Path | str) -> Iterator[bytes]:
                 yield from _decompressed(file) if name.endswith(".zst") else _arriving(file)
     except OSError as error:
         raise DataError(unreadable(path, error)) from None
-    except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{display_name(path)}: damaged compression: {error}") from None
 
 
@@ -156,6 +154,8 @@ def _arriving(file: BinaryIO) -> Iterator[bytes]:
 
 def _decompressed(file: BinaryIO) -> Iterator[bytes]:
     """Decompress zstd frames one by one: the library's own stream reader does not notice a truncated file."""
+    import zstandard
+
     decompressor = zstandard.ZstdDecompressor()
     frame = decompressor.decompressobj()
     begun = False
@@ -163,7 +163,10 @@ def _decompressed(file: BinaryIO) -> Iterator[bytes]:
         while block:
             if frame.eof:
                 frame = decompressor.decompressobj()
-            text, begun = frame.decompress(block), True
+            try:
+                text, begun = frame.decompress(block), True
+            except zstandard.ZstdError as error:
+                raise EOFError(error) from None
             block = frame.unused_data if frame.eof else b""
             if text:
                 yield text

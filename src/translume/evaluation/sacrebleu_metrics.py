@@ -2,18 +2,16 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from sacrebleu.metrics.base import Metric as SacreMetric
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
-from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from translume.config import EvaluationSettings
 from translume.errors import SettingsError
 from translume.evaluation.scores import Counts, Metric, References, Score, count_references, known
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric as SacreMetric
 
 _CHARACTER_TOKENIZERS = ("zh", "char", "ja-mecab", "ko-mecab")
 """BLEU tokenizers for East Asian text, for which TER treats characters as words."""
@@ -26,7 +24,7 @@ NGrams = Counter[tuple[str, ...]]
 class SacreBleuMetric:
     """Adapt a sacreBLEU metric to `Metric`; numbers, signature and printed line are sacreBLEU's own."""
 
-    def __init__(self, name: str, metric: SacreMetric) -> None:
+    def __init__(self, name: str, metric: "SacreMetric") -> None:
         self._name, self._metric = name, metric
 
     def count(self, texts: Sequence[str], references: References, sources: Sequence[str] = ()) -> Counts:
@@ -45,6 +43,8 @@ class SacreBleuMetric:
 
 def bleu(settings: EvaluationSettings) -> Metric:
     """Return corpus BLEU (Papineni et al. 2002); SettingsError if the package of the tokenizer is not installed."""
+    from sacrebleu.metrics.bleu import BLEU
+
     tokenize = "13a" if settings.tokenize == "auto" else settings.tokenize
     try:
         # force: without sacreBLEU's warning about tokenized text, which advises this argument.
@@ -59,11 +59,15 @@ def bleu(settings: EvaluationSettings) -> Metric:
 
 def chrf(settings: EvaluationSettings) -> Metric:
     """Return chrF2 (Popović 2015): character n-grams, no word n-grams."""
+    from sacrebleu.metrics.chrf import CHRF
+
     return SacreBleuMetric("chrf", CHRF(lowercase=settings.lowercase))
 
 
 def ter(settings: EvaluationSettings) -> Metric:
     """Return the translation edit rate (Snover et al. 2006). Words are characters with an East Asian BLEU tokenizer."""
+    from sacrebleu.metrics.ter import TER
+
     asian = settings.tokenize in _CHARACTER_TOKENIZERS
     metric = TER(normalized=asian, asian_support=asian, case_sensitive=not settings.lowercase)
     return SacreBleuMetric("ter", metric)
@@ -79,6 +83,8 @@ class Sari:
     """
 
     def __init__(self, *, tokenize: str) -> None:
+        from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
         self._tokenize = tokenize
         self._tokenizer = Tokenizer13a()  # type: ignore[no-untyped-call]  # sacreBLEU has no annotation
         self._references = ""

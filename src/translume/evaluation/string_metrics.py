@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from rapidfuzz.distance import Levenshtein
 
 from translume.config import EvaluationSettings
 from translume.errors import SettingsError
@@ -71,6 +70,8 @@ def error_rate(name: str, unit: Unit, settings: EvaluationSettings) -> Metric:
     With several references, the one with the fewest edits counts; among equals, the longest.
     unit: "blank" for tokens separated by blanks; "char" for characters, a run of blanks being one.
     """
+    from rapidfuzz.distance import Levenshtein
+
     split = partial(_tokens, unit=unit, lowercase=settings.lowercase)
 
     def counts(text: str, references: list[str]) -> tuple[float, float]:

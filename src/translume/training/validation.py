@@ -16,6 +16,8 @@ from translume.checkpoint import Checkpoint, LanguageModelCheckpoint
 from translume.config import Config, Direction
 from translume.data import Batch, BatchPlan, BucketPlan, TokenizedCorpus
 from translume.data.corpus import texts_of
+from translume.evaluation import measure, metric_from
+from translume.evaluation.classification import accuracy_of, macro_f1_of
 from translume.heads.token_statistics import spread_evenly
 from translume.model import Transformer
 from translume.model.classifier import Classifier, Network
@@ -226,8 +228,6 @@ def translation_metrics(
     Sources and references are read again from their files, translated with [decoding] and measured with [evaluation].
     Raises SettingsError or DataError for invalid settings in [decoding] or [evaluation], whatever the metric.
     """
-    from translume.evaluation import measure, metric_from  # here, since they load sacreBLEU
-
     metric, evaluation = model.config.training.metric, model.config.scoring
     for name in (*evaluation.names, *((metric,) if metric != "nll" else ())):
         metric_from(name, evaluation)
@@ -346,8 +346,6 @@ def classification_metrics(
     model: ModelDescription, corpus: TokenizedCorpus, network: Classifier, device: torch.device, group: Group
 ) -> Metrics:
     """Return a function that measures accuracy and macro-F1, in per cent, on all of `corpus`."""
-    from translume.evaluation.classification import accuracy_of, macro_f1_of  # as above
-
     longest = int(corpus.source_lengths.max(initial=0)) + 1
     plan = BatchPlan(corpus, max_tokens=max(model.config.training.batch_tokens, longest), seed=0, epoch=0)
     labels = corpus.target_tokenizer
