@@ -94,7 +94,10 @@ def __getattr__(name: str) -> object:
             return "0+unknown"
     if name not in _PACKAGES:
         raise AttributeError(f"module 'translume' has no attribute '{name}'")
-    value = getattr(import_module(f"translume.{_PACKAGES[name]}"), name)
+    from translume.errors import needed_by
+
+    with needed_by(f"translume.{name}"):
+        value = getattr(import_module(f"translume.{_PACKAGES[name]}"), name)
     globals()[name] = value
     return value
 

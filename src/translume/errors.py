@@ -4,7 +4,8 @@ The message of a `TranslumeError` is one line: the place, the value found, the v
 the nearest valid one. The command line prints it without a traceback and exits with code 1.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
@@ -48,6 +49,47 @@ class TrainingError(TranslumeError):
 
 class TranslationError(TranslumeError):
     """A text cannot be translated with the given settings."""
+
+
+_PACKAGES = {
+    "evaluate": "sacrebleu rapidfuzz",
+    "train": "torch matplotlib",
+    "serve": "fastapi starlette anyio uvicorn h11 limits python_multipart prometheus_client",
+    "documents": "lxml pypdf charset_normalizer",
+    "detect": "lingua",
+    "metrics": "rouge_score",
+    "export": "ctranslate2 transformers huggingface_hub filelock yaml",
+    "sentencepiece": "sentencepiece google google.protobuf",
+    "onnx": "onnx onnx_ir onnxruntime onnxscript",
+    "inspect": "captum",
+    "track": "wandb mlflow",
+    "cluster": "ray",
+    "remote": "fsspec",
+    "parquet": "pyarrow",
+    "zstd": "zstandard",
+    "audio": "soundfile",
+    "image": "PIL",
+    "demo": "babel",
+}
+EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package in packages.split()}
+"""The extra of Translume that installs each package outside its base, by the name that imports it."""
+
+
+def not_installed(place: str, package: str) -> SettingsError:
+    """Return the error of a command, an option or a file that needs a package of an extra."""
+    extra = EXTRAS[package]
+    return SettingsError(f"{place}: needs {package}, which is not installed; pip install 'translume[{extra}]'")
+
+
+@contextmanager
+def needed_by(place: str) -> Iterator[None]:
+    """Raise SettingsError, with the extra to install, if the block imports a package that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        raise not_installed(place, error.name) from None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -40,11 +40,6 @@ def test_errors_are_one_line(run, tmp_path: Path, monkeypatch, words: str, code:
     fails(run(*words.split()), code, f"Error: {text}\n")
 
 
-def test_the_demo_without_babel_names_the_extra(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    fails(run("demo"), 1, "Error: the demo needs the package babel: pip install 'translume[demo]'\n")
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [

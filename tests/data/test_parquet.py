@@ -86,4 +86,4 @@ def test_without_pyarrow_the_extra_is_named(both, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SettingsError) as caught:
         list(read_columns(both[1], ("source",)))
-    assert str(caught.value) == f"{both[1]}: pyarrow is not installed; pip install 'translume[parquet]'"
+    assert str(caught.value) == f"{both[1]}: needs pyarrow, which is not installed; pip install 'translume[parquet]'"

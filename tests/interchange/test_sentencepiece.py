@@ -107,7 +107,9 @@ def test_a_model_that_the_library_segments_otherwise_needs_sentencepiece(opus, m
         assert ours.encode(text) == [words.get(piece, 1) for piece in peer.encode(text, out_type=str)]
     text = ours.to_json()
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with raises(SettingsError, "tokenizer: sentencepiece is not installed; pip install 'translume[sentencepiece]'"):
+    with raises(
+        SettingsError, "tokenizer: needs sentencepiece, which is not installed; pip install 'translume[sentencepiece]'"
+    ):
         Tokenizer.from_json(text)
     with pytest.raises(SettingsError, match=r"^tokenizer: the library segments some texts d"):
         standard_json(ours)

@@ -6,7 +6,6 @@ import logging
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +14,11 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.serving.conftest import send_request, until
 
 from translume.checkpoint import save_model
-from translume.cli import main
 from translume.errors import TranslumeError
 from translume.serving.models import ServedModel, ServedModels
 from translume.serving.run import JsonLines, listen
@@ -319,16 +316,6 @@ def test_a_port_in_use_gives_a_one_line_error() -> None:
             listen("127.0.0.1", port)
     assert str(caught.value) == (
         f"127.0.0.1:{port}: cannot listen: address already in use; stop the other process or choose another --port"
-    )
-
-
-def test_serve_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "translume.serving.api.app")
-    monkeypatch.setitem(sys.modules, "fastapi", None)
-    done = CliRunner().invoke(main, ["serve", "models/en-de"], prog_name="translume")
-    assert (done.exit_code, done.output) == (
-        1,
-        "Error: serve: fastapi is not installed; pip install 'translume[serve]'\n",
     )
 
 

@@ -22,7 +22,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from translume import atomic, checksums
 from translume.config.tree import FORMAT as FORMAT
-from translume.errors import ModelFolderError, SettingsError, TrainingError, nearest
+from translume.errors import ModelFolderError, TrainingError, nearest, needed_by
 
 MANIFEST = "manifest.json"
 RESUME = "resume/"
@@ -359,7 +359,5 @@ def repository_name(source: Path | str) -> str:
 
 def hub_function(name: str) -> Any:
     """Return a function of the module for the Hub. Raises SettingsError if a library that it needs is missing."""
-    try:
+    with needed_by("hf://"):
         return resolve_name(f"translume.interchange.hub:{name}")
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"hf://: {error.name} is not installed; pip install 'translume[export]'") from None

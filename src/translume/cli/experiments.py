@@ -1,6 +1,5 @@
 """translume demo and translume heads"""
 
-import importlib.util
 import json
 import shlex
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from translume.cli.options import (
 )
 from translume.cli.terminal import note, print_json, progress_over, warn
 from translume.cli.train import train_model
-from translume.errors import SettingsError, TrainingError, TranslumeError
+from translume.errors import SettingsError, TrainingError
 
 if TYPE_CHECKING:
     from translume.config import Config
@@ -48,8 +47,6 @@ BAR_WIDTH = 20
 @compute_options
 def demo(languages: str, out: Path | None, pairs: int, updates: int | None, compute: Compute) -> None:
     """Generate a small real corpus offline, train a model on it in minutes, evaluate it, translate and inspect."""
-    if importlib.util.find_spec("babel") is None:
-        raise TranslumeError("the demo needs the package babel: pip install 'translume[demo]'")
     from translume.config import Config
     from translume.experiments.demo import UPDATES, demo_config, make_corpus, write_recipe
 

@@ -26,7 +26,7 @@ from translume.cli.terminal import (
     open_standard_streams,
     undecoded_byte,
 )
-from translume.errors import ModelFolderError, TranslumeError, nearest
+from translume.errors import ModelFolderError, TranslumeError, nearest, needed_by
 
 COMMANDS = {
     "demo": "experiments.demo",
@@ -153,7 +153,8 @@ class LazyCommands(CommandGroup):
     def invoke(self, ctx: click.Context) -> Any:
         _write_utf8()
         try:
-            return super().invoke(ctx)
+            with needed_by(f"{ctx.command_path} {ctx.meta[_WORDS][0]}"):
+                return super().invoke(ctx)
         except click.UsageError as error:
             if ctx.meta[_WORDS][:1] != ["train"] or "unexpected extra argument" not in error.message:
                 raise

@@ -8,7 +8,6 @@ import click
 
 from translume.cli.options import FILE, FOLDER, MODEL, Compute, json_option, limit_threads, threads_option
 from translume.cli.terminal import is_quiet, warn
-from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.interchange.push import Format
@@ -123,10 +122,7 @@ def push_(model: Path, repository: str, format: "Format", private: bool, dry_run
     The token is read from HF_TOKEN, or is that of `hf auth login`. The files of `resume/`, the log and the folders of
     training files are not uploaded. Afterwards, hf://OWNER/NAME names the model in every command.
     """
-    try:
-        from translume.interchange.push import push
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"push: {error.name} is not installed; pip install 'translume[export]'") from None
+    from translume.interchange.push import push
 
     pushed = push(model, repository, format=format, private=private, dry_run=dry_run, progress=not is_quiet())
     for line in pushed.notes:

@@ -65,18 +65,15 @@ def command(
     examples. SIGHUP reloads settings, keys and models. On Ctrl-C or SIGTERM the server finishes the requests in
     progress and exits.
     """
-    try:
-        from translume.serving.api.app import build_app
-        from translume.serving.api.languages import installed_detector
-        from translume.serving.files.jobs import PrivateFolder
-        from translume.serving.front import Front, serve_front
-        from translume.serving.metrics import serve_metrics
-        from translume.serving.reloading import Reloader, lanes_of, open_server, reload_on_hangup
-        from translume.serving.run import UNIX, address_of, listen, log_to_stderr, release, serve
-        from translume.serving.settings import place_of
-        from translume.serving.worker import WorkerOptions
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"serve: {error.name} is not installed; pip install 'translume[serve]'") from None
+    from translume.serving.api.app import build_app
+    from translume.serving.api.languages import installed_detector
+    from translume.serving.files.jobs import PrivateFolder
+    from translume.serving.front import Front, serve_front
+    from translume.serving.metrics import serve_metrics
+    from translume.serving.reloading import Reloader, lanes_of, open_server, reload_on_hangup
+    from translume.serving.run import UNIX, address_of, listen, log_to_stderr, release, serve
+    from translume.serving.settings import place_of
+    from translume.serving.worker import WorkerOptions
 
     given = {"host": host, "port": port, "host_names": host_name or None, "metrics": metrics, "keys.file": keys}
     read = _settings_reader(config, {**given, "workers": workers}, models, overrides)

@@ -77,13 +77,10 @@ def translate_document(
 
     translate: translates lines in order.  encoding: of a document of plain text; empty to detect it.
     """
-    try:
-        from translume.documents.files import translated_file
-        from translume.documents.segments import language_tag
-        from translume.documents.sentences import translated_runs
-        from translume.translator.planning import LineError, splits_sentences
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"{file}: {error.name} is not installed; pip install 'translume[documents]'") from None
+    from translume.documents.files import translated_file
+    from translume.documents.segments import language_tag
+    from translume.documents.sentences import translated_runs
+    from translume.translator.planning import LineError, splits_sentences
 
     splits = splits_sentences(translator.checkpoint, settings.split)
     language = translator.config.data.source_language if splits else None

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from translume.errors import DataError, SettingsError
+from translume.errors import DataError, needed_by
 
 
 def is_address(path: Path | str) -> bool:
@@ -49,10 +49,8 @@ def matching(pattern: str) -> list[str]:
 
 def _found(path: str) -> tuple[Any, str]:
     """Return the file system of an address, and the name there."""
-    try:
+    with needed_by(path):
         from fsspec.core import url_to_fs
-    except ImportError as error:
-        raise SettingsError(f"{path}: {error.name} is not installed; pip install 'translume[remote]'") from None
     try:
         system, name = url_to_fs(path)
     except (ValueError, ImportError) as error:  # an unknown protocol; one whose package is missing

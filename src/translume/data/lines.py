@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from translume.data.addresses import opened
-from translume.errors import DataError
+from translume.errors import DataError, needed_by
 
 _BLOCK = 1 << 20
 COMPRESSED = {".gz": "zcat", ".zst": "zstdcat", ".bz2": "bzcat", ".xz": "xzcat"}
@@ -118,7 +118,7 @@ def read_blocks(path: Path | str) -> Iterator[bytes]:
                     yield block
         else:
             with opened(name) as file:
-                yield from _decompressed(file) if name.endswith(".zst") else _arriving(file)
+                yield from _decompressed(file, name) if name.endswith(".zst") else _arriving(file)
     except OSError as error:
         raise DataError(unreadable(path, error)) from None
     except (EOFError, zlib.error, lzma.LZMAError) as error:
@@ -152,9 +152,10 @@ def _arriving(file: BinaryIO) -> Iterator[bytes]:
         yield block
 
 
-def _decompressed(file: BinaryIO) -> Iterator[bytes]:
+def _decompressed(file: BinaryIO, name: str) -> Iterator[bytes]:
     """Decompress zstd frames one by one: the library's own stream reader does not notice a truncated file."""
-    import zstandard
+    with needed_by(name):
+        import zstandard
 
     decompressor = zstandard.ZstdDecompressor()
     frame = decompressor.decompressobj()

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from translume.data.addresses import opened
 from translume.data.lines import count_lines, read_lines, unreadable, without_compression
-from translume.errors import DataError, SettingsError, nearest
+from translume.errors import DataError, SettingsError, nearest, needed_by
 
 Column = int | str
 """A key of JSONL or a name of Parquet; for TSV and CSV, a number from 0, or a name in the first line."""
@@ -282,11 +282,9 @@ def _parquet_rows(file: str, keys: Sequence[str] = ()) -> Iterator[dict[str, obj
 @contextmanager
 def _parquet(file: str) -> Iterator[Any]:
     """Open a Parquet file. Raises SettingsError without pyarrow, and DataError for a file that cannot be read."""
-    try:
+    with needed_by(file):
         import pyarrow
         import pyarrow.parquet
-    except ImportError:
-        raise SettingsError(f"{file}: pyarrow is not installed; pip install 'translume[parquet]'") from None
     try:
         with opened(file) as raw, pyarrow.parquet.ParquetFile(raw) as table:
             yield table

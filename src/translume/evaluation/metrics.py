@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from translume.config import DecodingSettings, Direction, EvaluationSettings
 from translume.config.languages import NO_DIRECTION
 from translume.data.scripts import mostly_in
-from translume.errors import DataError, SettingsError, nearest, suggest_keywords
+from translume.errors import DataError, SettingsError, nearest, needed_by, suggest_keywords
 from translume.evaluation.sacrebleu_metrics import bleu, chrf, sari, ter
 from translume.evaluation.scores import Comparison, Counts, Interval, Metric, References, Score, Scores, known
 from translume.evaluation.string_metrics import error_rate, exact_match, rouge, squad_exact, squad_f1
@@ -56,6 +56,7 @@ def metric_from(name: str, settings: EvaluationSettings) -> Metric:
 
 
 @suggest_keywords
+@needed_by("translume.evaluate")
 def evaluate(
     translator: Translator,
     sources: Sequence[str],
@@ -192,6 +193,7 @@ def perplexity_scores(perplexity: Perplexity) -> tuple[Score, ...]:
 
 
 @suggest_keywords
+@needed_by("translume.compare")
 def compare(
     first: Sequence[str],
     second: Sequence[str],

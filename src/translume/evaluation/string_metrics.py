@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 
 from translume.config import EvaluationSettings
-from translume.errors import SettingsError
 from translume.evaluation.scores import Counts, Metric, References, Score, count_references, known
 
 Unit = Literal["blank", "char"]
@@ -106,14 +105,10 @@ def rouge(kind: str, settings: EvaluationSettings) -> Metric:
     """Return the F1 of ROUGE (Lin 2004), computed by the package rouge-score with the Porter stemmer.
 
     kind: "rouge1", "rouge2" or "rougeL". The package lowercases, and ignores what is not an ASCII letter or digit, so
-    ROUGE is for English. Raises SettingsError if the package is not installed.
+    ROUGE is for English.
     """
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError:
-        raise SettingsError(
-            f"evaluation.metrics: '{kind}' needs rouge-score; pip install 'translume[metrics]'"
-        ) from None
+    from rouge_score.rouge_scorer import RougeScorer
+
     scorer: Any = RougeScorer([kind], use_stemmer=True)
 
     def fmeasure(text: str, reference: str) -> float:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from translume.errors import SettingsError
+from translume.errors import SettingsError, needed_by
 from translume.inspection.passes import Pass, Sentence, context_of, decode, encode, front, positions_in, separators_in
 from translume.inspection.values import Attribution, Contributions, Matrix, Method
 from translume.model.classifier import Classifier
@@ -214,12 +214,8 @@ def integrate(scores: Scores, source: Tensor, baseline: Tensor, outputs: Tensor,
     rows: maximum number of sources in one pass.
     Raises SettingsError if captum is not installed.
     """
-    try:
+    with needed_by("show: 'integrated-gradients'"):
         from captum.attr import IntegratedGradients  # type: ignore[import-untyped]  # captum has no types
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"show: 'integrated-gradients': {error.name} is not installed; pip install 'translume[inspect]'"
-        ) from None
     values, errors = [], []
     for part in torch.split(outputs, max(1, rows // STEPS)):  # captum makes the sources of all steps at once
         with torch.enable_grad():

@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 from translume.checkpoint import Checkpoint, load_checkpoint, model_folder
-from translume.errors import SettingsError, TranslumeError, nearest, suggest_keywords
+from translume.errors import SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate
 from translume.interchange.importing import new_folder, require_new
 
@@ -16,8 +16,6 @@ TARGETS = {
     "onnx": ("translume.interchange.onnx.writer", "write_onnx"),
 }
 """Module and function that write each target: (checkpoint, empty folder, dtype) -> Certificate."""
-EXTRAS = {"onnx": "onnx"}
-"""The extra of the package that installs what a target needs, if it is not "export"."""
 
 Writer = Callable[..., Certificate]
 
@@ -60,9 +58,6 @@ def _writer(target: str) -> Writer:
     if target not in TARGETS:
         raise SettingsError(f"export: found {target!r}{nearest(target, TARGETS)}")
     module, name = TARGETS[target]
-    try:
+    with needed_by("export"):
         writer: Writer = getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        extra = EXTRAS.get(target, "export")
-        raise SettingsError(f"export: {error.name} is not installed; pip install 'translume[{extra}]'") from None
     return writer

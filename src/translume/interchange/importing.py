@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from translume.atomic import make_folder, sync, sync_all
 from translume.checkpoint import Card, Checkpoint, commit, free, is_hub, load_checkpoint, save_model, write_card
 from translume.checkpoint.folder import hub_function, repository_name
-from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, suggest_keywords
+from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate, DifferenceError
 from translume.interchange.marian import is_marian
 from translume.json_values import JsonValue
@@ -144,10 +144,8 @@ def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path]) 
 
 def _imported(module: str, name: str) -> Any:
     """Return a function of a module that needs the extra `export`."""
-    try:
+    with needed_by("import"):
         return getattr(import_module(f"translume.interchange.{module}"), name)
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"import: {error.name} is not installed; pip install 'translume[export]'") from None
 
 
 def _certify(folder: Path, origin: str, original: _Original, certificate: Certificate | None) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.config.sources import AudioSettings, RecordingSettings, WhisperSettings
-from translume.errors import SettingsError
+from translume.errors import not_installed
 from translume.lazy import Tensor, torch
 from translume.sources.containers import is_truncated, stated_samples, with_sizes
 from translume.sources.reader import FrameReader, UnreadableError
@@ -263,5 +263,5 @@ def soundfile_module() -> Any:
     try:
         import soundfile
     except (ImportError, OSError):
-        raise SettingsError("data.source: audio needs soundfile; pip install 'translume[audio]'") from None
+        raise not_installed("data.source: audio", "soundfile") from None
     return soundfile

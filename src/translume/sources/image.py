@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.config.sources import ImageSettings
-from translume.errors import SettingsError
+from translume.errors import needed_by
 from translume.sources.reader import FrameReader, UnreadableError
 
 if TYPE_CHECKING:
@@ -130,8 +130,6 @@ def _in_8_bits(found: "Image.Image") -> NDArray[np.uint8]:
 
 def pillow_module() -> Any:
     """Return the module PIL.Image. Raises SettingsError if Pillow is not installed."""
-    try:
+    with needed_by("data.source: an image"):
         from PIL import Image
-    except ImportError:
-        raise SettingsError("data.source: images need Pillow; pip install 'translume[image]'") from None
     return Image

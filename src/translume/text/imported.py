@@ -15,7 +15,7 @@ from unicodedata import category
 from tokenizers import Encoding, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from translume.errors import SettingsError
+from translume.errors import SettingsError, needed_by
 from translume.text.specials import BYTES, SpecialIds
 
 SPACE: Final = "▁"
@@ -293,13 +293,9 @@ class SentencePieces:
 
 def package() -> Any:
     """Return the package `sentencepiece`. Raises SettingsError if it is not installed."""
-    try:
+    with needed_by("tokenizer"):
         import sentencepiece
         import sentencepiece.sentencepiece_model_pb2
-    except ImportError as error:
-        raise SettingsError(
-            f"tokenizer: {error.name} is not installed; pip install 'translume[sentencepiece]'"
-        ) from None
     sentencepiece.SetMinLogLevel(2)
     return sentencepiece
 

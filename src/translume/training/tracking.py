@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from translume.atomic import reason_of, replace_file
 from translume.checksums import sealed, unsealed
 from translume.config import Config
-from translume.errors import SettingsError, TrainingError
+from translume.errors import TrainingError, not_installed
 from translume.training.events import Event, Progress, Validated
 
 IDS = "tracking.json"
@@ -177,7 +177,7 @@ def check_services(names: tuple[str, ...]) -> None:
     """Raise SettingsError for a service whose package is not installed."""
     for name in names:
         if not find_spec(name):
-            raise SettingsError(f"--track {name}: {name} is not installed; pip install 'translume[track]'")
+            raise not_installed(f"--track {name}", name)
 
 
 def _ids(folder: Path) -> dict[str, str]:

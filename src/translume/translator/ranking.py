@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from translume.errors import needed_by
 from translume.translator.results import TextHypothesis
 
 Utilities = NDArray[np.float64]
@@ -67,7 +68,8 @@ def pairwise_bleu(texts: Sequence[str]) -> Utilities:
 
     As sacreBLEU's sentence score: tokenizer 13a, exponential smoothing, at most as many orders as the text has words.
     """
-    from sacrebleu.metrics.bleu import BLEU
+    with needed_by("decoding.utility: 'bleu'"):
+        from sacrebleu.metrics.bleu import BLEU
 
     tokenizer = BLEU(tokenize="13a").tokenizer
     words = [tuple(tokenizer(text.rstrip()).split()) for text in texts]

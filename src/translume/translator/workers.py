@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from translume.config import DecodingSettings
-from translume.errors import SettingsError, TranslationError
+from translume.errors import SettingsError, TranslationError, needed_by
 from translume.parallel import Closing, ProcessLostError, WorkerPool, in_order
 from translume.translator.generator import Generation, Generator
 from translume.translator.loading import ComputeOptions
@@ -214,10 +214,8 @@ class RayPool:
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        try:
+        with needed_by("--ray"):
             import ray
-        except ImportError as error:
-            raise SettingsError(f"--ray: {error.name} is not installed; pip install 'translume[cluster]'") from None
         self._ray = ray
         more: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         host, _, port = address.removeprefix("ray://").rpartition(":")
