@@ -15,7 +15,7 @@ WORKDIR /source
 COPY pyproject.toml hatch_build.py requirements.lock README.md LICENSE ./
 # Install the dependencies first, so that their layer stays cached when only Translume changes.
 RUN mkdir -p src/translume && touch src/translume/__init__.py \
-    && TRANSLUME_NATIVE=0 /opt/translume/bin/pip install --constraint requirements.lock '.[serve]'
+    && TRANSLUME_NATIVE=0 /opt/translume/bin/pip install --constraint requirements.lock '.[serve,train]'
 COPY src ./src
 RUN /opt/translume/bin/pip install --no-deps --force-reinstall .
 

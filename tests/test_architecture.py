@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from translume.errors import EXTRAS
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "translume"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -62,10 +64,14 @@ ONLY_IN = {
     "data": {"fsspec", "pyarrow"},
     "sources": {"PIL", "soundfile"},
 }
-MODULES_OF = {
-    "pyyaml": "yaml", "prometheus-client": "prometheus_client", "lingua-language-detector": "lingua",
-    "onnx-ir": "onnx_ir", "pillow": "PIL", "mlflow-skinny": "mlflow",
-}  # fmt: skip
+AT_THE_TOP = {
+    "documents": {"documents"},
+    "serving": {"serve"},
+    "interchange": {"export", "onnx"},
+    "inspection": {"train"},
+    "experiments": {"demo"},
+}
+"""Extras whose packages a package imports at the top of modules that are only imported where they are needed."""
 
 
 def problems(check: Callable[[Path, ast.Module], Iterable[object]], files: Iterable[Path] = FILES) -> list[str]:
@@ -156,16 +162,6 @@ def outside_functions(tree: ast.Module) -> Iterator[ast.AST]:
             continue
         yield node
         waiting += ast.iter_child_nodes(node)
-
-
-@functools.cache
-def declared(*groups: str) -> set[str]:
-    """Return the import names of the dependencies in pyproject.toml: base ("") and the named extras."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    wanted = [line for group in groups for line in (extras[group] if group else project["dependencies"])]
-    names = [re.split(r"[<>=!~\[; ]", line, maxsplit=1)[0] for line in wanted]
-    return {MODULES_OF.get(name, name.replace("-", "_")) for name in names}
 
 
 def test_imports_follow_the_order_of_packages() -> None:
@@ -303,28 +299,15 @@ def test_toolkits_are_imported_only_in_their_packages() -> None:
 
 
 def test_every_imported_package_is_declared() -> None:
-    extras = declared(
-        "serve",
-        "documents",
-        "detect",
-        "export",
-        "onnx",
-        "inspect",
-        "tensorboard",
-        "track",
-        "demo",
-        "metrics",
-        "audio",
-        "image",
-        "cluster",
-        "remote",
-        "parquet",
-    )
+    """Those of an extra are imported in the functions that need them. torch is still imported anywhere."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    base = {re.split(r"[<>=]", line)[0] for line in project["dependencies"]}
 
     def check(path: Path, tree: ast.Module) -> Iterator[str]:
-        yield from third_party(imports_of(path)) - declared("") - extras
-        if package_name(path) not in ONLY_IN:
-            for name in third_party(imports_in(path, outside_functions(tree))) - declared(""):
+        yield from third_party(imports_of(path)) - base - EXTRAS.keys()
+        extras = AT_THE_TOP.get(package_name(path), set())
+        for name in third_party(imports_in(path, outside_functions(tree))) - base - {"torch"}:
+            if EXTRAS[name] not in extras:
                 yield f"{name}: part of an extra, so imported in the function that needs it"
 
     assert not problems(check)

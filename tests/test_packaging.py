@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from translume.cli.group import COMMANDS
 from translume.errors import EXTRAS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,6 +49,14 @@ def test_each_package_is_named_with_an_extra_that_installs_it() -> None:
 
 def test_the_extra_all_has_every_extra_of_a_user() -> None:
     assert extras_in("all") == OPTIONAL.keys() - {"dev"}
+
+
+def test_the_table_of_the_readme_has_every_command_and_each_extra_once() -> None:
+    rows = re.findall(r"^\| (none|`[a-z`, ]+`) \| (.+) \|$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    extras = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
+    commands = [name for _, use in rows for name in re.findall(r"`(\w+)`", use.partition(";")[0])]
+    assert sorted(extras) == sorted(OPTIONAL.keys() - {"dev"})
+    assert set(commands) == COMMANDS.keys()
 
 
 def test_the_locked_packages_are_those_of_the_locked_extras() -> None:
