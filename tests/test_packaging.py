@@ -87,9 +87,10 @@ for words in commands:
 
 def run_without(packages: set[str], commands: list[str], folder: Path) -> list[list[object]]:
     """Return the exit codes and standard errors of commands in one process that lacks some packages."""
-    for name in ("a.en", "a.de", "a.docx", "a.en.zst", "a.parquet", "a.toml"):
+    for name in ("a.en", "a.de", "a.docx", "a.html", "a.en.zst", "a.parquet", "a.toml"):
         (folder / name).write_text("a house\na boat\n", encoding="utf-8")
     (folder / "a.toml").write_text("data = {train_source = 'a.en', train_target = 'a.de'}", encoding="utf-8")
+    (folder / "latin.srt").write_bytes(b"caf\xe9")
     (folder / "a.npz").write_bytes(b"PK\x03\x04")
     done = subprocess.run(
         [sys.executable, "-c", RUN],
@@ -102,7 +103,7 @@ def run_without(packages: set[str], commands: list[str], folder: Path) -> list[l
 @pytest.mark.parametrize(
     ("missing", "cases"),
     [
-        (EXTRAS.keys() - {"torch", "anyio", "charset_normalizer"}, {
+        (EXTRAS.keys() - {"torch", "anyio"}, {
             "translate MODEL --input a.en --output new --quiet": "",
             "score MODEL a.en a.de": "",
             "show MODEL": "",
@@ -112,7 +113,9 @@ def run_without(packages: set[str], commands: list[str], folder: Path) -> list[l
             "evaluate --hypotheses a.en a.de --metrics rouge1": "translume evaluate: needs rouge_score; metrics",
             "translate MODEL a.en --set decoding.utility=bleu --set decoding.beam=2 --set decoding.nbest=2":
                 "decoding.utility: 'bleu': needs sacrebleu; evaluate",
-            "translate MODEL a.docx": "translume translate: needs lxml; documents",
+            "translate MODEL a.docx": ".docx files: needs lxml; documents",
+            "translate MODEL latin.srt": "text that is not UTF-8: needs charset_normalizer; documents",
+            "translate MODEL a.html --out new.html --quiet": "",
             "translate MODEL --input a.en.zst --output out": "a.en.zst: needs zstandard; zstd",
             "translate MODEL --ray auto --input a.en --output out": "--ray: needs ray; cluster",
             "init a.en.zst a.de": "a.en.zst: needs zstandard; zstd",

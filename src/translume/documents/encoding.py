@@ -6,9 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-import charset_normalizer
-
-from translume.errors import DocumentError
+from translume.errors import DocumentError, needed_by
 from translume.text.sentences import iso_code
 
 _META: Final = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9._:-]{1,40})""", re.IGNORECASE)
@@ -120,6 +118,8 @@ def _guess(data: bytes, language: str) -> str:
 
     Of nearly equally probable ones it is that of Windows for the language.
     """
+    with needed_by("text that is not UTF-8"):
+        import charset_normalizer
     usual = next((name for name, codes in _USUAL.items() if iso_code(language) in codes.split()), "cp1252")
     matches = [] if b"\0" in data[:SAMPLED] else [*charset_normalizer.from_bytes(data[:SAMPLED], enable_fallback=False)]
     best = matches[0].chaos + (TOLERANCE if language else 0.0) if matches else 0.0

@@ -3,25 +3,13 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Final, Protocol
 
-from translume.documents.android import read_android
-from translume.documents.book import Book
 from translume.documents.encoding import EncodedText, in_utf_8
-from translume.documents.gettext import read_po
 from translume.documents.html import HtmlText
-from translume.documents.json_text import read_json
-from translume.documents.markdown import read_markdown
-from translume.documents.office import read_presentation, read_word
-from translume.documents.open_document import read_open_document, read_open_presentation
-from translume.documents.pdf import PdfText
-from translume.documents.properties import read_properties
 from translume.documents.segments import Segment, check_segments
-from translume.documents.subtitles import Subtitles
-from translume.documents.translation_memory import read_tmx
-from translume.documents.workbook import read_workbook
-from translume.documents.xliff import read_xliff
-from translume.errors import DocumentError
+from translume.errors import DocumentError, needed_by
 
 _BREAKS: Final = re.compile(r"([\r\n]+)")
 
@@ -99,17 +87,22 @@ class HtmlFile:
 class Format:
     """A file format.
 
-    read: raises DocumentError if a file does not have the format.  media_type: of translated files.
+    reader: module and function, imported when it is used.  media_type: of translated files.
     written: suffix of translated files, if it is another one.  encoded: whether it is plain text in any encoding.
     compared: whether the letters of a translated file are compared with the translations. In other formats, some are
     read as markup, or not at all.
     """
 
-    read: Callable[[bytes], Document]
+    reader: str
     media_type: str
     written: str = ""
     encoded: bool = False
     compared: bool = False
+
+    def read(self, data: bytes) -> Document:
+        """Return the document in a file; DocumentError if it does not have the format."""
+        read: Callable[[bytes], Document] = resolve_name(f"translume.documents.{self.reader}")
+        return read(data)
 
 
 def read_document(suffix: str, data: bytes, language: str = "", encoding: str = "") -> tuple[Document, list[str]]:
@@ -127,7 +120,8 @@ def read_document(suffix: str, data: bytes, language: str = "", encoding: str = 
             raise DocumentError(f"unknown encoding {encoding!r}, expected one such as cp1252 or gb18030") from None
         if found and not encoding:
             warnings.append(f"it is not UTF-8; read as {found}, written in UTF-8")
-    document = form.read(data)
+    with needed_by(f"{suffix} files"):
+        document = form.read(data)
     warnings += document.warnings
     if not document.segments and data.strip():
         warnings.append("found no text to translate")
@@ -166,29 +160,33 @@ def _letters(segment: Segment, runs: Sequence[str]) -> str:
 
 
 FORMATS: Final = {
-    ".txt": Format(PlainText.from_bytes, "text/plain", encoded=True),
-    ".html": Format(HtmlFile.from_bytes, "text/html", compared=True),
-    ".htm": Format(HtmlFile.from_bytes, "text/html", compared=True),
-    ".srt": Format(Subtitles.from_bytes, "application/x-subrip", encoded=True),
-    ".vtt": Format(Subtitles.from_bytes, "text/vtt", encoded=True),
+    ".txt": Format("files:PlainText.from_bytes", "text/plain", encoded=True),
+    ".html": Format("files:HtmlFile.from_bytes", "text/html", compared=True),
+    ".htm": Format("files:HtmlFile.from_bytes", "text/html", compared=True),
+    ".srt": Format("subtitles:Subtitles.from_bytes", "application/x-subrip", encoded=True),
+    ".vtt": Format("subtitles:Subtitles.from_bytes", "text/vtt", encoded=True),
     ".docx": Format(
-        read_word, "application/vnd.openxmlformats-officedocument.wordprocessingml.document", compared=True
+        "office:read_word", "application/vnd.openxmlformats-officedocument.wordprocessingml.document", compared=True
     ),
     ".pptx": Format(
-        read_presentation, "application/vnd.openxmlformats-officedocument.presentationml.presentation", compared=True
+        "office:read_presentation",
+        "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+        compared=True,
     ),
-    ".odt": Format(read_open_document, "application/vnd.oasis.opendocument.text", compared=True),
-    ".epub": Format(Book.from_bytes, "application/epub+zip", compared=True),
-    ".pdf": Format(PdfText.from_bytes, "text/plain", written=".txt"),
-    ".odp": Format(read_open_presentation, "application/vnd.oasis.opendocument.presentation", compared=True),
-    ".xlsx": Format(read_workbook, "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
-    ".md": Format(read_markdown, "text/markdown", encoded=True),
-    ".po": Format(read_po, "text/x-gettext-translation"),
-    ".json": Format(read_json, "application/json"),
-    ".xliff": Format(read_xliff, "application/xliff+xml"),
-    ".xlf": Format(read_xliff, "application/xliff+xml"),
-    ".properties": Format(read_properties, "text/x-java-properties"),
-    ".xml": Format(read_android, "application/xml"),
-    ".tmx": Format(read_tmx, "application/x-tmx+xml"),
+    ".odt": Format("open_document:read_open_document", "application/vnd.oasis.opendocument.text", compared=True),
+    ".epub": Format("book:Book.from_bytes", "application/epub+zip", compared=True),
+    ".pdf": Format("pdf:PdfText.from_bytes", "text/plain", written=".txt"),
+    ".odp": Format(
+        "open_document:read_open_presentation", "application/vnd.oasis.opendocument.presentation", compared=True
+    ),
+    ".xlsx": Format("workbook:read_workbook", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
+    ".md": Format("markdown:read_markdown", "text/markdown", encoded=True),
+    ".po": Format("gettext:read_po", "text/x-gettext-translation"),
+    ".json": Format("json_text:read_json", "application/json"),
+    ".xliff": Format("xliff:read_xliff", "application/xliff+xml"),
+    ".xlf": Format("xliff:read_xliff", "application/xliff+xml"),
+    ".properties": Format("properties:read_properties", "text/x-java-properties"),
+    ".xml": Format("android:read_android", "application/xml"),
+    ".tmx": Format("translation_memory:read_tmx", "application/x-tmx+xml"),
 }
 """File formats by suffix, in lower case."""
