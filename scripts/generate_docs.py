@@ -17,7 +17,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from translume.config import Config, Settings
-from translume.config.base import OneOf, literal
+from translume.config.base import OneOf, documentation, literal
 from translume.inspection.values import SCHEMAS, schema_text
 from translume.serving.settings import ServeSettings
 
@@ -88,9 +88,13 @@ BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 def settings_page() -> str:
     """Return the page of settings, with one table per group, depth first."""
-    top = [row("format", Config.model_fields["format"])]
+    top = [row(Config, "format")]
     parts = [SETTINGS, *table("At the top of the file", "", top), *groups_in(Config, "")]
-    top = [row(name, field) for name, field in ServeSettings.model_fields.items() if not settings_in(field.annotation)]
+    top = [
+        row(ServeSettings, name)
+        for name, field in ServeSettings.model_fields.items()
+        if not settings_in(field.annotation)
+    ]
     text = description(ServeSettings)
     return (
         "\n".join([*parts, SERVING, *table("At the top of serve.toml", text, top), *groups_in(ServeSettings, "")])
@@ -128,7 +132,7 @@ def kinds_page(kinds: list[type[Settings]], path: str) -> Iterator[str]:
 
 
 def rows_of(settings: type[Settings]) -> list[str]:
-    return [row(name, field) for name, field in settings.model_fields.items() if not settings_in(field.annotation)]
+    return [row(settings, name) for name, field in settings.model_fields.items() if not settings_in(field.annotation)]
 
 
 def description(settings: type[Settings]) -> str:
@@ -146,8 +150,9 @@ def table(title: str, text: str, rows: list[str]) -> Iterator[str]:
         yield from rows
 
 
-def row(name: str, field: FieldInfo) -> str:
-    text = escaped(" ".join((field.description or "").split()))
+def row(settings: type[Settings], name: str) -> str:
+    field = settings.model_fields[name]
+    text = escaped(" ".join(documentation(settings).get(name, "").split()))
     value = field.get_default(call_default_factory=True)
     default = "" if field.is_required() else f"`{escaped(literal(value))}`"
     kind = escaped(choices(field) or type_name(field.annotation))

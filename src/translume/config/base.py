@@ -1,11 +1,16 @@
 """Base class of all settings: immutable groups with strict types, one-line errors, and output as TOML."""
 
+import ast
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
+from inspect import cleandoc, getsource
+from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
 from pkgutil import resolve_name
+from textwrap import dedent
 from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
 
 from pydantic import (
@@ -139,9 +144,7 @@ class Settings(BaseModel):
     table: ClassVar[str] = ""
     """The name of its table in a TOML file, such as "decoding"."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
@@ -222,7 +225,7 @@ def to_toml(settings: Settings, *, comments: bool = False, table: str = "") -> s
     """Return TOML that reads back to equal settings; with `comments`, each key has its documentation above it."""
     lines: list[str] = []
     tables: list[str] = []
-    for name, field in type(settings).model_fields.items():
+    for name in type(settings).model_fields:
         value = getattr(settings, name)
         if isinstance(value, Settings):
             path = f"{table}.{name}" if table else name
@@ -234,10 +237,23 @@ def to_toml(settings: Settings, *, comments: bool = False, table: str = "") -> s
             bodies = (to_toml(each, comments=comments, table=path) for each in value)
             tables += [f"\n[[{path}]]\n{body}".rstrip("\n") for body in bodies]
             continue
-        if comments and field.description:
-            lines.append(f"# {' '.join(field.description.split())}")
+        if comments and (text := documentation(type(settings)).get(name)):
+            lines.append(f"# {' '.join(text.split())}")
         lines.append(f"{name} = {literal(value)}")
     return "\n".join([*lines, *tables]).lstrip("\n") + "\n"
+
+
+@cache
+def documentation(kind: type[BaseModel]) -> dict[str, str]:
+    """Return the docstring below each setting of a group. Pydantic would read the sources at every import."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__[: kind.__mro__.index(BaseModel)]):
+        (statement,) = ast.parse(dedent(getsource(each))).body
+        assert isinstance(statement, ast.ClassDef)
+        for field, text in pairwise(statement.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                found[ast.unparse(field.target)] = cleandoc(str(text.value.value))
+    return found
 
 
 def literal(value: Any) -> str:

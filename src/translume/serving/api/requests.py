@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from translume.config import DecodingSettings
+from translume.config.base import documentation
 from translume.errors import nearest
 from translume.inspection.tracing import DEFAULT_PARTS, FRAME_PARTS, PARTS, Part
 from translume.serving.api.body import LIMITS
@@ -143,9 +144,10 @@ class PairRequest(TimedRequest):
 @cache
 def _decoding_properties() -> dict[str, dict[str, Any]]:
     """Return the JSON schemas of the settings of [decoding], without defaults: those are the model's."""
-    decoding = DecodingSettings.model_json_schema()["properties"]
+    decoding, texts = DecodingSettings.model_json_schema()["properties"], documentation(DecodingSettings)
     return {
-        name: {key: value for key, value in decoding[name].items() if key not in ("title", "default")}
+        name: {"description": texts[name]}
+        | {key: value for key, value in decoding[name].items() if key not in ("title", "default")}
         for name in DECODING_FIELDS
     }
 
