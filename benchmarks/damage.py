@@ -51,7 +51,6 @@ from translume.config.tokenizer import TokenizerSettings
 from translume.data import prepare, token_cache
 from translume.data.corpus import TokenizedCorpus
 from translume.data.pairs import origins
-from translume.engine.probe import Choice, load_choice, save_choice
 from translume.errors import TranslumeError
 from translume.experiments import heads
 from translume.kernels import loading
@@ -508,24 +507,6 @@ def job_files(home: Path) -> Case:
     return Case(kind="files of a server", home=home, files=["*/*"], check=check)
 
 
-def engine_file(home: Path) -> Case:
-    """Which kernels are fastest here."""
-    kinds = {"7×13": "int8", "3×5": "fp32"}
-    loading.load_once()  # else they would be compiled for the new folder
-    with patch.dict(os.environ, TRANSLUME_CACHE=str(home)):
-        save_choice(Choice("int8", kinds))
-        save_choice(Choice("fp32", {"7×13": "fp32"}))
-
-    def check(say: Say) -> Any:
-        with patch.dict(os.environ, TRANSLUME_CACHE=str(home)):
-            found = load_choice("int8").kinds
-        if found != kinds and found.items() <= kinds.items():
-            raise RebuiltError
-        return found
-
-    return Case(kind="choice of kernels", home=home, files=["engine.json"], check=check)
-
-
 def kernels_file(home: Path) -> Case | None:
     """The compiled kernels, which are loaded if they are intact, and else compiled again."""
     command, instructions = loading.compiler(), loading.chosen_instructions()
@@ -697,7 +678,6 @@ MAKERS: dict[str, Callable[[Path], Case | None]] = {
     "usage of keys": usage_file,
     "glossaries": glossary_files,
     "files of a server": job_files,
-    "choice of kernels": engine_file,
     "compiled kernels": kernels_file,
     "measured heads": measured_file,
     "ids of trackers": tracking_file,

@@ -218,7 +218,7 @@ def measure(family: str, folder: Path, lines: list[str], texts: int) -> Row:
 
     import translume
     from translume.config import DecodingSettings
-    from translume.engine import Choice, Engine, self_test
+    from translume.engine import build_engine, self_test
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -270,7 +270,7 @@ def measure(family: str, folder: Path, lines: list[str], texts: int) -> Row:
     peers = [same(lambda text: peer(text, split_special_tokens=bart)["input_ids"][len(begins) : -1])]
     if spiece.exists():
         peers.append(same(sentencepiece.SentencePieceProcessor(str(spiece)).encode))
-    tests = [self_test(Engine(model, Choice(dtype)), model, alone=False).difference for dtype in ("fp32", "int8")]
+    tests = [self_test(build_engine(model, dtype), model, alone=False).difference for dtype in ("fp32", "int8")]
     return Row(
         family=family,
         parameters=sum(each.numel() for each in theirs.parameters()),

@@ -46,10 +46,7 @@ from translume.decoding import (
     Truncation,
     search,
 )
-from translume.engine import Choice, Engine
-from translume.engine.native_layers import Shape
-from translume.engine.packing import packed_as
-from translume.engine.probe import NATIVE
+from translume.engine import Engine, build_engine
 from translume.heads.copy import CopyHead
 from translume.kernels.loading import kernels
 
@@ -88,11 +85,7 @@ def engine_of(draw: random.Random) -> Engine:
             model.head.copied[9:13] = int(model.head.copied[5])
             model.head.gate.bias.fill_(draw.choice([-3.0, 0.0, 3.0]))
     dtype = draw.choice(["fp32", "bf16", "int8"]) if kernels().int8 else "fp32"
-    engine = Engine(model, Choice(dtype, {f"decoder {Shape.of(model.decoder)}": "native"}))
-    engine.head = packed_as(NATIVE[dtype], linear.weight, linear.bias)
-    projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
-    engine.key_values = [packed_as("native", each.weight, each.bias) for each in projections]
-    return engine
+    return build_engine(model, dtype)
 
 
 def strategy_of(draw: random.Random, keys: torch.Tensor) -> Strategy:
@@ -144,8 +137,7 @@ def rules_of(draw: random.Random, size: int, forced: list[bool]) -> Callable[[sl
 
 def failed(draw: random.Random, engine: Engine) -> list[str]:
     """Return the faults of one search."""
-    model = engine.model
-    count, size = draw.randint(1, 7), model.head.vocabulary
+    count, size = draw.randint(1, 7), engine.head.outputs
     own = draw.random()  # of strategy and rules
     keys, forced = (
         torch.tensor([draw.randrange(1 << 63) for _ in range(count)]),

@@ -24,9 +24,8 @@ from sacrebleu.metrics import BLEU
 
 import translume
 from translume.engine import Engine
-from translume.engine.native_layers import native_layers
-from translume.engine.packing import packed_as
-from translume.engine.probe import Dtype
+from translume.engine.layers import Layers
+from translume.engine.packing import LINEAR, Dtype
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
 RESAMPLES = 20 if SHORT else 300
@@ -36,12 +35,10 @@ SCORED_LINES = 5 if SHORT else 60
 
 def pack(engine: Engine, encoder: Dtype, key_values: Dtype) -> None:
     """Pack the encoder, and the keys and values of the memory, for the kernels."""
-    model, kind = engine.model, "int8-native" if key_values == "int8" else "native"
     engine._sources = None  # reads sources with the parts that are replaced here
-    engine.encoder = native_layers(model.encoder, encoder)
-    projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
-    packed = [packed_as(kind, each.weight, each.bias) for each in projections]
-    engine.key_values = [each for each in packed if each is not None]
+    engine.encoder = Layers(engine.network, "encoder", encoder)
+    layers = range(engine.decoder.shape.count)
+    engine.key_values = [LINEAR[key_values](*engine.network.key_value(number)) for number in layers]
 
 
 @torch.inference_mode()

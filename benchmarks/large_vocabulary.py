@@ -129,8 +129,8 @@ class Contender:
 
         from translume.checkpoint import build_model
         from translume.config import ModelSettings, TrainingSettings
+        from translume.kernels.allocator import keep_freed_memory
         from translume.model import HeadData, LossOptions
-        from translume.model.allocator import keep_freed_memory
         from translume.training.optimisation import Updater
         from translume.training.precision import choose_precision
 

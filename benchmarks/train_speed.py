@@ -101,8 +101,8 @@ def ours(shape: Shape, precision: str) -> Iterator[int]:
     import torch
 
     from translume.config import TrainingSettings
+    from translume.kernels.allocator import keep_freed_memory
     from translume.model import LossOptions
-    from translume.model.allocator import keep_freed_memory
     from translume.training.optimisation import Updater
     from translume.training.precision import choose_precision
 

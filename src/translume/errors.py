@@ -51,6 +51,10 @@ class TranslationError(TranslumeError):
     """A text cannot be translated with the given settings."""
 
 
+class StaleStateError(RuntimeError):
+    """A decoder state was used after a later state had changed its buffers. Branch with `select` before."""
+
+
 _PACKAGES = {
     "evaluate": "sacrebleu rapidfuzz",
     "train": "torch matplotlib",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from functools import partial, wraps
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import isgeneratorfunction
 from threading import local
 from types import ModuleType
@@ -17,6 +18,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from translume.errors import SettingsError
 
 P = ParamSpec("P")
+
+
+def is_installed() -> bool:
+    """Return whether torch can be imported."""
+    return is_imported() or ("torch" not in sys.modules and find_spec("torch") is not None)
 
 
 def is_imported() -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from translume.checkpoint import Checkpoint, Manifest, Temperature, load_checkpoint, save_model, unique_tensors
+from translume.checkpoint import Checkpoint, Manifest, Temperature, load_checkpoint, loading, save_model, unique_tensors
 from translume.checkpoint.arrays import as_fp32, map_arrays
 from translume.checkpoint.weights import tensor_file
 from translume.errors import ModelFolderError, SettingsError
@@ -58,6 +58,14 @@ def test_a_network_that_is_built_in_inference_mode_can_still_be_trained(folder: 
         network = loaded.model
     assert not any(tensor.is_inference() for tensor in network.state_dict(keep_vars=True).values())
     assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_a_network_for_another_device_is_built_at_loading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "choose_device", lambda name: torch.device("meta"))
+    loaded = load_checkpoint(folder, device="cuda")
+    assert is_built(loaded)
+    assert not loaded.on_cpu
+    assert {parameter.device.type for parameter in loaded.model.parameters()} == {"meta"}
 
 
 def test_a_commit_after_loading_changes_nothing_in_what_was_loaded(make: Make, folder: Path) -> None:

@@ -8,15 +8,11 @@ from typing import Any
 import pytest
 
 from translume.checkpoint import read_history
-from translume.checksums import sealed, unsealed
 from translume.cli import training_display
 from translume.cli.training_display import TrainingDisplay, usage
 from translume.config import Config
-from translume.engine import build_engine
-from translume.kernels.cpu import cache_folder
 from translume.training import DryRun, Finished, Progress, Started, dry_run
 from translume.training.events import History
-from translume.translator import load
 
 COST = DryRun(
     updates=20_011, measured=211, update_seconds=0.02, tokens_per_second=410_000.0, preparation_seconds=7.0,
@@ -160,21 +156,25 @@ def test_a_dry_run_of_a_single_update_measures_it(files: Path) -> None:
     assert (cost.updates, cost.measured) == (1, 1)
 
 
-def test_shown_engine_choices_are_those_cached_for_other_commands(
-    run, files: Path, tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "cache"))
-    assert run("train", files / "en-de.toml", "--out", files / "model").exit_code == 0
-    network = load(files / "model", device="cpu", dtype="fp32").checkpoint.model
-    shapes = [shape for shape in build_engine(network).choice.kinds if not shape.startswith("decoder ")]
-    kept = cache_folder() / "engine.json"
-    found, _ = unsealed(kept.read_text())
-    for kinds in found.values():
-        kinds.update(dict.fromkeys(shapes, "fp32"))
-    kept.write_text(sealed(found))
+def test_show_engine_says_what_computes_and_how_far_it_agrees(run, files: Path, monkeypatch) -> None:
+    small = ["model.width=32", "model.feed_forward=48", "model.attention_heads=2"]
+    given = [word for each in small for word in ("--set", each)]
+    assert run("train", files / "en-de.toml", "--out", files / "model", *given).exit_code == 0
     report = json.loads(run("show", files / "model", "--engine", "--json").stdout)
-    assert report["on_gpus"] == "search on the device"
-    shown = report["dtypes"]
-    assert {shown["fp32"]["packed"][shape] for shape in shapes} == {"fp32"}
-    assert set(shown["fp32"]["packed"]) == set(build_engine(network).choice.kinds)
-    assert {kind for kinds in shown["int8"]["microseconds"].values() for kind in kinds} > {"fp32"}
+    assert (report["on_gpus"], report["plain_parts"]) == ("search on the device", [])
+    assert all(report["dtypes"][dtype]["agrees"] for dtype in ("fp32", "bf16"))
+    assert set(report["dtypes"]) == {"fp32", "bf16", "int8"}
+    shown = run("show", files / "model", "--engine").stdout.splitlines()
+    assert shown[:2] == [str(files / "model"), f"kernels: {report['kernels']}"]
+    assert shown[3].startswith("fp32: agrees with the plain model, by at most ")
+    assert shown[3].endswith(" nats; alone and batched identical bit for bit")
+    monkeypatch.setattr("translume.cli.show.is_installed", lambda: False)
+    shown = run("show", files / "model", "--engine").stdout.splitlines()
+    assert shown[2] == "fp32: not compared with the plain model, for which torch is not installed"
+
+
+def test_show_engine_says_why_there_is_none(run, files: Path) -> None:
+    assert run("train", files / "en-de.toml", "--out", files / "model").exit_code == 0
+    shown = run("show", files / "model", "--engine").stdout.splitlines()
+    reason = "engine: model.width: found 12, the kernels need a multiple of 16"
+    assert shown[-3:] == [f"{dtype}: the plain model searches; {reason}" for dtype in ("fp32", "bf16", "int8")]

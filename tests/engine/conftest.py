@@ -9,39 +9,13 @@ from torch import Tensor
 
 from translume.checkpoint import build_model
 from translume.config import AdaptiveSettings, CopySettings, MixtureSettings, ModelSettings, SoftmaxSettings
-from translume.engine import Choice, Engine
-from translume.engine.native_layers import NativeLayers, Shape
+from translume.engine import Engine, build_engine
 from translume.kernels.cpu import cache_folder
 from translume.kernels.loading import has_kernels
 from translume.model import Transformer
 
 SOURCE_SIZE, TARGET_SIZE = 17, 19
 
-FOR_TORCH = [
-    {"norm": "pre"},
-    {"norm": "post", "tie": "all", "positions": "learned"},
-    {"norm": "post", "activation": "gelu", "bias": False, "tie": "target"},
-    {"norm": "pre", "activation": "swiglu", "normalization": "rms", "positions": "rotary"},
-    {"norm": "pre", "positions": "relative", "relative_buckets": 8, "relative_max_distance": 12},
-    {
-        "norm": "pre",
-        "positions": "relative",
-        "head_width": 3,
-        "activation": "geglu",
-        "normalization": "rms",
-        "bias": False,
-    },
-    {"norm": "post", "normalization": "rms", "positions": "none", "bias": False},
-    {"norm": "pre", "segments": 3, "activation": "swiglu"},
-    {"norm": "pre", "segments": 2, "segment_pooling": "sum", "positions": "rotary"},
-    {"norm": "pre", "encoder_layers": 0, "decoder_layers": 1, "scale_embeddings": False},
-    {"decoder_mixing": "ssru"},
-    {"decoder_mixing": "ssru", "norm": "post", "bias": False},
-    {"head": CopySettings(tie="none")},
-    {"head": MixtureSettings(tie="none")},
-    {"head": AdaptiveSettings(tie="none", cutoffs=(5, 11))},
-]
-"""Networks that the kernels do not support."""
 WHOLE = {"width": 96, "feed_forward": 48, "attention_heads": 3, "encoder_layers": 3, "decoder_layers": 2}
 """Widths in vectors of the kernels: two for heads, three for feed-forward blocks."""
 FOR_KERNELS = [
@@ -69,6 +43,18 @@ FOR_KERNELS = [
         },
     )
 ]
+OTHER_PARTS = [
+    {**WHOLE, **changes}
+    for changes in (
+        {"tie": "all", "norm": "post", "embedding_norm": True},
+        {"encoder_layers": 0, "decoder_layers": 1, "scale_embeddings": False},
+        {"segments": 3, "activation": "swiglu", "embedding_norm": True, "normalization": "rms"},
+        {"head": CopySettings(tie="none")},
+        {"head": MixtureSettings(tie="none")},
+        {"head": AdaptiveSettings(tie="none", cutoffs=(5, 11))},
+    )
+]
+"""Networks with other heads, and sources that are not read in one call."""
 Built = tuple[Transformer, Engine]
 
 
@@ -86,7 +72,7 @@ def make() -> Callable[..., Transformer]:
             tie=changes.pop("tie", "none"), bias=changes.get("bias", True)
         )
         values = {
-            "width": 22, "feed_forward": 13, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 11,
+            "width": 96, "feed_forward": 48, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 3,
             "dropout": 0.1, "max_positions": 79, "head": head,
         }  # fmt: skip
         settings = ModelSettings(**{**values, **changes})
@@ -116,7 +102,7 @@ def sources() -> Callable[..., tuple[Tensor, Tensor]]:
 
 @pytest.fixture(autouse=True, scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Cache probes of these tests in a temporary folder, but not kernels: compiling them takes ten seconds."""
+    """Cache what these tests make in a temporary folder, but not kernels: compiling them takes ten seconds."""
     folder = tmp_path_factory.mktemp("cache")
     if has_kernels() and (libraries := cache_folder() / "native").is_dir():
         (folder / "native").symlink_to(libraries)
@@ -127,18 +113,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def fresh(make: Callable[..., Transformer], cache: Path) -> Callable[..., Built]:
-    """Build a network and an engine of it, with the kernels if they support the network."""
+    """Build a network and an engine of it."""
 
     def build(changes: dict[str, object], dtype: str = "fp32") -> Built:
-        model = make(**changes)
-        if changes not in FOR_KERNELS:
-            return model, Engine(model, Choice(dtype))
         if not has_kernels():
             pytest.skip("no kernels")
-        engine = Engine(model, Choice(dtype, {f"decoder {Shape.of(model.decoder)}": "native"}))
-        assert isinstance(engine.decoder, NativeLayers)
-        assert isinstance(engine.encoder, NativeLayers)
-        return model, engine
+        model = make(**changes)
+        return model, build_engine(model, dtype)
 
     return build
 
@@ -149,7 +130,7 @@ def whole(request: pytest.FixtureRequest) -> dict[str, object]:
     return dict(request.param)
 
 
-@pytest.fixture(scope="session", params=[*FOR_TORCH, *FOR_KERNELS], ids=_name)
+@pytest.fixture(scope="session", params=[*FOR_KERNELS, *OTHER_PARTS], ids=_name)
 def built(request: pytest.FixtureRequest, fresh: Callable[..., Built]) -> Built:
     """A network and an engine of it."""
     return fresh(request.param)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from translume.engine import Choice, Engine
+from translume.engine import build_engine
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -22,7 +22,7 @@ VARIANTS = [
 def made(make):
     """Some models and an engine of each, built once."""
     models = [make(**changes) for changes in VARIANTS]
-    return [(model, Engine(model, Choice())) for model in models]
+    return [(model, build_engine(model)) for model in models]
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["plain", "engine"])

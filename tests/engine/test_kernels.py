@@ -7,6 +7,7 @@ import stat
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,18 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.belief import BLOCK, BeliefError, Bias, Logits, maxima_and_sums
-from translume.engine import Choice, Engine, EngineError, build_engine, layers, self_test
-from translume.engine.layers import choose_layers
-from translume.engine.logits import REFINED_NATS, LogitRefiner, summarize_logits
-from translume.engine.native_layers import Shape, native_layers, unsupported
-from translume.engine.packing import NativeLinear, packed_as
-from translume.engine.probe import NATIVE
-from translume.engine.torch_layers import TorchLayers
+from translume.engine import EngineError, build_engine, self_test
+from translume.engine.layers import unsupported
+from translume.engine.logits import REFINED_NATS, LogitRefiner
+from translume.engine.logits import summarize_logits as summarize
+from translume.engine.packing import PackedLinear
 from translume.kernels import loading
 from translume.kernels.loading import NativeError, has_kernels
 from translume.model.layout import Layout
 
 pytestmark = pytest.mark.skipif(not has_kernels(), reason="no kernels")
+
+
+def summarize_logits(logits, refinement=None):
+    """The statistics as `Logits` reads them."""
+    return summarize(logits.numpy(), refinement).summary()
+
 
 WHOLE = {"width": 96, "feed_forward": 48, "attention_heads": 3, "encoder_layers": 3, "decoder_layers": 2, "norm": "pre"}
 
@@ -35,8 +40,8 @@ def test_the_encoder_reproduces_the_plain_memory(fresh, sources, whole):
     model, engine = fresh(whole)
     source, mask = model.encoder.front(*sources(5, 23, 1, 17))
     layout = Layout.of(mask)
-    found = engine.encoder.encode(model.encoder.embed(source, layout), layout)
-    torch.testing.assert_close(found, model.encoder.packed(source, layout), rtol=1e-4, atol=1e-4)
+    found = engine.encoder.encode(model.encoder.embed(source, layout).numpy(), mask.sum(1).numpy())
+    torch.testing.assert_close(torch.from_numpy(found), model.encoder.packed(source, layout), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
@@ -44,10 +49,6 @@ def test_a_sentence_has_the_same_numbers_alone_and_in_a_batch_bit_for_bit(fresh,
     if dtype == "int8" and not loading.kernels().int8:
         pytest.skip("this processor has no int8 products")
     model, engine = fresh(whole, dtype)
-    packing = NATIVE[dtype]  # a probe may have chosen another
-    engine.head = packed_as(packing, model.head.weight, model.head.bias)
-    projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
-    engine.key_values = [packed_as(packing, each.weight, each.bias) for each in projections]
     assert self_test(engine, model).alone_equals_batched
 
 
@@ -73,7 +74,7 @@ def test_the_kv_cache_is_fp16_unless_the_dtype_is_fp32(fresh, sources, whole):
     states = [engine.start(source, mask) for engine in (plain, halved)]
     cells = whole.get("decoder_mixing") == "ssru"
     halves = loading.kernels().fp16 and not cells
-    assert [state.cache.past.dtype for state in states] == [torch.float32, torch.float16 if halves else torch.float32]
+    assert [state.cache.past.dtype for state in states] == [np.float32, np.float16 if halves else np.float32]
     (one, _), (other, _) = (engine.step(prefix, state) for engine, state in zip((plain, halved), states, strict=True))
     difference = (one.log_probs() - other.log_probs()).abs().max()
     assert difference < (2e-2 if halves else 1e-4)  # a half is 2^-11 off at most, a bfloat16 would be 2^-8
@@ -86,8 +87,7 @@ def test_values_beyond_fp16_are_clamped_in_the_cache(make, sources):
     layer = next(iter(model.decoder.stack))
     for attention in (layer.self_attention.query_key_value, layer.cross_attention.key_value):
         attention.bias[-WHOLE["width"] :] = 1e6
-    shape = Shape.of(model.decoder)
-    engine = Engine(model, Choice("bf16", {f"decoder {shape}": "native"}))
+    engine = build_engine(model, "bf16")
     state = engine.start(*sources(5, 2))
     belief, state = engine.step(torch.ones(2, 1, dtype=torch.long), state)
     assert belief.log_probs().isfinite().all()
@@ -121,7 +121,8 @@ def test_logits_near_the_largest_are_refined_before_they_are_summarized(rows, si
     exact = F.linear(hidden, weight, shift)
     coarse = exact + torch.randn(rows, size, generator=generator).clamp_(-2, 2) * 0.1
     logits = coarse.clone()
-    found = summarize_logits(logits, LogitRefiner(weight, shift).inputs(hidden))
+    refiner = LogitRefiner(weight.numpy(), None if shift is None else shift.numpy())
+    found = summarize_logits(logits, refiner.inputs(hidden.numpy()))
     near = coarse >= coarse.amax(1, keepdim=True) - REFINED_NATS
     torch.testing.assert_close(logits[near], exact[near], rtol=1e-5, atol=1e-5)
     assert torch.equal(logits[~near], coarse[~near])
@@ -136,10 +137,9 @@ def test_int8_does_not_reorder_the_likeliest_tokens(make, sources):
     if not loading.kernels().int8:
         pytest.skip("this processor has no int8 products")
     model = make(**WHOLE)
-    shape, size = Shape.of(model.decoder), model.head.vocabulary
-    engine = Engine(model, Choice("int8", {f"decoder {shape}": "native", f"{WHOLE['width']}×{size}": "int8-native"}))
+    engine = build_engine(model, "int8")
     (source, mask), target = sources(5, 2), torch.tensor([[1, 4, 6], [1, 9, 2]])
-    hidden, _ = engine.read(target, engine.start(source, mask))
+    hidden = torch.from_numpy(engine.read(target.numpy(), engine.start(source, mask))[0])
     for place in range(target.size(1)):
         belief, _ = engine.step(target[:, : place + 1], engine.start(source, mask))
         wanted = F.linear(hidden[:, place], model.head.weight, model.head.bias)
@@ -162,26 +162,27 @@ def test_maxima_show_a_nan_and_sums_ignore_impossible_tokens():
 @torch.inference_mode()
 def test_a_row_of_a_product_does_not_depend_on_the_others(count, row):
     generator = torch.Generator().manual_seed(count)
-    linear = NativeLinear(torch.randn(71, 37, generator=generator), torch.randn(71, generator=generator))
-    rows = torch.randn(29, 37, generator=generator)
-    assert torch.equal(linear(rows)[row % count], linear(rows[:count])[row % count])
-    assert torch.equal(linear(rows)[row], linear(rows[row]))
+    weight, bias, rows = (torch.randn(*shape, generator=generator).numpy() for shape in ((71, 37), (71,), (29, 37)))
+    linear = PackedLinear(weight, bias)
+    assert np.array_equal(linear(rows)[row % count], linear(rows[:count])[row % count])
+    assert np.array_equal(linear(rows)[row], linear(rows[row]))
 
 
-def test_unsupported_layers_are_computed_by_torch(make, sources):
-    assert unsupported(make(**WHOLE).decoder) == ""
-    for changes in ({"width": 24}, {"feed_forward": 17}, {"head_width": 24}):
-        model = make(**{**WHOLE, **changes})
-        reason = "the widths of layers, heads and feed-forward blocks must be multiples of 16"
-        assert unsupported(model.decoder) == reason
-        assert native_layers(model.decoder, "fp32") is None
-        assert self_test(Engine(model, Choice()), model).agrees
+def test_a_model_that_the_kernels_do_not_support_has_no_engine(make, sources):
+    assert unsupported(make(**WHOLE).settings) == ""
+    for name, found in (("width", 24), ("feed_forward", 17), ("head_width", 24)):
+        model, reason = (
+            make(**{**WHOLE, name: found}),
+            f"model.{name}: found {found}, the kernels need a multiple of 16",
+        )
+        assert unsupported(model.settings) == reason
+        with pytest.raises(EngineError) as caught:
+            build_engine(model)
+        assert str(caught.value) == f"engine: {reason}"
 
 
 def test_more_positions_than_the_tables_have_are_refused(make, sources):
-    engine = Engine(
-        model := make(**WHOLE, positions="relative"), Choice(kinds={f"decoder {Shape.of(model.decoder)}": "native"})
-    )
+    engine = build_engine(make(**WHOLE, positions="relative"))
     for run in (
         lambda: engine.step(torch.ones(1, 80, dtype=torch.long), engine.start(*sources(5))),
         lambda: engine.start(*sources(80)),
@@ -225,10 +226,9 @@ def test_packages_contain_the_c_sources(target):
 @pytest.mark.usefixtures("loaded_anew")
 def test_nothing_is_compiled_with_translume_native_0(make, monkeypatch):
     monkeypatch.setenv("TRANSLUME_NATIVE", "0")
-    model = make(**WHOLE)
-    assert native_layers(model.decoder, "fp32") is None
-    assert packed_as("native", torch.randn(13, 7), None) is None
-    assert self_test(Engine(model, Choice()), model).agrees
+    with pytest.raises(EngineError) as caught:
+        build_engine(make(**WHOLE))
+    assert str(caught.value) == "engine: TRANSLUME_NATIVE is 0"
 
 
 @pytest.fixture(scope="module")
@@ -296,29 +296,15 @@ def test_a_nan_in_the_weights_is_reported(make, sources):
     for dtype in ("fp32", "int8") if loading.kernels().int8 else ("fp32",):
         model = make(**WHOLE)
         next(iter(model.decoder.stack)).feed_forward.inner.weight[3, 5] = float("nan")
-        shape = native_layers(model.decoder, dtype).shape
-        engine = Engine(model, Choice(dtype, {f"decoder {shape}": "native"}))
+        engine = build_engine(model, dtype)
         belief, _ = engine.step(torch.ones(2, 1, dtype=torch.long), engine.start(*sources(5, 2)))
         with pytest.raises(BeliefError):
             belief.topk(3)
 
 
 @torch.no_grad()
-def test_nothing_is_packed_for_the_kernels_if_torch_is_faster(make, monkeypatch):
-    model = make(**WHOLE)
-
-    def refused(*given):
-        raise AssertionError("packed")
-
-    monkeypatch.setattr(layers, "native_layers", refused)
-    chosen = choose_layers(model.decoder, Choice("fp32", {f"decoder {Shape.of(model.decoder)}": "torch"}))
-    assert isinstance(chosen, TorchLayers)
-
-
-@torch.no_grad()
 def test_a_copy_of_an_engine_outlives_it(fresh, sources):
     _, engine = fresh(WHOLE)
-    engine.head = packed_as("native", engine.model.head.weight, engine.model.head.bias)
     prefix, (source, mask) = torch.ones(2, 1, dtype=torch.long), sources(5, 2)
     wanted, _ = engine.step(prefix, engine.start(source, mask))
     twin = copy.deepcopy(engine)

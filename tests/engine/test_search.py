@@ -1,6 +1,5 @@
 """The search in the kernels equals the decoding loop with the same engine, bit for bit."""
 
-import copy
 import functools
 import gc
 import math
@@ -9,6 +8,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -36,19 +36,13 @@ from translume.decoding import (
     TextPrefix,
     search,
 )
-from translume.engine import Choice, Engine
-from translume.engine.logits import CopyKernels
-from translume.engine.packing import NativeLinear, packed_as
-from translume.engine.probe import NATIVE as PACKINGS
-from translume.errors import SettingsError
-from translume.heads.copy import CopyHead
+from translume.engine import Engine, build_engine
+from translume.engine.network import Network
+from translume.errors import ModelFolderError, SettingsError, StaleStateError
 from translume.kernels.loading import has_kernels, kernels
-from translume.model import HeadSizes
-from translume.model.state import StaleStateError
 
 LENGTHS = (5, 2, 19, 3, 7)
 WIDE = {"width": 32, "attention_heads": 2, "feed_forward": 48, "encoder_layers": 1, "decoder_layers": 2}
-NATIVE = {"decoder 32×48, 2 heads, 2 layers": "native"}
 pytestmark = pytest.mark.skipif(not has_kernels(), reason="no kernels")
 
 LETTERS = random.Random(5)
@@ -72,15 +66,6 @@ TEXT_RULES = [
 ]
 
 
-def kernels_only(model, engine, dtype):
-    """Pack the engine's head and key and value projections for the kernels, whatever is faster on this machine."""
-    head = model.head.softmax if isinstance(model.head, CopyHead) else model.head
-    engine.head = packed_as(PACKINGS[dtype], head.weight, head.bias)
-    projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
-    engine.key_values = [packed_as("native", each.weight, each.bias) for each in projections]
-    return engine
-
-
 @pytest.fixture(scope="module")
 def large_vocabulary():
     """A network with a vocabulary of several blocks and many tokens of equal weights, and an engine of it."""
@@ -91,7 +76,7 @@ def large_vocabulary():
         model.head.weight.mul_(3.0)
         model.head.weight[300:511] = model.head.weight[3:214]
         model.head.bias[300:511] = model.head.bias[3:214]
-    return model, kernels_only(model, Engine(model, Choice("fp32", NATIVE)), "fp32")
+    return model, build_engine(model)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +91,7 @@ def copying():
         model.head.gate.weight.normal_()
         model.head.gate.bias.zero_()
         model.head.copied[:] = torch.tensor([-1, -1, 2, 522, 5, 5, -1, 300, 128, 127, 6, 7, 3, 3, 4, 200, -1])
-    return model, kernels_only(model, Engine(model, Choice("fp32", NATIVE)), "fp32")
+    return model, build_engine(model)
 
 
 @pytest.fixture(scope="module", params=["softmax", "copy"])
@@ -142,8 +127,7 @@ limits_of_five = st.lists(st.integers(1, 71), min_size=5, max_size=5)
 def test_the_kernels_search_equals_the_decoding_loop(fresh, whole, sources, dtype, strategy, limits, seed, steps):
     if dtype == "int8" and not kernels().int8:
         pytest.skip("this processor has no int8 products")
-    model, engine = fresh(whole, dtype)
-    engine = kernels_only(model, engine, dtype)
+    _, engine = fresh(whole, dtype)
     words = search_options(strategy, limits, [ForbidTokens((0, 1)), MinimumLength(4)])
     source, mask = sources(*LENGTHS, seed=seed)
     wanted = search(engine.step, engine.start(source, mask), **words)
@@ -213,8 +197,7 @@ def test_a_sentence_has_the_same_result_alone_and_in_a_batch(searched, sources, 
 def test_the_decoding_loop_gives_the_same_result_alone_and_in_a_batch(fresh, whole, sources, dtype, strategy, seed):
     if dtype == "int8" and not kernels().int8:
         pytest.skip("this processor has no int8 products")
-    model, engine = fresh(whole, dtype)
-    engine = kernels_only(model, engine, "fp32")
+    _, engine = fresh(whole, dtype)
     source, mask = sources(*LENGTHS, seed=seed)
     limits = [13, 17, 5, 11, 7]
     together = search(engine.step, engine.start(source, mask), **search_options(strategy, limits))
@@ -290,45 +273,69 @@ def test_a_nan_in_the_memory_ends_the_search_of_its_sentence_only(copying, sourc
 
 
 def test_a_head_that_copies_unknown_tokens_is_refused():
-    head = CopyHead(CopySettings(tie="none"), HeadSizes(width=16, vocabulary=7, source_vocabulary=5), None)
-    head.copied[3] = 7
+    model = build_model(ModelSettings(**WIDE, head=CopySettings(tie="none")), 5, 7).eval()
+    model.head.copied[3] = 7
     with pytest.raises(SettingsError, match=r"^the head copies token 7 of a vocabulary of 7$"):
-        CopyKernels(head)
+        build_engine(model)
 
 
-def test_sources_read_in_one_call_have_the_keys_and_values_of_torch(large_vocabulary, sources):
+@pytest.mark.parametrize(("name", "shape"), [
+    ("decoder.layers.1.feed_forward.outer.weight", (32, 47)), ("encoder.layers.0.around_attention.norm.weight", (33,)),
+    ("decoder.embedding.table.weight", (523, 31)), ("head.weight", (523, 33)), ("head.bias", (522,)),
+    ("decoder.layers.0.cross_attention.key_value.bias", (63,)), ("decoder.embedding.positions.table", (80, 32)),
+])  # fmt: skip
+def test_weights_that_do_not_fit_the_settings_are_refused_by_name(name, shape):
+    settings = ModelSettings(**WIDE, positions="learned", max_positions=79, head=SoftmaxSettings(tie="none"))
+    model = build_model(settings, 17, 523)
+    weights = {key: each.detach().numpy() for key, each in model.state_dict().items()}
+    wanted = weights[name].shape
+    for changed, message in (
+        ({name: np.zeros(shape, np.float32)}, f"w: {name} is {list(shape)}, expected {list(wanted)} by the settings"),
+        ({}, f"w: lacks {name}, which a model of these settings has"),
+    ):
+        others = {key: each for key, each in weights.items() if key != name}
+        with pytest.raises(ModelFolderError) as caught:
+            Engine(Network(settings=settings, weights=others | changed, place="w"), "fp32", lambda: model)
+        assert str(caught.value) == message
+
+
+def test_sources_read_in_one_call_have_the_keys_and_values_of_several_calls(large_vocabulary, sources):
     _, engine = large_vocabulary
     source, mask = sources(5, 1, 19, 3)
     found = engine.start(source, mask).cache
     kernels, engine._sources = engine._sources, None
     wanted = engine.start(source, mask).cache
     engine._sources = kernels
-    read = mask[:, None, :, None].expand_as(wanted.cross[0])
-    torch.testing.assert_close(found.cross * read, wanted.cross * read, atol=1e-5, rtol=1e-5)
+    read = np.broadcast_to(mask[:, None, :, None].numpy(), wanted.cross[0].shape)
+    np.testing.assert_allclose(found.cross * read, wanted.cross * read, atol=1e-5, rtol=1e-5)
     assert not (found.cross * ~read).any()
-    assert found.source_bias.equal(wanted.source_bias)
+    assert np.array_equal(found.source_bias, wanted.source_bias)
     alone = engine.start(source[3:, :3], mask[3:, :3]).cache
-    assert alone.cross[:, 0, :, :3].equal(found.cross[:, 3, :, :3])
+    assert np.array_equal(alone.cross[:, 0, :, :3], found.cross[:, 3, :, :3])
 
 
-def test_no_sources_and_those_that_begin_later_or_have_unknown_ids_are_left_to_torch(large_vocabulary, sources):
+def test_no_sources_and_those_that_begin_later_or_have_unknown_ids_are_read_in_steps(large_vocabulary, sources):
     _, engine = large_vocabulary
     source, mask = sources(5, 4)
-    assert engine._sources.read(source, mask) is not None
-    assert engine._sources.read(source, mask.flip(1)) is None
+
+    def read(*tensors):
+        return engine._sources.read(*(each.numpy() for each in tensors))
+
+    assert read(source, mask) is not None
+    assert read(source, mask.flip(1)) is None
     for number in (-1, 17):
         source[1, 2] = number
-        assert engine._sources.read(source, mask) is None
-        with pytest.raises(IndexError, match="index out of range"):
+        assert read(source, mask) is None
+        with pytest.raises(IndexError, match=rf"^found token {number}, expected one of 17$"):
             engine.start(source, mask)
-    assert engine._sources.read(*sources(80)) is None
+    assert read(*sources(80)) is None
     nothing = torch.zeros(0, 3, dtype=torch.long)
-    assert engine._sources.read(nothing, nothing.bool()) is None
-    assert engine.start(nothing, nothing.bool()).cache.cross.numel() == 0
+    assert read(nothing, nothing.bool()) is None
+    assert engine.start(nothing, nothing.bool()).cache.cross.size == 0
 
 
 def test_an_idle_search_does_not_keep_the_weights_of_an_engine(large_vocabulary, sources):
-    engine = Engine(large_vocabulary[0], Choice("fp32", NATIVE))
+    engine = build_engine(large_vocabulary[0])
     found, numbers = complete_search(engine, engine.start(*sources(3)), **search_options(Greedy(), [2]))
     found.remove(numbers[0])
     found.close()
@@ -377,7 +384,7 @@ def test_the_engine_reports_the_attention_of_the_plain_model(large_vocabulary, s
 def test_the_attention_of_pooled_segments_has_a_column_for_each_segment(make, sources):
     """Columns of padding are full from the start, so that they count as covered."""
     model = make(**WIDE, segments=2, segment_pooling="sum")
-    engine = Engine(model, Choice("fp32", NATIVE))
+    engine = build_engine(model)
     source, mask = sources(11, 3)
     wanted = model.step(torch.tensor([[1, 7]] * 2), model.start_with_attention(source, mask))[1].attention
     started = engine.start_with_attention(source, mask)
@@ -389,7 +396,7 @@ def test_the_attention_of_pooled_segments_has_a_column_for_each_segment(make, so
 
 
 def test_unsupported_searches_are_left_to_the_decoding_loop(large_vocabulary, sources):
-    model, engine = large_vocabulary
+    _, engine = large_vocabulary
     state = engine.start(*sources(3))
     for strategy in (
         BeamSearch(width=2, coverage=Coverage(weight=0.2)),
@@ -406,13 +413,10 @@ def test_unsupported_searches_are_left_to_the_decoding_loop(large_vocabulary, so
         [TextPrefix(SPELLINGS, b"ababab", [True])],
     ):
         assert complete_search(engine, state, **search_options(Greedy(), [1], rules)) is None
-    plain = copy.copy(engine)
-    plain.head = packed_as("fp32", model.head.weight, model.head.bias)
-    assert complete_search(plain, state, **search_options(Greedy(), [5])) is None
 
 
 def test_searches_out_of_bounds_are_left_to_the_decoding_loop(large_vocabulary, sources):
-    model, engine = large_vocabulary
+    _, engine = large_vocabulary
 
     def left(state, limits, engine=engine):
         return complete_search(engine, state, **search_options(Greedy(), limits)) is None
@@ -426,10 +430,6 @@ def test_searches_out_of_bounds_are_left_to_the_decoding_loop(large_vocabulary, 
     engine.step(torch.ones(2, 1, dtype=torch.long), state)
     with pytest.raises(StaleStateError, match="only the newest state may be used"):
         complete_search(engine, state, **search_options(Greedy(), [5, 5]))
-    for dtype in (torch.bfloat16, torch.float64):
-        other = copy.deepcopy(model).to(dtype)
-        packed = kernels_only(other, Engine(other, Choice("fp32", NATIVE)), "fp32")
-        assert left(packed.start(*sources(3, 2)), [5, 5], packed)
 
 
 @pytest.mark.parametrize("beam", [{}, {"nbest": 3, "stop": "first"}], ids=["greedy", "beam"])
@@ -448,8 +448,7 @@ def test_the_kernels_return_nothing_where_the_loop_raises_an_error(sources, stra
     model = build_model(ModelSettings(**WIDE, head=SoftmaxSettings(tie="none")), 17, 523).eval()
     with torch.no_grad():
         model.head.bias[7] = torch.nan
-    engine = Engine(model, Choice("fp32", NATIVE))
-    engine.head = NativeLinear(model.head.weight, model.head.bias)
+    engine = build_engine(model)
     words = search_options(strategy, [5, 9])
     assert kernel_search(engine, engine.start(*sources(3, 2)), words) == [None, None]
     with pytest.raises(SearchError, match="hold a NaN"):

@@ -8,7 +8,7 @@ import torch
 from translume.checkpoint import build_model
 from translume.config import ModelSettings, SoftmaxSettings
 from translume.decoding import BeamSearch, Greedy, LengthPenalty, decode, search
-from translume.engine import Choice, Engine
+from translume.engine import build_engine
 from translume.kernels.loading import has_kernels
 
 BOS, EOS, A, B = 1, 2, 3, 4
@@ -48,7 +48,7 @@ def engine():
         model.head.bias.fill_(-99.0)
         for token, probability in ((A, 0.6), (EOS, 0.3), (B, 0.1)):
             model.head.bias[token] = math.log(probability)
-    return Engine(model, Choice("fp32", {"decoder 32×48, 2 heads, 1 layers": "native"}))
+    return build_engine(model)
 
 
 @pytest.mark.parametrize(("strategy", "steps", "tokens"), CASES.values(), ids=CASES)

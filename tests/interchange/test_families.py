@@ -26,8 +26,8 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 PLACE, SIZE = Path("config.json"), 97
 SHAPE = {
-    "vocab_size": SIZE, "d_model": 34, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 17,
-    "decoder_attention_heads": 17, "encoder_ffn_dim": 29, "decoder_ffn_dim": 29, "max_position_embeddings": 41,
+    "vocab_size": SIZE, "d_model": 48, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 3,
+    "decoder_attention_heads": 3, "encoder_ffn_dim": 80, "decoder_ffn_dim": 80, "max_position_embeddings": 41,
     "decoder_start_token_id": 2,
 }  # fmt: skip
 UNUSED = {"bart": 2, "mbart": 2, "m2m_100": 0}
@@ -103,7 +103,7 @@ def test_the_engine_agrees_with_the_model(pair):
         ("M2M100ForConditionalGeneration", {"pad_token_id": 3},
          "pad_token_id: found 3, expected 1, after which M2M100ForConditionalGeneration counts positions"),
         ("BartForConditionalGeneration", {"decoder_attention_heads": 2},
-         "decoder_attention_heads: found 2, expected 17, that of encoder_attention_heads; here both are alike"),
+         "decoder_attention_heads: found 2, expected 3, that of encoder_attention_heads; here both are alike"),
         ("BartForConditionalGeneration", {"tie_word_embeddings": False},
          "tie_word_embeddings: found false, expected true for BartForConditionalGeneration"),
     ],

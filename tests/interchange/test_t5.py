@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import translume
 from translume.checkpoint import load_checkpoint, read_config
 from translume.config import Config, DecodingSettings
-from translume.engine import Choice, Engine, self_test
+from translume.engine import build_engine, self_test
 from translume.errors import SettingsError
 from translume.interchange.huggingface.config import read_json
 from translume.interchange.huggingface.t5 import T5
@@ -42,6 +42,9 @@ FAMILIES = {
 """Class, settings and special pieces of the SentencePiece model of each family."""
 
 
+SHAPE = {"d_model": 34, "d_kv": 6, "d_ff": 29, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 5}
+
+
 def write(opus, folder, family, rules="identity", **changes):
     """Save a model with random weights, and its tokenizer."""
     named, values, symbols = FAMILIES[family]
@@ -58,9 +61,8 @@ def write(opus, folder, family, rules="identity", **changes):
         tokenizer = transformers.T5Tokenizer.from_pretrained(str(folder), extra_ids=extra)
         size = len(sentencepiece.SentencePieceProcessor(model_proto=model)) + extra + 3
     config = getattr(transformers, f"{named}Config")(
-        vocab_size=size, d_model=34, d_kv=6, d_ff=29, num_layers=3, num_decoder_layers=2, num_heads=5,
-        relative_attention_num_buckets=8, relative_attention_max_distance=13, decoder_start_token_id=0,
-        dropout_rate=0.0, **{**values, **changes},
+        vocab_size=size, relative_attention_num_buckets=8, relative_attention_max_distance=13, decoder_start_token_id=0,
+        dropout_rate=0.0, **{**SHAPE, **values, **changes},
     )  # fmt: skip
     torch.manual_seed(23)
     model = getattr(transformers, f"{named}ForConditionalGeneration")(config).eval()
@@ -125,10 +127,12 @@ def test_an_export_computes_the_same_and_is_imported_again(imported, tmp_path):
     torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "int8"])
-def test_the_engine_agrees_with_the_plain_model(imported, dtype):
-    model = load_checkpoint(imported[1], device="cpu", dtype="fp32").model
-    assert self_test(Engine(model, Choice(dtype)), model).agrees
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_engine_agrees_with_the_plain_model(opus, tmp_path, family):
+    source = write(opus, tmp_path / "theirs", family, d_model=48, d_kv=16, d_ff=80)
+    translume.import_model(source, tmp_path / "ours")
+    model = load_checkpoint(tmp_path / "ours", device="cpu", dtype="fp32").model
+    assert self_test(build_engine(model), model).agrees
 
 
 HOSTILE = st.one_of(

@@ -48,8 +48,8 @@ def make(files: Path) -> Make:
             },
             "tokenizer": {"kind": "word", "size": 29, "unknown": "token", "whitespace": "keep"},
             "model": {
-                "width": 12,
-                "feed_forward": 23,
+                "width": 32,
+                "feed_forward": 48,
                 "encoder_layers": 0,
                 "decoder_layers": 2,
                 "attention_heads": 2,

@@ -85,6 +85,6 @@ def test_the_page_of_a_text_shows_its_steps_lens_and_self_attention(
     assert len(bars) == 3
     assert sum(float(each.rstrip(" %").replace("<", "")) for each in bars) == pytest.approx(100, abs=0.2)
     tab.locator("#bars button:not(.chosen)").first.click()
-    assert tab.locator("#whatif").inner_text().startswith('translume generate MODEL "aa ')
+    assert tab.locator("#whatif").inner_text().startswith('translume generate MODEL "aa')
     assert tab.locator("#kind option").all_inner_texts() == ["text over text"]
     assert "search" not in tab.locator("#footer").inner_text()

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import json, os, resource, torch
-from translume.model.allocator import keep_freed_memory, return_freed_memory
+from translume.kernels.allocator import keep_freed_memory, return_freed_memory
 
 child = os.fork()
 if not child:  # with a limit on the address space

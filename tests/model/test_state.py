@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from translume.model import StaleStateError
+from translume.errors import StaleStateError
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 

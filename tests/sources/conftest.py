@@ -56,8 +56,8 @@ def make(manifests: Path) -> Callable[..., Config]:
             },
             "tokenizer": {"kind": "word", "unknown": "token"},
             "model": {
-                "width": 16,
-                "feed_forward": 23,
+                "width": 32,
+                "feed_forward": 48,
                 "encoder_layers": 1,
                 "decoder_layers": 1,
                 "attention_heads": 2,

@@ -10,7 +10,7 @@ import torch
 from tests.sources.conftest import frames_of
 
 from translume.config import Config, DecodingSettings
-from translume.engine.native_layers import NativeLayers
+from translume.engine.layers import Layers
 from translume.errors import SettingsError
 from translume.model import LossOptions
 from translume.model.ctc import Ctc
@@ -62,7 +62,10 @@ def test_a_search_ranks_by_attention_and_ctc_and_encodes_its_source_once(
 ) -> None:
     list(
         train(
-            make(model={"attention_heads": 1, "feed_forward": 32}, training={"updates": 9, "ctc_weight": 0.25}),
+            make(
+                model={"width": 16, "attention_heads": 1, "feed_forward": 32},
+                training={"updates": 9, "ctc_weight": 0.25},
+            ),
             tmp_path / "model",
         )
     )
@@ -77,7 +80,7 @@ def test_a_search_ranks_by_attention_and_ctc_and_encodes_its_source_once(
     log_probs = model.ctc.log_probs(model.encoder(memory, mask)).detach()[0]
     bos, eos = (getattr(plain.checkpoint.target_tokenizer.specials, name) for name in ("bos", "eos"))
     encoded = []
-    for kind, name in ((FrameEmbedding, "front"), (Encoder, "packed"), (NativeLayers, "encode")):
+    for kind, name in ((FrameEmbedding, "front"), (Encoder, "packed"), (Layers, "encode")):
         original = getattr(kind, name)
         monkeypatch.setattr(kind, name, lambda *given, own=original: (encoded.append(own.__name__), own(*given))[1])
     settings: dict[str, Any] = {"beam": 3, "nbest": 2, "ctc_weight": 0.75}

@@ -17,7 +17,7 @@ def untrained(
     source: Tokenizer, target: Tokenizer, *options: str, seed: int = 5, data: DataSettings | None = None, **changes
 ) -> Translator:
     """Return a translator by [decoding] options and changed [model]. Large weights make end of sentence likely."""
-    values = {"width": 22, "feed_forward": 29, "encoder_layers": 1, "decoder_layers": 1, "attention_heads": 11}
+    values = {"width": 32, "feed_forward": 48, "encoder_layers": 1, "decoder_layers": 1, "attention_heads": 2}
     model = ModelSettings(**{**values, **changes})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

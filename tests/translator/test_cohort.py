@@ -6,8 +6,7 @@ from tests.translator.conftest import ALPHABET
 
 from translume.checkpoint import Checkpoint, build_model
 from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSettings
-from translume.engine import Choice, Engine
-from translume.engine.packing import packed_as
+from translume.engine import build_engine
 from translume.kernels.loading import has_kernels
 from translume.text import train_tokenizer
 from translume.translator import Translator
@@ -30,10 +29,7 @@ def built(positions: int) -> Translator:
     with torch.no_grad():
         model.head.weight.mul_(3.0)
         model.head.bias[tokenizer.specials.eos] += 1.5
-    engine = Engine(model, Choice("fp32", {"decoder 32×48, 2 heads, 2 layers": "native"}))
-    engine.head = packed_as("native", model.head.weight, model.head.bias)
-    projections = [layer.cross_attention.key_value for layer in model.decoder.stack]
-    engine.key_values = [packed_as("native", each.weight, each.bias) for each in projections]
+    engine = build_engine(model)
     config = Config(model=settings).change("decoding.split=always", "decoding.max_length_ratio=2")
     return Translator(
         Checkpoint(config=config, model=model, source_tokenizer=tokenizer, target_tokenizer=tokenizer), engine

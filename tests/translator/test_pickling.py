@@ -90,7 +90,7 @@ def test_a_translator_without_a_folder_refuses_in_one_line(translator: Translato
 
 def test_the_representation_names_languages_parameters_engine_and_folder(tmp_path: Path, make) -> None:
     translator = make("data.source_language=en", "data.target_language=de")
-    parts = "13,255 parameters, 2+1 layers, width 22, softmax head over 34 tokens"
+    parts = "28,050 parameters, 2+1 layers, width 32, softmax head over 34 tokens"
     assert repr(translator) == f"<Translator en→de: {parts}, plain model>"
     save_model(tmp_path / "en-de", translator.checkpoint)
     loaded = translume.load(tmp_path / "en-de", device="cpu")

@@ -320,7 +320,7 @@ def test_load_and_the_command_line_use_the_same_engine(make: Make, tmp_path: Pat
         loaded = load(tmp_path, device="cpu", engine=engine, dtype=dtype)
         chosen = Translator.load(tmp_path, Compute(device="cpu", dtype=dtype, engine=engine).to_load())
         assert isinstance(loaded, Translator)
-        kinds = [each.engine.choice.dtype if each.engine else None for each in (loaded, chosen)]
+        kinds = [each.engine.dtype if each.engine else None for each in (loaded, chosen)]
         assert kinds[0] == kinds[1] == (None if engine == "plain" else "int8" if dtype == "int8" else "fp32")
         found = [[str(each) for each in one.translate_all(texts)] for one in (loaded, chosen)]
         assert found[0] == found[1]
@@ -338,7 +338,7 @@ def test_without_an_engine_the_plain_model_translates(
         built.append(dtype)
         raise EngineError("none here")
 
-    monkeypatch.setattr(loading, "build_engine", refuse)
+    monkeypatch.setattr(loading, "engine_of", refuse)
     translator = load(tmp_path, device="cpu")
     assert (built, translator.engine) == (["fp32"], None)
     assert translator.translate("abc").text == load(tmp_path, device="cpu", engine="plain").translate("abc").text

@@ -75,7 +75,7 @@ class Unbuilt:
 
     def __init__(self, config: Config, sizes: tuple[int, int], weights: Path, device: str, dtype: str) -> None:
         """sizes: of the two vocabularies. Raises ModelFolderError if the file is damaged."""
-        self._config, self._sizes, self._file, self._place = config, sizes, weights, (device, dtype)
+        self._config, self._sizes, self.file, self._place = config, sizes, weights, (device, dtype)
         self._arrays: Arrays | None = map_arrays(weights)
         self._network: Network | None = None
         self._lock = Lock()
@@ -108,10 +108,10 @@ class Unbuilt:
             require_memory(
                 device,
                 sum(parameter.numel() for parameter in network.parameters()) * kind.itemsize,
-                what=f"{self._file.parent}",
+                what=f"{self.file.parent}",
                 advice="stop the other process on the card, or use --device cpu",
             )
-            fill(network, self._file, device, kind, self._arrays)
+            fill(network, self.file, device, kind, self._arrays)
             return network.eval()
 
 
@@ -170,6 +170,18 @@ class _Loaded:
     def _waits(self) -> bool:
         return self._unbuilt is not None and not self._unbuilt.is_built
 
+    @property
+    def place(self) -> str:
+        """Where the weights are from, for errors."""
+        return "the model" if self._unbuilt is None else str(self._unbuilt.file)
+
+    @property
+    def parameters(self) -> int:
+        """The number of trained numbers."""
+        if self._waits:
+            return count_parameters(self.arrays(), self.config)
+        return sum(each.numel() for each in self.model.parameters())
+
     def arrays(self) -> Arrays:
         """Return the weights as arrays by name, those of floating point in fp32; a tied one by its first name only.
 
@@ -178,6 +190,13 @@ class _Loaded:
         """
         found = None if self._unbuilt is None else self._unbuilt.arrays()
         return arrays_of(self.model) if found is None else found
+
+
+def count_parameters(arrays: Arrays, config: Config) -> int:
+    """Return the number of trained numbers among the weights of a model."""
+    learned = config.model.positions == "learned"
+    other = (".embedding.mean", ".embedding.deviation", *(() if learned else (".positions.table",)))
+    return sum(each.size for name, each in arrays.items() if each.dtype.kind in "fu" and not name.endswith(other))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.bulk import FileOptions, FileWork, json_row, line_row, pair_file_options, pair_files
-from translume.cli.options import FILE, MODEL, Compute, compute_options, json_option
+from translume.cli.options import FILE, MODEL, Compute, engine_compute_options, json_option
 from translume.cli.terminal import ProgressBar, warn
 from translume.errors import SettingsError
 
@@ -43,7 +43,7 @@ class _Impossible:
 @click.option("--from", "from_", metavar="CODE", help="Language of the sources.")
 @pair_file_options
 @json_option
-@compute_options
+@engine_compute_options
 def command(
     model: Path,
     source: Path | None,
@@ -63,11 +63,12 @@ def command(
     from translume.config import DataSettings
     from translume.data import read_pairs
     from translume.data.evaluation_files import refuse_tables
+    from translume.translator import Translator
 
     folder = files.folder("SOURCE")
     if folder is None and (source is None or target is None):
         raise SettingsError("score: expected MODEL SOURCE TARGET, or --input and --output")
-    translator = compute.load_plain(model)
+    translator = Translator.load(model, compute.to_load())
     impossible = _Impossible()
 
     def report(place: str, found: "TargetScore") -> None:

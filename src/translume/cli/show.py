@@ -10,6 +10,7 @@ import click
 from translume.cli.options import FILE, MODEL, decoding_options, excludes, json_option, set_option
 from translume.cli.terminal import note, print_json
 from translume.errors import SettingsError
+from translume.lazy import is_installed
 
 if TYPE_CHECKING:
     from translume.config import Config, DataSettings
@@ -70,13 +71,14 @@ def command(model: Path, plot: Path | None, settings: bool, data: bool, engine: 
 
 def _size(model: Path) -> dict[str, Any]:
     """Return the numbers of parameters and bytes, and when the folder was last committed."""
-    from translume.checkpoint import Manifest, build_network, read_config, read_vocabularies, without_values
+    from translume.checkpoint import Manifest, read_config
+    from translume.checkpoint.arrays import map_arrays
+    from translume.checkpoint.loading import WEIGHTS, count_parameters
 
     manifest = Manifest.read(model)
-    source, target = read_vocabularies(model, manifest)
-    with without_values():
-        network = build_network(read_config(model, manifest), len(source), len(target))
-    parameters = sum(value.numel() for value in network.parameters())
+    weights, parameters = manifest.files.get(WEIGHTS), None
+    if weights is not None:
+        parameters = count_parameters(map_arrays(model / weights.file), read_config(model, manifest))
     needed = manifest.without_resume().files
     resuming = [entry for name, entry in manifest.files.items() if name not in needed and (model / entry.file).exists()]
     changed = max((model / entry.file).stat().st_mtime for entry in needed.values())
@@ -110,7 +112,7 @@ def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
 def _print(facts: dict[str, Any], config: "Config") -> None:
     """Print the summary."""
     from translume.checkpoint.model_card import CardWords, describe_adapters
-    from translume.cli.training_display import span
+    from translume.cli.terminal import span
     from translume.tasks import task_of
 
     size, vocabulary, training, task = facts["size"], facts["vocabulary"], facts["training"], task_of(config)
@@ -118,7 +120,8 @@ def _print(facts: dict[str, Any], config: "Config") -> None:
     settings = config.model
     click.echo(f"{facts['model']}: {words.kind}")
     resume = f", and {size['bytes_to_resume'] / 1e6:.1f} MB for resuming" if size["bytes_to_resume"] else ""
-    click.echo(f"size: {size['parameters']:,} parameters, {size['bytes'] / 1e6:.1f} MB{resume}")
+    parameters = "no weights yet" if size["parameters"] is None else f"{size['parameters']:,} parameters"
+    click.echo(f"size: {parameters}, {size['bytes'] / 1e6:.1f} MB{resume}")
     click.echo(
         f"model: {words.layers} layers, width {settings.width}, feed-forward {settings.feed_forward}, "
         f"{settings.attention_heads} attention heads, {settings.head.kind} head"
@@ -185,65 +188,55 @@ def _print_data(data: dict[str, Any], settings: "DataSettings | None") -> None:
 
 
 def _engine_report(model: Path) -> dict[str, Any]:
-    """Return the packings, times and self-tests of the engine for a model on this machine, by dtype.
+    """Return what computes a search with a model on this machine and on a GPU, and self-tests of the engine by dtype.
 
-    on_gpus: which way a search with the model's settings takes on a GPU.
-
-    The packings are those that other commands use, which an earlier probe may have chosen; the times are measured now.
+    plain_parts: what the plain model computes beside an engine.  reason: of a dtype that has none.
+    on_gpus and the self-tests are left out where torch is not installed.
     """
-    import torch
-
-    from translume.checkpoint import load_any
-    from translume.engine import Choice, Engine, build_engine, self_test
-    from translume.engine.native_layers import unsupported
-    from translume.engine.probe import CANDIDATES
+    from translume.checkpoint import Checkpoint, load_any
+    from translume.engine import EngineError, self_test
+    from translume.engine.packing import LINEAR
     from translume.kernels.loading import describe_kernels
-    from translume.model import Transformer
+    from translume.translator.loading import engine_of
     from translume.translator.search import describe_device_search
 
     checkpoint = load_any(model, device="cpu", dtype="fp32")
-    network = checkpoint.model
-    if not isinstance(network, Transformer):
+    if not isinstance(checkpoint, Checkpoint):
         raise SettingsError(f"show: {model} is a classifier, which has no engine")
-    reasons = {"encoder": unsupported(network.encoder), "decoder": unsupported(network.decoder)}
-    report: dict[str, Any] = {
-        "model": str(model),
-        "threads": torch.get_num_threads(),
-        "kernels": describe_kernels(),
-        "computed_by_torch": {stack: why for stack, why in reasons.items() if why},
-        "on_gpus": describe_device_search(checkpoint, checkpoint.config.decoding),
-        "dtypes": {},
-    }
-    for dtype in CANDIDATES:
-        engine, probed = build_engine(network, dtype), Engine(network, Choice(dtype, measured=True)).choice
-        chosen = engine.choice.kinds  # without the products of layers that the kernels compute as a whole
-        report["dtypes"][dtype] = {
-            "packed": {shape: chosen[shape] for shape in probed.kinds if shape in chosen},
-            "microseconds": probed.microseconds,
-            **asdict(self_test(engine, network)),
-        }
+    compared = is_installed()
+    report: dict[str, Any] = {"model": str(model), "kernels": describe_kernels(), "plain_parts": []}
+    if compared:
+        report["on_gpus"] = describe_device_search(checkpoint, checkpoint.config.decoding)
+    report["dtypes"] = {}
+    for dtype in LINEAR:
+        try:
+            engine = engine_of(checkpoint, dtype)
+        except EngineError as error:
+            report["dtypes"][dtype] = {"reason": str(error)}
+            continue
+        report["plain_parts"] = engine.plain_parts
+        report["dtypes"][dtype] = asdict(self_test(engine, checkpoint.model)) if compared else {}
     return report
 
 
 def _print_engine_report(report: dict[str, Any]) -> None:
-    from translume.engine.probe import ROWS
-
-    rows = ", ".join(map(str, ROWS))
-    click.echo(f"{report['model']} on {report['threads']} thread(s); µs per product of {rows} rows")
-    click.echo(f"kernels: {report['kernels']}")
-    for stack, why in report["computed_by_torch"].items():
-        click.echo(f"torch computes the {stack}: {why}")
-    click.echo(f"on a GPU: {report['on_gpus']}")
+    click.echo(f"{report['model']}\nkernels: {report['kernels']}")
+    for part in report["plain_parts"]:
+        click.echo(f"the plain model computes {part}")
+    if "on_gpus" in report:
+        click.echo(f"on a GPU: {report['on_gpus']}")
     for dtype, facts in report["dtypes"].items():
+        if "reason" in facts:
+            click.echo(f"{dtype}: the plain model searches; {facts['reason']}")
+            continue
+        if not facts:
+            click.echo(f"{dtype}: not compared with the plain model, for which torch is not installed")
+            continue
         agrees = "agrees with" if facts["agrees"] else "DISAGREES with"
         same = "identical bit for bit" if facts["alone_equals_batched"] else "not identical bit for bit"
         click.echo(
-            f"\n{dtype}: {agrees} the plain model, by at most {facts['difference']:.1e} nats; alone and batched {same}"
+            f"{dtype}: {agrees} the plain model, by at most {facts['difference']:.1e} nats; alone and batched {same}"
         )
-        for shape, kind in facts["packed"].items():
-            times = facts["microseconds"].get(shape, {})
-            each = "; ".join(f"{name} {', '.join(f'{time:.0f}' for time in took)}" for name, took in times.items())
-            click.echo(f"  {shape:>12}  {kind:12} {each}".rstrip())
 
 
 @click.command(

@@ -277,3 +277,11 @@ def _text(file: io.FileIO, before: Any) -> io.TextIOWrapper:
     encoding, errors = getattr(before, "encoding", "utf-8"), getattr(before, "errors", "backslashreplace")
     lines = isinstance(file, _Errors) or file.isatty()
     return io.TextIOWrapper(io.BufferedWriter(file), encoding=encoding, errors=errors, line_buffering=lines)
+
+
+def span(seconds: float) -> str:
+    """Return a duration such as "45 s", "12 min" or "3 h 05 min"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -207,7 +207,8 @@ def _exits_on_signals() -> Iterator[None]:
 
 def _rehearse(config: "Config", folder: Path, source: Path | None, compute: Compute, *, as_json: bool) -> None:
     """Print what a training would cost."""
-    from translume.cli.training_display import TrainingDisplay, span
+    from translume.cli.terminal import span
+    from translume.cli.training_display import TrainingDisplay
     from translume.training import DryRun, Interrupted, dry_run
 
     with _exits_on_signals(), TrainingDisplay() as display:

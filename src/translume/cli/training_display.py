@@ -16,6 +16,7 @@ from translume.cli.terminal import (
     note,
     on_terminal,
     print_json,
+    span,
     warn,
 )
 from translume.training.events import (
@@ -224,11 +225,3 @@ def measured(event: Validated | Finished) -> str:
     return ", ".join(
         [f"{event.measure} {event.nll:.3f}", *(f"{name} {value:.2f}" for name, value in event.metrics.items())]
     )
-
-
-def span(seconds: float) -> str:
-    """Return a duration such as "45 s", "12 min" or "3 h 05 min"."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

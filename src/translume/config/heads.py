@@ -26,6 +26,8 @@ class HeadKind(Settings):
     """The events of the distribution: tokens of a target, or classes of a whole source."""
     reads_source: ClassVar[bool] = False
     """Whether the head reads the tokens of a source."""
+    linear: ClassVar[str] = ""
+    """The name in a model folder of its one linear map to the logits of a softmax; empty if it is not one."""
     measure: ClassVar[Measure] = "nll"
     """The quantity that validation reports: the nll, or the loss without smoothing if the head defines no nll."""
     kind: str
@@ -51,6 +53,7 @@ class SoftmaxSettings(LinearHead):
     """[model.head] kind = "softmax": one linear map and a softmax."""
 
     implementation: ClassVar[str] = "translume.heads.softmax:SoftmaxHead"
+    linear: ClassVar[str] = "head"
     kind: Literal["softmax"] = "softmax"
 
 
@@ -97,6 +100,7 @@ class SampledSettings(LinearHead):
     """[model.head] kind = "sampled": a softmax trained on sampled tokens (Jean et al. 2015), exact at decoding."""
 
     implementation: ClassVar[str] = "translume.heads.sampled:SampledHead"
+    linear: ClassVar[str] = "head.softmax"
     kind: Literal["sampled"] = "sampled"
     samples: int = Field(default=1024, ge=1)
     """Tokens drawn for each batch in addition to the labels, by frequency (log-uniform over ranks)."""
@@ -116,6 +120,7 @@ class CopySettings(LinearHead):
 
     implementation: ClassVar[str] = "translume.heads.copy:CopyHead"
     reads_source: ClassVar[bool] = True
+    linear: ClassVar[str] = "head.softmax"
     kind: Literal["copy"] = "copy"
 
 

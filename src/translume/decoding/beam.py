@@ -4,8 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from translume.errors import TranslationError
 from translume.lazy import Tensor, torch
+
+Keys = Tensor | NDArray[np.int64]
+"""[B], a number for each sentence, from which its random numbers follow."""
 
 
 class SearchError(TranslationError):

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, Self
 
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
-from translume.decoding.beam import Beam, BeamStatus, Candidates
+from translume.decoding.beam import Beam, BeamStatus, Candidates, Keys
 from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.errors import SettingsError
 from translume.lazy import Tensor
@@ -41,7 +41,7 @@ class BeamSearch:
             raise ValueError(f"nbest is {self.nbest}, expected 1 to the width, {self.width}")
 
     @classmethod
-    def of(cls, settings: DecodingSettings, keys: Tensor) -> "Self | Greedy":
+    def of(cls, settings: DecodingSettings, keys: Keys) -> "Self | Greedy":
         if settings.beam == 1:
             return Greedy.of(settings, keys)
         if settings.nbest > settings.beam:
@@ -100,7 +100,7 @@ class Greedy:
     coverage: Coverage | None = None
 
     @classmethod
-    def of(cls, settings: DecodingSettings, keys: Tensor) -> Self:
+    def of(cls, settings: DecodingSettings, keys: Keys) -> Self:
         if settings.nbest > 1:
             raise SettingsError(f"decoding.nbest: found {settings.nbest}, expected 1 for greedy search")
         return cls(length_penalty=LengthPenalty.of(settings), coverage=Coverage.of(settings))

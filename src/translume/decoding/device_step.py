@@ -427,7 +427,7 @@ def draw_states(strategy: Strategy, device: "torch.device") -> Tensor | None:
     """Return the states [B, K] of a sampling's random numbers after keys and places; None for other strategies."""
     if not isinstance(strategy, Sampling):
         return None
-    keys = counted(seeded(strategy.seed).to(device), strategy.keys.to(device)[:, None])
+    keys = counted(seeded(strategy.seed).to(device), torch.as_tensor(strategy.keys, device=device)[:, None])
     return counted(keys, torch.arange(strategy.width, device=device))
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
-from translume.decoding.beam import Beam, BeamStatus, Candidates
+from translume.decoding.beam import Beam, BeamStatus, Candidates, Keys
 from translume.decoding.beam_search import BeamSearch, Greedy
 from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.errors import SettingsError
@@ -38,7 +38,7 @@ class DiverseBeam:
             raise ValueError(f"nbest is {self.nbest}, expected 1 to the width, {self.width}")
 
     @classmethod
-    def of(cls, settings: DecodingSettings, keys: Tensor) -> "Self | BeamSearch | Greedy":
+    def of(cls, settings: DecodingSettings, keys: Keys) -> "Self | BeamSearch | Greedy":
         groups = settings.groups or settings.beam
         if settings.beam % groups:
             raise SettingsError(f"decoding.groups: found {groups}, expected a divisor of beam = {settings.beam}")

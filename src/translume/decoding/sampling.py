@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 
 from translume.belief import Bias, NextToken, drawn, exact_topk, log_weights
 from translume.config import DecodingSettings
-from translume.decoding.beam import Beam, BeamStatus, Candidates
+from translume.decoding.beam import Beam, BeamStatus, Candidates, Keys
 from translume.decoding.scoring import LengthPenalty
 from translume.decoding.used_distribution import biased_log_probs, token_log_probs
 from translume.errors import SettingsError
@@ -191,7 +191,7 @@ class Sampling:
     groups: ClassVar[int] = 1
     coverage: ClassVar[None] = None
 
-    keys: Tensor
+    keys: Keys
     width: int = 1
     nbest: int = 1
     seed: int = 0
@@ -204,7 +204,7 @@ class Sampling:
             raise ValueError(f"nbest is {self.nbest}, expected 1 to the width, {self.width}")
 
     @classmethod
-    def of(cls, settings: DecodingSettings, keys: Tensor) -> Self:
+    def of(cls, settings: DecodingSettings, keys: Keys) -> Self:
         if settings.nbest > settings.samples:
             found = f"found {settings.nbest}, expected at most samples = {settings.samples}"
             raise SettingsError(f"decoding.nbest: {found}")
@@ -222,7 +222,7 @@ class Sampling:
         """Draw one token per sample, in order of samples; in the first step all share the sentence's one row."""
         size, before = beam.total.shape
         places = torch.arange(self.width, device=beam.total.device)
-        keys = self.keys.to(places.device)[beam.sentences, None]
+        keys = torch.as_tensor(self.keys, device=places.device)[beam.sentences, None]
         chances = uniforms(self.seed, keys, places, beam.tokens.size(2)).view(size * before, -1)  # [N, K / before]
         ids, possible = self.draw(belief, bias, chances)
         log_probs, ranks = token_log_probs(belief, ids, bias)

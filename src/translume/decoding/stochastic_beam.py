@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 
 from translume.belief import CACHED_ELEMENTS, Bias, NextToken, exact_topk
 from translume.config import DecodingSettings
-from translume.decoding.beam import Beam, BeamStatus, Candidates
+from translume.decoding.beam import Beam, BeamStatus, Candidates, Keys
 from translume.decoding.sampling import gumbels
 from translume.decoding.scoring import LengthPenalty
 from translume.decoding.used_distribution import own_belief, used_log_probs
@@ -31,7 +31,7 @@ class StochasticBeam:
     groups: ClassVar[int] = 1
     coverage: ClassVar[None] = None
 
-    keys: Tensor
+    keys: Keys
     width: int = 5
     nbest: int = 1
     seed: int = 0
@@ -42,7 +42,7 @@ class StochasticBeam:
             raise ValueError(f"nbest is {self.nbest}, expected 1 to the width, {self.width}")
 
     @classmethod
-    def of(cls, settings: DecodingSettings, keys: Tensor) -> Self:
+    def of(cls, settings: DecodingSettings, keys: Keys) -> Self:
         if settings.nbest > settings.samples:
             found = f"found {settings.nbest}, expected at most samples = {settings.samples}"
             raise SettingsError(f"decoding.nbest: {found}")
@@ -65,7 +65,7 @@ class StochasticBeam:
         `Candidates.total` is G, `carried` is φ = log p_used of the whole hypothesis.
         """
         size, before = beam.total.shape
-        keys = self.keys.to(beam.total.device)[beam.sentences]
+        keys = torch.as_tensor(self.keys, device=beam.total.device)[beam.sentences]
         step = beam.tokens.size(2)
         parent = beam.total if beam.carried is not None else gumbels(self.seed, keys[:, None], 0, 0, _ROOT).float()
         so_far = torch.zeros_like(parent) if beam.carried is None else beam.carried

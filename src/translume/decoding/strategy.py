@@ -5,13 +5,15 @@ from functools import cache, lru_cache
 from pkgutil import resolve_name
 from typing import ClassVar, Protocol
 
+import numpy as np
+
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
 from translume.config.decoding import STRATEGIES
-from translume.decoding.beam import Beam, BeamStatus, Candidates
+from translume.decoding.beam import Beam, BeamStatus, Candidates, Keys
 from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.errors import SettingsError
-from translume.lazy import Tensor, torch
+from translume.lazy import Tensor
 
 
 class Strategy(Protocol):
@@ -58,14 +60,14 @@ class StrategyClass(Protocol):
     reads: ClassVar[frozenset[str]]
 
     @classmethod
-    def of(cls, settings: DecodingSettings, keys: Tensor) -> Strategy:
+    def of(cls, settings: DecodingSettings, keys: Keys) -> Strategy:
         """Build the strategy of [decoding] for B sentences; raise SettingsError if settings contradict each other.
 
         keys: [B], a number derived from each source. Random draws depend on the seed and this key, not on the batch.
         """
 
 
-def strategy_from(settings: DecodingSettings, keys: Tensor | None = None) -> Strategy:
+def strategy_from(settings: DecodingSettings, keys: Keys | None = None) -> Strategy:
     """Build the strategy of [decoding]; raise SettingsError if settings contradict each other.
 
     keys: [B], see `StrategyClass.of`; None to check the settings alone.
@@ -74,14 +76,14 @@ def strategy_from(settings: DecodingSettings, keys: Tensor | None = None) -> Str
         try:
             return _checked_strategy(settings)
         except TypeError:  # `model_copy` has set a list for a tuple
-            keys = torch.empty(0, dtype=torch.long)
+            keys = np.empty(0, np.int64)
     return _class_of(settings.strategy).of(settings, keys)
 
 
 @lru_cache(maxsize=64)
 def _checked_strategy(settings: DecodingSettings) -> Strategy:
     """Return the strategy without keys. One object for equal settings saves time where batches are small."""
-    return _class_of(settings.strategy).of(settings, torch.empty(0, dtype=torch.long))
+    return _class_of(settings.strategy).of(settings, np.empty(0, np.int64))
 
 
 def makes_draws(settings: DecodingSettings) -> bool:

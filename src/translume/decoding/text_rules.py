@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from translume.belief import Bias
 from translume.decoding.rules import RuleContext, prefix_too_long
@@ -186,11 +186,11 @@ class PhraseTables(NamedTuple):
     spelled: uint8, the bytes of all tokens, one after the other.  begins: [V + 1], where those of each begin.
     """
 
-    states: Tensor
-    ends: Tensor
+    states: NDArray[np.int32]
+    ends: NDArray[np.bool_]
     window: int
-    spelled: Tensor
-    begins: Tensor
+    spelled: NDArray[np.uint8]
+    begins: NDArray[np.int64]
 
 
 class PrefixTables(NamedTuple):
@@ -201,11 +201,11 @@ class PrefixTables(NamedTuple):
     each number of bytes that a target has spelled. Ids are in ascending order for each.
     """
 
-    which: Tensor
-    lengths: Tensor
-    ids: Tensor
-    left: Tensor
-    begins: Tensor
+    which: NDArray[np.bool_]
+    lengths: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    left: NDArray[np.int64]
+    begins: NDArray[np.int64]
 
 
 class BannedPhrases:
@@ -248,10 +248,9 @@ class BannedPhrases:
     @cached_property
     def tables(self) -> PhraseTables:
         """The automaton and the bytes of tokens."""
-        spelled = torch.frombuffer(bytearray(b"".join(self._spelled) or b"\0"), dtype=torch.uint8)
-        begins = torch.tensor([0, *accumulate(map(len, self._spelled))])
-        states = torch.from_numpy(np.ascontiguousarray(self._table))
-        return PhraseTables(states, torch.from_numpy(self._ends), self._window, spelled, begins)
+        spelled = np.frombuffer(b"".join(self._spelled) or b"\0", np.uint8)
+        begins = np.array([0, *accumulate(map(len, self._spelled))])
+        return PhraseTables(np.ascontiguousarray(self._table), self._ends, self._window, spelled, begins)
 
     def _states(self, rows: Sequence[Sequence[int]]) -> list[int]:
         """Return the state after the text of each row of tokens.
@@ -359,45 +358,40 @@ class TextPrefix:
         if needs[0] is None:
             raise ValueError(f"no tokens spell {text!r}")
         self._fewest, self._length = needs[0], len(text)
-        self._which = torch.tensor(which, dtype=torch.bool)
-        self._lengths = torch.tensor(spellings.lengths)
-        self._ids, self._rest, self._starts = _choices(spellings, text, needs)
+        choices = _choices(spellings, text, needs)
+        self.tables = PrefixTables(np.array(which, np.bool_), np.array(spellings.lengths), *choices)
+        """The tokens that may follow."""
+        self._tensors: list[Tensor] = []
 
     def __call__(self, prefix: Tensor, context: RuleContext) -> Bias | None:
         if context.step >= self._length:  # every token spells at least one byte
             return None
-        if self._which.device != prefix.device:
-            tables = (self._which, self._lengths, self._ids, self._rest, self._starts)
-            self._which, self._lengths, self._ids, self._rest, self._starts = (
-                each.to(prefix.device) for each in tables
-            )
-        forced = self._which[context.sentences]  # [N]
+        if not self._tensors or self._tensors[0].device != prefix.device:
+            self._tensors = [torch.from_numpy(each).to(prefix.device) for each in self.tables]
+        which, lengths, ids, left, starts = self._tensors
+        forced = which[context.sentences]  # [N]
         if context.step == 0:
             self._check(context, forced)
-        spelled = self._lengths[prefix[:, 1:]].sum(1)
+        spelled = lengths[prefix[:, 1:]].sum(1)
         rows = (forced & (spelled < self._length)).nonzero()[:, 0]
         if rows.numel() == 0:
             return None
         places = spelled[rows]
-        first, counts = self._starts[places], self._starts[places + 1] - self._starts[places]
+        first, counts = starts[places], starts[places + 1] - starts[places]
         each = rows.repeat_interleave(counts)
         # The choices at a place are consecutive: first, first + 1, … for each row.
         shift = first - (counts.cumsum(0) - counts)
         choice = torch.arange(each.numel(), device=each.device) + shift.repeat_interleave(counts)
-        fits = context.step + 1 + self._rest[choice] <= context.limits[each]
+        fits = context.step + 1 + left[choice] <= context.limits[each]
         allowed = torch.ones(prefix.size(0), context.size, dtype=torch.bool, device=prefix.device)
         allowed[rows] = False
-        allowed[each[fits], self._ids[choice[fits]]] = True
+        allowed[each[fits], ids[choice[fits]]] = True
         return Bias.only(allowed)
 
-    @property
-    def tables(self) -> PrefixTables:
-        """The tokens that may follow."""
-        return PrefixTables(self._which, self._lengths, self._ids, self._rest, self._starts)
-
-    def fits(self, limits: Tensor) -> bool:
+    def fits(self, limits: ArrayLike) -> bool:
         """Return whether the text fits the limits [B]; if not, the first call raises SearchError."""
-        return self._which.numel() == limits.numel() and not bool((self._which & (limits < self._fewest)).any())
+        which, most = self.tables.which, np.asarray(limits)
+        return which.size == most.size and not (which & (most < self._fewest)).any()
 
     def _check(self, context: RuleContext, forced: Tensor) -> None:
         short = forced & (context.limits < self._fewest)
@@ -419,7 +413,7 @@ def _needs(spellings: Spellings, text: bytes) -> list[int | None]:
     return needs
 
 
-def _choices(spellings: Spellings, text: bytes, needs: Sequence[int | None]) -> tuple[Tensor, Tensor, Tensor]:
+def _choices(spellings: Spellings, text: bytes, needs: Sequence[int | None]) -> list[NDArray[np.int64]]:
     """Return the tokens allowed at all places, the fewest tokens needed after each, and each place's first index.
 
     The tokens of a place are in ascending order.
@@ -441,4 +435,4 @@ def _choices(spellings: Spellings, text: bytes, needs: Sequence[int | None]) -> 
         order = sorted(range(begin, len(ids)), key=ids.__getitem__)
         ids[begin:], rest[begin:] = [ids[each] for each in order], [rest[each] for each in order]
         starts.append(len(ids))
-    return torch.tensor(ids, dtype=torch.long), torch.tensor(rest, dtype=torch.long), torch.tensor(starts)
+    return [np.array(each, np.int64) for each in (ids, rest, starts)]

@@ -1,7 +1,6 @@
-"""The fast CPU engine: the interface of the plain model over weights packed for this machine."""
+"""The fast CPU engine: the interface of the plain model over weights packed for the kernels."""
 
 from translume.engine.engine import Engine as Engine
 from translume.engine.engine import EngineError as EngineError
 from translume.engine.engine import build_engine as build_engine
-from translume.engine.probe import Choice as Choice
 from translume.engine.selftest import self_test as self_test

@@ -1,198 +1,232 @@
-"""The engine: a model's weights packed for this machine, behind the interface of the plain model."""
+"""The engine: a model's weights packed for the kernels, which run whole searches and single steps."""
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
+import numpy as np
+from numpy.typing import ArrayLike
 
-from translume.belief import Logits, NextToken
+from translume.belief import BeliefError, Logits, NextToken
 from translume.decoding import CompleteSearch, ForbidTokens, MinimumLength, Rule, Sampling, Strategy
-from translume.engine.layers import choose_layers
-from translume.engine.logits import CopyKernels, CopySources, LogitRefiner, summarize_logits
-from translume.engine.native_layers import NativeLayers, cache_heads, native_layers
-from translume.engine.packing import LANES
-from translume.engine.probe import CANDIDATES, Choice, Dtype, load_choice, save_choice
+from translume.engine.layers import Layers
+from translume.engine.logits import CopyKernels, CopySources, LogitRefiner, LogitStatistics, summarize_logits
+from translume.engine.network import Array, Network
+from translume.engine.packing import LINEAR, Dtype, checked_linear
 from translume.engine.rules import forced_sentences
 from translume.engine.search import IdleSearches, KernelSearchSettings, NativeSearch, SearchModel
-from translume.engine.sources import SourceKernels
-from translume.engine.state import EngineState, KVCache, StepInput
+from translume.engine.sources import SourceKernels, empty_cache
+from translume.engine.state import EngineState, StepInput
 from translume.errors import SettingsError, nearest
-from translume.heads.copy import CopyHead
-from translume.model import Transformer
-from translume.model.allocator import keep_freed_memory
-from translume.model.attention import SelfAttention
-from translume.model.layout import Layout
-from translume.model.state import GROWTH, Selectable
-from translume.model.transformer import EmptyEncoder
+from translume.kernels.allocator import keep_freed_memory
+from translume.kernels.loading import NativeError, empty
+from translume.lazy import torch
+
+if TYPE_CHECKING:
+    from translume.model import Transformer
 
 FP16_MAX = 65504.0
+SCORED_ELEMENTS = 1 << 22
+"""Maximum number of logits in memory while targets are scored."""
 
 
 class EngineError(SettingsError):
     """There is no engine for this model or machine. The plain model has the same functions."""
 
 
-def build_engine(model: Transformer, dtype: Dtype = "fp32") -> "Engine":
+def build_engine(model: "Transformer", dtype: Dtype = "fp32") -> "Engine":
     """Return the engine of a model, its weights packed as "fp32", "bf16" or "int8".
 
-    The packings chosen by a probe are stored in the user's cache and reused by later runs.
     Raises EngineError if the model or its device has no engine.
     """
-    if dtype not in CANDIDATES:
-        raise EngineError(f"engine: dtype: found '{dtype}'{nearest(dtype, CANDIDATES)}")
-    device = next(model.parameters()).device
-    if device.type != "cpu":
-        raise EngineError(f"engine: found a model on {device}, expected one on the CPU")
-    other = next((each.dtype for each in model.parameters() if each.dtype != torch.float32), None)
-    if other is not None:
-        raise EngineError(f"engine: found a model in {other}, expected torch.float32 (load it with dtype fp32)")
-    choice = load_choice(dtype)
-    before = dict(choice.kinds)
-    engine = Engine(model, choice)
-    if choice.kinds != before:
-        save_choice(choice)
-    return engine
+    weight = next(model.parameters())
+    if weight.device.type != "cpu":
+        raise EngineError(f"engine: found a model on {weight.device}, expected one on the CPU")
+    weights = {name: each.detach() for name, each in model.state_dict().items()}
+    for each in weights.values():
+        if each.is_floating_point() and each.dtype != torch.float32:
+            found = f"found a model in {each.dtype}, expected torch.float32"
+            raise EngineError(f"engine: {found} (load it with dtype fp32)")
+    network = Network(settings=model.settings, weights={name: each.numpy() for name, each in weights.items()})
+    return Engine(network, dtype, lambda: model)
 
 
 class Engine:
-    """A `Stepper` over the packed weights of a model, which is not changed.
+    """A `Stepper` over the packed weights of a model. Arguments may be arrays or tensors; states are arrays.
 
     Logits are fp32 for every packing. States are written in place: only the newest may be used.
 
+    encoder: None in a language model.  head: the packed output head, or None if the head is not one linear map.
     key_values: the packed key and value projections of each layer's cross-attention; none in a language model.
-    head: the packed output head, or None if the head is not one linear layer.
-    copying: what a copy head adds to the logits of `head`, if the kernels compute both.
+    copying: what a copy head adds to the logits of `head`.
     """
 
-    def __init__(self, model: Transformer, choice: Choice) -> None:
-        """choice: how to pack each linear layer; shapes that it lacks are probed and added."""
+    def __init__(self, network: Network, dtype: Dtype, model: Callable[[], "Transformer"]) -> None:
+        """model: returns the plain model, for what the kernels do not have: other heads, front ends, CTC.
+
+        Raises EngineError if the kernels are not available, or do not support the layers.
+        """
+        if dtype not in LINEAR:
+            raise EngineError(f"engine: dtype: found '{dtype}'{nearest(dtype, LINEAR)}")
         keep_freed_memory()  # every batch allocates buffers of similar sizes
-        self.choice = choice
-        self.dtype = choice.dtype
-        self.decoder = choose_layers(model.decoder, choice)
-        kernels = self.decoder.indirect_slots  # the kernels were chosen, so they compute the encoder and logits too
-        self.encoder = native_layers(model.encoder, choice.dtype) if kernels else None
-        self.model = _shallow_copy(model)
-        if self.encoder is None:
-            _pack_linears(self.model.encoder, choice)
-        projections = [layer.cross_attention.key_value for layer in model.decoder.stack if layer.crosses]
-        self.key_values = [choice.pack(each.weight, each.bias) for each in projections]
-        embedding = model.decoder.embedding
-        self._embedding = (embedding.table.weight, embedding.scale, embedding.positions.table)
-        copy_head = model.head if kernels and isinstance(model.head, CopyHead) else None
-        plain = model.head.plain() if copy_head is None else copy_head.softmax.plain()
-        self.head = choice.pack(plain["weight"], plain.get("bias")) if plain else None
-        self.copying = None if copy_head is None else CopyKernels(copy_head)
-        quantized = kernels and self.head is not None and self.head.kind.startswith("int8")
-        refined = quantized and plain["weight"].size(1) % LANES == 0
-        self.refiner = LogitRefiner(plain["weight"], plain.get("bias")) if refined else None
-        self._sources: SourceKernels | None = None
-        if plain and copy_head is None:  # the head does not need the memory
-            self._sources = SourceKernels.of(self.encoder, self.decoder, self.model, self.key_values)
-        self._searchable: tuple[object, object, SearchModel | None, IdleSearches] | None = None
+        self.network, self.dtype, self._model = network, dtype, model
+        try:
+            self._pack()
+        except NativeError as error:
+            raise EngineError(f"engine: {error}") from None
+        self._idle = IdleSearches()
         self._last_settings: tuple[Strategy, Sequence[Rule], KernelSearchSettings] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes of a copy, which begins without idle searches."""
-        return {**self.__dict__, "_searchable": None, "_last_settings": None}
+    def _pack(self) -> None:
+        network, dtype = self.network, self.dtype
+        settings = network.settings
+        self.decoder = Layers(network, "decoder", dtype)
+        self.encoder = Layers(network, "encoder", dtype) if network.crosses else None
+        layers = range(self.decoder.shape.count if network.crosses else 0)
+        self.key_values = [checked_linear(dtype, *network.key_value(number)) for number in layers]
+        head = network.head()
+        self.head = None if head is None else checked_linear(dtype, *head)
+        copies = self.head is not None and settings.head.reads_source
+        self.copying = CopyKernels(network, self.head.outputs) if self.head is not None and copies else None
+        self.refiner = LogitRefiner(*head) if head is not None and dtype == "int8" else None
+        self._table, self._positions = network.table("decoder"), network.positions("decoder")
+        self._searched: SearchModel | None = None
+        if self.head is not None:
+            self._searched = SearchModel.of(self.decoder, self.head, network, self.refiner, self.copying)
+        self._sources: SourceKernels | None = None
+        reads_memory = settings.head.reads_source or self._has_ctc
+        if self.encoder is not None and self.network.reads_ids and not settings.segments and not reads_memory:
+            self._sources = SourceKernels(self.encoder, self.decoder, network, self.key_values)
 
-    @torch.inference_mode()
-    def start(self, source: Tensor, mask: Tensor) -> EngineState:
+    @property
+    def plain_parts(self) -> list[str]:
+        """What the plain model computes, because the kernels have no such part."""
+        head = self.network.settings.head
+        parts = {
+            "the front end of the source": self.encoder is not None and not self.network.reads_ids,
+            f"the output head ({head.kind})": self.head is None,
+            "the output of CTC": self._has_ctc,
+        }
+        return [name for name, plain in parts.items() if plain]
+
+    @property
+    def _has_ctc(self) -> bool:
+        """Whether a second output reads the memory."""
+        return any(name.startswith("ctc.") for name in self.network.weights)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes of a copy."""
+        return {**self.__dict__, "_last_settings": None}
+
+    def start(self, source: ArrayLike, mask: ArrayLike) -> EngineState:
         """Encode source ids [B, S], or frames [B, L, F], where the mask is True; return the state before the target."""
-        encoder, decoder, head = self.model.encoder, self.model.decoder, self.model.head
+        source, mask = np.asarray(source), np.asarray(mask)
         if self._sources is not None and (cache := self._sources.read(source, mask)) is not None:
             return EngineState(cache, position=0)
-        source, mask = encoder.front(source, mask)
-        layout = Layout.of(mask)
         if self.encoder is None:
-            packed = encoder.packed(source, layout)
-        else:
-            packed = self.encoder.encode(encoder.embed(source, layout), layout)
-        memory = layout.unpack(packed)
-        first = next(iter(decoder.stack))
-        heads = cache_heads(first)
-        mixer = first.self_attention
-        grid, width = (
-            layout.grid.shape,
-            mixer.head_size if isinstance(mixer, SelfAttention) else memory.size(2) // heads,
-        )
-        dtype, layers = self.decoder.cache_dtype, len(decoder.layers)
-        cross = memory.new_empty(2 * layers, grid[0], heads, grid[1], width, dtype=dtype)
+            return EngineState(empty_cache(self.decoder, *mask.shape, padded=False), position=0)
+        return self._start(self.encoder, source, mask)
+
+    def _start(self, encoder: Layers, source: Array, mask: Array) -> EngineState:
+        """See `start`, for sources that `SourceKernels` does not read and for heads that read the memory."""
+        x, there = self._embedded_source(source, mask)
+        rows, places = there.nonzero()
+        packed = encoder.encode(x, there.sum(1))
+        cache = empty_cache(self.decoder, *there.shape, padded=True)
+        cross, shape = cache.cross, self.decoder.shape
+        cross[...] = 0.0
         for number, project in enumerate(self.key_values):
-            key_value = project(packed)
-            if dtype == torch.float16:
-                key_value = key_value.clamp_(-FP16_MAX, FP16_MAX)
-            cross[2 * number : 2 * number + 2] = layout.split(key_value, 2, heads)
-        past = memory.new_empty(2 * layers, grid[0], heads, GROWTH, 1, width, dtype=dtype)
-        cache = KVCache(past, cross, layout.bias(memory.dtype), indirect=self.decoder.indirect_slots)
-        begin = head.begin if self.copying is None else self.copying.begin
-        state = EngineState(cache, position=0, context=begin(source, mask, memory))
-        return state if self.model.ctc is None else replace(state, memory=memory, memory_mask=mask)
+            key_value = project(packed).reshape(len(packed), 2, shape.heads, shape.head_size)
+            if cross.dtype == np.float16:
+                key_value = key_value.clip(-FP16_MAX, FP16_MAX)
+            for part in range(2):
+                cross[2 * number + part, rows, :, places] = key_value[:, part]
+        assert cache.source_bias is not None
+        cache.source_bias[...] = -np.inf
+        cache.source_bias[rows, 0, 0, places] = 0.0
+        state = EngineState(cache, position=0)
+        if not (self.network.settings.head.reads_source or self._has_ctc):
+            return state
+        memory = np.zeros((*there.shape, packed.shape[1]), np.float32)
+        memory[rows, places] = packed
+        if self.copying is not None:
+            state = replace(state, context=self.copying.begin(source, mask, memory))
+        elif self.network.settings.head.reads_source:
+            tensors = map(torch.from_numpy, (source, mask, memory))
+            state = replace(state, context=self._model().head.begin(*tensors))
+        return replace(state, memory=memory, memory_mask=there) if self._has_ctc else state
+
+    def _embedded_source(self, source: Array, mask: Array) -> tuple[Array, Array]:
+        """Return the vectors that the encoder reads, packed [n, D], and the mask [B, S] of their positions."""
+        network = self.network
+        weights, settings = network.weights, network.settings
+        if not self.network.reads_ids:
+            with torch.inference_mode():
+                found = self._model().encoder.embedded(torch.from_numpy(source), torch.from_numpy(mask))
+            return found[0].numpy(), found[1].numpy()
+        x = _vectors(network.table("encoder"), source[mask], network.scale)
+        if settings.segments:
+            counts = weights["encoder.embedding.separators"][source]
+            segments = np.minimum(counts.cumsum(1) - counts, settings.segments - 1)
+            x += weights["encoder.embedding.segments.weight"][segments[mask]]
+        if (positions := network.positions("encoder")) is not None:
+            x += positions[mask.nonzero()[1]]
+        return network.normed(x, "encoder.embedding.norm"), mask
 
     @property
     def reports_attention(self) -> bool:
-        """Whether `start_with_attention` is supported: if the kernels compute layers that read a source."""
-        return isinstance(self.decoder, NativeLayers) and self.decoder.shape.crosses
+        """Whether `start_with_attention` is supported: if the layers read a source."""
+        return self.network.crosses
 
-    def start_with_attention(self, source: Tensor, mask: Tensor) -> EngineState:
+    def start_with_attention(self, source: ArrayLike, mask: ArrayLike) -> EngineState:
         """As `start`, but this state and its successors have `EngineState.attention`; see `reports_attention`."""
         if not self.reports_attention:
-            raise ValueError("the engine reports no attention for these layers, only the plain model does")
+            raise ValueError("a language model has no attention to a source")
         state = self.start(source, mask)
         bias, shape = state.cache.source_bias, state.cache.cross.shape  # of the encoder's positions, not the source's
-        padding = torch.zeros(shape[1], shape[3]) if bias is None else (bias[:, 0, 0] < 0).float()
-        return replace(state, attention=padding)
+        padding = np.zeros((shape[1], shape[3]), np.float32) if bias is None else (bias[:, 0, 0] < 0).astype(np.float32)
+        return replace(state, attended=padding)
 
-    @torch.inference_mode()
-    def step(self, prefix: Tensor, state: EngineState) -> tuple[NextToken, EngineState]:
+    def step(self, prefix: ArrayLike, state: EngineState) -> tuple[NextToken, EngineState]:
         """Return the distribution of the token after prefix [N, t]. Reads only tokens that are not in the state."""
-        hidden, state = self._read_rest(prefix, state)
+        hidden, state = self._read_rest(np.asarray(prefix), state)
+        last = np.ascontiguousarray(hidden[:, -1])
         if self.head is not None:
-            return self._next_token(self.head(hidden[:, -1]), hidden[:, -1], state.context), state
-        return self.model.head.next_token(hidden[:, -1], state.context), state
+            logits, found = self._logits(last, state.context)
+            return Logits(torch.from_numpy(logits), found.summary()), state
+        with torch.inference_mode():
+            return self._model().head.next_token(torch.from_numpy(last), state.context), state
 
-    @torch.inference_mode()
     def complete_search(
         self,
         state: EngineState,
         *,
-        prompts: Tensor,
+        prompts: ArrayLike,
         eos: int,
         strategy: Strategy,
-        limits: Tensor,
+        limits: ArrayLike,
         rules: Sequence[Rule],
         running: CompleteSearch | None = None,
     ) -> tuple[NativeSearch, Sequence[int]] | None:
         """See `CompleteSearcher`. Supports greedy and beam search and sampling if the kernels compute all of a step."""
         state.check()
-        model, idle = self._search_model()
+        prompts, limits, model = np.asarray(prompts, np.int64), np.asarray(limits, np.int64), self._searched
         if model is None or not model.fits(state, prompts, limits):
             return None
         settings = self._kernel_settings(strategy, rules, eos, model.head.outputs)
         forced = forced_sentences(rules, limits)
         if settings is None or forced is None:
             return None
-        if settings.coverage and (state.attention is None or prompts.size(1) > 1):
+        if settings.coverage and (state.attended is None or prompts.shape[1] > 1):
             return None
-        search = running or idle.take(settings) or NativeSearch(model, settings, eos, idle)
+        search = running or self._idle.take(settings) or NativeSearch(model, settings, eos, self._idle)
         if not isinstance(search, NativeSearch) or search.settings != settings:
             return None
-        if prompts.size(1) > 1:
+        if prompts.shape[1] > 1:
             state = replace(state, cache=state.cache.copy(1, 0))
             state = self.read(prompts[:, :-1], state)[1]
-        keys = strategy.keys if isinstance(strategy, Sampling) else None
+        keys = np.asarray(strategy.keys) if isinstance(strategy, Sampling) else None
         return search, search.enter(state, prompts[:, -1], limits, forced, keys)
-
-    def _search_model(self) -> tuple[SearchModel | None, IdleSearches]:
-        """Return what the kernels read in a search, kept until the head or the embedding changes; None: not all."""
-        table, found = self.model.decoder.embedding.table.weight, self._searchable
-        if found is None or found[0] is not self.head or found[1] is not table.dtype:
-            model = SearchModel.of(self.decoder, self.head, self.model.decoder.embedding, self.refiner, self.copying)
-            found = self._searchable = self.head, table.dtype, model, IdleSearches()
-        return found[2:]
 
     def _kernel_settings(
         self, strategy: Strategy, rules: Sequence[Rule], eos: int, size: int
@@ -206,94 +240,86 @@ class Engine:
             self._last_settings = strategy, rules, settings
         return settings
 
-    def rows_are_independent(self) -> bool:
-        """Return whether every part guarantees that results are the same, bit for bit, alone and in a batch."""
-        encodes = self.encoder is not None or isinstance(self.model.encoder, EmptyEncoder)
-        if not encodes or not self.decoder.indirect_slots or self.head is None:
-            return False
-        return all(each.rows_are_independent() for each in (self.head, *self.key_values))
-
-    def read(self, ids: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
+    def read(self, ids: Array, state: EngineState) -> tuple[Array, EngineState]:
         """Read t more target tokens per row, ids [N, t]: return hidden states [N, t, D] and the state after them.
 
-        t must be 1 with several hypotheses per sentence, and where `Layers.reads_blocks` is False.
+        t must be 1 with several hypotheses per sentence.
         """
         step = _prepare_step(ids, state)
-        rows = _cache_rows(step.state)
-        if rows is not None:
-            ids = torch.empty_like(ids).index_copy_(0, rows, ids)
-        x = self.decoder.read(self._embed(ids, state.position).flatten(0, 1), step)
-        hidden = x.view(-1, step.count, x.size(-1))
-        if rows is not None:
-            hidden = hidden.index_select(0, rows)
-        return hidden, step.state.advance(step.count, step.ancestors, step.attention)
+        x = self.decoder.read(self._embedded(ids, state.position), step)
+        return x.reshape(-1, step.count, x.shape[1]), step.state.advance(step.count, step.ancestors, step.attention)
 
-    def _next_token(self, logits: Tensor, hidden: Tensor, context: Selectable | None) -> Logits:
-        """Return the distribution for logits [N, V], computed from hidden states [N, D].  context: of the head."""
-        if not self.decoder.indirect_slots:
-            return Logits(logits)
-        logits, hidden = logits.contiguous(), hidden.contiguous()
-        summary = summarize_logits(logits, None if self.refiner is None else self.refiner.inputs(hidden))
+    def score(self, source: Array, mask: Array, target: Array, labels: Array, there: Array) -> Array:
+        """Return the log-probabilities [B, T] of labels [B, T] in targets [B, T] that are read, zero where not `there`.
+
+        target: begins with BOS.  The head must be one linear map, apart from what it copies.
+        """
+        assert self.head is not None
+        state = self.start(source, mask)
+        hidden, _ = self.read(target, state)
+        scores = np.zeros(labels.shape, np.float32)
+        rows, places = there.nonzero()
+        most = max(1, SCORED_ELEMENTS // self.head.outputs)
+        for begin in range(0, len(rows), most):
+            row, place = rows[begin : begin + most], places[begin : begin + most]
+            some = hidden[row, place]
+            context = None if state.context is None else state.context.select(row)
+            logits, found = self._logits(some, context)
+            if not found.finite:
+                raise BeliefError(int(row[0]), "the head's logits hold a NaN, an infinity or no finite number")
+            chosen = np.take_along_axis(logits, labels[row, place][:, None], 1)
+            scores[row, place] = ((chosen - found.peak) - found.log_sum)[:, 0]
+        return scores
+
+    def _logits(self, hidden: Array, context: Any) -> tuple[Array, LogitStatistics]:
+        """Return logits [N, V] after hidden states [N, D] and their statistics.  context: of the head."""
+        assert self.head is not None
+        logits = self.head(hidden)
+        found = summarize_logits(logits, None if self.refiner is None else self.refiner.inputs(hidden))
         if isinstance(context, CopySources) and self.copying is not None:
-            summary = self.copying.add(logits, summary, hidden, context)
-        return Logits(logits, summary)
+            found = self.copying.add(logits, found, hidden, context)
+        return logits, found
 
-    def _read_rest(self, prefix: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
+    def _read_rest(self, prefix: Array, state: EngineState) -> tuple[Array, EngineState]:
         """Read the tokens of a prefix that are not in the state; return hidden states [N, t, D] and the new state."""
-        if state.width == 1 and self.decoder.reads_blocks:
+        if state.width == 1:
             return self.read(prefix[:, state.position :], state)
         hidden = []
-        for position in range(state.position, prefix.size(1)):
+        for position in range(state.position, prefix.shape[1]):
             one, state = self.read(prefix[:, position : position + 1], state)
             hidden.append(one)
-        return torch.cat(hidden, 1), state
+        return np.concatenate(hidden, 1), state
 
-    def _embed(self, ids: Tensor, position: int) -> Tensor:
-        """Return embeddings [N, t, D], before their norm, of target ids [N, t] from `position` on.
-
-        With few calls of torch.
-        """
-        table, scale, added = self._embedding
-        x = table.index_select(0, ids.flatten()).view(*ids.shape, table.size(1))
-        if scale != 1.0:
-            x.mul_(scale)
-        return x.add_(added[position : position + ids.size(1)]) if added is not None else x
+    def _embedded(self, ids: Array, position: int) -> Array:
+        """Return embeddings [N·t, D], before their norm, of target ids [N, t] from `position` on."""
+        x = _vectors(self._table, ids, self.network.scale)
+        if self._positions is not None:
+            x += self._positions[position : position + ids.shape[1]]
+        return x.reshape(-1, x.shape[2])
 
 
-def _prepare_step(ids: Tensor, state: EngineState) -> StepInput:
+def _vectors(table: Array, ids: Array, scale: float) -> Array:
+    """Return the vectors [..., D] of ids [...], times `scale`. Raises IndexError for an id without one."""
+    if ids.size and not 0 <= ids.min() <= ids.max() < len(table):
+        raise IndexError(f"found token {ids.max() if ids.min() >= 0 else ids.min()}, expected one of {len(table)}")
+    found: Array = table[ids] * np.float32(scale)
+    return found
+
+
+def _prepare_step(ids: Array, state: EngineState) -> StepInput:
     """Check ids [N, t] against the state and grow its cache for them."""
     state.check()
-    if ids.size(0) != state.sentences * state.width:  # the kernels would read out of bounds
-        raise ValueError(f"found {ids.size(0)} rows, expected those of the state: {state.sentences * state.width}")
-    cache, position, count = state.cache, state.position, ids.size(1)
-    if cache.grow(position + count - 1, state.slots if cache.indirect else None):
+    if len(ids) != state.sentences * state.width:  # the kernels would read out of bounds
+        raise ValueError(f"found {len(ids)} rows, expected those of the state: {state.sentences * state.width}")
+    cache, position, count = state.cache, state.position, ids.shape[1]
+    if cache.grow(position + count - 1, state.slots):
         state = replace(state, slots=None, generation=cache.mark_changed())
     ancestors = state.ancestors
     if state.width > 1:
-        own = torch.arange(state.width, device=ids.device)[None, :, None].expand(state.sentences, -1, 1)
-        ancestors = own if ancestors is None else torch.cat([ancestors, own], 2)
+        own = np.broadcast_to(np.arange(state.width)[None, :, None], (state.sentences, state.width, 1))
+        ancestors = own if ancestors is None else np.concatenate([ancestors, own], 2)
     attention = None
-    if state.attention is not None:
-        attention = torch.zeros(state.sentences * state.width, state.cache.cross.size(3))
+    if state.attended is not None:
+        attention = empty([state.sentences * state.width, state.cache.cross.shape[3]])
+        attention[...] = 0.0
     return StepInput(state, count, ancestors, attention)
-
-
-def _cache_rows(state: EngineState) -> Tensor | None:
-    """Return the index [B·K] of each row in the order of the cache; None if slots are indirect or rows are in order."""
-    if state.slots is None or state.cache.indirect:
-        return None
-    return (state.slots[:, None] * state.width + torch.arange(state.width, device=state.slots.device)).flatten()
-
-
-def _shallow_copy(model: Transformer) -> Transformer:
-    """Return a copy of the model in evaluation mode that shares its parameters."""
-    shared = {id(each): each for each in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, shared).eval()
-
-
-def _pack_linears(part: nn.Module, choice: Choice) -> None:
-    """Replace the linear layers in a module by packed ones."""
-    for module in list(part.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(module, name, choice.pack(child.weight, child.bias))

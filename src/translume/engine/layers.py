@@ -1,84 +1,264 @@
-"""Choose whether the kernels or torch compute a decoder's layers."""
+"""The layers of an encoder or decoder, packed and computed by the compiled kernels."""
 
-import copy
-from collections.abc import Callable
-from functools import partial
-from typing import Protocol
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+import numpy as np
+from numpy.typing import NDArray
 
-from translume.engine.native_layers import NativeLayers, Shape, native_layers
-from translume.engine.probe import LAYER_BACKENDS, ROWS, Choice, measure
-from translume.engine.state import EngineState, KVCache, StepInput
-from translume.engine.torch_layers import TorchLayers
-from translume.kernels.loading import NativeError
-from translume.model.state import GROWTH
-from translume.model.transformer import Decoder
+from translume.config import ModelSettings
+from translume.config.model import GATED
+from translume.engine.network import IN_ATTENTION, Array, Linear, Network
+from translume.engine.packing import LANES, LINEAR, Dtype, scaled_queries
+from translume.engine.state import KVCache, StepInput
+from translume.kernels import loading
+from translume.kernels.loading import NativeError, address, aligned, empty
 
-POSITION, SOURCE_LENGTH = 11, 16
-"""Position of the token that the probe reads, and the source length."""
-PROBED_LAYERS = 2
-"""Layers that the probe times."""
+ACTIVATIONS = ("relu", "gelu", "swish", "swiglu", "geglu")
+"""In the order of `activation` of stack.h."""
 
 
-class Layers(Protocol):
-    """The layers of a decoder.
+def unsupported(settings: ModelSettings) -> str:
+    """Return why the kernels do not compute the layers of a model; empty if they do."""
+    try:
+        loading.kernels()
+        check_sizes(settings)
+    except NativeError as error:
+        return str(error)
+    return ""
 
-    reads_blocks: whether several tokens of a hypothesis can be read at once.
-    indirect_slots: whether cache slots are looked up by index, so that no data moves when other sentences finish.
-    cache_dtype: of keys and values: fp32 or fp16.
+
+def check_sizes(settings: ModelSettings) -> None:
+    """Raise NativeError if the kernels do not support the widths of layers."""
+    widths = {"width": settings.width, "head_width": settings.size_per_head, "feed_forward": settings.feed_forward}
+    for name, width in widths.items():
+        if width % LANES:
+            raise NativeError(f"model.{name}: found {width}, the kernels need a multiple of {LANES}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Number of layers and attention heads, d, D, and whether layers have SSRUs and cross-attention.
+
+    heads: in the KV cache, 1 for cells without cross-attention.
     """
 
-    reads_blocks: bool
-    indirect_slots: bool
-    cache_dtype: torch.dtype
+    count: int
+    heads: int
+    head_size: int
+    width: int
+    ssru: bool
+    crosses: bool
 
-    def read(self, x: Tensor, step: StepInput) -> Tensor:
-        """Run the embedding's norm and the layers over embedded target tokens x [N, D].
-
-        Writes their keys and values into the cache.
-        """
-
-
-def choose_layers(decoder: Decoder, choice: Choice) -> Layers:
-    """Return the faster implementation: the one chosen for this shape, or the one that a probe finds now."""
-    try:
-        shape = f"decoder {Shape.of(decoder)}"
-    except NativeError:
-        return TorchLayers(decoder, choice)
-    if shape not in choice.kinds and choice.prefers_kernels(next(iter(decoder.stack)).feed_forward.inner.weight):
-        choice.kinds[shape] = "native"
-    if shape not in choice.kinds:
-        few = _first_layers(decoder)
-        native = native_layers(few, choice.dtype)
-        if native is None:
-            return TorchLayers(decoder, choice)
-        times = measure(partial(_steps, TorchLayers(few, choice), native), repeats=1)
-        choice.microseconds[shape] = dict(zip(LAYER_BACKENDS, times, strict=True))
-        shares = [ours / theirs for theirs, ours in zip(*times, strict=True)]
-        choice.kinds[shape] = "native" if sum(shares) <= len(ROWS) else "torch"
-    native = native_layers(decoder, choice.dtype) if choice.kinds[shape] == "native" else None
-    return native or TorchLayers(decoder, choice)
+    @classmethod
+    def of(cls, network: Network, side: str) -> "Shape":
+        """Return the shape of a side, "encoder" or "decoder"."""
+        settings, decodes = network.settings, side == "decoder"
+        ssru, crosses = decodes and settings.decoder_mixing == "ssru", decodes and network.crosses
+        alone = ssru and not crosses
+        return cls(
+            count=settings.decoder_layers if decodes else settings.encoder_layers,
+            heads=1 if alone else settings.attention_heads,
+            head_size=settings.width if alone else settings.size_per_head,
+            width=settings.width,
+            ssru=ssru,
+            crosses=crosses,
+        )
 
 
-def _first_layers(decoder: Decoder) -> Decoder:
-    """Return a decoder with the first of its layers: all are alike, and packing all of them twice takes memory."""
-    few = copy.copy(decoder)
-    few._modules = {**decoder._modules, "layers": nn.ModuleList([*decoder.stack][:PROBED_LAYERS])}
-    return few
+class Layers:
+    """The layers of an encoder or decoder, the norm of its embedding and its final norm.
+
+    cache_dtype: of keys and values: fp32 or fp16.
+    longest: maximum number of tokens, if attention reads tables of positions; None: any number.
+    """
+
+    def __init__(self, network: Network, side: str, dtype: Dtype) -> None:
+        """side: "encoder" or "decoder".  Raises NativeError if there are no kernels, or not for the layers."""
+        self._kernels = loading.kernels()
+        settings = network.settings
+        check_sizes(settings)
+        self._network, self._linear = network, LINEAR[dtype]
+        self._kept: list[object] = []  # owns the memory that the structures point to
+        self.shape = Shape.of(network, side)
+        self.longest = settings.max_positions if settings.positions in IN_ATTENTION and not self.shape.ssru else None
+        # Each SSRU cell is computed from the one before, so that rounding errors would accumulate in fp16.
+        fp16 = dtype != "fp32" and self._kernels.fp16 and not self.shape.ssru
+        self.cache_dtype = np.dtype(np.float16 if fp16 else np.float32)
+        count = self.shape.count
+        normed = settings.embedding_norm and (side == "decoder" or network.reads_ids)
+        self._layers = (loading.Layer * count)(*(self._layer(f"{side}.layers.{number}") for number in range(count)))
+        self._stack = loading.Stack(
+            width=self.shape.width,
+            heads=self.shape.heads,
+            head_size=self.shape.head_size,
+            layers=count,
+            pre_norm=settings.norm == "pre",
+            ssru=self.shape.ssru,
+            activation=ACTIVATIONS.index(settings.activation),
+            rms_norm=settings.normalization == "rms",
+            inner=settings.feed_forward,
+            epsilon=settings.norm_epsilon,
+            layer=self._layers,
+            first_norm=self._norm(f"{side}.embedding.norm", there=normed),
+            final_norm=self._norm(f"{side}.norm", there=settings.norm == "pre"),
+            **self._positions(side),
+        )
+        self.address = ctypes.addressof(self._stack)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Layers":
+        """Return itself: it holds addresses of arrays that are never written to."""
+        return self
+
+    def _layer(self, name: str) -> loading.Layer:
+        network = self._network
+        settings = network.settings
+        width, inner, attended, size = (
+            settings.width,
+            settings.feed_forward,
+            settings.attention_width,
+            settings.size_per_head,
+        )
+        gates = 2 if settings.activation in GATED else 1
+        packed = loading.Layer(
+            inner=self._pack(network.linear(f"{name}.feed_forward.inner", gates * inner, width)),
+            outer=self._pack(network.linear(f"{name}.feed_forward.outer", width, inner)),
+            norm_feed_forward=self._norm(f"{name}.around_feed_forward.norm"),
+        )
+        if self.shape.ssru:
+            forget = network.linear(f"{name}.self_attention.forget", width, width)
+            update = network.linear(f"{name}.self_attention.update", width, width, biased=False)
+            packed.query_key_value = self._pack(_concatenated(forget, update))
+        else:
+            projection = network.linear(f"{name}.self_attention.query_key_value", 3 * attended, width)
+            packed.query_key_value = self._pack(scaled_queries(projection, attended, size))
+            packed.self_output = self._pack(network.linear(f"{name}.self_attention.output", width, attended))
+        decodes = name.startswith("decoder")
+        packed.norm_self = self._norm(f"{name}.{'around_self' if decodes else 'around_attention'}.norm")
+        if self.shape.crosses:
+            packed.norm_cross = self._norm(f"{name}.around_cross.norm")
+            query = network.linear(f"{name}.cross_attention.query", attended, width)
+            packed.cross_query = self._pack(scaled_queries(query, attended, size))
+            packed.cross_output = self._pack(network.linear(f"{name}.cross_attention.output", width, attended))
+        return packed
+
+    def _pack(self, linear: Linear) -> loading.Linear:
+        packed = self._linear(*linear)
+        self._kept.append(packed)
+        return packed.struct
+
+    def _norm(self, name: str, *, there: bool = True) -> loading.Norm:
+        """Return the gain and the bias of a norm; none where there is no norm."""
+        found = self._network.norm(name) if there else (None, None)
+        weight, bias = (None if each is None else aligned(each) for each in found)
+        self._kept.append((weight, bias))
+        return loading.Norm(address(weight), address(bias))
+
+    def _positions(self, side: str) -> dict[str, Any]:
+        """Return the fields of `stack` with what attention applies."""
+        if self.longest is None:
+            return {}
+        rotation, bias = self._network.rotation(), self._network.distance_biases(side)
+        self._kept.append((rotation, bias))
+        distances = 0 if bias is None else bias.shape[1]
+        reach = self._network.reach
+        return {"rotation": address(rotation), "bias": address(bias), "reach": reach, "distances": distances}
+
+    def _check_positions(self, end: int) -> None:
+        """Raise ValueError if the kernels would read beyond the tables of positions."""
+        if self.longest is not None and end > self.longest:
+            raise ValueError(f"found {end} positions, expected at most model.max_positions, {self.longest}")
+
+    def workspace(self, rows: int, longest: int, rows_per_sentence: int) -> Array:
+        """Allocate the memory that a call works in. rows_per_sentence: rows that read the same keys and values."""
+        size = self._kernels.library.translume_workspace(self.address, rows, longest, rows_per_sentence)
+        return empty([size], np.uint8)
+
+    def encode(self, x: Array, lengths: Array) -> Array:
+        """Run the encoder over the embedded tokens x [n, D] of sentences of `lengths` [B]; return [n, D]."""
+        begins = np.zeros(len(lengths) + 1, np.int64)
+        lengths.cumsum(out=begins[1:])
+        longest, x = int(lengths.max(initial=0)), _own(x)
+        self._check_positions(longest)
+        library = self._kernels.library
+        memory = empty([library.translume_encode_workspace(self.address, len(x), longest)], np.uint8)
+        library.translume_encode(self.address, address(begins), len(lengths), longest, address(x), address(memory))
+        return x
+
+    def read(self, x: Array, step: StepInput) -> Array:
+        """Run the layers over embedded target tokens x [N, D]; write their keys and values into the cache."""
+        self._check_positions(step.end)
+        x, state = _own(x), step.state
+        # The kernels read this memory, so it must live until the call has returned.
+        ancestors = None if step.ancestors is None else np.ascontiguousarray(step.ancestors)
+        view = cache_struct(state.cache)
+        lanes = structures(
+            loading.Lane,
+            state.sentences,
+            {
+                "cache": ctypes.addressof(view),
+                "slot": np.arange(state.sentences) if state.slots is None else state.slots,
+                "position": state.position,
+                "beam": state.width,
+                "ancestors": 0 if ancestors is None else addresses(ancestors),
+            },
+        )
+        pointers = addresses(lanes)
+        attention, source = step.attention, state.cache.cross.shape[3]
+        struct = loading.StepInput(pointers.ctypes.data, state.sentences, step.count, address(attention), source)
+        memory = self.workspace(len(x), max(step.end, source), state.width * step.count)
+        self._kernels.library.translume_step(self.address, ctypes.addressof(struct), address(x), address(memory))
+        return x
 
 
-def _steps(plain: TorchLayers, native: NativeLayers, rows: int) -> list[Callable[[], Tensor]]:
-    """Return functions that run a step of `rows` sentences with each implementation."""
-    count, heads, size, width = native.shape.count, native.shape.heads, native.shape.head_size, native.shape.width
+def _own(x: Array) -> Array:
+    """Return a copy of x, fp32, which the kernels may overwrite."""
+    made = empty(x.shape)
+    made[...] = x
+    return made
 
-    def state_for(layers: Layers) -> EngineState:
-        past = torch.zeros(2 * count, rows, heads, GROWTH, 1, size, dtype=layers.cache_dtype)
-        cross = torch.zeros(2 * count, rows, heads, SOURCE_LENGTH, size, dtype=layers.cache_dtype)
-        return EngineState(KVCache(past, cross, None), position=POSITION)
 
-    def read(layers: Layers, state: EngineState) -> Tensor:
-        return layers.read(torch.ones(rows, width), StepInput(state))
+def _concatenated(first: Linear, second: Linear) -> Linear:
+    """Return weight and bias of one layer with the outputs of both."""
+    biases = (np.zeros(len(weight), np.float32) if bias is None else bias for weight, bias in (first, second))
+    return np.concatenate([first[0], second[0]]), np.concatenate([*biases])
 
-    return [partial(read, layers, state_for(layers)) for layers in (plain, native)]
+
+def cache_struct(cache: KVCache) -> loading.KeyValueCache:
+    """Return the kernels' view of a cache."""
+    past, cross = cache.past, cache.cross
+    return loading.KeyValueCache(
+        address(past),
+        *(stride // past.itemsize for stride in past.strides[:4]),
+        address(cross),
+        *(stride // cross.itemsize for stride in cross.strides[:3]),
+        address(cache.source_bias),
+        cross.shape[3],
+        past.shape[3],
+        past.dtype == np.float16,
+    )
+
+
+def structures(kind: type[ctypes.Structure], count: int, fields: Mapping[str, NDArray[np.int64] | int]) -> Array:
+    """Return `count` structures [count, fields], whose fields are int64 or addresses. Other fields are 0.
+
+    kind: may begin with a lane, whose fields count as its own.  fields: the value of each structure [count], or of all.
+    """
+    made = np.zeros((count, ctypes.sizeof(kind) // 8), np.int64)
+    for name, values in fields.items():
+        made[:, field_place(kind, name)] = values
+    return made
+
+
+@cache
+def field_place(kind: type[ctypes.Structure], name: str) -> int:
+    """Return the column of a field in `structures`."""
+    return int(getattr(kind if hasattr(kind, name) else loading.Lane, name).offset) // 8
+
+
+def addresses(array: Array) -> NDArray[np.int64]:
+    """Return the address [B] of each row of a contiguous array [B, …]."""
+    return array.ctypes.data + array.strides[0] * np.arange(len(array))

@@ -2,19 +2,18 @@
 
 import ctypes
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from numpy.typing import ArrayLike
 
 from translume.belief import BLOCK, UNSHIFTED, Summary
-from translume.engine.packing import NativeLinear
+from translume.engine.network import Array, Network
+from translume.engine.packing import PackedLinear
 from translume.errors import SettingsError
-from translume.heads.copy import CopyHead
 from translume.kernels import loading
-from translume.kernels.loading import Refinement, address
+from translume.kernels.loading import Refinement, address, empty
+from translume.lazy import torch
 
 REFINED_NATS = 1.0
 """Logits within this distance of a row's largest are computed again in fp32."""
@@ -23,24 +22,40 @@ REFINED_NATS = 1.0
 class LogitRefiner:
     """Computes the logits near a row's largest again in fp32, so that quantisation does not reorder likely tokens."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Array, bias: Array | None) -> None:
         """weight: [V, D], D a multiple of LANES.  bias: [V]."""
-        self._weight = weight.detach().float().contiguous()
-        self._bias = None if bias is None else bias.detach().float().contiguous()
+        self._weight = np.ascontiguousarray(weight)
+        self._bias = None if bias is None else np.ascontiguousarray(bias)
 
-    def inputs(self, hidden: Tensor) -> Refinement:
+    def inputs(self, hidden: Array) -> Refinement:
         """Return the kernels' view of the fp32 inputs of logits; hidden: [N, D], contiguous."""
         pointers = (address(hidden), address(self._weight), address(self._bias))
-        return Refinement(*pointers, hidden.size(1), REFINED_NATS)
+        return Refinement(*pointers, hidden.shape[1], REFINED_NATS)
 
 
-def summarize_logits(logits: Tensor, refinement: Refinement | None = None) -> Summary:
-    """Return the statistics of fp32 logits [N, V] that `Logits` uses; refine the logits in place first if given."""
+class LogitStatistics(NamedTuple):
+    """The arrays of a `Summary`, and whether the normaliser is finite."""
+
+    maxima: Array
+    sums: Array
+    first: Array
+    peak: Array
+    log_sum: Array
+    finite: bool
+
+    def summary(self) -> Summary:
+        """Return them as `Logits` reads them."""
+        maxima, sums, first, peak, log_sum = map(torch.from_numpy, self[:5])
+        return Summary(maxima, sums, first, (peak, log_sum) if self.finite else None)
+
+
+def summarize_logits(logits: Array, refinement: Refinement | None = None) -> LogitStatistics:
+    """Return the statistics of fp32 logits [N, V]; refine the logits in place first if given."""
     count, size = logits.shape
-    maxima, first = logits.new_empty(count, -(-size // BLOCK)), logits.new_empty(count, 1, dtype=torch.long)
-    sums, peak, log_sum = logits.new_empty(3, count, 1).unbind()
+    maxima, first = empty([count, -(-size // BLOCK)]), empty([count, 1], np.int64)
+    sums, peak, log_sum = (empty([count, 1]) for _ in range(3))
     not_finite = loading.kernels().library.translume_summarize(
-        logits.data_ptr(),
+        address(logits),
         count,
         size,
         BLOCK,
@@ -48,7 +63,7 @@ def summarize_logits(logits: Tensor, refinement: Refinement | None = None) -> Su
         None if refinement is None else ctypes.addressof(refinement),
         *map(address, (maxima, first, sums, peak, log_sum)),
     )
-    return Summary(maxima, sums, first, None if not_finite else (peak, log_sum))
+    return LogitStatistics(maxima, sums, first, peak, log_sum, not not_finite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,63 +73,70 @@ class CopySources:
     structs: [B, 4], the structures `copy_source`.  kept: the arrays that they point to.  length: of the longest source.
     """
 
-    structs: NDArray[np.int64]
-    kept: tuple[Tensor, ...]
+    structs: Array
+    kept: tuple[Array, ...]
     length: int
-    owners: Tensor
+    owners: Array
 
-    def select(self, rows: Tensor) -> "CopySources":
-        return replace(self, owners=self.owners[rows])
+    def select(self, rows: ArrayLike) -> "CopySources":
+        """Return those of rows [M]."""
+        return replace(self, owners=self.owners[np.asarray(rows)])
 
-    def addresses(self) -> Tensor:
+    def addresses(self) -> Array:
         """Return the address [N] of each row's structure."""
         return self.owners * self.structs.strides[0] + self.structs.ctypes.data
 
 
 class CopyKernels:
-    """A copy head's gate and its products with the memory, packed for the kernels, in fp32 with every dtype."""
+    """A copy head's gate and its products with the memory, packed for the kernels, in fp32 with every dtype.
 
-    def __init__(self, head: CopyHead) -> None:
+    See `heads.copy.CopyHead`.
+    """
+
+    def __init__(self, network: Network, vocabulary: int) -> None:
         """Raises SettingsError if the head copies ids that do not exist."""
-        if int(head.copied.max()) >= head.vocabulary:  # the kernels do not check ids
-            raise SettingsError(f"the head copies token {int(head.copied.max())} of a vocabulary of {head.vocabulary}")
-        width = head.query.in_features
-        self._head = head
-        self._memory = NativeLinear(head.memory_weight(), None)
-        self._weight = head.gate.weight.detach()[0, :width].contiguous()
-        self.struct = loading.CopyGate(width, address(self._weight), head.gate.bias.item())
+        width = network.settings.width
+        self._copied = network.weight("head.copied", len(network.table("encoder")))
+        if int(self._copied.max()) >= vocabulary:  # the kernels do not check ids
+            raise SettingsError(f"the head copies token {int(self._copied.max())} of a vocabulary of {vocabulary}")
+        query, gate = (
+            network.weight("head.query.weight", width, width),
+            network.weight("head.gate.weight", 1, 2 * width),
+        )
+        self._memory = PackedLinear(np.concatenate([query.T * np.float32(width**-0.5), gate[:, width:]]), None)
+        self._weight = np.ascontiguousarray(gate[0, :width])
+        self.struct = loading.CopyGate(width, address(self._weight), float(network.weight("head.gate.bias", 1)[0]))
         self._library = loading.kernels().library
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        """Return itself: it holds addresses of tensors that are never written to."""
+        """Return itself: it holds addresses of arrays that are never written to."""
         return self
 
-    def begin(self, source: Tensor, mask: Tensor, memory: Tensor) -> CopySources:
+    def begin(self, source: Array, mask: Array, memory: Array) -> CopySources:
         """Return what can be copied from sources; arguments as of `Head.begin`."""
-        ids, first = (each.contiguous() for each in self._head.copyable(source, mask))
-        keys = self._memory(memory)
+        ids = np.where(mask, self._copied[source], -1)
+        same = (ids[:, :, None] == ids[:, None]) & (ids >= 0)[:, None]
+        arrays = (ids, same.argmax(-1), self._memory(memory))
         count, length = ids.shape
         structs = np.empty((count, 4), np.int64)
         structs[:, 0] = length
-        for column, tensor in enumerate((ids, first, keys), 1):
-            structs[:, column] = tensor.data_ptr() + np.arange(count) * (tensor.stride(0) * tensor.element_size())
-        return CopySources(structs, (ids, first, keys), length, torch.arange(count))
+        for column, each in enumerate(arrays, 1):
+            structs[:, column] = each.ctypes.data + np.arange(count) * each.strides[0]
+        return CopySources(structs, arrays, length, np.arange(count))
 
-    def add(self, logits: Tensor, summary: Summary, hidden: Tensor, sources: CopySources) -> Summary:
+    def add(self, logits: Array, statistics: LogitStatistics, hidden: Array, sources: CopySources) -> LogitStatistics:
         """Add copies to logits [N, V] after hidden states [N, D], in place; return their statistics."""
-        normaliser = summary.normaliser
-        if normaliser is None:  # reading them raises
-            return summary
-        hidden, owners = hidden.contiguous(), sources.owners
-        statistics = (summary.maxima, summary.first, summary.sums, *normaliser)
-        shares = torch.empty(sources.length)
+        if not statistics.finite:  # reading them raises
+            return statistics
+        owners, shares = sources.owners, empty([sources.length])
+        maxima, sums, first, peak, log_sum, _ = statistics
         not_finite = self._library.translume_add_copies(
             ctypes.addressof(self.struct),
             sources.structs.ctypes.data,
-            owners.data_ptr(),
-            hidden.data_ptr(),
+            address(owners),
+            address(hidden),
             *logits.shape,
             BLOCK,
-            *map(address, (logits, *statistics, shares)),
+            *map(address, (logits, maxima, first, sums, peak, log_sum, shares)),
         )
-        return summary._replace(normaliser=None) if not_finite else summary
+        return statistics._replace(finite=not not_finite)

@@ -4,10 +4,9 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from translume.belief import BLOCK
 from translume.decoding import (
@@ -23,8 +22,9 @@ from translume.decoding import (
     TextPrefix,
     Truncation,
 )
+from translume.engine.network import Array
 from translume.kernels import loading
-from translume.kernels.loading import address
+from translume.kernels.loading import address, empty
 
 _ONCE = (ForbidFirst, NoRepeatNgram, RepetitionPenalty, BannedPhrases, TextPrefix)
 """Rules of which the kernels support one of each kind."""
@@ -36,15 +36,15 @@ class KernelRules:
     struct: `rules` of rules.h.  has_phrases: whether phrases are banned.
     """
 
-    def __init__(self, rules: Sequence[Rule], eos: int, forbidden: Tensor) -> None:
+    def __init__(self, rules: Sequence[Rule], eos: int, forbidden: Array) -> None:
         """forbidden: [V], True for tokens that are never generated."""
         found = {type(rule): rule for rule in rules}
         ngram, repetition = found.get(NoRepeatNgram), found.get(RepetitionPenalty)
         banned, prefix, first = found.get(BannedPhrases), found.get(TextPrefix), found.get(ForbidFirst)
         self._rules = [each.what if isinstance(each, TextPrefix) else each for each in rules]
-        self._kept: dict[str, Tensor] = {"forbidden": forbidden}
+        self._kept: dict[str, Any] = {"forbidden": forbidden}
         if isinstance(first, ForbidFirst):
-            self._kept["forbidden_first"] = torch.zeros_like(forbidden)
+            self._kept["forbidden_first"] = np.zeros_like(forbidden)
             self._kept["forbidden_first"][list(first.ids)] = True
         self.struct = loading.Rules(
             eos=eos,
@@ -62,15 +62,15 @@ class KernelRules:
                 "spelled_begins": banned.tables.begins,
             }
         if isinstance(prefix, TextPrefix):
-            self.struct.forced_bytes = prefix.tables.begins.numel() - 1
+            self.struct.forced_bytes = len(prefix.tables.begins) - 1
             self._kept |= {
                 "forced_lengths": prefix.tables.lengths,
                 "choices": prefix.tables.ids,
                 "choices_left": prefix.tables.left,
                 "choices_begins": prefix.tables.begins,
             }
-        for name, tensor in self._kept.items():
-            setattr(self.struct, name, address(tensor))
+        for name, array in self._kept.items():
+            setattr(self.struct, name, address(array))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, KernelRules):
@@ -87,12 +87,12 @@ class KernelRules:
     @classmethod
     def of(cls, rules: Sequence[Rule], eos: int, size: int) -> "Self | None":
         """Return the rules, or None if the kernels do not support one.  size: V."""
-        forbidden = torch.zeros(size, dtype=torch.bool)
+        forbidden = np.zeros(size, np.bool_)
         for rule in rules:
             if isinstance(rule, ForbidTokens):
                 forbidden[list(rule.ids)] = True
             elif isinstance(rule, OnlyTokens):
-                allowed = torch.zeros(size, dtype=torch.bool)
+                allowed = np.zeros(size, np.bool_)
                 allowed[[*rule.ids, eos]] = True
                 forbidden |= ~allowed
             elif isinstance(rule, _ONCE):
@@ -105,14 +105,14 @@ class KernelRules:
         return None if bool(forbidden[eos]) else cls(rules, eos, forbidden)
 
 
-def forced_sentences(rules: Sequence[Rule], limits: Tensor) -> Tensor | None:
+def forced_sentences(rules: Sequence[Rule], limits: Array) -> Array | None:
     """Return [B], int64, 1 for sentences that begin with a forced text; None if it does not fit a limit of `limits`."""
-    forced = torch.zeros(limits.numel(), dtype=torch.long)
+    forced = np.zeros(limits.size, np.int64)
     for rule in rules:
         if isinstance(rule, TextPrefix):
             if not rule.fits(limits):
                 return None
-            forced |= rule.tables.which
+            forced |= np.asarray(rule.tables.which)
     return forced
 
 
@@ -154,21 +154,21 @@ class KernelSampling:
             log_eta=_log(cut.eta),
         )
         self._buffers = {
-            "x": torch.full((blocks * BLOCK,), -math.inf),
-            "weights": torch.empty(blocks * BLOCK),
-            "exact": torch.empty(blocks * BLOCK, dtype=torch.double),
-            "near": torch.empty(2 * blocks * BLOCK, dtype=torch.int32),
-            "near_x": torch.empty(blocks * BLOCK),
-            "near_weights": torch.empty(blocks * BLOCK, dtype=torch.double),
-            "tops": torch.empty(blocks),
-            "sums": torch.empty(blocks, dtype=torch.double),
+            "x": np.full(blocks * BLOCK, -math.inf, np.float32),
+            "weights": empty([blocks * BLOCK]),
+            "exact": empty([blocks * BLOCK], np.float64),
+            "near": empty([2 * blocks * BLOCK], np.int32),
+            "near_x": empty([blocks * BLOCK]),
+            "near_weights": empty([blocks * BLOCK], np.float64),
+            "tops": empty([blocks]),
+            "sums": empty([blocks], np.float64),
         }
-        pointers = {name: address(tensor) for name, tensor in self._buffers.items()}
+        pointers = {name: address(array) for name, array in self._buffers.items()}
         self.choices = loading.Choices(blocks=blocks, block=BLOCK, **pointers)
         states = KNOWN_STATES if has_phrases else 0
         self.known_phrases = (
-            torch.full((states,), -1, dtype=torch.int32),
-            torch.empty(states, size, dtype=torch.uint8),
+            np.full(states, -1, np.int32),
+            empty([states, size], np.uint8),
         )
 
 

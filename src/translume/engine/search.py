@@ -10,21 +10,18 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from translume.belief import BLOCK, UNSHIFTED
 from translume.decoding import BeamSearch, Greedy, Hypothesis, LengthPenalty, Rule, Sampling, ScoreTerms, Strategy
-from translume.engine.layers import Layers
+from translume.engine.layers import Layers, cache_struct, field_place
 from translume.engine.logits import CopyKernels, CopySources, LogitRefiner
-from translume.engine.native_layers import NativeLayers, cache_struct, field_place
-from translume.engine.packing import NativeLinear, PackedLinear
+from translume.engine.network import Array, Network
+from translume.engine.packing import PackedLinear
 from translume.engine.rules import KernelRules, KernelSampling, SamplingSettings
 from translume.engine.state import EngineState
 from translume.kernels import loading
-from translume.kernels.loading import address
-from translume.model.embedding import Embedding
+from translume.kernels.loading import address, empty
 
 MAX_IDLE = 4
 """Number of idle searches whose buffers are kept."""
@@ -90,11 +87,11 @@ class SearchModel:
     copying: of a copy head.
     """
 
-    layers: NativeLayers
-    head: NativeLinear
-    table: Tensor
+    layers: Layers
+    head: PackedLinear
+    table: Array
     scale: float
-    positions: Tensor | None
+    positions: Array | None
     refiner: LogitRefiner | None
     copying: CopyKernels | None
 
@@ -102,42 +99,37 @@ class SearchModel:
     def of(
         cls,
         layers: Layers,
-        head: PackedLinear | None,
-        embedding: Embedding,
+        head: PackedLinear,
+        network: Network,
         refiner: LogitRefiner | None,
         copying: CopyKernels | None,
-    ) -> "SearchModel | None":
-        """Return the parts, or None if torch computes the layers or the logits."""
-        table, positions = embedding.table.weight, embedding.positions.table
-        if not isinstance(layers, NativeLayers) or not isinstance(head, NativeLinear) or not table.is_contiguous():
-            return None
-        if table.dtype != torch.float32 or (positions is not None and positions.dtype != torch.float32):
-            return None
+    ) -> "SearchModel":
+        """Return the parts of a model."""
+        positions = network.positions("decoder")
         return cls(
             layers=layers,
             head=head,
-            table=table.detach(),
-            scale=embedding.scale,
-            positions=None if positions is None else positions.detach().contiguous(),
+            table=np.ascontiguousarray(network.table("decoder")),
+            scale=network.scale,
+            positions=None if positions is None else np.ascontiguousarray(positions),
             refiner=refiner,
             copying=copying,
         )
 
-    def fits(self, state: EngineState, prompts: Tensor, limits: Tensor) -> bool:
+    def fits(self, state: EngineState, prompts: Array, limits: Array) -> bool:
         """Return whether a search from `state` after prompts [B, P] to `limits` [B] stays in bounds.
 
         The kernels do not check them.
         """
         begun = state.position or state.width > 1 or state.slots is not None
-        if begun or not limits.numel() or not limits.numel() == state.sentences == len(prompts):
+        if begun or not limits.size or not limits.size == state.sentences == len(prompts):
             return False
-        if self.head.outputs > self.table.size(0):  # tokens that it generates are read
+        if self.head.outputs > len(self.table):  # tokens that it generates are read
             return False
-        lengths, ids = limits.numpy(), prompts.numpy()  # faster than torch for a few numbers
-        if lengths.min() < 1 or ids.min() < 0 or ids.max() >= self.table.size(0):
+        if limits.min() < 1 or prompts.min() < 0 or prompts.max() >= len(self.table):
             return False
-        longest = self.layers.longest if self.positions is None else self.positions.size(0)
-        return longest is None or ids.shape[1] - 1 + int(lengths.max()) <= longest
+        longest = self.layers.longest if self.positions is None else len(self.positions)
+        return longest is None or prompts.shape[1] - 1 + int(limits.max()) <= longest
 
 
 class NativeSearch:
@@ -150,13 +142,13 @@ class NativeSearch:
         self._model = model  # owns memory that the kernels read
         self._entries: list[_Entry] = []
         self._count = 0  # sentences that have entered
-        self._refinement = None if model.refiner is None else model.refiner.inputs(torch.empty(0, model.table.size(1)))
+        self._refinement = None if model.refiner is None else model.refiner.inputs(empty([0, model.table.shape[1]]))
         self._sampling: KernelSampling | None = None
         if settings.sampling is not None:
             self._sampling = KernelSampling(
                 settings.sampling, model.head.outputs, has_phrases=settings.rules.has_phrases
             )
-        self._kept: dict[str, Tensor | None] = {"table": model.table, "positions": model.positions}
+        self._kept: dict[str, Array | None] = {"table": model.table, "positions": model.positions}
         self._settings_struct = loading.SearchSettingsStruct(
             stack=model.layers.address,
             head=ctypes.addressof(model.head.struct),
@@ -174,33 +166,36 @@ class NativeSearch:
             candidates=settings.candidates,
             nbest=settings.nbest,
             patience=settings.patience,
-            **{name: address(tensor) for name, tensor in self._kept.items()},
+            **{name: address(array) for name, array in self._kept.items()},
         )
-        self._divisors = torch.empty(0)
+        self._divisors = empty([0])
         self._search = loading.SearchState()
-        self._buffers: dict[str, Tensor] = {"live": torch.empty(0, dtype=torch.long)}
-        self._live = self._buffers["live"].numpy()
+        self._buffers: dict[str, Array] = {"live": empty([0], np.int64)}
         self._longest = 0  # positions for which the workspace has room
 
     @property
     def live(self) -> int:
         return int(self._search.step.sentences)
 
-    @torch.inference_mode()
+    @property
+    def _live(self) -> Array:
+        """The addresses of the live sentences, and room for more."""
+        return self._buffers["live"]
+
     def enter(
-        self, state: EngineState, last: Tensor, limits: Tensor, forced: Tensor, keys: Tensor | None = None
+        self, state: EngineState, last: Array, limits: Array, forced: Array, keys: Array | None = None
     ) -> Sequence[int]:
         """Add sentences that `SearchModel.fits`; return their numbers.
 
         state: after the prompts without their last tokens `last` [B]. Its cache has one hypothesis per sentence.
         forced: [B], whether a target begins with the text of the rules.  keys: [B], those of `Sampling`.
         """
-        own = {"limit": limits.long(), "forced": forced, **({} if keys is None else {"key": keys})}
+        own = {"limit": limits, "forced": forced, **({} if keys is None else {"key": keys})}
         entry = _Entry(self.settings, state, last, own, self._count)
         self._count += entry.count
         self._entries.append(entry)
         live = self.live
-        self._make_room(live + entry.count, state.position + entry.longest + 1, entry.cache.cross.size(3))
+        self._make_room(live + entry.count, state.position + entry.longest + 1, entry.cache.cross.shape[3])
         self._live[live : live + entry.count] = entry.addresses
         self._search.step.sentences = live + entry.count
         return entry.numbers
@@ -208,40 +203,39 @@ class NativeSearch:
     def _make_room(self, sentences: int, positions: int, source: int) -> None:
         """Grow the buffers for a number of live sentences, and for hypotheses and sources of some lengths."""
         width, size, head = self.settings.width, self._model.head.outputs, self._model.head
-        if positions > self._divisors.numel() - 1:
+        if positions > self._divisors.size - 1:
             lengths = map(float, range(1, positions + 1))
-            self._divisors = torch.tensor([1.0, *map(self.settings.penalty.divisor, lengths)])
+            self._divisors = np.array([1.0, *map(self.settings.penalty.divisor, lengths)], np.float32)
             self._settings_struct.divisors = address(self._divisors)
-        before = self._buffers["live"]
-        if sentences <= before.numel() and max(positions, source) <= self._longest:
+        before = self._live
+        if sentences <= before.size and max(positions, source) <= self._longest:
             return
-        count, self._longest = max(sentences, before.numel()), max(positions, source, self._longest)
+        count, self._longest = max(sentences, before.size), max(positions, source, self._longest)
         rows = count * width
         # Compute logits for as many rows as occupy the memory of the head's weight, so that both stay in the cache.
         group = max(width, min(rows, head.bytes // (4 * size)))
         self._buffers = {
-            "live": torch.cat([before, before.new_empty(count - before.numel())]),
-            "ranked": torch.empty(self.settings.candidates, 3, dtype=torch.long),  # two floats, token, parent
-            "own_tokens": torch.empty(self._longest + 1, dtype=torch.long),
-            "banned": torch.empty(self._longest, dtype=torch.long),
-            **({"attention": torch.empty(rows, self._longest)} if self.settings.coverage else {}),
-            "x": torch.empty(rows, self._model.table.size(1)),
-            "logits": torch.empty(group, size),
-            "maxima": torch.empty(group, -(-size // BLOCK)),
-            **{name: torch.empty(group) for name in ("sums", "peaks", "log_sums")},
-            "first": torch.empty(group, dtype=torch.long),
-            "shares": torch.empty(self._longest if self._model.copying else 0),
+            "live": empty([count], np.int64),
+            "ranked": empty([self.settings.candidates, 3], np.int64),  # two floats, token, parent
+            "own_tokens": empty([self._longest + 1], np.int64),
+            "banned": empty([self._longest], np.int64),
+            **({"attention": empty([rows, self._longest])} if self.settings.coverage else {}),
+            "x": empty([rows, self._model.table.shape[1]]),
+            "logits": empty([group, size]),
+            "maxima": empty([group, -(-size // BLOCK)]),
+            **{name: empty([group]) for name in ("sums", "peaks", "log_sums")},
+            "first": empty([group], np.int64),
+            "shares": empty([self._longest if self._model.copying else 0]),
             "workspace": self._model.layers.workspace(rows, self._longest, width),
         }
-        self._live = self._buffers["live"].numpy()
-        buffers = {name: address(tensor) for name, tensor in self._buffers.items()}
+        self._live[: before.size] = before
+        buffers = {name: address(array) for name, array in self._buffers.items()}
         step = loading.StepInput(None, self.live, 1, buffers.pop("attention", None), self._longest)
         self._search = loading.SearchState(step=step, group=group, **buffers)
         if self._sampling is not None:
             self._search.choices = self._sampling.choices
             self._search.known_states, self._search.known_ends = map(address, self._sampling.known_phrases)
 
-    @torch.inference_mode()
     def run(self, steps: int) -> Sequence[int]:
         before = self.live
         task, search = ctypes.addressof(self._settings_struct), ctypes.addressof(self._search)
@@ -263,12 +257,11 @@ class NativeSearch:
 
     def stable_prefix(self, number: int, *, every: bool) -> list[int]:
         entry, place = self._entry_of(number)
-        tokens = torch.empty(entry.longest, dtype=torch.long)
+        tokens = empty([entry.longest], np.int64)
         sentence, task = int(entry.addresses[place]), ctypes.addressof(self._settings_struct)
-        count = self._library.translume_stable_prefix(task, sentence, every, tokens.data_ptr())
-        return tokens[:count].tolist()
+        count = self._library.translume_stable_prefix(task, sentence, every, address(tokens))
+        return [int(token) for token in tokens[:count]]
 
-    @torch.inference_mode()
     def remove(self, number: int) -> None:
         entry, place = self._entry_of(number)
         others = self._live[: self.live]
@@ -299,6 +292,10 @@ class IdleSearches:
     def __init__(self) -> None:
         self._searches: list[NativeSearch] = []
         self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "IdleSearches":
+        """Return none: a search belongs to the engine that began it."""
+        return IdleSearches()
 
     def take(self, settings: KernelSearchSettings) -> NativeSearch | None:
         """Return a search with these settings, or None."""
@@ -357,14 +354,14 @@ class _Entry:
     """
 
     def __init__(
-        self, settings: KernelSearchSettings, state: EngineState, last: Tensor, own: dict[str, Tensor], number: int
+        self, settings: KernelSearchSettings, state: EngineState, last: Array, own: dict[str, Array], number: int
     ) -> None:
         """last: [B], the last token of each prompt. The state has read those before it.
 
         own: [B] each, fields of the structures, `limit` among them.
         """
-        self._settings, limits = settings, own["limit"]
-        self._limits: list[int] = limits.tolist()
+        self._settings = settings
+        self._limits: list[int] = own["limit"].tolist()
         self._copied = state.context  # owns memory that the kernels read
         if isinstance(state.context, CopySources):
             own = {**own, "copied": state.context.addresses()}
@@ -373,21 +370,20 @@ class _Entry:
         self.cache = state.cache.copy(settings.width, state.position)
         self._cache_struct = cache_struct(self.cache)
         self._waiting, self._failed = set(self.here), set[int]()
-        attended = state.attention if settings.coverage else None
-        source = 0 if attended is None else attended.size(1)
+        attended = state.attended if settings.coverage else None
+        source = 0 if attended is None else attended.shape[1]
         block = _Block.of(
             settings.width, settings.nbest, self.longest, state.position, settings.rules.has_phrases, source
         )
-        # NumPy handles a few numbers faster than torch.
         self._memory = np.zeros((self.count, block.size), np.int64)
         floats = self._memory.view(np.float32)
         at, nbest = block.places, settings.nbest
         floats[:, 2 * at["best"] : 2 * at["best"] + nbest] = -math.inf
-        floats[:, 2 * at["limit_divisor"]] = settings.penalty.divisor(limits.float()).numpy()
-        self._memory[:, at["read_tokens"]] = last.numpy()
+        floats[:, 2 * at["limit_divisor"]] = [settings.penalty.divisor(float(limit)) for limit in self._limits]
+        self._memory[:, at["read_tokens"]] = last
         if attended is not None:
             begin, end = 2 * at["attended"], 2 * at["attended"] + settings.width * source
-            floats[:, begin:end] = attended.repeat(1, settings.width).numpy()
+            floats[:, begin:end] = np.tile(attended, settings.width)
         self._results: list[NDArray[Any]] = [
             self._memory[:, at["lengths"] : at["lengths"] + nbest],
             *(floats[:, 2 * at[name] : 2 * at[name] + nbest] for name in ("best", "finished_totals", "coverage")),
@@ -402,7 +398,7 @@ class _Entry:
         self.sentences[:, _FIXED] = (ctypes.addressof(self._cache_struct), state.position, 1, state.position)
         self.sentences[:, _SLOT] = numbers
         for name, values in own.items():
-            self.sentences[:, field_place(loading.Sentence, name)] = values.numpy()
+            self.sentences[:, field_place(loading.Sentence, name)] = values
 
     def grow(self) -> None:
         """Grow the cache if a live sentence has filled it."""

@@ -8,6 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 
 from translume.checkpoint import Checkpoint
@@ -221,7 +222,7 @@ class SentenceSearch:
         if not any(prefixes):
             return ready
         # Keep the limit of the inspected search, but allow scoring a whole target that is longer.
-        limits = torch.maximum(ready.limits, ready.limits.new_tensor([len(prefix) for prefix in prefixes]))
+        limits = np.maximum(ready.limits, [len(prefix) for prefix in prefixes])
         return replace(ready, limits=limits, rules=[*ready.rules, ForcedPrefix(prefixes)])
 
     def best(self, prefix: Sequence[int] = (), *, greedy: bool = False) -> Hypothesis:

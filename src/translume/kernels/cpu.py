@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from translume.errors import SettingsError, nearest
 from translume.kernels.building import GENERIC, INSTRUCTION_SETS, InstructionSet, machine
@@ -57,18 +57,14 @@ def has_amx() -> bool:
     return "amx_int8" in _cpuinfo_field("flags").split()
 
 
-def cpu_name() -> str:
-    """Return the processor's name and stepping, and whether it has AMX."""
-    if not _cpuinfo():
-        return platform.processor()
-    return f"{_cpuinfo_field('model name')} {_cpuinfo_field('stepping')} amx={has_amx()}"
+_NUMPY_FEATURES = {"avx2": {"AVX2", "FMA3", "F16C"}, "avx512": {"AVX2", "FMA3", "F16C", "AVX512_SKX"}}
 
 
-def instruction_limits() -> str:
-    """Return the vector instructions that torch uses, and the environment variables that limit torch and oneDNN."""
-    names = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-    limits = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
-    return " ".join([torch.backends.cpu.get_cpu_capability(), *limits])
+def _numpy_features() -> set[str]:
+    """Return the processor's features by NumPy's names; empty if this version of NumPy does not tell them."""
+    core = getattr(np, "_core", None) or getattr(np, "core", None)
+    found = getattr(getattr(core, "_multiarray_umath", None), "__cpu_features__", {})
+    return {name for name, present in found.items() if present}
 
 
 @functools.cache
@@ -83,7 +79,7 @@ def instruction_sets() -> tuple[InstructionSet, ...]:
     elif machine() == "arm64":
         features = {"asimddp"} if platform.system() == "Darwin" else set()  # every Mac with such a processor
     else:
-        names = {"AVX2": ("avx2",), "AVX512": ("avx2", "avx512")}.get(torch.backends.cpu.get_cpu_capability(), ())
+        names = [name for name, wanted in _NUMPY_FEATURES.items() if wanted <= _numpy_features()]
         features = {feature for each in known if each.name in names for feature in each.features}
     found = [each for each in known if each.features <= features]
     return (*(each for each in found if each.name != "amx" or _may_use_amx()), GENERIC)

@@ -8,16 +8,19 @@ import ctypes
 import functools
 import hashlib
 import logging
+import math
 import os
 import platform
 import stat
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from translume import atomic
 from translume.kernels.building import (
@@ -34,6 +37,8 @@ from translume.kernels.cpu import cache_folder, chosen_instructions, temporary_f
 
 FOLDER: Final = Path(__file__).parent
 """The folder of the C files and of the wheel's libraries."""
+ALIGNMENT: Final = 64
+"""Bytes of the widest vector, which is read fastest from a multiple of them."""
 
 
 class NativeError(RuntimeError):
@@ -259,9 +264,29 @@ class Kernels:
         return self.group > 0
 
 
-def address(tensor: Tensor | None) -> int | None:
-    """Return the address of a tensor's data. The caller must keep the tensor alive while the address is in use."""
-    return None if tensor is None else tensor.data_ptr()
+def address(data: Any) -> int | None:
+    """Return the address of the data of an array or a tensor, which the caller must keep alive; None for None."""
+    if data is None:
+        return None
+    return int(data.ctypes.data if isinstance(data, np.ndarray) else data.data_ptr())
+
+
+def empty(shape: Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    """Return an array without values whose data begin at a multiple of ALIGNMENT bytes."""
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    buffer = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -buffer.ctypes.data % ALIGNMENT
+    return buffer[begin : begin + size].view(kind).reshape(shape)
+
+
+def aligned(data: NDArray[Any], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    """Return the data as an array of a dtype, contiguous and aligned as by `empty`; itself if it is so already."""
+    if data.dtype == dtype and data.flags.c_contiguous and data.ctypes.data % ALIGNMENT == 0:
+        return data
+    made = empty(data.shape, dtype)
+    made[...] = data
+    return made
 
 
 def kernels() -> Kernels:

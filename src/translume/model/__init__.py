@@ -6,5 +6,4 @@ from translume.model.head import HeadLoss as HeadLoss
 from translume.model.head import HeadSizes as HeadSizes
 from translume.model.head import LossOptions as LossOptions
 from translume.model.head import TrainingPairs as TrainingPairs
-from translume.model.state import StaleStateError as StaleStateError
 from translume.model.transformer import Transformer as Transformer

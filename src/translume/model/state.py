@@ -6,6 +6,8 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
+from translume.errors import StaleStateError
+
 GROWTH = 32
 """Number of positions by which a full buffer grows."""
 
@@ -89,10 +91,6 @@ class Past:
 
     layers: list[LayerPast]
     generation: int = 0
-
-
-class StaleStateError(RuntimeError):
-    """A decoder state was used after a later state had changed its buffers. Branch with `select` before."""
 
 
 @dataclass(frozen=True, slots=True)

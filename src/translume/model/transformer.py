@@ -78,6 +78,11 @@ class Encoder(nn.Module):
         """Return what `SelfAttention.packed` of every layer is given about positions."""
         return self.embedding.positions.for_attention(0, layout.grid.size(1), causal=False, device=layout.grid.device)
 
+    def embedded(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the input [n, D] of the first layer, and the mask [B, S] of its positions, for a source."""
+        source, mask = self.front(source, mask)
+        return self.embed(source, Layout.of(mask)), mask
+
     def embed(self, source: Tensor, layout: Layout, *, without_tokens: bool = False) -> Tensor:
         """Return the input [n, D] of the first layer, for positions [B, S] or [B, S, C] and their layout."""
         segments = self.embedding.segments_of(source)
@@ -120,7 +125,7 @@ class Decoder(nn.Module):
 
     def __init__(self, settings: ModelSettings, embedding: Embedding, *, crosses: bool = True) -> None:
         super().__init__()
-        self.embedding, self.crosses = embedding, crosses
+        self.settings, self.embedding, self.crosses = settings, embedding, crosses
         self.layers = nn.ModuleList(DecoderLayer(settings, crosses=crosses) for _ in range(settings.decoder_layers))
         self.norm = norm_of(settings) if settings.norm == "pre" else nn.Identity()
         self.drop = Dropout(settings.final_dropout)
@@ -243,6 +248,11 @@ class Transformer(nn.Module):
         self.encoder, self.decoder, self.head, self.target_tags = encoder, decoder, head, target_tags
         self.ctc: Ctc | None = None
         """A second output at the encoder, if the model was trained with one."""
+
+    @property
+    def settings(self) -> ModelSettings:
+        """The architecture."""
+        return self.decoder.settings
 
     def partly_frozen(self) -> list[Tensor]:
         """Return parameters with rows that training and weight decay must not change; see `Embedding.frozen`."""

@@ -134,7 +134,7 @@ class ServedModel:
         """Return the JSON values for clients.
 
         directions: pairs of a source and a target language, of a model with several.
-        offers: names of the /v1 operations.  engine: the engine, or the plain model, and the self-test's result.
+        offers: names of the /v1 operations.  engine: the engine, or the plain model.
         reads: as `responses.Reads` defines it.  languages: of recordings that the model can tell apart.
         """
         several = {"directions": [[each.source, each.target] for each in self.views()]} if self.directions else {}
@@ -143,19 +143,17 @@ class ServedModel:
 
 
 def _facts_of(model: Any, kind: Kind) -> dict[str, Any]:
-    """Return facts for clients. Runs the self-test of the engine."""
+    """Return facts for clients."""
     checkpoint, settings = model.checkpoint, model.config
-    weights = list(checkpoint.model.parameters())
-    dtype = model.engine.dtype if model.engine is not None else str(weights[0].dtype)
-    engine = {"kind": "plain", "dtype": dtype.removeprefix("torch."), "own_kernels": False}
-    if model.engine is not None:
-        from translume.engine import self_test
-
-        own = model.engine.decoder.indirect_slots if kind == "generate" else model.engine.encoder is not None
-        findings = self_test(model.engine, checkpoint.model).to_dict()
-        engine |= {"kind": "fast", "own_kernels": own, **findings, "kernels": describe_kernels()}
+    if model.engine is None:
+        dtype = str(next(checkpoint.model.parameters()).dtype).removeprefix("torch.")
+        engine = {"kind": "plain", "dtype": dtype, "own_kernels": False}
+    else:
+        alone = model.engine.head is not None
+        engine = {"kind": "fast", "dtype": model.engine.dtype, "own_kernels": True, "alone_equals_batched": alone}
+        engine["kernels"] = describe_kernels()
     facts: dict[str, Any] = {
-        "parameters": sum(each.numel() for each in weights),
+        "parameters": checkpoint.parameters,
         "source_vocabulary": len(checkpoint.source_tokenizer),
         "max_positions": model.context if kind == "generate" else settings.model.max_positions,
         "engine": engine,

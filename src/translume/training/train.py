@@ -27,7 +27,7 @@ from translume.data.addresses import is_address
 from translume.data.pairs import SPLITS, origins
 from translume.device import UsageMeter
 from translume.errors import ModelFolderError, TrainingError, suggest_keywords
-from translume.model.allocator import keep_freed_memory, return_freed_memory
+from translume.kernels.allocator import keep_freed_memory, return_freed_memory
 from translume.tasks import task_of
 from translume.training.batches import Sums, finite, gather, plan_kind
 from translume.training.device_guard import LateNumbers

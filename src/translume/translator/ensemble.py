@@ -3,17 +3,24 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
 from translume.data.lengths import Lengths
 from translume.decoding import AttentionStepper, Average, Averaged, Ensemble, Stepper
-from translume.engine import Engine, build_engine
-from translume.engine.probe import Dtype
+from translume.engine import Engine
+from translume.engine.packing import Dtype
 from translume.errors import SettingsError
-from translume.lazy import Tensor, torch
+from translume.lazy import Tensor, no_grad, torch
 from translume.text import Tokenizer
+from translume.translator.loading import engine_of
 
+Forced = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
+"""What forced decoding reads: sources and their mask [B, S]; target ids, labels and their mask [B, T]."""
 ELEMENTS = 1 << 22
 """Maximum number of log-probabilities in memory while an ensemble scores."""
 
@@ -43,6 +50,11 @@ class EnsembleMembers:
     members: tuple[Member, ...]
     average: Average = "probability"
 
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, engine: Stepper | None = None) -> Self:
+        """One model."""
+        return cls(members=(Member(checkpoint=checkpoint, engine=engine),))
+
     def __len__(self) -> int:
         return len(self.members)
 
@@ -53,36 +65,47 @@ class EnsembleMembers:
 
     def compiled(self, dtype: Dtype) -> "EnsembleMembers":
         """The same models, each with an engine."""
-        members = (replace(each, engine=build_engine(each.checkpoint.model, dtype)) for each in self.members)
+        members = (replace(each, engine=engine_of(each.checkpoint, dtype)) for each in self.members)
         return replace(self, members=tuple(members))
 
-    def score(self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor) -> Tensor:
-        """The plain models' log-probabilities [B, T], fp32, of labels [B, T]; zero where target_mask is False."""
-        models = [member.checkpoint.model for member in self.members]
-        if len(models) == 1:
-            return models[0].score(source, source_mask, target, labels, target_mask)
-        rows = max(1, ELEMENTS // len(self.members[0].checkpoint.target_tokenizer))
-        found = [
-            belief.log_prob_of(wanted[:, None])[:, 0].float()
-            for belief, wanted in self.beliefs(source, source_mask, target, labels, target_mask, rows)
-        ]
-        scores = torch.zeros(labels.shape, device=labels.device)
-        scores[models[0].predicted(target_mask)] = torch.cat(found)  # sentence after sentence, as `beliefs` gives them
-        return scores
+    @no_grad()
+    def score(self, forced: Forced) -> NDArray[np.float32]:
+        """The log-probabilities [B, T], fp32, of labels [B, T]; zero where their mask is False.
 
-    def beliefs(
-        self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor, rows: int
-    ) -> Iterator[tuple[NextToken, Tensor]]:
-        """The distributions for labels [B, T] where target_mask is True, and these labels; see `Transformer`."""
+        An engine of one model scores what it searches; else the plain models do.
+        """
+        engine = self.members[0].engine
+        if len(self.members) == 1 and isinstance(engine, Engine) and engine.head is not None:
+            return engine.score(*forced)
+        models = [member.checkpoint.model for member in self.members]
+        tensors = tensors_of(forced, self.members[0].checkpoint.device)
+        if len(models) == 1:
+            return models[0].score(*tensors).float().cpu().numpy()
+        rows = max(1, ELEMENTS // len(self.members[0].checkpoint.target_tokenizer))
+        chosen = [belief.log_prob_of(wanted[:, None])[:, 0].float() for belief, wanted in self.beliefs(tensors, rows)]
+        scores = torch.zeros(forced[3].shape)
+        scores[models[0].predicted(tensors[4]).cpu()] = torch.cat(chosen).cpu()
+        return scores.numpy()
+
+    def beliefs(self, forced: Sequence[Tensor], rows: int) -> Iterator[tuple[NextToken, Tensor]]:
+        """The distributions for the labels, sentence after sentence, and these labels; see `Transformer`.
+
+        forced: what `tensors_of` returned.
+        """
+        source, mask, target, labels, target_mask = forced
         each = [
-            member.checkpoint.model.beliefs(source, source_mask, target, labels, target_mask, rows)
-            for member in self.members
+            member.checkpoint.model.beliefs(source, mask, target, labels, target_mask, rows) for member in self.members
         ]
         if len(each) == 1:
             yield from each[0]
             return
         for parts in zip(*each, strict=True):
             yield Averaged([belief for belief, _ in parts], self.average), parts[0][1]
+
+
+def tensors_of(arrays: Sequence[NDArray[Any]], device: "torch.device") -> list[Tensor]:
+    """The arrays as tensors on a device."""
+    return [torch.from_numpy(each).to(device) for each in arrays]
 
 
 def combine(every: Sequence[EnsembleMembers], average: Average) -> EnsembleMembers:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any, Literal, Unpack
 
+import numpy as np
+
 from translume.belief import Bias, NextToken
 from translume.checkpoint import LanguageModelCheckpoint
 from translume.config import DecodingOptions, DecodingSettings
@@ -25,18 +27,19 @@ from translume.decoding import (
     decode,
     strategy_from,
 )
-from translume.engine import build_engine
+from translume.engine import Engine
 from translume.errors import SettingsError, TranslationError
 from translume.lazy import Tensor, inference_mode, torch
 from translume.text import Tokenizer
 from translume.translator.assembly import ProgressCallback
 from translume.translator.constraints import build_rules, check_rules
-from translume.translator.loading import LoadedModel, describe_engine
+from translume.translator.ensemble import EnsembleMembers
+from translume.translator.loading import LoadedModel, describe_engine, engine_of
 from translume.translator.planning import Line, LineError, Piece, windows
 from translume.translator.ranking import minimum_bayes_risk
 from translume.translator.results import TargetScore, TextHypothesis, parted_warnings
 from translume.translator.scoring import Perplexity, label_log_probs
-from translume.translator.search import CancelCheck, sampling_keys
+from translume.translator.search import STEPS_PER_CALL, CancelCheck, sampling_keys
 
 _AT_ONCE = 1024
 """Texts that `perplexity` scores, and prompts that `generate_all` continues, in common batches."""
@@ -151,7 +154,7 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
 
         Raises EngineError (a SettingsError) if there is no engine for the model or the machine.
         """
-        compiled = Generator(self.checkpoint, build_engine(self.checkpoint.model, dtype))
+        compiled = Generator(self.checkpoint, engine_of(self.checkpoint, dtype))
         return compiled.remember(self.folder, Generator.compile, self, dtype)
 
     def with_checkpoint(self, checkpoint: LanguageModelCheckpoint) -> "Generator":
@@ -327,9 +330,11 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
 
     def start(self, count: int) -> Any:
         """Return the state of `count` rows before their first token; `Translator.fuse_with` calls it."""
-        device = self.checkpoint.device
-        source = torch.full((count, 1), self.tokenizer.specials.eos, device=device)
-        return self._stepper.start(source, torch.ones_like(source, dtype=torch.bool))
+        source = np.full((count, 1), self.tokenizer.specials.eos)
+        if isinstance(self._engine, Engine):
+            return self._engine.start(source, source >= 0)
+        tensor = torch.from_numpy(source).to(self.checkpoint.device)
+        return self._stepper.start(tensor, torch.ones_like(tensor, dtype=torch.bool))
 
     def step(self, prefix: Tensor, state: Any) -> tuple[NextToken, Any]:
         """Return the distribution of the token after prefix [N, 1 + t], which begins with bos, and the new state."""
@@ -341,7 +346,8 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
 
     def _log_probs(self, rows: list[list[int]], stride: int) -> list[list[float]]:
         most = self.config.decoding.max_tokens
-        return label_log_probs(self.checkpoint, rows, self.context, stride, most)
+        models = EnsembleMembers.of(self.checkpoint, self._engine)
+        return label_log_probs(models, rows, self.context, stride, most)
 
     def _encode(self, prompt: str) -> list[int]:
         """The ids of a prompt. Raises TranslationError if they leave no room in the context."""
@@ -458,10 +464,10 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
 
         prompt: the number of tokens of the prompts. Rules see all tokens after these.
         """
-        specials, device = self.tokenizer.specials, self.checkpoint.device
+        specials = self.tokenizer.specials
         rows = [[text.labels[begin - 1] if begin else specials.bos, *text.labels[begin:]] for text in texts]
         keys = sampling_keys([Piece(ids=tuple(text.labels)) for text in texts])
-        strategy = strategy_from(settings, keys.to(device))
+        strategy = strategy_from(settings, keys)
         certain: list[int] = []
         stable = StablePrefix(
             lambda _, ids: certain.__setitem__(slice(None), ids),
@@ -477,10 +483,29 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
                 _EndAfterStrings(tokenizer=self.tokenizer, strings=settings.stop_strings, minimum=settings.min_length)
             )
         if len(texts[0].labels) > prompt:
-            earlier = torch.tensor([text.labels[prompt:] for text in texts], device=device)
+            earlier = torch.tensor([text.labels[prompt:] for text in texts], device=self.checkpoint.device)
             rules = [AfterTokens(rule, earlier) for rule in rules]
+        limits = np.full(len(texts), count)
         with inference_mode():
-            state = PromptedState(self.start(len(texts)), torch.tensor(rows, device=device))
+            started = self.start(len(texts))
+        if isinstance(self._engine, Engine):
+            begun = self._engine.complete_search(
+                started, prompts=np.array(rows), eos=specials.eos, strategy=strategy, limits=limits, rules=rules
+            )
+            if begun is not None:
+                search, numbers = begun
+                while search.live:
+                    search.run(STEPS_PER_CALL)
+                    certain = search.stable_prefix(numbers[0], every=settings.utility != "none") if reported else []
+                    yield [*texts[0].labels, *certain]
+                found = [search.hypotheses(number) for number in numbers]
+                search.close()
+                if (complete := [each for each in found if each is not None]) == found:
+                    return complete
+                started = self.start(len(texts))  # the decoding loop raises the error
+        device = self.checkpoint.device
+        with inference_mode():
+            state = PromptedState(started, torch.tensor(rows, device=device))
         try:
             for beam in decode(
                 PromptedStep(self.step),
@@ -488,7 +513,7 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
                 bos=specials.bos,
                 eos=specials.eos,
                 strategy=strategy,
-                limits=torch.full((len(texts),), count, device=device),
+                limits=torch.from_numpy(limits).to(device),
                 rules=rules,
             ):
                 best.add(beam)

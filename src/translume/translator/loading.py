@@ -1,24 +1,23 @@
 """What users load from a model folder: where and how it computes, its engine, how it is shown and pickled."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, get_args
 
 from translume.checkpoint import Checkpoint, ClassifierCheckpoint, load_any, model_folder, refuse_threads
 from translume.config import Config, DecodingOptions, DecodingSettings
 from translume.decoding import Stepper, resolve_strategy
 from translume.device import is_cpu
-from translume.engine import Engine, EngineError, build_engine, self_test
-from translume.engine.selftest import TOLERANCES
+from translume.engine import Engine, EngineError, build_engine
+from translume.engine.network import Network
+from translume.engine.packing import Dtype as PackedDtype
 from translume.errors import SettingsError, nearest, refuse_unknown_keywords
-from translume.lazy import torch
+from translume.lazy import is_imported, torch
 from translume.translator.device_searcher import DeviceSearcher
-
-if TYPE_CHECKING:
-    from translume.model import Transformer
 
 EngineName = Literal["auto", "fast", "plain"]
 Dtype = Literal["auto", "fp32", "bf16", "int8"]
@@ -29,8 +28,8 @@ class ComputeOptions:
     """Where and how a model computes: --engine, --device, --dtype and --threads.
 
     engine: "fast" searches with weights packed for this machine, "plain" with the model itself in the decoding loop.
-        "auto" on a CPU is "fast" if there is an engine for the model and the machine and it passes its self-test, else
-        "plain". On a CUDA device, "auto" searches there, without the loop where the search allows it.
+        "auto" on a CPU is "fast" if there is an engine for the model and the machine, else "plain". On a CUDA device,
+        "auto" searches there, without the loop where the search allows it.
     device: "auto" is the CUDA device with the most free memory, or the CPU if there is none.
     dtype: of the packed weights, or of the model if there is no engine. "auto" is bf16 on GPUs that have it, else fp32.
     threads: None keeps torch's setting.
@@ -80,33 +79,33 @@ def with_engine(read: Callable[..., Any], options: ComputeOptions) -> tuple[Any,
         searcher = DeviceSearcher(checkpoint.model)
         if searcher.device.type not in ("cpu", "mps"):  # MPS has no fp64, in which samples are drawn
             return checkpoint, searcher
-    # An engine packs the weights of an fp32 model, whatever the dtype it packs them in.
+    # An engine packs weights in fp32, whatever the dtype it packs them in.
     checkpoint = read(dtype="fp32" if required or dtype == "bf16" else dtype)
     try:
-        engine = build_engine(checkpoint.model, "fp32" if dtype == "auto" else dtype)
-        refuse_unsound(engine, checkpoint.model)
-        return checkpoint, engine
+        return checkpoint, engine_of(checkpoint, "fp32" if dtype == "auto" else dtype)
     except EngineError:
         if required:
             raise
     return (read(dtype="bf16") if dtype == "bf16" else checkpoint), None
 
 
-def refuse_unsound(engine: Engine, model: "Transformer") -> None:
-    """Raise EngineError if an engine fails its self-test against the plain model."""
-    findings = self_test(engine, model, alone=False)
-    if not findings.agrees:
-        raise EngineError(
-            f"engine: found log-probabilities in {engine.dtype} that differ from the plain model's by"
-            f" {findings.difference:.2g} nats, expected at most {TOLERANCES[engine.dtype]:g}; --engine plain works"
-        )
+def engine_of(checkpoint: Checkpoint, dtype: PackedDtype) -> Engine:
+    """Return the engine of a loaded model, which needs no torch; EngineError if there is none."""
+    if not checkpoint.on_cpu:
+        return build_engine(checkpoint.model, dtype)  # raises the error
+    network = Network(settings=checkpoint.config.model, weights=checkpoint.arrays(), place=checkpoint.place)
+    return Engine(network, dtype, lambda: checkpoint.model)
 
 
 def set_threads(threads: int | None) -> None:
     """Set the number of torch's threads in this process; None leaves it unchanged."""
     refuse_threads(threads)
-    if threads is not None:
+    if threads is None:
+        return
+    if is_imported():
         torch.set_num_threads(threads)
+    else:  # torch reads it when it is imported
+        os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
 C = TypeVar("C", bound=Checkpoint | ClassifierCheckpoint)
@@ -170,7 +169,7 @@ class LoadedModel(ABC, Generic[C]):
 
     def __repr__(self) -> str:
         subject, facts = self._facts()
-        parts = [f"{sum(weight.numel() for weight in self.checkpoint.model.parameters()):,} parameters", *facts]
+        parts = [f"{self.checkpoint.parameters:,} parameters", *facts]
         if self.folder is not None:
             parts.append(str(self.folder))
         return f"<{type(self).__name__}{subject and ' '}{subject}: {', '.join(parts)}>"

@@ -485,22 +485,33 @@ def without_line_break(text: object, number: int) -> str:
     return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
 
 
-def padded_sources(pieces: Sequence[Piece], specials: SpecialIds, device: "torch.device") -> tuple[Tensor, Tensor]:
+def source_arrays(pieces: Sequence[Piece], specials: SpecialIds) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """The sources of pieces as a model reads them: ids [B, S] or frames [B, L, F], and their mask.
 
     specials: of the source tokenizer.
     """
     frames = [piece.frames for piece in pieces if piece.frames is not None]
     if frames:
-        source, mask = padded_frames(frames)
-        return torch.from_numpy(source).to(device), torch.from_numpy(mask).to(device)
-    return padded([[*piece.read_ids, specials.eos] for piece in pieces], specials.pad, device)
+        return padded_frames(frames)
+    return padded_arrays([[*piece.read_ids, specials.eos] for piece in pieces], specials.pad)
 
 
-def padded(rows: Sequence[Sequence[int]], pad: int, device: "torch.device") -> tuple[Tensor, Tensor]:
-    """Lists of ids as one tensor [B, S] padded with `pad`, and the mask [B, S] that is True at the lists' own ids."""
+def padded_arrays(rows: Sequence[Sequence[int]], pad: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Lists of ids as one array [B, S] padded with `pad`, and the mask [B, S] that is True at the lists' own ids."""
     lengths = np.array([len(row) for row in rows])
     mask = np.arange(lengths.max()) < lengths[:, None]
     ids = np.full(mask.shape, pad, np.int64)
     ids[mask] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
+    return ids, mask
+
+
+def padded_sources(pieces: Sequence[Piece], specials: SpecialIds, device: "torch.device") -> tuple[Tensor, Tensor]:
+    """What `source_arrays` returns, as tensors."""
+    source, mask = source_arrays(pieces, specials)
+    return torch.from_numpy(source).to(device), torch.from_numpy(mask).to(device)
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int, device: "torch.device") -> tuple[Tensor, Tensor]:
+    """What `padded_arrays` returns, as tensors."""
+    ids, mask = padded_arrays(rows, pad)
     return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)

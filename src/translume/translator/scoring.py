@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings, Direction
@@ -14,7 +16,7 @@ from translume.lazy import Tensor, no_grad, torch
 from translume.sources import frame_reader
 from translume.sources.reader import describe
 from translume.text.specials import UNKNOWN_LANGUAGE
-from translume.translator.ensemble import EnsembleMembers
+from translume.translator.ensemble import EnsembleMembers, Forced, tensors_of
 from translume.translator.planning import (
     FRAMES_CHARACTERS,
     Line,
@@ -23,8 +25,8 @@ from translume.translator.planning import (
     Reading,
     batches,
     frames_piece,
-    padded,
-    padded_sources,
+    padded_arrays,
+    source_arrays,
     without_line_break,
 )
 from translume.translator.results import TargetScore, TextHypothesis
@@ -74,7 +76,7 @@ class TokenBeliefs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ForcedBatch:
-    """Pairs of similar lengths as tensors: source and its mask [B, S]; given, labels and their mask [B, T].
+    """Pairs of similar lengths: source and its mask [B, S]; given, labels and their mask [B, T].
 
     places: the positions of the pairs.  warnings: about each pair.
     tags: the number of labels at the beginning that are not predicted.
@@ -82,12 +84,13 @@ class _ForcedBatch:
 
     places: Sequence[int]
     warnings: Sequence[tuple[str, ...]]
-    source: Tensor
-    source_mask: Tensor
-    given: Tensor
-    labels: Tensor
-    mask: Tensor
+    arrays: Forced
     tags: int
+
+    @property
+    def lengths(self) -> list[int]:
+        """The number of labels of each pair."""
+        return [int(count) for count in self.arrays[4].sum(1)]
 
 
 @no_grad()
@@ -96,20 +99,18 @@ def score_pairs(
 ) -> list[TargetScore]:
     """The scores of `pairs`, in order.
 
-    models: score instead of the checkpoint's plain model.
+    models: score instead of the checkpoint's plain model; see `EnsembleMembers.score`.
     Raises PairError if a side is longer than the model can read.
     """
     scores: dict[int, TargetScore] = {}
+    scorer = models or EnsembleMembers.of(checkpoint)
     for batch in _batches(checkpoint, pairs, max_tokens):
-        scorer = models or checkpoint.model
-        found = scorer.score(batch.source, batch.source_mask, batch.given, batch.labels, batch.mask)
-        found = found.float().cpu()
-        lengths, labels = batch.mask.sum(1).tolist(), batch.labels.tolist()
-        for row, index in enumerate(batch.places):
-            values = found[row, batch.tags : lengths[row]].tolist()
+        found, labels = scorer.score(batch.arrays).tolist(), batch.arrays[3].tolist()
+        for row, (index, length) in enumerate(zip(batch.places, batch.lengths, strict=True)):
+            values = found[row][batch.tags : length]
             scores[index] = TargetScore(
                 log_prob=sum(values),
-                tokens=tuple(checkpoint.target_tokenizer.tokens(labels[row][batch.tags : lengths[row]])),
+                tokens=tuple(checkpoint.target_tokenizer.tokens(labels[row][batch.tags : length])),
                 token_log_probs=tuple(values),
                 warnings=batch.warnings[row],
             )
@@ -150,14 +151,12 @@ def beliefs_of_pairs(
     """
     rows = rows or max(1, CHUNK_ELEMENTS // len(checkpoint.target_tokenizer))
     for batch in _batches(checkpoint, pairs, max_tokens):
-        model = models or checkpoint.model
+        tensors = tensors_of(batch.arrays, checkpoint.device)
         # Sentence by sentence, the order of `beliefs`.
-        row, place = batch.mask[:, batch.tags :].nonzero(as_tuple=True)
+        row, place = tensors[4][:, batch.tags :].nonzero(as_tuple=True)
         pair = torch.tensor(batch.places, device=row.device)[row]
         begin = 0
-        for belief, labels in model.beliefs(
-            batch.source, batch.source_mask, batch.given, batch.labels, batch.mask, rows
-        ):
+        for belief, labels in (models or EnsembleMembers.of(checkpoint)).beliefs(tensors, rows):
             part = slice(begin, begin := begin + len(labels))
             yield TokenBeliefs(belief=belief, labels=labels, pairs=pair[part], places=place[part])
 
@@ -174,20 +173,15 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
             if length > longest[side]:
                 reason = f"the {side} has {length:,} tokens with EOS, expected at most {longest[side]:,}"
                 raise PairError(pair, number, reason)
-    device = checkpoint.device
     longer = [max(source, len(target)) for source, target in zip(lengths, labels, strict=True)]
     for batch in batches(longer, max_tokens):
-        source, source_mask = padded_sources([sources[index] for index in batch], source_tokenizer.specials, device)
-        wanted, mask = padded([labels[index] for index in batch], target_tokenizer.specials.pad, device)
-        bos = wanted.new_full((len(wanted), 1), target_tokenizer.specials.bos)
+        source, source_mask = source_arrays([sources[index] for index in batch], source_tokenizer.specials)
+        wanted, mask = padded_arrays([labels[index] for index in batch], target_tokenizer.specials.pad)
+        given = np.concatenate([np.full((len(wanted), 1), target_tokenizer.specials.bos), wanted[:, :-1]], 1)
         yield _ForcedBatch(
             places=batch,
             warnings=[sources[index].warnings for index in batch],
-            source=source,
-            source_mask=source_mask,
-            given=torch.cat([bos, wanted[:, :-1]], 1),
-            labels=wanted,
-            mask=mask,
+            arrays=(source, source_mask, given, wanted, mask),
             tags=checkpoint.config.model.target_tags,
         )
 
@@ -337,27 +331,25 @@ def spans(count: int, context: int, stride: int) -> Iterator[tuple[int, int, int
 
 @no_grad()
 def label_log_probs(
-    checkpoint: Checkpoint, rows: Sequence[Sequence[int]], context: int, stride: int, max_tokens: int
+    models: EnsembleMembers, rows: Sequence[Sequence[int]], context: int, stride: int, max_tokens: int
 ) -> list[list[float]]:
     """Return the log-probability of each label of each row, the first of which follows bos, in nats.
 
     A label after the first `context` ones is predicted from at least `context` − `stride` tokens before it.
     """
-    specials = checkpoint.target_tokenizer.specials
-    device = checkpoint.device
+    specials = models.members[0].checkpoint.target_tokenizer.specials
     windows = [(row, *span) for row, labels in enumerate(rows) for span in spans(len(labels), context, stride)]
     found = [[0.0] * len(labels) for labels in rows]
     for batch in batches([end - begin for _, begin, end, _ in windows], max_tokens):
         chosen = [windows[index] for index in batch]
-        labels, mask = padded([rows[row][begin:end] for row, begin, end, _ in chosen], specials.pad, device)
+        labels, mask = padded_arrays([rows[row][begin:end] for row, begin, end, _ in chosen], specials.pad)
         given = [
             [rows[row][begin - 1] if begin else specials.bos, *rows[row][begin : end - 1]]
             for row, begin, end, _ in chosen
         ]
-        inputs, _ = padded(given, specials.pad, device)
-        source = torch.full((len(chosen), 1), specials.eos, device=device)
-        model = checkpoint.model
-        scores = model.score(source, torch.ones_like(source, dtype=torch.bool), inputs, labels, mask).tolist()
+        inputs, _ = padded_arrays(given, specials.pad)
+        source = np.full((len(chosen), 1), specials.eos)
+        scores = models.score((source, source >= 0, inputs, labels, mask)).tolist()
         for (row, begin, end, scored), values in zip(chosen, scores, strict=True):
             found[row][scored:end] = values[scored - begin : end - begin]
     return found

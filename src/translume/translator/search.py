@@ -3,8 +3,12 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
@@ -13,7 +17,6 @@ from translume.decoding import (
     Beam,
     BestHypotheses,
     CompleteSearch,
-    CompleteSearcher,
     CtcPrefix,
     Fusion,
     Hypothesis,
@@ -33,6 +36,7 @@ from translume.decoding import (
     strategy_from,
 )
 from translume.decoding.device_step import UnsupportedSearchError
+from translume.engine import Engine
 from translume.lazy import Tensor, inference_mode, torch
 from translume.text import Tokenizer
 from translume.translator.assembly import ProgressReporter, SearchedPiece
@@ -64,6 +68,7 @@ from translume.translator.planning import (
     batches,
     bucketed_batches,
     padded_sources,
+    source_arrays,
 )
 from translume.translator.ranking import minimum_bayes_risk
 from translume.translator.results import TextHypothesis
@@ -129,26 +134,44 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedSearch:
-    """The arguments of `decode` for some pieces.
+    """A search for some pieces, by a searcher or by the decoding loop.
 
-    step: with the temperature, unsmoothing and fusion that the settings demand.
-    prompts: [B, P], what is read before the first token of the search: bos and tags.
-    searcher: the stepper, if it can run whole searches and `step` is its own step after the prompts.
+    stepper: takes the steps.  encoded: its state before the first token.
+    prompts: [B, P], what is read before the first token of the search: bos and tags.  limits: [B].
+    shape: makes the distributions that the settings demand of the stepper's own; None if these are demanded.
+    fusion: a language model for ranking.  device: of the tensors that the loop works with.
     """
 
-    step: Step[Any]
-    state: Any
-    prompts: Tensor
-    bos: int
+    stepper: Stepper
+    encoded: Any
+    prompts: NDArray[np.int64]
     eos: int
     strategy: Strategy
-    limits: Tensor
+    limits: NDArray[np.int64]
     rules: Sequence[Rule]
-    searcher: CompleteSearcher | None = None
+    shape: Callable[[Step[Any]], Step[Any]] | None
+    fusion: Fusion | None
+    device: "torch.device | None"
+
+    @property
+    def step(self) -> Step[Any]:
+        """The step of the decoding loop, after the prompts."""
+        step: Step[Any] = self.stepper.step if self.prompts.shape[1] == 1 else PromptedStep(self.stepper.step)
+        step = step if self.shape is None else self.shape(step)
+        return step if self.fusion is None else self.fusion.over(step)
+
+    @property
+    def state(self) -> Any:
+        """The state before the first step of the loop."""
+        state = self.encoded
+        if self.prompts.shape[1] > 1:
+            state = PromptedState(state, self._tensor(self.prompts))
+        return state if self.fusion is None else self.fusion.start(state, len(self.prompts))
 
     def beams(self) -> Iterator[Beam]:
         """The beam after every step, as `decode` yields them."""
-        return decode(self.step, self.state, bos=self.bos, **self._words)
+        words = {**self._words, "limits": self._tensor(self.limits)}
+        return decode(self.step, self.state, bos=int(self.prompts[0, 0]), **words)
 
     def run_searcher(self, check_cancelled: CancelCheck | None) -> list[list[Hypothesis]] | None:
         """The hypotheses that the searcher finds; None if there is no searcher, or it cannot run this search.
@@ -172,15 +195,21 @@ class PreparedSearch:
 
         running: a search that the pieces enter if it has the same settings.
         """
-        if self.searcher is None:
+        if self.shape is not None or self.fusion is not None or not runs_searches(self.stepper):
             return None
-        state = self.state.inner if isinstance(self.state, PromptedState) else self.state
-        return self.searcher.complete_search(state, prompts=self.prompts, running=running, **self._words)
+        words = self._words
+        if isinstance(self.stepper, Engine):
+            return self.stepper.complete_search(self.encoded, prompts=self.prompts, running=running, **words)
+        words["limits"] = self._tensor(self.limits)
+        return self.stepper.complete_search(self.encoded, prompts=self._tensor(self.prompts), running=running, **words)
 
     @property
     def _words(self) -> dict[str, Any]:
         """What both ways of searching are given."""
         return {"eos": self.eos, "strategy": self.strategy, "limits": self.limits, "rules": self.rules}
+
+    def _tensor(self, array: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
 
 
 def search_plans(
@@ -277,7 +306,7 @@ def _looped(
     check_cancelled: CancelCheck | None,
 ) -> list[list[Hypothesis]]:
     """What `search_pieces` returns, by the decoding loop."""
-    count = prepared.limits.numel()
+    count = len(prepared.limits)
     best = BestHypotheses(prepared.strategy, count)
     try:
         for beam in prepared.beams():
@@ -359,7 +388,7 @@ def describe_device_search(checkpoint: Checkpoint, settings: DecodingSettings) -
     if reads_ctc(settings):
         reasons.append("decoding.ctc_weight")
     try:
-        strategy = strategy_from(settings, torch.zeros(1, dtype=torch.long))
+        strategy = strategy_from(settings, np.zeros(1, np.int64))
         rules = build_rules(tokenizer, [True], settings)
         DeviceSearcher(checkpoint.model).settings_of(strategy, rules, eos=tokenizer.specials.eos, prompt=1)
     except UnsupportedSearchError as error:
@@ -367,13 +396,21 @@ def describe_device_search(checkpoint: Checkpoint, settings: DecodingSettings) -
     return f"decoding loop: {', '.join(reasons)}" if reasons else "search on the device"
 
 
-def start_of(steps: Stepper, *, needs_attention: bool) -> Callable[[Tensor, Tensor], Any]:
+def start_of(steps: Stepper, *, needs_attention: bool) -> Callable[..., Any]:
     """The function that encodes sources, such as `Stepper.start`.  needs_attention: see `SearchPlan`."""
     if not needs_attention:
         return steps.start
     if isinstance(steps, AttentionStepper):
         return steps.start_with_attention
     raise ValueError(f"the search needs attention, and {type(steps).__name__} returns none")
+
+
+def sources_for(steps: Stepper, checkpoint: Checkpoint, pieces: Sequence[Piece]) -> tuple[Any, Any]:
+    """The sources of pieces and their mask as a stepper reads them: arrays for an engine, tensors for others."""
+    specials = checkpoint.source_tokenizer.specials
+    if isinstance(steps, Engine):
+        return source_arrays(pieces, specials)
+    return padded_sources(pieces, specials, checkpoint.device)
 
 
 def prepare_search(
@@ -384,52 +421,48 @@ def prepare_search(
     fusion: Fusion | None = None,
     encoded: Any = None,
 ) -> PreparedSearch:
-    """Build the arguments of `decode` from [decoding]; see `search_pieces`."""
+    """Prepare a search from [decoding]; see `search_pieces`."""
     steps: Stepper = stepper or checkpoint.model
     tokenizer = checkpoint.target_tokenizer
     forced = tokenizer.encode(settings.prefix)
     prefixes = [forced if piece.first else [] for piece in pieces]
     specials = tokenizer.specials
-    device = checkpoint.device
+    device = None if isinstance(steps, Engine) else checkpoint.device
     costs = [constraint_cost(piece.constraints, tokenizer) for piece in pieces]
-    limits = torch.tensor(
+    limits = np.array(
         [
             target_limit(checkpoint, len(piece.ids), len(prefix), settings, cost)
             for piece, prefix, cost in zip(pieces, prefixes, costs, strict=True)
-        ],
-        device=device,
+        ]
     )
     if fusion is not None and fusion.longest is not None:
-        limits.clamp_(max=fusion.longest)
-    strategy = strategy_from(settings, sampling_keys(pieces).to(device) if makes_draws(settings) else None)
+        limits = np.minimum(limits, fusion.longest)
+    strategy = strategy_from(settings, sampling_keys(pieces) if makes_draws(settings) else None)
     if any(costs):
         width = constrained_beam_width(max(costs), settings)
-        strategy = constrained_beam(strategy, [piece.constraints for piece in pieces], tokenizer, limits, width)
+        most = torch.from_numpy(limits).to(device)
+        strategy = constrained_beam(strategy, [piece.constraints for piece in pieces], tokenizer, most, width)
     if encoded is None:
         start = start_of(steps, needs_attention=strategy.coverage is not None)
-        encoded = start(*padded_sources(pieces, checkpoint.source_tokenizer.specials, device))
-    state, prompted = encoded, steps.step
-    prompts = torch.tensor([[specials.bos, *piece.target_tags] for piece in pieces], device=device)
-    if pieces[0].target_tags:  # all pieces have as many
-        prompted, state = PromptedStep(prompted), PromptedState(state, prompts)
-    step = reshaped(prompted, temperature=temperature_of(checkpoint, settings), unsmooth=settings.unsmooth)
-    if fusion is not None:
-        step, state = fusion.over(step), fusion.start(state, len(pieces))
+        encoded = start(*sources_for(steps, checkpoint, pieces))
     rules = build_rules(tokenizer, [bool(prefix) for prefix in prefixes], settings)
     if settings.timestamps:
         rules.append(times_rule(tokenizer, settings.latest_start))
     if reads_ctc(settings):
         rules.append(_ctc_rule(checkpoint, encoded, settings.ctc_weight))
+    temperature, unsmooth = temperature_of(checkpoint, settings), settings.unsmooth
+    shaped = partial(reshaped, temperature=temperature, unsmooth=unsmooth)
     return PreparedSearch(
-        step=step,
-        state=state,
-        prompts=prompts,
-        bos=specials.bos,
+        stepper=steps,
+        encoded=encoded,
+        prompts=np.array([[specials.bos, *piece.target_tags] for piece in pieces]),
         eos=specials.eos,
         strategy=strategy,
         limits=limits,
         rules=rules,
-        searcher=steps if step is prompted and runs_searches(steps) else None,
+        shape=None if temperature == 1.0 and not unsmooth else shaped,
+        fusion=fusion,
+        device=device,
     )
 
 
@@ -438,7 +471,8 @@ def _ctc_rule(checkpoint: Checkpoint, state: Any, weight: float) -> CtcPrefix:
     ctc = checkpoint.model.ctc
     assert ctc is not None
     blank = checkpoint.target_tokenizer.specials.bos
-    return CtcPrefix(ctc.log_probs(state.memory), state.memory_mask, blank, _ctc_share(weight))
+    memory, mask = torch.as_tensor(state.memory), torch.as_tensor(state.memory_mask)
+    return CtcPrefix(ctc.log_probs(memory), mask, blank, _ctc_share(weight))
 
 
 def reads_ctc(settings: DecodingSettings) -> bool:
@@ -480,9 +514,9 @@ def target_limit(model: Checkpoint, length: int, prefix: int, settings: Decoding
     return min(limit, longest)
 
 
-def sampling_keys(pieces: Sequence[Piece]) -> Tensor:
+def sampling_keys(pieces: Sequence[Piece]) -> NDArray[np.int64]:
     """[B], a key for the random numbers of each piece. It depends on its ids alone, not on its place in a batch."""
-    return torch.tensor([_hash(piece.read_ids + piece.target_tags) for piece in pieces], dtype=torch.long)
+    return np.array([_hash(piece.read_ids + piece.target_tags) for piece in pieces], np.int64)
 
 
 def _hash(ids: Sequence[int]) -> int:

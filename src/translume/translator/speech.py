@@ -24,10 +24,9 @@ from translume.translator.planning import (
     Piece,
     batches,
     frame_ids,
-    padded_sources,
 )
 from translume.translator.results import Segment, TextHypothesis, Translation
-from translume.translator.search import CancelCheck, SearchPlan, search_pieces, start_of
+from translume.translator.search import CancelCheck, SearchPlan, search_pieces, sources_for, start_of
 
 FRAMES_PER_TIME, FRAMES_PER_SECOND = 2, 100
 """Frames from one token of time to the next, 20 ms, and in a second."""
@@ -227,9 +226,7 @@ class Transcriber:
         if unknown := [place for place, each in enumerate(recordings) if UNKNOWN_LANGUAGE in each.prompt]:
             with inference_mode():
                 start = start_of(self.stepper, needs_attention=search.needs_attention)
-                encoded = start(
-                    *padded_sources(pieces, self.checkpoint.source_tokenizer.specials, self.checkpoint.device)
-                )
+                encoded = start(*sources_for(self.stepper, self.checkpoint, pieces))
             languages = detected_languages(self.checkpoint, self.stepper, encoded, len(pieces))
             for place in unknown:
                 recordings[place].prompt = tokens.with_language(recordings[place].prompt, languages[place])

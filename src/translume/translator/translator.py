@@ -18,7 +18,7 @@ from translume.translator.assembly import ProgressCallback, ProgressReporter, bu
 from translume.translator.classifier import Classifier
 from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
 from translume.translator.constraints import Terminology, check_rules, refuse_constraints
-from translume.translator.ensemble import EnsembleMembers, Member, combine, ensemble_checkpoint
+from translume.translator.ensemble import EnsembleMembers, combine, ensemble_checkpoint
 from translume.translator.generator import Generator
 from translume.translator.loading import ComputeOptions, Dtype, EngineName, LoadedModel, describe_engine
 from translume.translator.planning import (
@@ -59,7 +59,7 @@ class Translator(LoadedModel[Checkpoint]):
         engine: searches instead of the plain model; see `compile`.  models: the models to average, the checkpoint's own
         first; see `ensemble_with`.  fusion: see `fuse_with`.
         """
-        self.models = models or EnsembleMembers(members=(Member(checkpoint=checkpoint, engine=engine),))
+        self.models = models or EnsembleMembers.of(checkpoint, engine)
         super().__init__(checkpoint, self.models.members[0].engine)
         self.fusion = fusion
         self._checked: DecodingSettings | None = None
@@ -105,7 +105,7 @@ class Translator(LoadedModel[Checkpoint]):
     def compile(self, dtype: Literal["fp32", "bf16", "int8"] = "fp32") -> "Translator":
         """A translator of the same model that searches with weights packed for this machine.
 
-        dtype: of the packed weights. Log-probabilities are fp32, and forced decoding (`score`) uses the plain model.
+        dtype: of the packed weights. Log-probabilities are fp32. Forced decoding (`score`) uses them, too.
         Raises EngineError (a SettingsError) if there is no engine for the model or the machine.
         """
         compiled = Translator(self.checkpoint, models=self.models.compiled(dtype), fusion=self.fusion)
@@ -293,11 +293,9 @@ class Translator(LoadedModel[Checkpoint]):
                 "decoding.calibrated: no temperature was fitted to the model's weights; "
                 "translume evaluate MODEL SOURCE REFERENCE --fit-temperature fits one"
             )
-        for member in self.models.members:
+        for member in self.models.members if settings.unsmooth else ():
             head, config = member.checkpoint.model.head, member.checkpoint.config
             over = config.training.label_smoothing_over
-            if not settings.unsmooth:
-                continue
             if not (head.exact_smoothing and head.normalised and head.full_support):
                 what = f"model.head.kind = '{config.model.head.kind}', which does not spread label smoothing evenly"
             elif over != "all":

@@ -106,7 +106,7 @@ def test_a_folder_of_opus_mt_brings_its_vocabularies_and_decoder_settings(folder
         for line in LINES:
             words = [piece if piece in pieces else "<unk>" for piece in peer.encode(line, out_type=str)]
             assert [pieces[each] for each in tokenizer.encode(line)] == words
-    fast = translume.load(folder / "out", dtype="int8").translate_all(list(LINES), max_length=7)
+    fast = translume.load(folder / "out").translate_all(list(LINES), max_length=7)
     assert len(list(fast)) == len(LINES)
 
 

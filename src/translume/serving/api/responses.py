@@ -299,7 +299,7 @@ class InspectResponse(ResponseBody):
 
 
 class Engine(ResponseBody):
-    """The engine that computes, and the findings of its self-test."""
+    """What computes."""
 
     kind: Literal["fast", "plain"]
     dtype: str
@@ -307,12 +307,8 @@ class Engine(ResponseBody):
     """Whether the compiled kernels are in use."""
     kernels: str = ""
     """Instruction set and origin of the kernels, or why there are none. Empty for a plain model."""
-    difference: float = 0.0
-    """Largest difference from the plain model, in nats, among probable tokens."""
-    agrees: bool = True
-    """Whether the difference is within the tolerance of the dtype."""
     alone_equals_batched: bool | None = None
-    """Whether the results of a sentence alone and in a batch were equal, bit for bit."""
+    """Whether the results of a sentence alone and in a batch are equal, bit for bit."""
 
 
 class Reads(ResponseBody):

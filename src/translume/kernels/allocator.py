@@ -4,7 +4,7 @@ import ctypes
 import sys
 from pathlib import Path
 
-import torch
+import numpy as np
 
 RESERVED_BYTES = 4 << 30
 """Address space to reserve; pages are allocated only when first written."""
@@ -44,8 +44,8 @@ def keep_freed_memory() -> bool:
         return False
     try:
         size = _LARGEST_BLOCK - _HUGE_PAGE
-        blocks = [torch.empty(size, dtype=torch.uint8) for _ in range(RESERVED_BYTES // _LARGEST_BLOCK)]
-    except RuntimeError:  # a limit on address space; keep what was allocated so far
+        blocks = [np.empty(size, np.uint8) for _ in range(RESERVED_BYTES // _LARGEST_BLOCK)]
+    except MemoryError:  # a limit on address space; keep what was allocated so far
         blocks = []
     blocks.clear()  # the heap keeps its size
     advised = [_use_huge_pages(madvise, begin, end) for begin, end in _heaps()]

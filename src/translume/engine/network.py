@@ -1,0 +1,175 @@
+"""A model as the engine reads it: settings, and weights by the names that a model folder has; tables of positions."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from translume.config import ModelSettings
+from translume.errors import ModelFolderError
+from translume.kernels.loading import NativeError, aligned
+
+Array = NDArray[Any]
+Linear = tuple[Array, Array | None]
+"""The weight [N, K] and the bias [N] of a linear map, or the gain and the bias of a norm."""
+SINUSOIDS = {"sinusoidal": (0, False), "marian": (0, True), "fairseq": (2, True)}
+"""By `model.positions`: the first position, and whether the last wavelength is 10000·2π; see `sinusoids`."""
+IN_ATTENTION = ("rotary", "relative")
+"""Values of `model.positions` that attention applies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Settings and weights of a model.
+
+    weights: fp32, and integers, by name. A tied one may have one name only, that of the side that comes first.
+    place: where they are from, for errors. Methods raise ModelFolderError for a weight that is missing, or of another
+    shape than the settings say: the kernels would read beyond it.
+    """
+
+    settings: ModelSettings
+    weights: Mapping[str, Array]
+    place: str = "the model"
+
+    @property
+    def crosses(self) -> bool:
+        """Whether the decoder reads a source."""
+        return "decoder.layers.0.cross_attention.query.weight" in self.weights
+
+    @property
+    def reads_ids(self) -> bool:
+        """Whether the encoder reads a vector for each id of a text."""
+        return "encoder.embedding.table.weight" in self.weights and self.settings.segment_pooling == "none"
+
+    def weight(self, name: str, *shape: int) -> Array:
+        """Return the weight of a name, which must have a shape."""
+        found = self.weights.get(name)
+        if found is None:
+            raise ModelFolderError(f"{self.place}: lacks {name}, which a model of these settings has")
+        if found.shape != shape:
+            wanted = f"expected {list(shape)} by the settings"
+            raise ModelFolderError(f"{self.place}: {name} is {list(found.shape)}, {wanted}")
+        return found
+
+    def linear(self, name: str, outputs: int, inputs: int, *, biased: bool | None = None) -> Linear:
+        """Return the weight [N, K] and the bias [N], if any, of a linear map.  biased: by default, `model.bias`."""
+        biased = self.settings.bias if biased is None else biased
+        return self.weight(f"{name}.weight", outputs, inputs), self.weight(f"{name}.bias", outputs) if biased else None
+
+    def key_value(self, layer: int) -> Linear:
+        """Return the map of a decoder layer from the memory to its keys and values [2·H·d, D]."""
+        name = f"decoder.layers.{layer}.cross_attention.key_value"
+        return self.linear(name, 2 * self.settings.attention_width, self.settings.width)
+
+    def norm(self, name: str) -> Linear:
+        """Return the gain and the bias [D], if any, of a norm."""
+        width, biased = self.settings.width, self.settings.bias and self.settings.normalization == "layer"
+        return self.weight(f"{name}.weight", width), self.weight(f"{name}.bias", width) if biased else None
+
+    def head(self) -> Linear | None:
+        """Return weight [V, D] and bias of a head of one linear map, without what a copy head adds; else None."""
+        head = self.settings.head
+        if not (name := head.linear):
+            return None
+        table = self.table("decoder") if head.tie in ("all", "target") else None
+        size = len(self.weights.get(f"{name}.weight", ())) if table is None else len(table)
+        weight = self.weight(f"{name}.weight", size, self.settings.width) if table is None else table
+        return weight, self.weight(f"{name}.bias", size) if getattr(head, "bias", False) else None
+
+    def table(self, side: str) -> Array:
+        """Return the embedding [V, D] of a side, "encoder" or "decoder". Raises NativeError for one in bands."""
+        if f"{side}.embedding.table.rank" in self.weights:
+            raise NativeError("model.head.tie: the kernels have no embedding in bands")
+        name = f"{side}.embedding.table.weight"
+        if name not in self.weights and self.settings.head.tie in ("all", "embeddings"):
+            name = "encoder.embedding.table.weight"
+        return self.weight(name, len(self.weights.get(name, ())), self.settings.width)
+
+    @property
+    def scale(self) -> float:
+        """What embeddings are multiplied by."""
+        return math.sqrt(self.settings.width) if self.settings.scale_embeddings else 1.0
+
+    def positions(self, side: str) -> Array | None:
+        """Return the vectors [longest, D] that are added to the embeddings of a side; None if none are."""
+        settings, name = self.settings, f"{side}.embedding.positions.table"
+        if settings.positions == "learned":
+            return self.weight(name, settings.max_positions, settings.width)
+        if name in self.weights:  # of Whisper's encoder
+            return self.weight(name, len(self.weights[name]), settings.width)
+        if settings.positions not in SINUSOIDS:
+            return None
+        first, longest_last = SINUSOIDS[settings.positions]
+        return sinusoids(first + settings.max_positions, settings.width, longest_last=longest_last)[first:]
+
+    def normed(self, x: Array, name: str) -> Array:
+        """Return x [n, D] after a norm; itself if the model has none of that name."""
+        if f"{name}.weight" not in self.weights:
+            return x
+        weight, bias = self.norm(name)
+        if self.settings.normalization == "layer":
+            x = x - x.mean(-1, keepdims=True)
+        scale = 1 / np.sqrt(np.square(x).mean(-1, keepdims=True) + np.float32(self.settings.norm_epsilon))
+        found: Array = x * scale * weight + (0.0 if bias is None else bias)
+        return found
+
+    def rotation(self) -> Array | None:
+        """Return cosines and sines [longest, 2, d] by which attention rotates queries and keys; None if it does not.
+
+        Su et al. 2021, equation 34; component i is paired with component i + d / 2.
+        """
+        if self.settings.positions != "rotary":
+            return None
+        size = self.settings.size_per_head
+        places = np.arange(self.settings.max_positions, dtype=np.float32)
+        exponent = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+        angles = places[:, None] * np.exp(np.float32(-math.log(10_000)) * exponent)
+        angles = np.concatenate([angles, angles], -1)
+        return aligned(np.stack([np.cos(angles), np.sin(angles)], 1))
+
+    @property
+    def reach(self) -> int:
+        """The distance from which on a bias of attention is constant."""
+        longest = self.settings.max_positions - 1
+        return min(longest, self.settings.relative_max_distance) if self.settings.positions == "relative" else longest
+
+    def distance_biases(self, side: str) -> Array | None:
+        """Return the biases [H, distances] that attention adds, by distance of key and query; None if it adds none.
+
+        From −reach to 0 for the decoder, to reach for the encoder.
+        """
+        if self.settings.positions != "relative":
+            return None
+        causal = side == "decoder"
+        distances = np.arange(-self.reach, 1 if causal else self.reach + 1)
+        sizes = self.settings.relative_buckets, self.settings.attention_heads
+        biases = self.weight(f"{side}.embedding.positions.bias", *sizes)
+        buckets = distance_buckets(distances, len(biases), self.settings.relative_max_distance, causal=causal)
+        return aligned(biases[buckets].T)
+
+
+def sinusoids(count: int, width: int, *, longest_last: bool) -> Array:
+    """Return [count, width], as `model.positions.sinusoids`."""
+    exponent = np.arange(0, width, 2) / (max(width - 2, 1) if longest_last else width)
+    angles = np.arange(count)[:, None] * np.exp(-math.log(10_000) * exponent)
+    return aligned(np.concatenate([np.sin(angles), np.cos(angles)], -1))
+
+
+def distance_buckets(distances: Array, count: int, furthest: int, *, causal: bool) -> Array:
+    """Return the bucket of each distance, as `model.positions.distance_buckets`."""
+    buckets = np.zeros_like(distances)
+    if causal:
+        distances = -np.minimum(distances, 0)
+    else:
+        count //= 2
+        buckets = (distances > 0) * count
+        distances = np.abs(distances)
+    exact = count // 2
+    near = np.maximum(distances, 1).astype(np.float32) / np.float32(exact)
+    ranges = np.log(near) / np.float32(math.log(furthest / exact)) * np.float32(count - exact)
+    far = np.minimum(exact + ranges.astype(np.int64), count - 1)
+    found: Array = buckets + np.where(distances < exact, distances, far)
+    return found

@@ -1,0 +1,93 @@
+"""The base commands give the same without torch as with it, and say in one line what they cannot do."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.translator.conftest import untrained
+
+from translume.checkpoint import save_model
+from translume.config import TokenizerSettings
+from translume.kernels.loading import has_kernels
+from translume.text import train_tokenizer
+
+pytestmark = pytest.mark.skipif(not has_kernels(), reason="no kernels")
+
+LINES = ["abc de", "", "f g hij", "a.b!"]
+RUN = """
+import io, json, sys
+if sys.argv[1] == "without":
+    sys.modules["torch"] = None
+from click.testing import CliRunner
+from translume.cli import main
+results = []
+for words, text in json.load(sys.stdin):
+    done = CliRunner().invoke(main, words, input=text, prog_name="translume")
+    results.append([done.exit_code, done.stdout, done.stderr])
+imported = sys.modules.get("torch") is not None
+print(json.dumps([imported, results]))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of the kernels' widths, and a classifier-sized tokenizer for it."""
+    tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), ["abcdefghij .!"])
+    path = tmp_path_factory.mktemp("base") / "model"
+    save_model(path, untrained(tokenizer, tokenizer, "decoding.beam=3", max_positions=40).checkpoint)
+    return path
+
+
+def outcomes(how: str, commands: list[tuple[list[str], str]]) -> tuple[bool, list[tuple[int, str, str]]]:
+    """Return whether torch was imported, and the exit code, output and messages of each command."""
+    given = json.dumps(commands)
+    done = subprocess.run([sys.executable, "-c", RUN, how], input=given, capture_output=True, text=True, check=True)
+    imported, results = json.loads(done.stdout.splitlines()[-1])
+    return imported, [tuple(each) for each in results]
+
+
+def test_base_commands_give_the_same_without_torch(folder: Path, tmp_path: Path) -> None:
+    text, model = "".join(f"{line}\n" for line in LINES), str(folder)
+    (tmp_path / "a.en").write_text("abc\nde\n")
+    (tmp_path / "a.de").write_text("ba\nd ef\n")
+    commands = [
+        (["translate", model, "--json"], text),
+        (["translate", model, "--json", "--dtype", "int8", "--beam", "1"], text),
+        (["translate", model, "--json", "--set", "decoding.strategy=sampling", "--set", "decoding.seed=5"], text),
+        (["translate", model, "--json", "--set", "decoding.ban=['ab', 'c']", "--set", "decoding.prefix=de"], text),
+        (["translate", model, "--json", "--set", "decoding.coverage_penalty=0.2", "--set", "decoding.nbest=2"], text),
+        (["translate", model, "--json", "--set", "decoding.no_repeat_ngram=2"], text),
+        (["score", model, str(tmp_path / "a.en"), str(tmp_path / "a.de"), "--json"], ""),
+        (["show", model, "--json"], ""),
+    ]
+    commands = [([*words, *(["--device", "cpu"] if words[0] != "show" else [])], text) for words, text in commands]
+    imported, bare = outcomes("without", commands)
+    assert not imported
+    imported, full = outcomes("with", commands)
+    assert not imported  # nothing of this needs it
+    for (code, out, messages), other, (words, _) in zip(bare, full, commands, strict=True):
+        assert (code, messages) == (0, other[2]), words
+        assert out.count("\n") >= 1, words
+        assert out == other[1], words
+    plain = outcomes("with", [([*words, "--engine", "plain"], text) for words, text in commands[:1]])
+    assert plain[0]
+    assert [json.loads(line)["text"] for line in plain[1][0][1].splitlines()] == [
+        json.loads(line)["text"] for line in bare[0][1].splitlines()
+    ]
+
+
+def test_what_needs_torch_says_so_in_one_line(folder: Path) -> None:
+    model, text = str(folder), "abc\n"
+    needs = "torch, which is not installed; pip install 'translume[train]'"
+    commands = [
+        (["translate", model, "--engine", "plain"], text),
+        (["translate", model, "--set", "decoding.strategy=diverse", "--set", "decoding.groups=1"], text),
+        (["inspect", model, "abc"], ""),
+        (["train", "settings.toml"], ""),
+    ]
+    for (code, out, messages), (words, _) in zip(outcomes("without", commands)[1], commands, strict=True):
+        assert (code, out, messages.count("\n")) == (1, "", 1), (words, messages)
+        assert messages.startswith("Error: "), messages
+        assert words[0] == "train" or messages.rstrip().endswith(needs), messages
