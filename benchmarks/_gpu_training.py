@@ -91,8 +91,9 @@ def plan_of(training: Training, device: torch.device) -> Plan:
     """Return the sentences of `BATCHES` batches of mixed lengths, in batches as `translume train` makes on a GPU."""
     import numpy as np
 
-    from translume.data import BucketPlan, TokenizedCorpus
+    from translume.data.buckets import BucketPlan
     from translume.data.cleaning import Account
+    from translume.data.corpus import TokenizedCorpus
     from translume.data.pairs import Origin
     from translume.tasks import find_task
     from translume.text import SpecialIds

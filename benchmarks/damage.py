@@ -48,9 +48,10 @@ from translume.checksums import BLOCK
 from translume.cli import synthetic
 from translume.config import Config, DataSettings
 from translume.config.tokenizer import TokenizerSettings
-from translume.data import prepare, token_cache
+from translume.data import token_cache
 from translume.data.corpus import TokenizedCorpus
 from translume.data.pairs import origins
+from translume.data.token_cache import prepare
 from translume.errors import TranslumeError
 from translume.experiments import heads
 from translume.kernels import loading

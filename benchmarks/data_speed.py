@@ -30,10 +30,13 @@ import numpy as np
 
 from translume.config.data import CleaningSettings, DataSettings
 from translume.config.tokenizer import TokenizerSettings
-from translume.data import BatchPlan, TokenizedCorpus, prepare, read_pairs
 from translume.data.cleaning import Rules
+from translume.data.corpus import TokenizedCorpus
 from translume.data.held_out import chunks
+from translume.data.pairs import read_pairs
+from translume.data.plan import BatchPlan
 from translume.data.streaming import Place, open_stream
+from translume.data.token_cache import prepare
 from translume.text import Tokenizer, train_tokenizer
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))

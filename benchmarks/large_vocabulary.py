@@ -90,7 +90,7 @@ def batches(pairs: Pairs, facts: dict[str, Any], tokens: int) -> list[Any]:
     """Return batches of pairs of similar length, at most `tokens` padded tokens per side, in a shuffled order."""
     import torch
 
-    from translume.data import Batch
+    from translume.data.batch import Batch
 
     def padded(rows: list[list[int]]) -> Any:
         width = max(map(len, rows))

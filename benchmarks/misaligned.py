@@ -60,7 +60,7 @@ def main() -> None:
     if options.target is None:
         print("skipped: expected MODEL SOURCE TARGET")
         return
-    from translume.data import read_lines
+    from translume.data.lines import read_lines
 
     sources, targets = (list(islice(read_lines(path), options.lines)) for path in (options.source, options.target))
     rows = measured(options.model, sources, targets, options.seeds)

@@ -15,9 +15,11 @@ import numpy as np
 from data_speed import PeakMemory
 
 from translume.config import TokenizerSettings
-from translume.data import BatchPlan, BucketPlan, TokenizedCorpus
+from translume.data.buckets import BucketPlan
 from translume.data.cleaning import Account
+from translume.data.corpus import TokenizedCorpus
 from translume.data.pairs import Origin
+from translume.data.plan import BatchPlan
 from translume.tasks import find_task
 from translume.text import train_tokenizer
 

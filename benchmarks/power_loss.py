@@ -176,7 +176,8 @@ def trained(home: Home, *, tuned: bool = False) -> Run:
 
 def token_cache(home: Home) -> Run:
     from translume.checkpoint import load_checkpoint
-    from translume.data import prepare, token_cache
+    from translume.data import token_cache
+    from translume.data.token_cache import prepare
 
     held_out = home.config.data.model_copy(update={"valid_source": "", "valid_target": ""})
     checkpoint = load_checkpoint(home.model, device="cpu", dtype="fp32")

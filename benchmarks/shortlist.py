@@ -193,7 +193,7 @@ def main() -> None:
         print("skipped: expected MODEL")
         return
     sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
-    from translume.data import prepare
+    from translume.data.token_cache import prepare
     from translume.translator import load
 
     torch.set_num_threads(options.threads)

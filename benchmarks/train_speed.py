@@ -137,7 +137,7 @@ def build_ours(shape: Shape, dropout: float = 0.1) -> Any:
 
 
 def ours_batch(batch: dict[str, Any]) -> Any:
-    from translume.data import Batch
+    from translume.data.batch import Batch
 
     mask = batch["labels"] != PAD
     return Batch(

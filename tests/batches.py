@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from translume.data import Batch
-from translume.data.batch import Ragged, flat, padded_batch, starts_of
+from translume.data.batch import Batch, Ragged, flat, padded_batch, starts_of
 from translume.text import SpecialIds
 
 

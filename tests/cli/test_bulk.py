@@ -18,7 +18,7 @@ from click.testing import Result
 from tests.errors import raises
 
 from translume.cli.bulk import BusyError, outputs_of, written
-from translume.data import read_lines
+from translume.data.lines import read_lines
 from translume.errors import DataError, SettingsError, TranslationError
 from translume.translator import scoring
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from translume.config import Config
-from translume.data import Pair
+from translume.data.pairs import Pair
 from translume.experiments.pairs import SIZES, choose
 from translume.experiments.survey import Side, copied_share, language_of, survey
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from translume.config import Config
-from translume.data import Pair
+from translume.data.pairs import Pair
 from translume.experiments.survey import Labelled, Side, languages_of, survey_labelled
 from translume.experiments.texts import choose_class
 

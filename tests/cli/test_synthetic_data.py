@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 
 from translume.checkpoint import load_checkpoint, read_config, save_model
-from translume.data import read_lines
+from translume.data.lines import read_lines
 
 
 @pytest.fixture(scope="module")

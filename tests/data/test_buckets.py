@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from tests.batches import pad_batch
 
 from translume.config.data import CleaningSettings, DataSettings
-from translume.data import BatchPlan, BucketPlan, TokenizedCorpus, buckets, choose_buckets, prepare
+from translume.data import buckets
 from translume.data.batch import BatchTags
-from translume.data.buckets import GROWTH, MAX_BUCKETS, Bucket
+from translume.data.buckets import GROWTH, MAX_BUCKETS, Bucket, BucketPlan, choose_buckets
 from translume.data.cleaning import Account
+from translume.data.corpus import TokenizedCorpus
 from translume.data.pairs import Origin
+from translume.data.plan import BatchPlan
 from translume.data.streaming import open_stream
+from translume.data.token_cache import prepare
 from translume.errors import SettingsError
 from translume.tasks import find_task
 from translume.text import Labels

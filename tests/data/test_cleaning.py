@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from translume.config.data import CleaningSettings
-from translume.data import Account, prepare
-from translume.data.cleaning import Ledger, Seen, hashes
+from translume.data.cleaning import Account, Ledger, Seen, hashes
 from translume.data.pairs import Pair
 from translume.data.scripts import SCRIPTS, mostly_in
+from translume.data.token_cache import prepare
 from translume.errors import SettingsError
 from translume.text import Labels
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from translume import Config, load, train
 from translume.config import Direction
-from translume.data import BatchPlan, TokenizedCorpus, prepare
-from translume.data.corpus import sampling_weights
+from translume.data.corpus import TokenizedCorpus, sampling_weights
+from translume.data.plan import BatchPlan
+from translume.data.token_cache import prepare
 from translume.errors import SettingsError
 from translume.training.vocabularies import vocabularies_of
 

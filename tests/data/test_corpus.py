@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from translume.config.data import CleaningSettings
 from translume.config.tokenizer import TokenizerSettings
 from translume.data import corpus as corpus_module
-from translume.data import prepare, read_pairs
 from translume.data.corpus import cached_target_counts
+from translume.data.pairs import read_pairs
+from translume.data.token_cache import prepare
 from translume.text import train_tokenizer
 
 SIDE = st.text("abc", min_size=1, max_size=7)

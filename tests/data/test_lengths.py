@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from translume.config.data import DataSettings
-from translume.data import prepare
 from translume.data.lengths import Lengths, learn_lengths
+from translume.data.token_cache import prepare
 from translume.text import Tokenizer
 
 Files = Callable[..., DataSettings]

@@ -12,8 +12,8 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from translume.data import count_lines, read_lines
 from translume.data import lines as room
+from translume.data.lines import count_lines, read_lines
 from translume.errors import DataError
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\n\r\ufeff"), max_size=12)

@@ -4,11 +4,11 @@ import pytest
 
 from translume.config.data import CleaningSettings
 from translume.config.tokenizer import TokenizerSettings
-from translume.data import prepare
 from translume.data.cleaning import is_blank
 from translume.data.encoding import Encoder
 from translume.data.findings import Finder
 from translume.data.pairs import Pair
+from translume.data.token_cache import prepare
 from translume.errors import DataError
 from translume.text import Labels, train_tokenizer
 

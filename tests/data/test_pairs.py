@@ -8,8 +8,8 @@ import pytest
 
 from translume.config import Config
 from translume.config.data import CleaningSettings, DataSettings
-from translume.data import prepare, read_pairs
-from translume.data.pairs import expand_pairs, origins, refuse_pipes
+from translume.data.pairs import expand_pairs, origins, read_pairs, refuse_pipes
+from translume.data.token_cache import prepare
 from translume.errors import DataError, SettingsError
 
 

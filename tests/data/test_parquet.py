@@ -9,8 +9,9 @@ import pytest
 from pyarrow import parquet
 
 from translume.config.data import DataSettings
-from translume.data import prepare, tables
+from translume.data import tables
 from translume.data.tables import count_rows, read_columns
+from translume.data.token_cache import prepare
 from translume.errors import DataError, SettingsError
 
 ROWS = [{"id": n, "translation": {"en": f"a{n}", "de": f"b{n}"}, "source": f"c{n}", "target": "d"} for n in range(11)]

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from tests.batches import pad_batch
 
 from translume.config.data import CleaningSettings, DataSettings
-from translume.data import BatchPlan, plan, prepare
+from translume.data import plan
+from translume.data.plan import BatchPlan
+from translume.data.token_cache import prepare
 from translume.errors import SettingsError
 
 LENGTHS = st.tuples(st.integers(1, 11), st.integers(1, 11))

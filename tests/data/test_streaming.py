@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from translume.config.data import DataSettings
-from translume.data import prepare, streaming
+from translume.data import streaming
 from translume.data.cleaning import Account
 from translume.data.streaming import Place, Share, ShareReader, Shares, Stream, open_stream
+from translume.data.token_cache import prepare
 from translume.errors import DataError, SettingsError
 from translume.text import Tokenizer
 

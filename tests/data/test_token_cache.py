@@ -15,8 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from translume.config.data import CleaningSettings, DataSettings
-from translume.data import BatchPlan, corpus, encoding, held_out, prepare, read_pairs, token_cache
-from translume.data.token_cache import file_digest
+from translume.data import corpus, encoding, held_out, token_cache
+from translume.data.pairs import read_pairs
+from translume.data.plan import BatchPlan
+from translume.data.token_cache import file_digest, prepare
 from translume.errors import DataError
 from translume.parallel import ProcessLostError
 
@@ -311,7 +313,7 @@ import os, sys, time
 from pathlib import Path
 from translume.config.data import DataSettings
 from translume.config.tokenizer import TokenizerSettings
-from translume.data import prepare
+from translume.data.token_cache import prepare
 from translume.text import train_tokenizer
 
 folder = Path(sys.argv[1])

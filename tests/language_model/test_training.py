@@ -14,8 +14,10 @@ from translume.checkpoint import Checkpoint, build_language_model, load_any, rea
 from translume.cli import main
 from translume.config import Config, ModelSettings
 from translume.config.heads import head_kinds
-from translume.data import BatchPlan, TokenizedCorpus, prepare
+from translume.data.corpus import TokenizedCorpus
 from translume.data.pairs import read_pairs
+from translume.data.plan import BatchPlan
+from translume.data.token_cache import prepare
 from translume.errors import DataError, ModelFolderError, SettingsError
 from translume.tasks import find_task
 from translume.text import Tokenizer

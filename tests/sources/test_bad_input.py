@@ -16,7 +16,7 @@ from tests.sources.test_images import huge_png
 from translume.checkpoint import save_model
 from translume.cli import main
 from translume.config import Config
-from translume.data import prepare
+from translume.data.token_cache import prepare
 from translume.errors import DataError, TranslationError
 from translume.training.vocabularies import vocabularies_of
 from translume.translator import Translator

@@ -15,8 +15,9 @@ from tests.sources.conftest import frames_of
 import translume
 from translume.cli import main
 from translume.config import Config
-from translume.data import BatchPlan, prepare
 from translume.data.batch import padded_frames
+from translume.data.plan import BatchPlan
+from translume.data.token_cache import prepare
 from translume.engine import build_engine, self_test
 from translume.errors import DataError, SettingsError, TrainingError, TranslationError
 from translume.model.frames import FrameEmbedding

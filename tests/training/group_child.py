@@ -11,7 +11,8 @@ from typing import Any
 from unittest.mock import patch
 
 from translume.config import Config
-from translume.data import Batch, Pair
+from translume.data.batch import Batch
+from translume.data.pairs import Pair
 from translume.data.streaming import EpochReader
 from translume.errors import DataError, TrainingError
 from translume.model.head import HeadLoss

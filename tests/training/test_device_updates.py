@@ -17,7 +17,7 @@ from torch import Tensor
 
 from translume.checkpoint import build_model
 from translume.config import Config, ModelSettings, TrainingSettings
-from translume.data import Batch
+from translume.data.batch import Batch
 from translume.errors import TrainingError
 from translume.model import LossOptions, Transformer
 from translume.model.compiled import torch_only

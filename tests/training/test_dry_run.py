@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from translume.config import Config
-from translume.data import Account
+from translume.data.cleaning import Account
 from translume.training import DryRun, Preparing, Progress, Saved, Started, Validated, Warned, dry_run, train
 from translume.training.dry_run import Stopwatch
 from translume.training.events import Event

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from translume.checkpoint import build_model
 from translume.config import ModelSettings, TrainingSettings
-from translume.data import Batch
+from translume.data.batch import Batch
 from translume.model import LossOptions
 from translume.model.head import Teacher
 from translume.training.data_parallel import replica_count, shares_of

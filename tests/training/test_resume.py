@@ -28,7 +28,8 @@ from translume.checkpoint import (
     record_evaluation,
 )
 from translume.config import Config
-from translume.data import Pair, streaming
+from translume.data import streaming
+from translume.data.pairs import Pair
 from translume.errors import DataError, TrainingError
 from translume.training import (
     Finished,

@@ -14,7 +14,7 @@ from tests.batches import pad_batch
 from translume.checkpoint import build_model, load_checkpoint, read_history
 from translume.cli.training_display import measured
 from translume.config import Config
-from translume.data import Batch
+from translume.data.batch import Batch
 from translume.errors import TrainingError
 from translume.kernels.loading import has_kernels
 from translume.model import HeadLoss, LossOptions, Transformer

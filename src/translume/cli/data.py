@@ -13,7 +13,7 @@ from translume.cli.terminal import ProgressBar, note, print_json, warn
 
 if TYPE_CHECKING:
     from translume.config import Config
-    from translume.data import TokenizedCorpus
+    from translume.data.corpus import TokenizedCorpus
     from translume.data.findings import Findings
 
 
@@ -154,11 +154,11 @@ def _prepared(config: "Config", *, find: bool = False) -> Iterator[tuple[str, "T
     find: whether to yield what may be mistakes in the training pairs, too.  With `data.streaming`, these are the
     first ones of the files.
     """
-    from translume.data import prepare
     from translume.data.encoding import Encoder
     from translume.data.findings import Finder
     from translume.data.pairs import origins, refuse_pipes
     from translume.data.streaming import open_stream
+    from translume.data.token_cache import prepare
     from translume.training.vocabularies import vocabularies_of
 
     refuse_pipes(config.data)

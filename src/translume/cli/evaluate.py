@@ -185,7 +185,6 @@ def evaluate_hypotheses(options: EvaluateOptions, hypotheses: Path) -> None:
     """Print the scores of existing translations, with the settings of a model if its folder is the first path."""
     from translume.checkpoint import read_config
     from translume.config import Config
-    from translume.data import read_lines
     from translume.data.evaluation_files import (
         holds_pairs,
         read_evaluation_set,
@@ -194,6 +193,7 @@ def evaluate_hypotheses(options: EvaluateOptions, hypotheses: Path) -> None:
         reads_tables,
         refuse_table,
     )
+    from translume.data.lines import read_lines
     from translume.data.pairs import unequal_lengths
     from translume.evaluation import measure
     from translume.tasks import task_of

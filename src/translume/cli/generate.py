@@ -110,8 +110,7 @@ def command(
 
 def _generations(generator: "Generator", settings: "DecodingSettings") -> "Iterator[Generation]":
     """Yield the generations of the prompts of standard input, of typed ones at once."""
-    from translume.data import read_lines
-    from translume.data.lines import STANDARD_INPUT
+    from translume.data.lines import STANDARD_INPUT, read_lines
     from translume.translator.planning import Line
 
     failed: list[DataError] = []
@@ -184,8 +183,8 @@ LISTED = 3
 
 def evaluate_language_model(options: EvaluateOptions) -> None:
     """Print the perplexities of a language model on the documents of a file."""
-    from translume.data import read_pairs
     from translume.data.evaluation_files import settings_for_files
+    from translume.data.pairs import read_pairs
     from translume.evaluation.metrics import perplexity_scores
 
     model, (file, *more) = options.model, options.files

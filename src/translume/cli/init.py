@@ -269,8 +269,8 @@ def _count(data: "DataSettings", split: "Split", *, hint: bool = False) -> int:
 
     Raises DataError for an invalid line, for files of unequal length, and if no pair has two sides.
     """
-    from translume.data import read_pairs
     from translume.data.cleaning import is_blank
+    from translume.data.pairs import read_pairs
     from translume.tasks import find_task
 
     task, empty, targets = find_task(data.task), 0, set[str]()

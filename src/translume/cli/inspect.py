@@ -413,9 +413,9 @@ def _alternatives(
 def inspect_translations(options: CorpusOptions) -> None:
     """Print, or write as a page, what a model predicts for files of pairs."""
     from translume.checkpoint import read_config
-    from translume.data import read_pairs
     from translume.data.corpus import cached_target_counts
     from translume.data.evaluation_files import refuse_tables, settings_for_files
+    from translume.data.pairs import read_pairs
     from translume.inspection.comparison import compare_on_corpus
     from translume.inspection.corpus import inspect_corpus
     from translume.inspection.terminal import corpus_lines

@@ -61,8 +61,8 @@ def command(
     be scored is reported and becomes an empty line.
     """
     from translume.config import DataSettings
-    from translume.data import read_pairs
     from translume.data.evaluation_files import refuse_tables
+    from translume.data.pairs import read_pairs
     from translume.translator import Translator
 
     folder = files.folder("SOURCE")

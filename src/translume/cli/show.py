@@ -152,7 +152,7 @@ def _print(facts: dict[str, Any], config: "Config") -> None:
 
 def _print_accounts(data: dict[str, Any], *, reasons: bool = False) -> None:
     """Print how many pairs were read, used and dropped; with `reasons`, why, with an example of each."""
-    from translume.data import Account
+    from translume.data.cleaning import Account
 
     for name in ("training", "validation"):
         if not (account := data.get(name)):
@@ -193,15 +193,16 @@ def _engine_report(model: Path) -> dict[str, Any]:
     plain_parts: what the plain model computes beside an engine.  reason: of a dtype that has none.
     on_gpus and the self-tests are left out where torch is not installed.
     """
-    from translume.checkpoint import Checkpoint, load_any
+    from translume.checkpoint import load_any
     from translume.engine import EngineError, self_test
     from translume.engine.packing import LINEAR
     from translume.kernels.loading import describe_kernels
+    from translume.tasks import task_of
     from translume.translator.loading import engine_of
     from translume.translator.search import describe_device_search
 
     checkpoint = load_any(model, device="cpu", dtype="fp32")
-    if not isinstance(checkpoint, Checkpoint):
+    if not task_of(checkpoint.config).user_class().has_engine:
         raise SettingsError(f"show: {model} is a classifier, which has no engine")
     compared = is_installed()
     report: dict[str, Any] = {"model": str(model), "kernels": describe_kernels(), "plain_parts": []}

@@ -193,7 +193,7 @@ def _inputs(config: "Config", teacher: Path, decoding: "DecodingSettings", folde
     settings, and DataError for parallel files of unequal length.
     """
     from translume.atomic import make_folder, write_file
-    from translume.data import count_lines, read_lines
+    from translume.data.lines import count_lines, read_lines
     from translume.data.pairs import origins
     from translume.tasks import task_of
     from translume.translator.planning import numbered_lines

@@ -39,7 +39,7 @@ def command() -> None:
 def train(kind: str, files: tuple[Path, ...], size: int, out: Path, overrides: tuple[str, ...]) -> None:
     """Learn a vocabulary of this KIND from the lines of FILES. --set changes any tokenizer.* setting."""
     from translume.config import Config
-    from translume.data import read_lines
+    from translume.data.lines import read_lines
     from translume.errors import DataError, SettingsError
     from translume.text import train_tokenizer
 
@@ -75,7 +75,7 @@ def train(kind: str, files: tuple[Path, ...], size: int, out: Path, overrides: t
 @json_option
 def encode(tokenizer: Path, target: bool, ids: bool, as_json: bool) -> None:
     """Print the tokens of each line of standard input, separated by spaces. TOKENIZER is a file or a model folder."""
-    from translume.data import read_lines
+    from translume.data.lines import read_lines
 
     loaded = _loaded(tokenizer, target=target)
     for line in read_lines("-"):
@@ -93,7 +93,7 @@ def encode(tokenizer: Path, target: bool, ids: bool, as_json: bool) -> None:
 @click.option("--target", is_flag=True, help="Use the target tokenizer, if the model has two.")
 def decode(tokenizer: Path, target: bool) -> None:
     """Print the text of each line of ids on standard input."""
-    from translume.data import read_lines
+    from translume.data.lines import read_lines
     from translume.errors import DataError
 
     loaded = _loaded(tokenizer, target=target)

@@ -203,8 +203,8 @@ def command(
     is complete, so the same command continues after an interruption. A line that cannot be translated is reported and
     becomes an empty line.
     """
-    from translume.data import read_lines
     from translume.data.evaluation_files import read_sources
+    from translume.data.lines import read_lines
     from translume.translator.workers import translate
 
     single = ("FILE", "--out", "--format", "--json", "--constraints-per-line")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Literal, Self, TypeVar
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -336,14 +336,6 @@ class Rules:
         if self._settings.max_ratio:
             _mark(codes, longer > self._settings.max_ratio * shorter, "length ratio")
         return codes
-
-
-T = TypeVar("T")
-
-
-def truncated_ids(ids: Sequence[T], limit: int, keep: Literal["keep_first", "keep_last"]) -> list[T]:
-    """Return the first or the last `limit` ids, or values that stand for ids."""
-    return list(ids[:limit] if keep == "keep_first" else ids[len(ids) - limit :])
 
 
 def _mark(codes: NDArray[np.int8], holds: NDArray[np.bool_], reason: str) -> None:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from translume.config.data import CleaningSettings
 from translume.data.addresses import size_of
 from translume.data.batch import Ragged, flat, starts_of
-from translume.data.cleaning import KEPT, Rules, pair_hashes, truncated_ids
+from translume.data.cleaning import KEPT, Rules, pair_hashes
 from translume.data.held_out import source_hashes
+from translume.data.lengths import truncated_ids
 from translume.data.pairs import Pair
 from translume.parallel import WorkerPool
 from translume.processors import usable_processors

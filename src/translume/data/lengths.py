@@ -5,13 +5,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.data.corpus import TokenizedCorpus, texts_of
-from translume.text.sentences import sentences_of
+if TYPE_CHECKING:
+    from translume.data.corpus import TokenizedCorpus
 
 ROOM, EXTRA = 2.0, 10
 """A target may have `ROOM` times the tokens of the longest training targets for such sources, plus `EXTRA`."""
@@ -101,7 +101,7 @@ class Lengths:
         return found
 
 
-def learn_lengths(corpus: TokenizedCorpus, language: str) -> Lengths:
+def learn_lengths(corpus: "TokenizedCorpus", language: str) -> Lengths:
     """Return the lengths of the pairs in a tokenized corpus, which has at least one pair.
 
     language: code of the source language, for counting sentences.  Reads the lengths of all pairs, and the texts of at
@@ -159,7 +159,10 @@ def _least_ratios(counts: NDArray[np.int64]) -> list[float]:
     return found
 
 
-def _several_sentences(corpus: TokenizedCorpus, language: str) -> float:
+def _several_sentences(corpus: "TokenizedCorpus", language: str) -> float:
+    from translume.data.corpus import texts_of
+    from translume.text.sentences import sentences_of
+
     surveyed = min(corpus.pairs, _SURVEYED)
     numbers = np.unique(np.linspace(0, surveyed - 1, min(surveyed, _SAMPLE)).astype(np.int64)).tolist()
     sources, _ = texts_of(corpus, numbers)
@@ -172,3 +175,11 @@ def _group(source: int, groups: int) -> int:
 
 def _extended(values: Sequence[Any], size: int) -> list[Any]:
     return [*values, *[values[-1]] * (size - len(values))]
+
+
+T = TypeVar("T")
+
+
+def truncated_ids(ids: Sequence[T], limit: int, keep: Literal["keep_first", "keep_last"]) -> list[T]:
+    """Return the first or the last `limit` ids, or values that stand for ids."""
+    return list(ids[:limit] if keep == "keep_first" else ids[len(ids) - limit :])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from translume.checkpoint import read_config, read_vocabularies
 from translume.config import Config, DataSettings, FrameSettings, TrainingSettings
-from translume.data import read_pairs
+from translume.data.pairs import read_pairs
 from translume.experiments import Choice, Proposal
 from translume.experiments.manifests import survey_files
 from translume.experiments.survey import language_of

@@ -12,7 +12,8 @@ from typing import Literal
 
 from translume.config import CleaningSettings, DataSettings, FrameSettings, ModelSettings, TokenizerSettings
 from translume.config.sources import AudioSettings, ImageSettings
-from translume.data import read_lines, read_pairs
+from translume.data.lines import read_lines
+from translume.data.pairs import read_pairs
 from translume.data.tables import first_rows, has_keys, read_objects
 from translume.errors import DataError
 from translume.experiments import Choice, Proposal

@@ -21,8 +21,8 @@ import torch
 
 from translume.checkpoint import read_history
 from translume.config import Config
-from translume.data import prepare
 from translume.data.corpus import texts_of
+from translume.data.token_cache import prepare
 from translume.errors import TranslumeError
 from translume.evaluation import evaluate
 from translume.evaluation.calibration import CalibrationSums

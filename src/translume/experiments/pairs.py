@@ -7,7 +7,7 @@ from pathlib import Path
 
 from translume.config import CleaningSettings, DataSettings, ModelSettings
 from translume.config.evaluation import tokenizer_of
-from translume.data import Pair, read_pairs
+from translume.data.pairs import Pair, read_pairs
 from translume.experiments import Choice, Proposal
 from translume.experiments.manifests import propose_for_manifest
 from translume.experiments.survey import (

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from translume.config import TokenizerSettings
-from translume.data import Pair, read_lines
 from translume.data.findings import HEADER_WORDS
-from translume.data.lines import without_compression
+from translume.data.lines import read_lines, without_compression
+from translume.data.pairs import Pair
 from translume.data.tables import first_row, first_rows, has_keys, read_objects, table_kind
 from translume.errors import DataError, SettingsError
 from translume.text.segmentation import normaliser

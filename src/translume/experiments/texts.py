@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from translume.config import DataSettings
-from translume.data import read_pairs
+from translume.data.pairs import read_pairs
 from translume.errors import DataError
 from translume.experiments import Choice, Proposal
 from translume.experiments.survey import (

@@ -9,8 +9,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from translume.data import Account, Batch, BatchPlan, BucketPlan, TokenizedCorpus, choose_buckets
-from translume.data.buckets import Bucket
+from translume.data.batch import Batch
+from translume.data.buckets import Bucket, BucketPlan, choose_buckets
+from translume.data.cleaning import Account
+from translume.data.corpus import TokenizedCorpus
+from translume.data.plan import BatchPlan
 from translume.data.streaming import Place, Share, Shares, Stream
 from translume.errors import DataError, SettingsError, TrainingError
 from translume.model.compiled import on_device

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from translume.checkpoint.history import NAME, append_history, is_evaluation
 from translume.config.heads import Measure
-from translume.data import Account, DataFile
+from translume.data.cleaning import Account
+from translume.data.token_cache import DataFile
 
 Reason = Literal["updates", "patience"]
 """Reason why a run ended: all updates are done, or `training.patience` validations without improvement."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from translume.config import TrainingSettings
-from translume.data import Batch
+from translume.data.batch import Batch
 from translume.errors import SettingsError
 from translume.kernels.loading import has_kernels
 from translume.model import HeadLoss, LossOptions

@@ -25,10 +25,12 @@ from translume.checkpoint import (
     without_values,
 )
 from translume.config import Config, ModelSettings, TrainingSettings
-from translume.data import BucketPlan, DataFile, TokenizedCorpus, files_of, prepare
+from translume.data.buckets import BucketPlan
+from translume.data.corpus import TokenizedCorpus
 from translume.data.lengths import Lengths, learn_lengths
 from translume.data.pairs import SPLITS, origins, refuse_pipes
 from translume.data.streaming import Stream, open_stream
+from translume.data.token_cache import DataFile, files_of, prepare
 from translume.device import GIB, describe, free_bytes, require_memory
 from translume.errors import SettingsError, TrainingError
 from translume.model import HeadData

@@ -22,9 +22,11 @@ from translume.checkpoint import (
     write_card,
 )
 from translume.config import Config, TrainingSettings
-from translume.data import Account, Batch, files_of
 from translume.data.addresses import is_address
+from translume.data.batch import Batch
+from translume.data.cleaning import Account
 from translume.data.pairs import SPLITS, origins
+from translume.data.token_cache import files_of
 from translume.device import UsageMeter
 from translume.errors import ModelFolderError, TrainingError, suggest_keywords
 from translume.kernels.allocator import keep_freed_memory, return_freed_memory

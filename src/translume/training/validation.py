@@ -14,8 +14,10 @@ from torch import Tensor
 
 from translume.checkpoint import Checkpoint, LanguageModelCheckpoint
 from translume.config import Config, Direction
-from translume.data import Batch, BatchPlan, BucketPlan, TokenizedCorpus
-from translume.data.corpus import texts_of
+from translume.data.batch import Batch
+from translume.data.buckets import BucketPlan
+from translume.data.corpus import TokenizedCorpus, texts_of
+from translume.data.plan import BatchPlan
 from translume.evaluation import measure, metric_from
 from translume.evaluation.classification import accuracy_of, macro_f1_of
 from translume.heads.token_statistics import spread_evenly

@@ -6,9 +6,9 @@ from typing import Any
 
 from translume.checkpoint import read_vocabularies
 from translume.config import Config
-from translume.data import Pair, count_lines, read_pairs
 from translume.data.corpus import sampling_weights
-from translume.data.pairs import origins
+from translume.data.lines import count_lines
+from translume.data.pairs import Pair, origins, read_pairs
 from translume.data.streaming import head_pairs
 from translume.errors import SettingsError
 from translume.tasks import task_of

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from translume.checkpoint import Checkpoint
-from translume.data.cleaning import truncated_ids
+from translume.data.lengths import truncated_ids
 from translume.lazy import Tensor, inference_mode, torch
 from translume.text.segmentation import WITHOUT_SPACES
 from translume.translator.planning import Piece, padded

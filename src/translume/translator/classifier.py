@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from translume.checkpoint import ClassifierCheckpoint
-from translume.data.cleaning import truncated_ids
+from translume.data.lengths import truncated_ids
 from translume.lazy import no_grad
 from translume.text import Labels
 from translume.translator.loading import LoadedModel

@@ -11,7 +11,7 @@ from typing import Self
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
-from translume.data import read_lines
+from translume.data.lines import read_lines
 from translume.decoding import (
     BannedPhrases,
     BeamSearch,

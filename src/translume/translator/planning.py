@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings, Direction, Directions
 from translume.data.batch import padded_frames
-from translume.data.cleaning import truncated_ids
+from translume.data.lengths import truncated_ids
 from translume.decoding.device_search import MIN_SOURCE, doubled
 from translume.errors import DataError, TranslationError
 from translume.lazy import Tensor, torch
