@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,7 @@ class Network:
         return aligned(biases[buckets].T)
 
 
+@lru_cache(maxsize=4)
 def sinusoids(count: int, width: int, *, longest_last: bool) -> Array:
     """Return [count, width], as `model.positions.sinusoids`."""
     exponent = np.arange(0, width, 2) / (max(width - 2, 1) if longest_last else width)
