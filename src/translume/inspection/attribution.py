@@ -2,18 +2,27 @@
 
 import math
 from collections.abc import Callable
-
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from typing import TYPE_CHECKING
 
 from translume.errors import SettingsError, needed_by
-from translume.inspection.passes import Pass, Sentence, context_of, decode, encode, front, positions_in, separators_in
+from translume.inspection.passes import (
+    Pass,
+    Sentence,
+    context_of,
+    decode,
+    encode,
+    front,
+    layout_of,
+    positions_in,
+    separators_in,
+)
 from translume.inspection.values import Attribution, Contributions, Matrix, Method
-from translume.model.classifier import Classifier
-from translume.model.embedding import SegmentEmbedding
-from translume.model.layout import Layout
-from translume.model.transformer import Encoder, Transformer
+from translume.lazy import Tensor, torch
+
+if TYPE_CHECKING:
+    from translume.model.classifier import Classifier
+    from translume.model.layout import Layout
+    from translume.model.transformer import Encoder, Transformer
 
 MAX_NUMBERS = 2**25
 """Maximum number of intermediate results of one pass, roughly, unless one row has more; 128 MB in fp32."""
@@ -30,12 +39,14 @@ UNKNOWN = "the unknown token in the token's place"
 NO_VECTOR = "no token vector, its position alone"
 
 
-def rows_per_pass(model: Transformer | Classifier, source: int, target: int = 0, *, gradients: bool = False) -> int:
+def rows_per_pass(model: "Transformer | Classifier", source: int, target: int = 0, *, gradients: bool = False) -> int:
     """Return how many rows of `source` and `target` tokens one pass may have, at least 1.
 
     gradients: whether all layers' results are kept, not only those of one.
     """
-    layers: list[tuple[nn.Module, int, int]] = [(each, source, source * source) for each in model.encoder.stack]
+    from translume.model.transformer import Transformer
+
+    layers: list[tuple[torch.nn.Module, int, int]] = [(each, source, source * source) for each in model.encoder.stack]
     scores = 0
     if isinstance(model, Transformer):
         layers += [(each, target, target * (target + source)) for each in model.decoder.stack]
@@ -49,7 +60,7 @@ def rows_per_pass(model: Transformer | Classifier, source: int, target: int = 0,
     return max(1, MAX_NUMBERS // max(1, numbers))
 
 
-def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor, mask: Tensor | None = None) -> Tensor:
+def log_probs_after(model: "Transformer", sentence: Sentence, sources: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return log-probabilities [B, t], fp32, of the labels given each of the sources, ids [B, S'] or frames [B, L, F].
 
     mask: [B, S'], False at padding; None without padding.
@@ -58,7 +69,7 @@ def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor, mas
         mask = torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device)
     tags = len(sentence.tags.target)
     rows = rows_per_pass(model, sources.size(1), tags + len(sentence.labels))
-    padded = functional.pad(sentence.labels, (tags, 0))  # labels of tags are not predicted
+    padded = torch.nn.functional.pad(sentence.labels, (tags, 0))  # labels of tags are not predicted
     found = []
     for start in range(0, len(sources), rows):
         part = sources[start : start + rows]
@@ -67,13 +78,15 @@ def log_probs_after(model: Transformer, sentence: Sentence, sources: Tensor, mas
     return torch.cat(found).float()[:, tags:]
 
 
-def occluded(model: Transformer, sentence: Sentence, found: Pass, method: Method, unknown: int | None) -> Attribution:
+def occluded(model: "Transformer", sentence: Sentence, found: Pass, method: Method, unknown: int | None) -> Attribution:
     """Return the effect of occluding each source token by one of three methods.
 
     Sources: Zeiler and Fergus 2014, section 4.2; Li et al. 2016.
 
     Raises SettingsError for "occlusion-unknown" if the tokenizer has no unknown token.
     """
+    from translume.model.embedding import SegmentEmbedding
+
     if method == "occlusion-mask":
         without, baseline = _masked(model, sentence, found), MASKED
     else:
@@ -86,7 +99,7 @@ def occluded(model: Transformer, sentence: Sentence, found: Pass, method: Method
 
 
 def occluded_sources(
-    encoder: Encoder, source: Tensor, method: Method, unknown: int | None
+    encoder: "Encoder", source: Tensor, method: Method, unknown: int | None
 ) -> tuple[Tensor, Tensor, str]:
     """Return the ids [S] in P rows, each without those of one position, or with unknown tokens in their place.
 
@@ -111,14 +124,14 @@ def differences(whole: Tensor, without: Tensor) -> Contributions:
     return rounded((whole.double() - without.double()).T)
 
 
-def _masked(model: Transformer, sentence: Sentence, found: Pass) -> Tensor:
+def _masked(model: "Transformer", sentence: Sentence, found: Pass) -> Tensor:
     """Return log-probabilities [S, t] of the labels, in each row with one memory position masked."""
     size, length = found.memory.size(1), len(sentence.labels)
     rows, scores = rows_per_pass(model, size, length), []
     for start in range(0, size, rows):
         mask = ~torch.eye(size, dtype=torch.bool, device=sentence.source.device)[start : start + rows]
-        memory_layout, given = Layout.of(mask), sentence.given.expand(len(mask), -1)
-        layout = Layout.of(torch.ones_like(given, dtype=torch.bool))
+        memory_layout, given = layout_of(mask), sentence.given.expand(len(mask), -1)
+        layout = layout_of(torch.ones_like(given, dtype=torch.bool))
         memory = memory_layout.pack(found.memory.expand(len(mask), -1, -1))
         hidden = decode(model.decoder, given, layout, memory, memory_layout)
         hidden = hidden[layout.places >= model.target_tags]
@@ -130,7 +143,7 @@ def _masked(model: Transformer, sentence: Sentence, found: Pass) -> Tensor:
     return torch.cat(scores)
 
 
-def embedded(encoder: Encoder, source: Tensor) -> tuple[Tensor, Tensor]:
+def embedded(encoder: "Encoder", source: Tensor) -> tuple[Tensor, Tensor]:
     """Return the embedded ids [S] or frames [L, F], and the baseline without token embeddings: [S, D] each.
 
     If the encoder's norm stands directly on the embeddings, both are normalised vectors. The norm removes the length of
@@ -138,7 +151,7 @@ def embedded(encoder: Encoder, source: Tensor) -> tuple[Tensor, Tensor]:
     every token without a position.
     """
     positions, mask = front(encoder, source[None])
-    layout = Layout.of(mask)
+    layout = layout_of(mask)
     whole = encoder.embed(positions, layout)
     baseline = encoder.embed(positions, layout, without_tokens=True)
     if len(encoder.layers):
@@ -146,12 +159,12 @@ def embedded(encoder: Encoder, source: Tensor) -> tuple[Tensor, Tensor]:
     return encoder.norm(whole), encoder.norm(baseline)
 
 
-def encode_embedded(encoder: Encoder, vectors: Tensor, layout: Layout) -> Tensor:
+def encode_embedded(encoder: "Encoder", vectors: Tensor, layout: "Layout") -> Tensor:
     """Return the memory [n, D] of vectors [n, D] as `embedded` returns them."""
     return encode(encoder, vectors, layout) if len(encoder.layers) else vectors
 
 
-def scores_of(model: Transformer, sentence: Sentence) -> Scores:
+def scores_of(model: "Transformer", sentence: Sentence) -> Scores:
     """Return a differentiable function of embedded sources [R, S, D] and target positions [R].
 
     It returns [R]: log p of the target token at each row's position.
@@ -160,11 +173,11 @@ def scores_of(model: Transformer, sentence: Sentence) -> Scores:
     def scores(sources: Tensor, places: Tensor) -> Tensor:
         rows = len(sources)
         mask = torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device)
-        source_layout = Layout.of(mask)
+        source_layout = layout_of(mask)
         memory = encode_embedded(model.encoder, sources.flatten(0, 1), source_layout)
         given = sentence.given.expand(rows, -1)
         ends = places + model.target_tags
-        layout = Layout.of(torch.arange(given.size(1), device=places.device) <= ends[:, None])
+        layout = layout_of(torch.arange(given.size(1), device=places.device) <= ends[:, None])
         hidden = decode(model.decoder, given, layout, memory, source_layout)
         last = hidden.index_select(0, (ends + 1).cumsum(0) - 1)
         whole = sentence.source.expand(rows, *sentence.source.shape), mask, source_layout.unpack(memory)
@@ -174,7 +187,7 @@ def scores_of(model: Transformer, sentence: Sentence) -> Scores:
     return scores
 
 
-def gradients(model: Transformer, sentence: Sentence, method: Method) -> Attribution:
+def gradients(model: "Transformer", sentence: Sentence, method: Method) -> Attribution:
     """Return input times gradient or integrated gradients over the source, with one row per target token."""
     source, baseline = embedded(model.encoder, sentence.source)
     places = torch.arange(len(sentence.labels), device=source.device)

@@ -2,10 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from translume.checkpoint import ClassifierCheckpoint
 from translume.errors import TranslationError, suggest_keywords
@@ -21,11 +18,14 @@ from translume.inspection.attribution import (
     rows_per_pass,
 )
 from translume.inspection.inputs import check_parts, special_tokens, tokens_of, words_of
+from translume.inspection.passes import layout_of
 from translume.inspection.values import Attribution, ClassFacts, ClassProbability, ClassTrace, Method
-from translume.model.classifier import Classifier as Network
-from translume.model.layout import Layout
+from translume.lazy import Tensor, no_grad, torch
 from translume.translator import Classifier
 from translume.translator.classifier import LABEL_THRESHOLD
+
+if TYPE_CHECKING:
+    from translume.model.classifier import Classifier as Network
 
 ClassPart = Literal["pooling"] | Method
 DEFAULT_PARTS: tuple[ClassPart, ...] = ("pooling", "occlusion", "input-gradient")
@@ -56,7 +56,7 @@ def trace_classification(
     tokenizer = checkpoint.source_tokenizer
     device = next(checkpoint.model.parameters()).device
     source = torch.tensor([*ids, tokenizer.specials.eos], device=device)
-    with torch.no_grad():
+    with no_grad():
         classified = _ClassifiedText.at(
             checkpoint.model, source, min(k, len(checkpoint.labels)), several=checkpoint.labels.several
         )
@@ -104,14 +104,14 @@ def _facts(checkpoint: ClassifierCheckpoint) -> ClassFacts:
 class _ClassifiedText:
     """A text's ids [S] with EOS and log p [C] of all classes, fp64; first: the c classes to explain."""
 
-    model: Network
+    model: "Network"
     source: Tensor
     log_probs: Tensor
     first: Tensor
     several: bool
 
     @classmethod
-    def at(cls, model: Network, source: Tensor, count: int, *, several: bool) -> "_ClassifiedText":
+    def at(cls, model: "Network", source: Tensor, count: int, *, several: bool) -> "_ClassifiedText":
         log_probs = _log_probs(model, source[None])[0]
         order = log_probs.sort(descending=True, stable=True).indices
         return cls(model, source, log_probs, order[:count], several)
@@ -170,14 +170,14 @@ class _ClassifiedText:
 
         def scores(vectors: Tensor, classes: Tensor) -> Tensor:
             mask = torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
-            layout = Layout.of(mask)
+            layout = layout_of(mask)
             memory = layout.unpack(encode_embedded(self.model.encoder, vectors.flatten(0, 1), layout))
             return self.model.head.score(self.model.pooling(memory, mask), classes, None)
 
         return scores
 
 
-def _log_probs(model: Network, sources: Tensor) -> Tensor:
+def _log_probs(model: "Network", sources: Tensor) -> Tensor:
     """Return log-probabilities [R, C], fp64, of all classes for texts [R, S'] without padding."""
     parts = torch.split(sources, rows_per_pass(model, sources.size(1)))
     beliefs = [model.belief(part, torch.ones_like(part, dtype=torch.bool)) for part in parts]

@@ -10,15 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-import torch
-from torch import Tensor
-
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.errors import DataError, suggest_keywords
 from translume.evaluation.calibration import CalibrationSums
 from translume.inspection.passes import entropies
 from translume.inspection.values import BandView, CorpusLens, NeverPredicted, PairView, PlaceView, RankCount
+from translume.lazy import Tensor, no_grad, torch
 from translume.text import Tokenizer
 from translume.translator import TargetScore, Translator
 from translume.translator.planning import Line, LineError, Reading, windows
@@ -281,7 +279,7 @@ def cuts_source(checkpoint: Checkpoint, pair: ScoredPair) -> bool:
     return reading.cuts_lines and len(checkpoint.source_tokenizer.encode(pair.source)) > reading.limit
 
 
-@torch.no_grad()
+@no_grad()
 def _add_window(
     translator: Translator,
     window: Sequence[tuple[int, ScoredPair]],

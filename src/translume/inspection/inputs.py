@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
@@ -17,6 +16,7 @@ from translume.decoding import ForcedPrefix, Hypothesis, Rule, SearchError, best
 from translume.errors import SettingsError, TranslationError, nearest
 from translume.inspection.passes import Sentence
 from translume.inspection.values import Token, Word
+from translume.lazy import inference_mode, torch
 from translume.sources import describe
 from translume.text import Tokenizer
 from translume.text.segmentation import character_class
@@ -161,7 +161,7 @@ def _encoded_frames(checkpoint: Checkpoint, source: Source, settings: DecodingSe
         )
     piece = replace(piece, target_tags=reading.tags.target)
     if UNKNOWN_LANGUAGE in piece.target_tags:
-        with torch.inference_mode():
+        with inference_mode():
             device = next(checkpoint.model.parameters()).device
             encoded = checkpoint.model.start(*padded_sources([piece], checkpoint.source_tokenizer.specials, device))
         (language,) = detected_languages(checkpoint, checkpoint.model, encoded, 1)
@@ -210,7 +210,7 @@ class SentenceSearch:
         labels = torch.tensor(list(target), device=device)
         return Sentence(source[0], labels, self.checkpoint.target_tokenizer.specials.bos, tags)
 
-    @torch.inference_mode()
+    @inference_mode()
     def prepare(self, prefixes: Sequence[Sequence[int]] = ((),), *, greedy: bool = False) -> PreparedSearch:
         """Prepare searches, by the translator's engine: one for each prefix of ids, with which its targets begin."""
         settings = self.settings

@@ -7,23 +7,22 @@ It registers no hooks on modules: other threads can translate with the same mode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from translume.belief import Bias, NextToken, exact_topk
 from translume.config import DecodingSettings
 from translume.decoding import Rule, RuleContext, Truncation
 from translume.decoding.used_distribution import own_belief, used_log_probs
 from translume.inspection.values import Candidate, LensLayer, RuleEffect, Top
-from translume.model.attention import CrossAttention, SelfAttention
-from translume.model.embedding import Embedding, SegmentEmbedding
-from translume.model.frames import FrameEmbedding
-from translume.model.layout import Layout
-from translume.model.state import Selectable
-from translume.model.transformer import Decoder, Encoder, Transformer
+from translume.lazy import Tensor, torch
 from translume.text import Tokenizer
 from translume.translator.planning import NO_TAGS, Tags
+
+if TYPE_CHECKING:
+    from translume.model.attention import CrossAttention, SelfAttention
+    from translume.model.layout import Layout
+    from translume.model.state import Selectable
+    from translume.model.transformer import Decoder, Encoder, Transformer
 
 SubLayer = Callable[[Tensor], Tensor]
 MAX_WEIGHTS = 1 << 22
@@ -48,8 +47,10 @@ class Sentence:
         """The decoder's input [tags + t], BOS first."""
         return torch.cat([self.labels.new_tensor([self.bos, *self.tags.target]), self.labels[:-1]])
 
-    def blank(self, encoder: Encoder) -> Tensor:
+    def blank(self, encoder: "Encoder") -> Tensor:
         """Return an empty source: the ids of tags and EOS, or as many frames that say nothing."""
+        from translume.model.frames import FrameEmbedding
+
         if isinstance(encoder.embedding, FrameEmbedding):
             return encoder.embedding.neutral(self.source)
         return torch.cat([self.source[: len(self.tags.source)], self.source[-1:]])
@@ -88,15 +89,15 @@ class Pass:
 
     memory: Tensor
     hidden: Tensor
-    context: Selectable | None
+    context: "Selectable | None"
     layers: LayerRecord
 
 
-def forward(model: Transformer, sentence: Sentence, *, attention: bool = False) -> Pass:
+def forward(model: "Transformer", sentence: Sentence, *, attention: bool = False) -> Pass:
     """Run one sentence through the model and record decoder states; with `attention` also attention weights."""
     target = sentence.given[None]
     source, mask = front(model.encoder, sentence.source[None])
-    source_layout, layout = Layout.of(mask), Layout.of(torch.ones_like(target, dtype=torch.bool))
+    source_layout, layout = layout_of(mask), layout_of(torch.ones_like(target, dtype=torch.bool))
     record = LayerRecord()
     embedded = model.encoder.embed(source, source_layout)
     memory = encode(model.encoder, embedded, source_layout, record if attention else None)
@@ -107,19 +108,30 @@ def forward(model: Transformer, sentence: Sentence, *, attention: bool = False) 
     return Pass(grid, hidden, context, record)
 
 
-def front(encoder: Encoder, sources: Tensor) -> tuple[Tensor, Tensor]:
+def layout_of(mask: Tensor) -> "Layout":
+    """Return the layout of the positions of sentences whose mask [B, S] is True."""
+    from translume.model.layout import Layout
+
+    return Layout.of(mask)
+
+
+def front(encoder: "Encoder", sources: Tensor) -> tuple[Tensor, Tensor]:
     """Return positions [B, S] or [B, S, C] and their mask [B, S], of sources [B, S] or [B, L, F] without padding."""
     return encoder.front(sources, torch.ones(sources.shape[:2], dtype=torch.bool, device=sources.device))
 
 
-def positions_in(encoder: Encoder, source: Tensor) -> Tensor:
+def positions_in(encoder: "Encoder", source: Tensor) -> Tensor:
     """Return the position, from 0, that each id of a text [S] belongs to: its own, or that of its segment."""
+    from translume.model.embedding import Embedding
+
     assert isinstance(encoder.embedding, Embedding)
     return encoder.embedding.positions_in(source)
 
 
-def separators_in(encoder: Encoder, source: Tensor) -> Tensor:
+def separators_in(encoder: "Encoder", source: Tensor) -> Tensor:
     """Return whether each id of a text [S] ends a segment that is one position."""
+    from translume.model.embedding import SegmentEmbedding
+
     if isinstance(encoder.embedding, SegmentEmbedding):
         return encoder.embedding.separators[source] > 0
     return torch.zeros_like(source, dtype=torch.bool)
@@ -130,13 +142,13 @@ def _folded(weights: Tensor, count: int) -> Tensor:
     return torch.cat([weights[..., : 1 + count].sum(-1, keepdim=True), weights[..., 1 + count :]], -1)
 
 
-def context_of(model: Transformer, sources: tuple[Tensor, Tensor, Tensor], owners: Tensor) -> Selectable | None:
+def context_of(model: "Transformer", sources: tuple[Tensor, Tensor, Tensor], owners: Tensor) -> "Selectable | None":
     """Return the head's context of (sources, masks [B, S], memories [B, S, D]) for the rows of sentences `owners`."""
     context = model.head.begin(*sources) if model.head.reads_source else None
     return None if context is None else context.select(owners)
 
 
-def encode(encoder: Encoder, x: Tensor, layout: Layout, record: LayerRecord | None = None) -> Tensor:
+def encode(encoder: "Encoder", x: Tensor, layout: "Layout", record: LayerRecord | None = None) -> Tensor:
     """Return the memory [n, D] of embedded sources [n, D], as `Encoder.packed`; `record` gets attention weights."""
     positions = encoder.positions(layout)
     for layer in encoder.stack:
@@ -151,11 +163,11 @@ def encode(encoder: Encoder, x: Tensor, layout: Layout, record: LayerRecord | No
 
 
 def decode(
-    decoder: Decoder,
+    decoder: "Decoder",
     target: Tensor,
-    layout: Layout,
+    layout: "Layout",
     memory: Tensor,
-    memory_layout: Layout,
+    memory_layout: "Layout",
     *,
     record: LayerRecord | None = None,
     attention: bool = False,
@@ -164,6 +176,8 @@ def decode(
 
     record: gets the layers' states; with `attention` also their attention weights.
     """
+    from translume.model.attention import SelfAttention
+
     x, positions = decoder.embedding(layout.pack(target), layout.places), decoder.positions(layout)
     grid = memory_layout.unpack(memory) if record is not None and attention else None
     for layer in decoder.stack:
@@ -191,13 +205,15 @@ def decode(
     return result
 
 
-def _weights(x: Tensor, attention: SelfAttention, layout: Layout, encoding: Encoder | Decoder, causal: bool) -> Tensor:
+def _weights(
+    x: Tensor, attention: "SelfAttention", layout: "Layout", encoding: "Encoder | Decoder", causal: bool
+) -> Tensor:
     count = layout.mask.size(1)  # the grid of `positions` may be wider
     positions = encoding.embedding.positions.for_attention(0, count, causal=causal, device=x.device)
     return attention.weights(layout.unpack(x), layout.mask, positions, causal=causal)
 
 
-def _cross_weights(x: Tensor, attention: CrossAttention, layout: Layout, memory: tuple[Tensor, Layout]) -> Tensor:
+def _cross_weights(x: Tensor, attention: "CrossAttention", layout: "Layout", memory: "tuple[Tensor, Layout]") -> Tensor:
     grid, memory_layout = memory
     return attention.weights(layout.unpack(x), attention.read(grid), memory_layout.mask)
 
@@ -354,7 +370,7 @@ def top_candidates(
 
 
 def logit_lens(
-    model: Transformer, found: Pass, labels: Tensor, k: int, tokenizer: Tokenizer
+    model: "Transformer", found: Pass, labels: Tensor, k: int, tokenizer: Tokenizer
 ) -> list[tuple[LensLayer, ...]]:
     """Return the head's prediction of each label [t] after each layer: the logit lens (nostalgebraist 2020).
 

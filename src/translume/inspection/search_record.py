@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from translume.belief import Bias, NextToken
 from translume.config import DecodingSettings
 from translume.decoding import Beam, Candidates, Ending, Hypothesis, LengthPenalty, Strategy
 from translume.errors import suggest_keywords
 from translume.inspection.inputs import SentenceSearch, check_length
 from translume.inspection.values import BeamRecord, Fate, Node, Target, Verdict
+from translume.lazy import Tensor, inference_mode
 from translume.text import Tokenizer
 from translume.translator import Translator
 from translume.translator.translator import Source
@@ -209,7 +207,7 @@ class _SearchTree:
         return next((number for hypothesis, number in self.ended if hypothesis.tokens == ids), None)
 
 
-@torch.inference_mode()
+@inference_mode()
 def _record(search: SentenceSearch, tokenizer: Tokenizer) -> _SearchTree:
     ready = search.prepare()
     strategy = RecordingStrategy(ready.strategy)

@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
@@ -51,11 +49,14 @@ from translume.inspection.values import (
     Token,
     Trace,
 )
-from translume.model.transformer import Transformer
+from translume.lazy import Tensor, no_grad, torch
 from translume.text import SpecialIds
 from translume.translator import Generator, TextHypothesis, Translator
 from translume.translator.search import temperature_of
 from translume.translator.translator import Source
+
+if TYPE_CHECKING:
+    from translume.model.transformer import Transformer
 
 Part = Literal["attention", "lens", "prior", "terms"] | Method
 DEFAULT_PARTS: tuple[Part, ...] = ("attention", "lens", "prior", "terms", "occlusion")
@@ -107,7 +108,7 @@ def trace(
                     f"show: found '{part}', expected 'occlusion-mask', 'input-gradient' or 'integrated-gradients' "
                     f"with data.source = '{reads.kind}'"
                 )
-    with torch.no_grad():
+    with no_grad():
         return _traced(inputs, k, frozenset(default_parts(config) if show is None else show))
 
 
@@ -206,7 +207,7 @@ def _used(inputs: TraceInputs, sentence: Sentence, belief: NextToken) -> UsedDis
     return used_distributions(shaped, sentence, inputs.rules(), limit=inputs.limit(), eos=eos, settings=settings)
 
 
-def _priors(model: Transformer, sentence: Sentence, log_probs: Sequence[float]) -> list[Prior | None]:
+def _priors(model: "Transformer", sentence: Sentence, log_probs: Sequence[float]) -> list[Prior | None]:
     """Return the predictions for an empty source; see `Sentence.blank`.  log_probs: [t], of the labels."""
     blank: list[float] = log_probs_after(model, sentence, sentence.blank(model.encoder)[None])[0].double().tolist()
     gains = [log_p - without for log_p, without in zip(log_probs, blank, strict=True)]
@@ -230,7 +231,7 @@ def _heads(weights: Tensor) -> Heads:
     return tuple(map(matrix, weights[0]))
 
 
-def _terms(model: Transformer, found: Pass) -> tuple[Term, ...]:
+def _terms(model: "Transformer", found: Pass) -> tuple[Term, ...]:
     terms = model.head.terms(found.hidden, found.context)
     return tuple(Term(name=name, values=matrix(values)) for name, values in terms.items())
 
@@ -400,7 +401,7 @@ def trace_text(generator: Generator, text: str, *, k: int = 5, show: Collection[
     specials, model = tokenizer.specials, checkpoint.model
     device = next(model.parameters()).device
     labels = torch.tensor([*ids, specials.eos], device=device)
-    with torch.no_grad():
+    with no_grad():
         sentence = Sentence(labels[-1:], labels, specials.bos)
         found = forward(model, sentence, attention="attention" in show)
         belief = model.head.next_token(found.hidden, found.context)

@@ -5,14 +5,13 @@ from dataclasses import fields
 from difflib import get_close_matches
 from numbers import Integral
 
-import torch
-
 from translume.config import DecodingSettings
 from translume.decoding import Hypothesis
 from translume.errors import TranslationError, suggest_keywords
 from translume.inspection.inputs import SentenceSearch, check_length, single_model
 from translume.inspection.passes import forward, ranks
 from translume.inspection.values import Choice, Edited, Forced, Fork, Outcome, WhyNot
+from translume.lazy import Tensor, no_grad, torch
 from translume.text import Tokenizer
 from translume.text.imported import SPACE
 from translume.translator import TextHypothesis, Translator
@@ -159,7 +158,7 @@ def _wanted(tokenizer: Tokenizer, before: Outcome, step: int, token: str | int) 
     return _ids(tokenizer, token, before.ids[step])
 
 
-@torch.no_grad()
+@no_grad()
 def _forks(search: SentenceSearch, ids: Sequence[int], choices: Sequence[tuple[int, int]]) -> list[Fork]:
     """Return for each pair of a step and an id the fork of a target, `ids`, there."""
     model = search.translator.checkpoint.model
@@ -173,7 +172,7 @@ def _forks(search: SentenceSearch, ids: Sequence[int], choices: Sequence[tuple[i
     return forks
 
 
-def _choice(search: SentenceSearch, log_probs: torch.Tensor, id_: int) -> Choice:
+def _choice(search: SentenceSearch, log_probs: Tensor, id_: int) -> Choice:
     own = log_probs[0, id_]
     return Choice(
         id=id_,
@@ -184,8 +183,8 @@ def _choice(search: SentenceSearch, log_probs: torch.Tensor, id_: int) -> Choice
     )
 
 
-@torch.no_grad()
-def _log_probs(search: SentenceSearch, ids: Sequence[int]) -> torch.Tensor:
+@no_grad()
+def _log_probs(search: SentenceSearch, ids: Sequence[int]) -> Tensor:
     """Return log-probabilities [t], fp64, of a target's tokens."""
     sentence = search.sentence(ids)
     model = search.translator.checkpoint.model

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from translume import __version__
+from translume.lazy import is_installed
 from translume.serving.api import responses
 from translume.serving.api.errors import json_response
 from translume.serving.api.responses import ALWAYS, errors
@@ -17,9 +18,10 @@ from translume.serving.server import Server
 PROBE_SECONDS: Final = 5.0
 
 
-def versions() -> dict[str, str]:
+def versions() -> dict[str, str | None]:
     """Return the versions of the software that results depend on."""
-    return {"translume": __version__, "torch": installed("torch"), "python": platform.python_version()}
+    torch = installed("torch") if is_installed() else None
+    return {"translume": __version__, "torch": torch, "python": platform.python_version()}
 
 
 def routes(server: Server) -> APIRouter:

@@ -361,7 +361,8 @@ class Versions(ResponseBody):
     """Versions of the software that results depend on."""
 
     translume: str
-    torch: str
+    torch: str | None
+    """None if it is not installed."""
     python: str
 
 
