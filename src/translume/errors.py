@@ -91,9 +91,11 @@ def needed_by(place: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
+        name = error.name or ""
+        package = name if name in EXTRAS else name.partition(".")[0]
+        if package not in EXTRAS:
             raise
-        raise not_installed(place, error.name) from None
+        raise not_installed(place, package) from None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
