@@ -13,11 +13,9 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
-from limits.errors import ConfigurationError, StorageError
-from limits.storage import Storage, storage_from_string
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -27,6 +25,9 @@ from translume.serving.access.keys import LARGEST, Key, Keys
 from translume.serving.api.errors import DEEPL, RequestError, field_error
 from translume.serving.connections import address_block
 from translume.serving.settings import KeySettings
+
+if TYPE_CHECKING:
+    from limits.storage import Storage
 
 OPEN: Final = frozenset(
     {
@@ -99,8 +100,11 @@ RETURNING amount
 """
 
 
-def open_counts(place: str) -> CountFile | Storage:
+def open_counts(place: str) -> "CountFile | Storage":
     """Open a file, or an address such as "redis://localhost"; DataError if that fails."""
+    from limits.errors import ConfigurationError, StorageError
+    from limits.storage import Storage, storage_from_string
+
     try:
         if "://" not in place:
             return CountFile(place)
@@ -129,7 +133,7 @@ def open_access(settings: KeySettings, before: "Access | None" = None) -> "Acces
 class Access:
     """API keys and the counts of their usage. A reload replaces it as a whole."""
 
-    def __init__(self, keys: Keys, settings: KeySettings, counts: CountFile | Storage) -> None:
+    def __init__(self, keys: Keys, settings: KeySettings, counts: "CountFile | Storage") -> None:
         self.keys, self.settings, self.counts = keys, settings, counts
 
     async def admit(self, scope: Scope, secret: str) -> None:
@@ -197,6 +201,8 @@ class Access:
 
 async def _counted(count: Callable[[], int]) -> int:
     """Return the result of a call that may wait for a lock or for another machine; RequestError (503) if it fails."""
+    from limits.errors import StorageError
+
     try:
         return await run_in_threadpool(count)
     except (sqlite3.Error, StorageError):
@@ -204,7 +210,7 @@ async def _counted(count: Callable[[], int]) -> int:
         raise RequestError(503, reason, code="usage_unavailable", retry_after=10) from None
 
 
-def used_of(counts: CountFile | Storage, key: Key) -> tuple[int, int]:
+def used_of(counts: "CountFile | Storage", key: Key) -> tuple[int, int]:
     """Return how many requests in this minute and how many characters in this day a key has used."""
     return counts.incr(f"{key.id}/requests", MINUTE, 0), counts.incr(f"{key.id}/characters", DAY, 0)
 
