@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from tests.translator.conftest import untrained
 
-from translume.checkpoint import save_model
-from translume.config import TokenizerSettings
+from translume.checkpoint import ClassifierCheckpoint, build_network, save_model
+from translume.config import ClassifySettings, Config, ModelSettings, TokenizerSettings
 from translume.kernels.loading import has_kernels
-from translume.text import train_tokenizer
+from translume.text import Labels, train_tokenizer
 
 pytestmark = pytest.mark.skipif(not has_kernels(), reason="no kernels")
 
@@ -33,10 +34,20 @@ print(json.dumps([imported, results]))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of the kernels' widths, and a classifier-sized tokenizer for it."""
+    """A model of the kernels' widths, and "classes" beside it, a classifier."""
     tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), ["abcdefghij .!"])
     path = tmp_path_factory.mktemp("base") / "model"
     save_model(path, untrained(tokenizer, tokenizer, "decoding.beam=3", max_positions=40).checkpoint)
+    model = ModelSettings(**{"width": 32, "feed_forward": 48, "attention_heads": 2, "encoder_layers": 1},
+                          head=ClassifySettings(pooling="attention"))  # fmt: skip
+    labels = Labels(("a", "b", "c"))
+    config = Config(model=model).change("data.task=classification", "training.label_smoothing=0.0")
+    torch.manual_seed(3)
+    network = build_network(config, len(tokenizer), len(labels.names))
+    save_model(
+        path.parent / "classes",
+        ClassifierCheckpoint(config=config, model=network, source_tokenizer=tokenizer, labels=labels),
+    )
     return path
 
 
@@ -61,6 +72,7 @@ def test_base_commands_give_the_same_without_torch(folder: Path, tmp_path: Path)
         (["translate", model, "--json", "--set", "decoding.no_repeat_ngram=2"], text),
         (["score", model, str(tmp_path / "a.en"), str(tmp_path / "a.de"), "--json"], ""),
         (["show", model, "--json"], ""),
+        (["classify", str(folder.parent / "classes"), "--json"], text),
     ]
     commands = [([*words, *(["--device", "cpu"] if words[0] != "show" else [])], text) for words, text in commands]
     imported, bare = outcomes("without", commands)

@@ -45,7 +45,7 @@ def test_errors_are_one_line(run, tmp_path: Path, monkeypatch, words: str, code:
     [
         ("train", "Missing argument 'CONFIG'."),
         ("translate m --beam many", "Invalid value for '--beam': 'many' is not a valid integer."),
-        ("score m a b --dtype int8", "Invalid value for '--dtype': 'int8' is not one of 'auto', 'fp32', 'bf16'."),
+        ("inspect m a --dtype int8", "Invalid value for '--dtype': 'int8' is not one of 'auto', 'fp32', 'bf16'."),
         ("evaluate m", "expected MODEL SOURCE REFERENCE, or MODEL and one file of pairs"),
     ],
 )

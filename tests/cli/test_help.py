@@ -121,7 +121,7 @@ def test_every_command_takes_quiet_once_and_dtype_where_it_has_an_effect() -> No
                 assert isinstance(parameter.type, click.Choice)
                 offered[path[0]] = list(parameter.type.choices)
     with_engine = {verb for verb, dtypes in offered.items() if dtypes == ["auto", "fp32", "bf16", "int8"]}
-    assert with_engine == {"translate", "backtranslate", "generate", "evaluate", "serve"}
+    assert with_engine == {"translate", "backtranslate", "generate", "evaluate", "score", "serve"}
     assert all(dtypes == ["auto", "fp32", "bf16"] for verb, dtypes in offered.items() if verb not in with_engine)
     assert {"train", "score", "inspect", "classify", "heads"} <= set(offered)
 

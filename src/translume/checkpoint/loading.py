@@ -381,7 +381,7 @@ def model_files(
 
 def save_model(
     folder: Path | str,
-    checkpoint: Checkpoint,
+    checkpoint: AnyCheckpoint,
     *,
     card: Card | None = None,
     files: Mapping[str, Content] | None = None,
@@ -395,7 +395,7 @@ def save_model(
     folder = Path(folder)
     weights = unique_tensors(checkpoint.model)
     config, named = copy_decoding_files(checkpoint.config)
-    tokenizers = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    tokenizers = checkpoint.source_tokenizer, checkpoint.target
     model = model_files(config, weights, *tokenizers, checkpoint.lengths)
     other = {*VOCABULARIES, LENGTHS} - set(model)
     other |= stale_decoding_files(Manifest.read(folder), named) if (folder / MANIFEST).exists() else set()

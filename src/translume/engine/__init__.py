@@ -1,5 +1,6 @@
 """The fast CPU engine: the interface of the plain model over weights packed for the kernels."""
 
+from translume.engine.classes import ClassEngine as ClassEngine
 from translume.engine.engine import Engine as Engine
 from translume.engine.engine import EngineError as EngineError
 from translume.engine.engine import build_engine as build_engine

@@ -11,7 +11,7 @@ from translume.belief import BeliefError, Logits, NextToken
 from translume.decoding import CompleteSearch, ForbidTokens, MinimumLength, Rule, Sampling, Strategy
 from translume.engine.layers import Layers
 from translume.engine.logits import CopyKernels, CopySources, LogitRefiner, LogitStatistics, summarize_logits
-from translume.engine.network import Array, Network
+from translume.engine.network import Array, Network, vectors
 from translume.engine.packing import LINEAR, Dtype, checked_linear
 from translume.engine.rules import forced_sentences
 from translume.engine.search import IdleSearches, KernelSearchSettings, NativeSearch, SearchModel
@@ -158,20 +158,11 @@ class Engine:
 
     def _embedded_source(self, source: Array, mask: Array) -> tuple[Array, Array]:
         """Return the vectors that the encoder reads, packed [n, D], and the mask [B, S] of their positions."""
-        network = self.network
-        weights, settings = network.weights, network.settings
-        if not self.network.reads_ids:
-            with torch.inference_mode():
-                found = self._model().encoder.embedded(torch.from_numpy(source), torch.from_numpy(mask))
-            return found[0].numpy(), found[1].numpy()
-        x = _vectors(network.table("encoder"), source[mask], network.scale)
-        if settings.segments:
-            counts = weights["encoder.embedding.separators"][source]
-            segments = np.minimum(counts.cumsum(1) - counts, settings.segments - 1)
-            x += weights["encoder.embedding.segments.weight"][segments[mask]]
-        if (positions := network.positions("encoder")) is not None:
-            x += positions[mask.nonzero()[1]]
-        return network.normed(x, "encoder.embedding.norm"), mask
+        if self.network.reads_ids:
+            return self.network.embedded(source, mask), mask
+        with torch.inference_mode():
+            found = self._model().encoder.embedded(torch.from_numpy(source), torch.from_numpy(mask))
+        return found[0].numpy(), found[1].numpy()
 
     @property
     def reports_attention(self) -> bool:
@@ -292,18 +283,10 @@ class Engine:
 
     def _embedded(self, ids: Array, position: int) -> Array:
         """Return embeddings [N·t, D], before their norm, of target ids [N, t] from `position` on."""
-        x = _vectors(self._table, ids, self.network.scale)
+        x = vectors(self._table, ids, self.network.scale)
         if self._positions is not None:
             x += self._positions[position : position + ids.shape[1]]
         return x.reshape(-1, x.shape[2])
-
-
-def _vectors(table: Array, ids: Array, scale: float) -> Array:
-    """Return the vectors [..., D] of ids [...], times `scale`. Raises IndexError for an id without one."""
-    if ids.size and not 0 <= ids.min() <= ids.max() < len(table):
-        raise IndexError(f"found token {ids.max() if ids.min() >= 0 else ids.min()}, expected one of {len(table)}")
-    found: Array = table[ids] * np.float32(scale)
-    return found
 
 
 def _prepare_step(ids: Array, state: EngineState) -> StepInput:

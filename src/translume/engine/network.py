@@ -106,6 +106,17 @@ class Network:
         first, longest_last = SINUSOIDS[settings.positions]
         return sinusoids(first + settings.max_positions, settings.width, longest_last=longest_last)[first:]
 
+    def embedded(self, source: Array, mask: Array) -> Array:
+        """Return what the encoder reads of a text [B, S], packed [n, D], where mask [B, S] is True."""
+        x, settings = vectors(self.table("encoder"), source[mask], self.scale), self.settings
+        if settings.segments:
+            counts = self.weight("encoder.embedding.separators", len(self.table("encoder")))[source]
+            segments = np.minimum(counts.cumsum(1) - counts, settings.segments - 1)
+            x += self.weight("encoder.embedding.segments.weight", settings.segments, settings.width)[segments[mask]]
+        if (positions := self.positions("encoder")) is not None:
+            x += positions[mask.nonzero()[1]]
+        return self.normed(x, "encoder.embedding.norm")
+
     def normed(self, x: Array, name: str) -> Array:
         """Return x [n, D] after a norm; itself if the model has none of that name."""
         if f"{name}.weight" not in self.weights:
@@ -150,6 +161,14 @@ class Network:
         biases = self.weight(f"{side}.embedding.positions.bias", *sizes)
         buckets = distance_buckets(distances, len(biases), self.settings.relative_max_distance, causal=causal)
         return aligned(biases[buckets].T)
+
+
+def vectors(table: Array, ids: Array, scale: float) -> Array:
+    """Return the vectors [..., D] of ids [...], times `scale`. Raises IndexError for an id without one."""
+    if ids.size and not 0 <= ids.min() <= ids.max() < len(table):
+        raise IndexError(f"found token {ids.max() if ids.min() >= 0 else ids.min()}, expected one of {len(table)}")
+    found: Array = table[ids] * np.float32(scale)
+    return found
 
 
 @lru_cache(maxsize=4)

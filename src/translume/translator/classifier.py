@@ -2,14 +2,18 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from translume.checkpoint import ClassifierCheckpoint
 from translume.data.lengths import truncated_ids
-from translume.lazy import no_grad
+from translume.engine import ClassEngine
+from translume.engine.network import Network
+from translume.kernels.loading import NativeError
+from translume.lazy import no_grad, torch
 from translume.text import Labels
 from translume.translator.loading import LoadedModel
-from translume.translator.planning import Line, LineError, batches, padded, windows
+from translume.translator.planning import Line, LineError, batches, padded_arrays, windows
 
 LABEL_THRESHOLD = 0.5
 """Where a text may have several labels, those with a higher probability are assigned."""
@@ -128,12 +132,28 @@ class Classifier(LoadedModel[ClassifierCheckpoint]):
         end = "first" if keep == "keep_first" else "last"
         return truncated_ids(ids, limit, keep), (f"truncated: {len(ids):,} tokens were cut to the {end} {limit:,}",)
 
+    @cached_property
+    def _engine_of_classes(self) -> ClassEngine | None:
+        """The engine of a model that was loaded for a CPU; None if there is none for it."""
+        options = self.options
+        if options is None or options.engine == "plain" or options.dtype == "bf16" or not self.checkpoint.on_cpu:
+            return None
+        try:
+            weights, place = self.checkpoint.arrays(), self.checkpoint.place
+            return ClassEngine(Network(settings=self.config.model, weights=weights, place=place))
+        except NativeError:
+            return None
+
     @no_grad()
     def _probabilities(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         specials = self.checkpoint.source_tokenizer.specials
-        device = self.checkpoint.device
-        source, mask = padded([[*row, specials.eos] for row in rows], specials.pad, device)
-        probabilities: list[list[float]] = self.checkpoint.model.belief(source, mask).log_probs().exp().tolist()
+        arrays = padded_arrays([[*row, specials.eos] for row in rows], specials.pad)
+        probabilities: list[list[float]]
+        if (engine := self._engine_of_classes) is not None:
+            probabilities = engine.probabilities(*arrays).tolist()
+        else:
+            source, mask = (torch.from_numpy(each).to(self.checkpoint.device) for each in arrays)
+            probabilities = self.checkpoint.model.belief(source, mask).log_probs().exp().tolist()
         return probabilities
 
     def _classification(self, text: str, row: list[float], warnings: tuple[str, ...]) -> Classification:
