@@ -7,7 +7,7 @@ It registers no hooks on modules: other threads can translate with the same mode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from translume.belief import Bias, NextToken, exact_topk
 from translume.config import DecodingSettings
@@ -20,6 +20,7 @@ from translume.translator.planning import NO_TAGS, Tags
 
 if TYPE_CHECKING:
     from translume.model.attention import CrossAttention, SelfAttention
+    from translume.model.layers import DecoderLayer, EncoderLayer
     from translume.model.layout import Layout
     from translume.model.state import Selectable
     from translume.model.transformer import Decoder, Encoder, Transformer
@@ -157,8 +158,16 @@ def encode(encoder: "Encoder", x: Tensor, layout: "Layout", record: LayerRecord 
         if record is not None and size <= MAX_WEIGHTS:
             weigh = partial(_weights, attention=layer.self_attention, layout=layout, encoding=encoder, causal=False)
             attend = _recorded(attend, weigh, record.encoder, 1)
-        x = layer(x, attend)
+        x = _applied(layer, x, attend)
     result: Tensor = encoder.norm(x)
+    return result
+
+
+def _applied(layer: "EncoderLayer | DecoderLayer", *inputs: Any) -> Tensor:
+    """Return what a layer makes of its inputs; it is computed again for gradients, to keep only one layer's results."""
+    from translume.model.dropout import recomputed
+
+    result: Tensor = recomputed(layer.compute, *inputs) if torch.is_grad_enabled() else layer(*inputs)
     return result
 
 
@@ -198,7 +207,7 @@ def decode(
                     _cross_weights, attention=layer.cross_attention, layout=layout, memory=(grid, memory_layout)
                 )
                 cross_attend = _recorded(cross_attend, weigh, record.cross, len(list(decoder.stack)))
-        x = layer(x, attend, cross_attend)
+        x = _applied(layer, x, attend, cross_attend)
         if record is not None:
             record.states.append(x)
     result: Tensor = decoder.norm(x)
