@@ -45,19 +45,15 @@ LABELS = ("animal", "colour", "fruit")
 
 @pytest.fixture(scope="session")
 def make() -> Callable[..., Translator]:
-    """Return English-German translators by settings options; sources: at most 40 tokens and end of sentence."""
+    """Return English-German translators by settings options; sources: at most 40 tokens and end of sentence.
 
-    def build(*options: str, seed: int = 3) -> Translator:
+    shape: sizes of the model, such as those that the kernels support.
+    """
+
+    def build(*options: str, seed: int = 3, **shape: int) -> Translator:
         tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), [ALPHABET])
-        model = ModelSettings(
-            width=22,
-            feed_forward=29,
-            encoder_layers=2,
-            decoder_layers=1,
-            attention_heads=11,
-            max_positions=41,
-            head=SoftmaxSettings(tie="all"),
-        )
+        sizes = {"width": 22, "feed_forward": 29, "encoder_layers": 2, "decoder_layers": 1, "attention_heads": 11}
+        model = ModelSettings(**{**sizes, **shape}, max_positions=41, head=SoftmaxSettings(tie="all"))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = build_model(model, len(tokenizer), len(tokenizer)).eval()

@@ -10,6 +10,7 @@ import pytest
 
 from translume.checkpoint import save_model
 from translume.config import DecodingSettings
+from translume.kernels.loading import has_kernels
 from translume.serving.api.app import build_app
 from translume.serving.models import ServedModel, ServedModels
 from translume.serving.run import freeze_startup_objects, listen, serve
@@ -57,10 +58,11 @@ def test_objects_created_before_startup_are_excluded_from_garbage_collection(tra
 def test_a_model_loaded_before_startup_is_freed_after_its_last_reference(
     make: Callable[..., Translator], tmp_path: Path, *, compiled: bool
 ) -> None:
-    save_model(tmp_path / "model", make().checkpoint)
-    model = load(tmp_path / "model", device="cpu", dtype="fp32")
-    served = ServedModel.from_model("en-de", model.compile() if compiled else model)
-    weights = weakref.ref(next(model.checkpoint.model.parameters()))
+    save_model(tmp_path / "model", make(width=32, feed_forward=48, attention_heads=2).checkpoint)
+    model = load(tmp_path / "model", device="cpu", dtype="fp32", engine="auto" if compiled else "plain")
+    served = ServedModel.from_model("en-de", model)
+    assert (model.engine is not None) == (compiled and has_kernels())
+    weights = weakref.ref(next(model.checkpoint.model.parameters()) if model.engine is None else model.engine.decoder)
     assert isinstance(served.model, Translator)
     assert len(list(served.model.translate_lines([Line(number=0, text="a b")], DecodingSettings()))) == 1
     freeze_startup_objects()
