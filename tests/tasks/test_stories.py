@@ -41,7 +41,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "stories.toml").write_text(
         'data.train = "train.tsv"\ndata.valid = "valid.tsv"\n'
         'tokenizer = {kind = "word", size = 40, unknown = "token"}\n'
-        "[model]\nwidth = 32\nhead_width = 16\nfeed_forward = 64\nencoder_layers = 2\ndecoder_layers = 1\ndropout = 0.0\n"
+        "[model]\nwidth = 32\nhead_width = 16\nfeed_forward = 64\n"
+        "encoder_layers = 2\ndecoder_layers = 1\ndropout = 0.0\n"
         'positions = "rotary"\nsegments = 6\nsegment_separator = "."\nsegment_pooling = "sum"\n'
         "[training]\nupdates = 200\nmax_tokens = 1000\nlearning_rate = 0.004\nwarmup_updates = 30\n"
         'validate_every = 200\nsave_every = 50\nmetric = "exact_match"\nprecision = "fp32"\n'
