@@ -25,7 +25,7 @@ def folder(checkpoint: Checkpoint, tmp_path: Path) -> Path:
 
 
 def is_built(checkpoint: Checkpoint) -> bool:
-    return not checkpoint._waits
+    return checkpoint._stored is None
 
 
 def test_loading_and_reading_arrays_builds_no_network(checkpoint: Checkpoint, folder: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_file_that_ends_in_its_header_or_is_missing_is_refused(tmp_path: Path)
 
 def test_damage_and_unknown_names_are_found_at_loading(folder: Path) -> None:
     with pytest.raises(SettingsError) as caught:
-        load_checkpoint(folder, dtype="fp8")  # type: ignore[arg-type]
+        load_checkpoint(folder, dtype="fp8")  # type: ignore[arg-type]  # the name is wrong
     assert str(caught.value) == "dtype: found 'fp8', expected auto, fp32 or bf16"
     with pytest.raises(SettingsError) as caught:
         load_checkpoint(folder, device="gpu")
@@ -176,4 +176,4 @@ def test_damage_and_unknown_names_are_found_at_loading(folder: Path) -> None:
 
 def test_a_checkpoint_has_no_other_attributes(checkpoint: Checkpoint) -> None:
     with pytest.raises(AttributeError, match=r"^'Checkpoint' object has no attribute 'modle'$"):
-        checkpoint.modle  # type: ignore[attr-defined]  # noqa: B018
+        checkpoint.modle  # type: ignore[attr-defined]  # noqa: B018  # a misspelt name, read for its error

@@ -163,7 +163,7 @@ def test_weights_of_other_settings_are_refused(checkpoint: Checkpoint, tmp_path:
     commit(tmp_path, {"config.toml": text.encode()})
     loaded = load_checkpoint(tmp_path)
     with pytest.raises(ModelFolderError) as caught:
-        loaded.model  # noqa: B018
+        loaded.model  # noqa: B018  # reading it builds the network
     message = str(caught.value)
     assert message.startswith(f"{entry_path(tmp_path, 'weights.safetensors')}: holds decoder.")
     assert message.endswith(", which a model of these settings does not have")

@@ -71,30 +71,23 @@ class Temperature(JsonValue):
 
 
 class Unbuilt:
-    """A network that is built when it is first needed, once, with the weights that a file had when this was made."""
+    """A network that is built when it is first needed, once, with the weights that a file had when this was made.
+
+    stored: the weights by name as the file has them; None once the network is built.
+    """
 
     def __init__(self, config: Config, sizes: tuple[int, int], weights: Path, device: str, dtype: str) -> None:
         """sizes: of the two vocabularies. Raises ModelFolderError if the file is damaged."""
         self._config, self._sizes, self.file, self._place = config, sizes, weights, (device, dtype)
-        self._arrays: Arrays | None = map_arrays(weights)
+        self.stored: Arrays | None = map_arrays(weights)
         self._network: Network | None = None
         self._lock = Lock()
-
-    @property
-    def is_built(self) -> bool:
-        """Whether `network` has returned."""
-        return self._network is not None
-
-    def arrays(self) -> Arrays | None:
-        """Return the weights in fp32 by name; None once the network is built."""
-        arrays = self._arrays  # another thread may build the network now
-        return None if arrays is None else {name: as_fp32(array) for name, array in arrays.items()}
 
     def network(self) -> "Network":
         """Return the network in evaluation mode. Raises the errors of `load_any` about weights and devices."""
         with self._lock:
             if self._network is None:
-                self._network, self._arrays = self._built(), None
+                self._network, self.stored = self._built(), None
             return self._network
 
     def _built(self) -> "Network":
@@ -111,7 +104,7 @@ class Unbuilt:
                 what=f"{self.file.parent}",
                 advice="stop the other process on the card, or use --device cpu",
             )
-            fill(network, self.file, device, kind, self._arrays)
+            fill(network, self.file, device, kind, self.stored)
             return network.eval()
 
 
@@ -159,16 +152,12 @@ class _Loaded:
     @property
     def device(self) -> "torch.device":
         """The device of the model."""
-        return torch.device("cpu") if self._waits else next(self.model.parameters()).device
+        return torch.device("cpu") if self._stored is not None else next(self.model.parameters()).device
 
     @property
     def on_cpu(self) -> bool:
         """Whether the model is on a CPU; unlike `device`, it needs no torch for a network that is not built."""
-        return self._waits or self.device.type == "cpu"
-
-    @property
-    def _waits(self) -> bool:
-        return self._unbuilt is not None and not self._unbuilt.is_built
+        return self._stored is not None or self.device.type == "cpu"
 
     @property
     def place(self) -> str:
@@ -178,8 +167,9 @@ class _Loaded:
     @property
     def parameters(self) -> int:
         """The number of trained numbers."""
-        if self._waits:
-            return count_parameters(self.arrays(), self.config)
+        stored = self._stored
+        if stored is not None:
+            return count_parameters(stored, self.config)
         return sum(each.numel() for each in self.model.parameters())
 
     def arrays(self) -> Arrays:
@@ -188,15 +178,24 @@ class _Loaded:
         While the network is not built, they are those of the file and need no torch; then they share the memory of
         the network where it is in fp32 on a CPU.
         """
-        found = None if self._unbuilt is None else self._unbuilt.arrays()
-        return arrays_of(self.model) if found is None else found
+        stored = self._stored
+        return arrays_of(self.model) if stored is None else {name: as_fp32(each) for name, each in stored.items()}
+
+    @property
+    def _stored(self) -> Arrays | None:
+        """The weights as the file has them; None once the network is built, perhaps by another thread."""
+        return None if self._unbuilt is None else self._unbuilt.stored
 
 
 def count_parameters(arrays: Arrays, config: Config) -> int:
-    """Return the number of trained numbers among the weights of a model."""
+    """Return the number of trained numbers among the weights of a model, which may be bits of bf16."""
     learned = config.model.positions == "learned"
     other = (".embedding.mean", ".embedding.deviation", *(() if learned else (".positions.table",)))
-    return sum(each.size for name, each in arrays.items() if each.dtype.kind in "fu" and not name.endswith(other))
+    return sum(
+        each.size
+        for name, each in arrays.items()
+        if (each.dtype.kind == "f" or each.dtype == "uint16") and not name.endswith(other)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
