@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from translume.belief import BLOCK, BeliefError, Bias, Logits, maxima_and_sums
 from translume.engine import EngineError, build_engine, self_test
-from translume.engine.layers import unsupported
 from translume.engine.logits import REFINED_NATS, LogitRefiner
 from translume.engine.logits import summarize_logits as summarize
 from translume.engine.packing import PackedLinear
@@ -169,13 +168,11 @@ def test_a_row_of_a_product_does_not_depend_on_the_others(count, row):
 
 
 def test_a_model_that_the_kernels_do_not_support_has_no_engine(make, sources):
-    assert unsupported(make(**WHOLE).settings) == ""
     for name, found in (("width", 24), ("feed_forward", 17), ("head_width", 24)):
         model, reason = (
             make(**{**WHOLE, name: found}),
             f"model.{name}: found {found}, the kernels need a multiple of 16",
         )
-        assert unsupported(model.settings) == reason
         with pytest.raises(EngineError) as caught:
             build_engine(model)
         assert str(caught.value) == f"engine: {reason}"

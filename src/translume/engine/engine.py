@@ -115,7 +115,7 @@ class Engine:
         return any(name.startswith("ctc.") for name in self.network.weights)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes of a copy."""
+        """Return the attributes of a copy, without the structures of the last search, which have addresses."""
         return {**self.__dict__, "_last_settings": None}
 
     def start(self, source: ArrayLike, mask: ArrayLike) -> EngineState:
@@ -257,7 +257,8 @@ class Engine:
             context = None if state.context is None else state.context.select(row)
             logits, found = self._logits(some, context)
             if not found.finite:
-                raise BeliefError(int(row[0]), "the head's logits hold a NaN, an infinity or no finite number")
+                broken = int(row[~np.isfinite(found.peak[:, 0])][0])
+                raise BeliefError(broken, "the head's logits hold a NaN, an infinity or no finite number")
             chosen = np.take_along_axis(logits, labels[row, place][:, None], 1)
             scores[row, place] = ((chosen - found.peak) - found.log_sum)[:, 0]
         return scores

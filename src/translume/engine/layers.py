@@ -21,16 +21,6 @@ ACTIVATIONS = ("relu", "gelu", "swish", "swiglu", "geglu")
 """In the order of `activation` of stack.h."""
 
 
-def unsupported(settings: ModelSettings) -> str:
-    """Return why the kernels do not compute the layers of a model; empty if they do."""
-    try:
-        loading.kernels()
-        check_sizes(settings)
-    except NativeError as error:
-        return str(error)
-    return ""
-
-
 def check_sizes(settings: ModelSettings) -> None:
     """Raise NativeError if the kernels do not support the widths of layers."""
     widths = {"width": settings.width, "head_width": settings.size_per_head, "feed_forward": settings.feed_forward}

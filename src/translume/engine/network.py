@@ -115,13 +115,10 @@ class Network:
             x += self.weight("encoder.embedding.segments.weight", settings.segments, settings.width)[segments[mask]]
         if (positions := self.positions("encoder")) is not None:
             x += positions[mask.nonzero()[1]]
-        return self.normed(x, "encoder.embedding.norm")
+        return self._normed(x, *self.norm("encoder.embedding.norm")) if settings.embedding_norm else x
 
-    def normed(self, x: Array, name: str) -> Array:
-        """Return x [n, D] after a norm; itself if the model has none of that name."""
-        if f"{name}.weight" not in self.weights:
-            return x
-        weight, bias = self.norm(name)
+    def _normed(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """Return x [n, D] after a norm with a gain and a bias [D]."""
         if self.settings.normalization == "layer":
             x = x - x.mean(-1, keepdims=True)
         scale = 1 / np.sqrt(np.square(x).mean(-1, keepdims=True) + np.float32(self.settings.norm_epsilon))
