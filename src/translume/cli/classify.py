@@ -75,9 +75,7 @@ def load_classifier_with(model: Path, overrides: tuple[str, ...], compute: Compu
 
     loaded = Classifier.load(model, compute.to_load())
     config = changed(loaded.config, overrides, "decoding", "data")
-    classifier = Classifier(loaded.checkpoint.changed(config=config))
-    classifier.options = loaded.options
-    return classifier
+    return loaded.with_checkpoint(loaded.checkpoint.changed(config=config))
 
 
 def _output_lines(found: "Classification", line: int, *, nbest: int, as_json: bool) -> Iterator[str]:

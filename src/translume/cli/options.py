@@ -228,7 +228,7 @@ _THREADS = click.option(
 _ENGINE = click.option(
     "--engine",
     type=click.Choice(["auto", "fast", "plain"]),
-    help="fast: weights packed for this machine; plain: the model itself; auto: fast if the kernels have the model.  "
+    help="fast: weights packed for this machine; plain: the model itself; auto: fast if the kernels support it.  "
     "[default: auto]",
 )
 

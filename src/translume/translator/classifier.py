@@ -8,12 +8,11 @@ from typing import Any
 from translume.checkpoint import ClassifierCheckpoint
 from translume.data.lengths import truncated_ids
 from translume.engine import ClassEngine
-from translume.engine.network import Network
 from translume.kernels.loading import NativeError
-from translume.lazy import no_grad, torch
+from translume.lazy import no_grad
 from translume.text import Labels
-from translume.translator.loading import LoadedModel
-from translume.translator.planning import Line, LineError, batches, padded_arrays, windows
+from translume.translator.loading import LoadedModel, network_of
+from translume.translator.planning import Line, LineError, batches, padded_arrays, tensors_of, windows
 
 LABEL_THRESHOLD = 0.5
 """Where a text may have several labels, those with a higher probability are assigned."""
@@ -63,6 +62,12 @@ class Classifier(LoadedModel[ClassifierCheckpoint]):
         model, language = self.config.model, self.config.data.source_language
         layers = f"{model.encoder_layers} {'layer' if model.encoder_layers == 1 else 'layers'}"
         return language and f"of {language}", [layers, f"width {model.width}", f"{len(self.labels.names)} labels"]
+
+    def with_checkpoint(self, checkpoint: ClassifierCheckpoint) -> "Classifier":
+        """A classifier of the same model with other settings."""
+        other = Classifier(checkpoint)
+        other.options = self.options
+        return other
 
     @property
     def labels(self) -> Labels:
@@ -133,14 +138,13 @@ class Classifier(LoadedModel[ClassifierCheckpoint]):
         return truncated_ids(ids, limit, keep), (f"truncated: {len(ids):,} tokens were cut to the {end} {limit:,}",)
 
     @cached_property
-    def _engine_of_classes(self) -> ClassEngine | None:
+    def _class_engine(self) -> ClassEngine | None:
         """The engine of a model that was loaded for a CPU; None if there is none for it."""
         options = self.options
         if options is None or options.engine == "plain" or options.dtype == "bf16" or not self.checkpoint.on_cpu:
             return None
         try:
-            weights, place = self.checkpoint.arrays(), self.checkpoint.place
-            return ClassEngine(Network(settings=self.config.model, weights=weights, place=place))
+            return ClassEngine(network_of(self.checkpoint))
         except NativeError:
             return None
 
@@ -149,10 +153,10 @@ class Classifier(LoadedModel[ClassifierCheckpoint]):
         specials = self.checkpoint.source_tokenizer.specials
         arrays = padded_arrays([[*row, specials.eos] for row in rows], specials.pad)
         probabilities: list[list[float]]
-        if (engine := self._engine_of_classes) is not None:
+        if (engine := self._class_engine) is not None:
             probabilities = engine.probabilities(*arrays).tolist()
         else:
-            source, mask = (torch.from_numpy(each).to(self.checkpoint.device) for each in arrays)
+            source, mask = tensors_of(arrays, self.checkpoint.device)
             probabilities = self.checkpoint.model.belief(source, mask).log_probs().exp().tolist()
         return probabilities
 

@@ -18,6 +18,7 @@ from translume.errors import SettingsError
 from translume.lazy import Tensor, no_grad, torch
 from translume.text import Tokenizer
 from translume.translator.loading import engine_of
+from translume.translator.planning import tensors_of
 
 Forced = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
 """What forced decoding reads: sources and their mask [B, S]; target ids, labels and their mask [B, T]."""
@@ -101,11 +102,6 @@ class EnsembleMembers:
             return
         for parts in zip(*each, strict=True):
             yield Averaged([belief for belief, _ in parts], self.average), parts[0][1]
-
-
-def tensors_of(arrays: Sequence[NDArray[Any]], device: "torch.device") -> list[Tensor]:
-    """The arrays as tensors on a device."""
-    return [torch.from_numpy(each).to(device) for each in arrays]
 
 
 def combine(every: Sequence[EnsembleMembers], average: Average) -> EnsembleMembers:

@@ -93,8 +93,12 @@ def engine_of(checkpoint: Checkpoint, dtype: PackedDtype) -> Engine:
     """Return the engine of a loaded model, which needs no torch; EngineError if there is none."""
     if not checkpoint.on_cpu:
         return build_engine(checkpoint.model, dtype)  # raises the error
-    network = Network(settings=checkpoint.config.model, weights=checkpoint.arrays(), place=checkpoint.place)
-    return Engine(network, dtype, lambda: checkpoint.model)
+    return Engine(network_of(checkpoint), dtype, lambda: checkpoint.model)
+
+
+def network_of(checkpoint: Checkpoint | ClassifierCheckpoint) -> Network:
+    """Return a loaded model as an engine reads it."""
+    return Network(settings=checkpoint.config.model, weights=checkpoint.arrays(), place=checkpoint.place)
 
 
 def set_threads(threads: int | None) -> None:

@@ -507,11 +507,16 @@ def padded_arrays(rows: Sequence[Sequence[int]], pad: int) -> tuple[NDArray[np.i
 
 def padded_sources(pieces: Sequence[Piece], specials: SpecialIds, device: "torch.device") -> tuple[Tensor, Tensor]:
     """What `source_arrays` returns, as tensors."""
-    source, mask = source_arrays(pieces, specials)
-    return torch.from_numpy(source).to(device), torch.from_numpy(mask).to(device)
+    source, mask = tensors_of(source_arrays(pieces, specials), device)
+    return source, mask
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: "torch.device") -> tuple[Tensor, Tensor]:
     """What `padded_arrays` returns, as tensors."""
-    ids, mask = padded_arrays(rows, pad)
-    return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)
+    ids, mask = tensors_of(padded_arrays(rows, pad), device)
+    return ids, mask
+
+
+def tensors_of(arrays: Sequence[NDArray[Any]], device: "torch.device") -> list[Tensor]:
+    """The arrays as tensors on a device."""
+    return [torch.from_numpy(each).to(device) for each in arrays]

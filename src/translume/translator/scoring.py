@@ -16,7 +16,7 @@ from translume.lazy import Tensor, no_grad, torch
 from translume.sources import frame_reader
 from translume.sources.reader import describe
 from translume.text.specials import UNKNOWN_LANGUAGE
-from translume.translator.ensemble import EnsembleMembers, Forced, tensors_of
+from translume.translator.ensemble import EnsembleMembers, Forced
 from translume.translator.planning import (
     FRAMES_CHARACTERS,
     Line,
@@ -27,6 +27,7 @@ from translume.translator.planning import (
     frames_piece,
     padded_arrays,
     source_arrays,
+    tensors_of,
     without_line_break,
 )
 from translume.translator.results import TargetScore, TextHypothesis
