@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+from tests.generators import untrained_generator
 from tests.translator.conftest import untrained
 
-from translume.checkpoint import LanguageModelCheckpoint, build_language_model, save_model
-from translume.config import Config, TokenizerSettings
+from translume.checkpoint import save_model
+from translume.config import TokenizerSettings
 from translume.kernels.loading import has_kernels
 from translume.text import train_tokenizer
-from translume.translator import Generator, load
+from translume.translator import load
 
 pytestmark = pytest.mark.skipif(not has_kernels(), reason="no kernels")
 
@@ -64,26 +64,6 @@ def test_files_are_translated_in_bulk(folder: Path, expected: list[str], options
 
 
 def test_prompts_are_continued(folder: Path) -> None:
-    config = Config.build(
-        {
-            "data": {"task": "language_model", "block_length": 40},
-            "tokenizer": {"kind": "character", "whitespace": "keep"},
-            "model": {
-                **{"encoder_layers": 0, "decoder_layers": 1, "width": 32, "feed_forward": 48},
-                **{"attention_heads": 2, "max_positions": 40},
-            },
-            "decoding": {"strategy": "greedy", "max_length": 9},
-        }
-    )
-    settings = TokenizerSettings(kind="character", size=61, unknown="token", whitespace="keep")
-    tokenizer = train_tokenizer(settings, TOKENS)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        network = build_language_model(config.model, len(tokenizer), len(tokenizer)).eval()
-        for parameter in network.parameters():
-            parameter.data += 0.3 * torch.randn_like(parameter)
-    checkpoint = LanguageModelCheckpoint(
-        config=config, model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer
-    )
-    save_model(folder / "generator", checkpoint)
-    assert translume(folder, "generate", "generator", "abc") == f"abc{Generator(checkpoint).generate('abc').text}\n"
+    generator = untrained_generator(TOKENS, width=32, feed_forward=48, attention_heads=2)
+    save_model(folder / "generator", generator.checkpoint)
+    assert translume(folder, "generate", "generator", "abc") == f"abc{generator.generate('abc').text}\n"

@@ -15,13 +15,12 @@ from weakref import WeakKeyDictionary
 
 import pytest
 import torch
+from tests.generators import untrained_generator
 from tests.serving.openapi_checker import ResponseChecker
 
 from translume.checkpoint import (
     Checkpoint,
     ClassifierCheckpoint,
-    LanguageModelCheckpoint,
-    build_language_model,
     build_model,
     save_model,
 )
@@ -107,27 +106,7 @@ def make_transcriber() -> Callable[..., Translator]:
 @pytest.fixture(scope="session")
 def generator() -> Generator:
     """Return a language model with random weights that reads 40 tokens."""
-    config = Config.build(
-        {
-            "data": {"task": "language_model", "block_length": 40},
-            "tokenizer": {"kind": "character", "whitespace": "keep"},
-            "model": {
-                **{"encoder_layers": 0, "decoder_layers": 1, "width": 22, "feed_forward": 29},
-                **{"attention_heads": 11, "max_positions": 40},
-            },
-            "decoding": {"strategy": "greedy", "max_length": 9},
-        }
-    )
-    settings = TokenizerSettings(kind="character", size=61, unknown="token", whitespace="keep")
-    tokenizer = train_tokenizer(settings, [ALPHABET])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        network = build_language_model(config.model, len(tokenizer), len(tokenizer)).eval()
-        for parameter in network.parameters():
-            parameter.data += 0.3 * torch.randn_like(parameter)
-    return Generator(
-        LanguageModelCheckpoint(config=config, model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
-    )
+    return untrained_generator([ALPHABET], width=22, feed_forward=29, attention_heads=11)
 
 
 @pytest.fixture(scope="session")
