@@ -6,12 +6,13 @@ same batches for all systems. The whole file uses each system's own batching on 
 thread. The output also has the share of lines identical to the plain engine's, and BLEU (texts as they are tokenized).
 
     python benchmarks/decode_speed.py MODEL SOURCE REFERENCE [--lines 300] [--beams 1 5] [--batches 1 16 64 0]
-                                      [--systems …] [--rounds 3] [--stop first] [--processor-time] [--json]
+                                      [--systems …] [--rounds 3] [--stop first] [--tokens N] [--processor-time] [--json]
 
 By default our beam search stops like CTranslate2's, when the number of finished hypotheses reaches the beam width
 (`stop = "first"`). With `--stop optimal` it continues until no hypothesis can win. Batch 0 is the whole file. Ratios
 are our words per second over those of the best setting of CTranslate2 and of transformers. `--processor-time` takes the
 processor time of a system instead of the time that passes, for machines that do other work; not for whole files.
+`--tokens` makes every translation N tokens long, for models that were not trained.
 """
 
 import argparse
@@ -38,10 +39,12 @@ class Ours:
 
         translator = load(model, device="cpu", dtype="fp32", threads=1)
         self.translator = translator if way == "plain" else translator.compile(dtype)  # type: ignore[arg-type]
-        self.stop = folders["stop"]
+        self.stop, self.tokens = folders["stop"], int(folders["tokens"])
 
     def __call__(self, lines: list[str], beam: int, together: bool) -> list[str]:
-        how = {"strategy": "greedy"} if beam == 1 else {"strategy": "beam", "beam": beam, "stop": self.stop}
+        how: dict[str, Any] = {"strategy": "beam", "beam": beam, "stop": self.stop} if beam > 1 else {"strategy": "greedy"}
+        if self.tokens:
+            how |= {"min_length": self.tokens, "max_length": self.tokens}
         settings = self.translator.checkpoint.config.decoding.model_copy(update=how)
         return [each.text for each in self.translator.translate_all(lines, settings=settings)]
 
@@ -58,7 +61,7 @@ class CTranslate2:
         self.tokenizer = checkpoint.source_tokenizer
         self.target, self.pieces = checkpoint.target_tokenizer, checkpoint.source_tokenizer.pieces()
         self.ids = {piece: number for number, piece in enumerate(self.target.pieces())}
-        self.decoding = checkpoint.config.decoding
+        self.decoding, self.tokens = checkpoint.config.decoding, int(folders["tokens"])
         self.model = ctranslate2.Translator(
             folders["ctranslate2"], compute_type=dtype, inter_threads=workers, intra_threads=1
         )
@@ -69,7 +72,8 @@ class CTranslate2:
             sources,
             beam_size=beam,
             length_penalty=self.decoding.length_penalty if beam > 1 else 0,
-            max_decoding_length=100,
+            max_decoding_length=self.tokens or 100,
+            min_decoding_length=self.tokens or 1,
             max_batch_size=1024 if together else 0,
             batch_type="tokens" if together else "examples",
         )
@@ -275,6 +279,7 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS)
     parser.add_argument("--rounds", type=int, default=1 if SHORT else 3)
     parser.add_argument("--stop", choices=("first", "optimal"), default="first")
+    parser.add_argument("--tokens", type=int, default=0)
     parser.add_argument("--processor-time", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--work", help=argparse.SUPPRESS)
@@ -291,6 +296,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         folders = {**exported(options.model, options.systems, Path(folder)), "stop": options.stop}
+        folders["tokens"] = str(options.tokens)
         folders["clock"] = "processor" if options.processor_time else "wall"
         teams = {name: Team(options.model, folders, name, len(os.sched_getaffinity(0))) for name in options.systems}
         for team in teams.values():

@@ -3,6 +3,8 @@
 #include "linear.h"
 
 #define PANEL_CACHE_BYTES (256 << 10) /* panels applied to all rows before the next ones are read; fits the L2 cache */
+#define PREFETCH_BYTES 4096 /* how far ahead of the first rows weights are fetched: a page, where the processor's own
+                               prefetching stops */
 
 /* AMX multiplies blocks of 16 rows. int8: its sums are exact too, so that the number of rows may choose it. bf16: it
    adds in another order than vectors, so that it computes all rows. */
@@ -79,15 +81,23 @@ INLINE void store_output(float *y, vector value, int64_t remaining, int accumula
     store(y, value);
 }
 
-/* Compute one tile: `rows` rows times one panel. `rows` is a constant after inlining. */
-INLINE void gemm_tile(int rows, const float *x, int64_t inputs, const float *weight, const float *bias, float *y,
-                      int64_t outputs, int64_t remaining, int accumulate) {
+/* Fetch `count` bytes of weights that the first rows will read soon into the L2 cache; later rows find them there. */
+INLINE void prefetch_weights(int64_t above, const void *weight, int count) {
+    if (above) return;
+#pragma GCC unroll 8
+    for (int byte = 0; byte < count; byte += 64) __builtin_prefetch((const char *)weight + PREFETCH_BYTES + byte, 0, 2);
+}
+
+/* Compute one tile: `rows` rows below `above` others, times one panel. `rows` is a constant after inlining. */
+INLINE void gemm_tile(int rows, int64_t above, const float *x, int64_t inputs, const float *weight, const float *bias,
+                      float *y, int64_t outputs, int64_t remaining, int accumulate) {
     vector sums[TILE_ROWS][PANEL_VECTORS];
 #pragma GCC unroll 8
     for (int row = 0; row < rows; row++)
 #pragma GCC unroll 8
         for (int v = 0; v < PANEL_VECTORS; v++) sums[row][v] = (vector){0};
     for (int64_t k = 0; k < inputs; k++, weight += PANEL) {
+        prefetch_weights(above, weight, 4 * PANEL);
         vector weights[PANEL_VECTORS];
 #pragma GCC unroll 8
         for (int v = 0; v < PANEL_VECTORS; v++) weights[v] = load(weight + v * LANES);
@@ -108,14 +118,15 @@ INLINE void gemm_tile(int rows, const float *x, int64_t inputs, const float *wei
 }
 
 /* As gemm_tile, with weights in bf16. x: rows of bf16 with HAS_BF16, else of fp32. */
-INLINE void gemm_tile_bf16(int rows, const void *x, int64_t inputs, const uint16_t *weight, const float *bias, float *y,
-                           int64_t outputs, int64_t remaining, int accumulate) {
+INLINE void gemm_tile_bf16(int rows, int64_t above, const void *x, int64_t inputs, const uint16_t *weight,
+                           const float *bias, float *y, int64_t outputs, int64_t remaining, int accumulate) {
     vector sums[TILE_ROWS][PANEL_VECTORS];
 #pragma GCC unroll 8
     for (int row = 0; row < rows; row++)
 #pragma GCC unroll 8
         for (int v = 0; v < PANEL_VECTORS; v++) sums[row][v] = (vector){0};
     for (int64_t k = 0; k < inputs; k += 2, weight += 2 * PANEL) {
+        prefetch_weights(above, weight, 4 * PANEL);
         integers weights[PANEL_VECTORS];
 #pragma GCC unroll 8
         for (int v = 0; v < PANEL_VECTORS; v++) weights[v] = (integers)load((const float *)weight + v * LANES);
@@ -196,15 +207,16 @@ INLINE vector rescale(integers sums, int32_t shift, vector scale, float row_scal
     return __builtin_convertvector(sums - shift, vector) * (scale * row_scale) + bias;
 }
 
-INLINE void gemm_tile_int8(int rows, const activation *x, int64_t inputs, const uint8_t *weight, const float *scale,
-                           const float *bias, const float *scales, const int32_t *shifts, float *y, int64_t outputs,
-                           int64_t remaining, int accumulate) {
+INLINE void gemm_tile_int8(int rows, int64_t above, const activation *x, int64_t inputs, const uint8_t *weight,
+                           const float *scale, const float *bias, const float *scales, const int32_t *shifts,
+                           float *y, int64_t outputs, int64_t remaining, int accumulate) {
     integers sums[TILE_ROWS][PANEL_VECTORS];
 #pragma GCC unroll 8
     for (int row = 0; row < rows; row++)
 #pragma GCC unroll 8
         for (int v = 0; v < PANEL_VECTORS; v++) sums[row][v] = (integers){0};
     for (int64_t k = 0; k < inputs; k += GROUP, weight += GROUP * PANEL) {
+        prefetch_weights(above, weight, GROUP * PANEL);
         integers weights[PANEL_VECTORS];
 #pragma GCC unroll 8
         for (int v = 0; v < PANEL_VECTORS; v++) weights[v] = load_weights(weight + v * LANES * GROUP);
@@ -283,6 +295,7 @@ INLINE void gemm_rows_amx(int bf16, const linear *layer, int64_t row, int64_t ro
             _tile_zero(3);
             for (int64_t k = 0; second && k < stride; k += AMX_BYTES) {
                 const char *from = weight + k * PANEL;
+                if (!(column % PANEL)) prefetch_weights(row, from, AMX_ROWS * 4 * PANEL);
                 _tile_loadd(6, from, 4 * PANEL);
                 _tile_loadd(4, upper + k, stride);
                 MULTIPLY(0, 4, 6);
@@ -294,6 +307,7 @@ INLINE void gemm_rows_amx(int bf16, const linear *layer, int64_t row, int64_t ro
             }
             for (int64_t k = 0; !second && k < stride; k += AMX_BYTES) {
                 const char *from = weight + k * PANEL;
+                prefetch_weights(row, from, AMX_ROWS * 4 * PANEL);
                 _tile_loadd(4, upper + k, stride);
                 _tile_loadd(6, from, 4 * PANEL);
                 MULTIPLY(0, 4, 6);
@@ -351,14 +365,14 @@ static void gemm_rows(const linear *layer, const float *x, int64_t row, int64_t 
         float *to = y + row * outputs + first;
         if (layer->format == FP32) {
             const float *weight = (const float *)layer->weight + first * inputs, *from = x + row * inputs;
-#define TILE(n) gemm_tile(n, from, inputs, weight, bias, to, outputs, remaining, accumulate)
+#define TILE(n) gemm_tile(n, row, from, inputs, weight, bias, to, outputs, remaining, accumulate)
             FOR_TILE_ROWS(TILE, row_count)
 #undef TILE
         }
         else if (layer->format == BF16) {
             const uint16_t *weight = (const uint16_t *)layer->weight + first * inputs;
             const void *from = HAS_BF16 ? (const void *)((const uint16_t *)scratch.values + row * inputs) : x + row * inputs;
-#define TILE(n) gemm_tile_bf16(n, from, inputs, weight, bias, to, outputs, remaining, accumulate)
+#define TILE(n) gemm_tile_bf16(n, row, from, inputs, weight, bias, to, outputs, remaining, accumulate)
             FOR_TILE_ROWS(TILE, row_count)
 #undef TILE
         }
@@ -368,7 +382,7 @@ static void gemm_rows(const linear *layer, const float *x, int64_t row, int64_t 
             const activation *from = (const activation *)scratch.values + row * inputs;
             const float *scale = layer->scale + first, *scales = scratch.scales + row;
             const int32_t *shifts = scratch.shifts + row;
-#define TILE(n) gemm_tile_int8(n, from, inputs, weight, scale, bias, scales, shifts, to, outputs, remaining, accumulate)
+#define TILE(n) gemm_tile_int8(n, row, from, inputs, weight, scale, bias, scales, shifts, to, outputs, remaining, accumulate)
             FOR_TILE_ROWS(TILE, row_count)
 #undef TILE
         }
