@@ -42,7 +42,9 @@ class Ours:
         self.stop, self.tokens = folders["stop"], int(folders["tokens"])
 
     def __call__(self, lines: list[str], beam: int, together: bool) -> list[str]:
-        how: dict[str, Any] = {"strategy": "beam", "beam": beam, "stop": self.stop} if beam > 1 else {"strategy": "greedy"}
+        how: dict[str, Any] = (
+            {"strategy": "beam", "beam": beam, "stop": self.stop} if beam > 1 else {"strategy": "greedy"}
+        )
         if self.tokens:
             how |= {"min_length": self.tokens, "max_length": self.tokens}
         settings = self.translator.checkpoint.config.decoding.model_copy(update=how)

@@ -27,6 +27,12 @@ def configure_openmp() -> None:
         os.environ["OMP_NUM_THREADS"] = str(usable_processors())
 
 
+def default_threads() -> int:
+    """Return the number of threads of a computation: $OMP_NUM_THREADS, else the usable processors."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) else usable_processors()
+
+
 def usable_processors(root: Path = Path("/")) -> int:
     """Return the number of processors that this process may use, by its affinity and the quotas of its control groups.
 

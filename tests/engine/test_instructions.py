@@ -21,7 +21,7 @@ KNOWN = {each.name: each for sets in INSTRUCTION_SETS.values() for each in sets}
 def run_checks(instructions: InstructionSet, folder: Path, *options: str, cc: str | None = None) -> str:
     """Compile check_kernels.c for an instruction set and run it; return its output."""
     program = folder / "check"
-    sources = [str(HERE / "check_kernels.c"), str(FOLDER / "linear.c")]
+    sources = [str(HERE / "check_kernels.c"), *(str(FOLDER / name) for name in ("threads.c", "linear.c"))]
     flags = ["-O0", "-I", str(FOLDER), "-o", str(program), *instructions.flags, *options]
     subprocess.run([cc or str(compiler()), *flags, *sources, "-lm"], check=True, capture_output=True)
     runner = ["qemu-aarch64"] if cc else []

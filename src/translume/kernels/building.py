@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Final
 
 SOURCES: Final = (
-    "vectors.h", "linear.h", "stack.h", "attention.h", "logits.h", "copying.h", "rules.h", "sampling.h", "numbers.h",
-    "linear.c", "layers.c", "logits.c", "copying.c", "search.c", "training.c", "packed_attention.c",
+    "vectors.h", "threads.h", "linear.h", "stack.h", "attention.h", "logits.h", "copying.h", "rules.h", "sampling.h",
+    "numbers.h",
+    "threads.c", "linear.c", "layers.c", "logits.c", "copying.c", "search.c", "training.c", "packed_attention.c",
     "weight_gradient.c",
 )  # fmt: skip
 """The C files of this package."""
-FLAGS: Final = ("-O2", "-fno-math-errno", "-shared", "-fPIC")
+FLAGS: Final = ("-O2", "-fno-math-errno", "-shared", "-fPIC", *(() if sys.platform == "win32" else ("-pthread",)))
 COMPILER_TIMEOUT_SECONDS: Final = 120
 LIBRARIES: Final = "libraries"
 """The folder in this package with the libraries of a wheel."""

@@ -1,10 +1,18 @@
 /* Products of linear layers, tile by tile. */
 
 #include "linear.h"
+#include "threads.h"
 
 #define PANEL_CACHE_BYTES (256 << 10) /* panels applied to all rows before the next ones are read; fits the L2 cache */
 #define PREFETCH_BYTES 4096 /* how far ahead of the first rows weights are fetched: a page, where the processor's own
                                prefetching stops */
+
+#define PART_BYTES (64 << 10) /* of weights: fewer are not worth another thread */
+
+INLINE int64_t panel_bytes(const linear *layer) {
+    return layer->inputs * PANEL * (layer->format == FP32 ? 4 : layer->format == BF16 ? 2 : 1);
+}
+INLINE int64_t panel_count(const linear *layer) { return (layer->outputs + PANEL - 1) / PANEL; }
 
 /* AMX multiplies blocks of 16 rows. int8: its sums are exact too, so that the number of rows may choose it. bf16: it
    adds in another order than vectors, so that it computes all rows. */
@@ -392,36 +400,59 @@ static void gemm_rows(const linear *layer, const float *x, int64_t row, int64_t 
     }
 }
 
-void linear_forward(const linear *layer, const float *x, int64_t rows, float *y, int accumulate, quantized scratch) {
-    int64_t inputs = layer->inputs, panels = (layer->outputs + PANEL - 1) / PANEL;
-    int64_t bytes = layer->format == FP32 ? 4 : layer->format == BF16 ? 2 : 1;
-    int64_t panels_per_pass = PANEL_CACHE_BYTES / (inputs * PANEL * bytes);
-    if (panels_per_pass < 1) panels_per_pass = 1;
-    if (layer->format == QUANTIZED) quantize(x, rows, inputs, scratch);
-#if HAS_BF16
-    if (layer->format == BF16) round_to_bf16(x, rows, inputs, scratch);
-#endif
+/* A product whose panels threads share. */
+typedef struct {
+    const linear *layer;
+    const float *x;
+    int64_t rows, share; /* share: panels in a part */
+    float *y;
+    int accumulate;
+    quantized scratch;
+} product;
+
+/* Compute the panels of a part, some at a time for all rows. */
+static void compute_part(void *task, int64_t part) {
+    const product *own = task;
+    const linear *layer = own->layer;
+    int64_t rows = own->rows, pass = PANEL_CACHE_BYTES / panel_bytes(layer), last = panel_count(layer);
+    int64_t begin = part * own->share;
+    if (begin + own->share < last) last = begin + own->share;
 #if HAS_TILES
-    int64_t least = layer->format == FP32 || inputs * bytes % AMX_BYTES ? rows + 1 : layer->format == BF16 ? 1 : AMX_LEAST_ROWS;
-    int64_t configured = 0;
+    int64_t least = AMX_LEAST_ROWS, configured = 0;
+    if (layer->format == FP32 || panel_bytes(layer) / PANEL % AMX_BYTES) least = rows + 1;
+    else if (layer->format == BF16) least = 1;
 #endif
-    for (int64_t panel = 0; panel < panels; panel += panels_per_pass) {
-        int64_t end = panel + panels_per_pass < panels ? panel + panels_per_pass : panels, row = 0;
+    for (int64_t panel = begin, end; panel < last; panel = end) {
+        int64_t row = 0;
+        end = panel + (pass < 1 ? 1 : pass) < last ? panel + (pass < 1 ? 1 : pass) : last;
 #if HAS_TILES
         for (int64_t some; rows - row >= least; row += some) {
             some = rows - row < 2 * AMX_ROWS ? rows - row : 2 * AMX_ROWS;
             if (some != configured)
                 configure_tiles(some < AMX_ROWS ? (int)some : AMX_ROWS, some < AMX_ROWS ? 0 : (int)some - AMX_ROWS);
             configured = some;
-            (layer->format == BF16 ? gemm_rows_amx_bf16 : gemm_rows_amx_int8)(layer, row, some, panel, end, y, accumulate,
-                                                                             scratch);
+            (layer->format == BF16 ? gemm_rows_amx_bf16 : gemm_rows_amx_int8)(layer, row, some, panel, end, own->y,
+                                                                             own->accumulate, own->scratch);
         }
 #endif
         for (; row < rows; row += TILE_ROWS)
-            gemm_rows(layer, x, row, rows - row < TILE_ROWS ? rows - row : TILE_ROWS, panel, end, y, accumulate,
-                      scratch);
+            gemm_rows(layer, own->x, row, rows - row < TILE_ROWS ? rows - row : TILE_ROWS, panel, end, own->y,
+                      own->accumulate, own->scratch);
     }
 #if HAS_TILES
     if (configured) _tile_release();
 #endif
+}
+
+void linear_forward(const linear *layer, const float *x, int64_t rows, float *y, int accumulate, quantized scratch) {
+    int64_t panels = panel_count(layer), threads = thread_count(), share = (panels + 4 * threads - 1) / (4 * threads),
+            least = PART_BYTES / panel_bytes(layer);
+    if (layer->format == QUANTIZED) quantize(x, rows, layer->inputs, scratch);
+#if HAS_BF16
+    if (layer->format == BF16) round_to_bf16(x, rows, layer->inputs, scratch);
+#endif
+    if (share < least) share = least;
+    if (threads == 1 || !share) share = panels;
+    product task = {layer, x, rows, share, y, accumulate, scratch};
+    share_work(compute_part, &task, (panels + share - 1) / share);
 }

@@ -34,6 +34,7 @@ from translume.kernels.building import (
     compiler,
 )
 from translume.kernels.cpu import cache_folder, chosen_instructions, temporary_folder
+from translume.processors import default_threads
 
 FOLDER: Final = Path(__file__).parent
 """The folder of the C files and of the wheel's libraries."""
@@ -313,6 +314,13 @@ def describe_kernels() -> str:
     return f"{found.instructions}, {'from the wheel' if found.origin == 'wheel' else 'compiled on this machine'}"
 
 
+def set_threads(count: int) -> None:
+    """Set the number of threads of the kernels in this process, and of torch if it is imported later."""
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    if load_once.cache_info().currsize and not isinstance(found := load_once(), str):
+        found.library.translume_set_threads(count)
+
+
 @functools.cache
 def load_once() -> "Kernels | str":
     """Return the kernels, or the reason why they are not available. Computed once per process."""
@@ -432,6 +440,7 @@ def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "com
     library.translume_sources_workspace.argtypes = [pointer, number, number]
     library.translume_read_sources.argtypes = [pointer, pointer, pointer, number, pointer, pointer, pointer]
     library.translume_encode.argtypes = [pointer, pointer, number, number, pointer, pointer]
+    library.translume_set_threads.argtypes = [number]
     library.translume_linear.argtypes = [pointer, pointer, number, pointer, pointer]
     library.translume_summarize.argtypes = [pointer, number, number, number, ctypes.c_float, *[pointer] * 6]
     library.translume_add_copies.argtypes = [*[pointer] * 4, number, number, number, *[pointer] * 7]
@@ -449,6 +458,7 @@ def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "com
     library.translume_weight_gradient.argtypes = [number, number, number, *[pointer] * 4, number, pointer]
     for name in ("norm", "norm_gradient", "attention", "attention_gradient"):
         getattr(library, f"translume_{name}").argtypes = [number, pointer]
+    library.translume_set_threads(default_threads())
     return Kernels(
         library=library,
         instructions=instructions.name,

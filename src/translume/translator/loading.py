@@ -1,6 +1,5 @@
 """What users load from a model folder: where and how it computes, its engine, how it is shown and pickled."""
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from translume.engine import Engine, EngineError, build_engine
 from translume.engine.network import Network
 from translume.engine.packing import Dtype as PackedDtype
 from translume.errors import SettingsError, nearest, refuse_unknown_keywords
+from translume.kernels.loading import set_threads as set_kernel_threads
 from translume.lazy import is_imported, torch
 from translume.translator.device_searcher import DeviceSearcher
 
@@ -32,7 +32,7 @@ class ComputeOptions:
         "auto" searches there, without the loop where the search allows it.
     device: "auto" is the CUDA device with the most free memory, or the CPU if there is none.
     dtype: of the packed weights, or of the model if there is no engine. "auto" is bf16 on GPUs that have it, else fp32.
-    threads: None keeps torch's setting.
+    threads: of the whole process; None keeps the setting, all cores unless $OMP_NUM_THREADS says otherwise.
     """
 
     engine: EngineName = "auto"
@@ -102,14 +102,13 @@ def network_of(checkpoint: Checkpoint | ClassifierCheckpoint) -> Network:
 
 
 def set_threads(threads: int | None) -> None:
-    """Set the number of torch's threads in this process; None leaves it unchanged."""
+    """Set the number of threads of the kernels and of torch in this process; None leaves it unchanged."""
     refuse_threads(threads)
     if threads is None:
         return
+    set_kernel_threads(threads)
     if is_imported():
         torch.set_num_threads(threads)
-    else:  # torch reads it when it is imported
-        os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
 C = TypeVar("C", bound=Checkpoint | ClassifierCheckpoint)

@@ -381,7 +381,7 @@ def load(
     folder: may be hf://owner/name[@revision], a repository of the Hugging Face Hub, which is imported into the cache.
     The defaults are those of the commands `translume translate`, `classify` and `generate`: "auto" searches with the
     fast engine, or with the plain model where there is none. See `ComputeOptions`.
-    threads: number of torch's threads in the whole process.
+    threads: of the kernels and of torch in the whole process; None: all cores, or as $OMP_NUM_THREADS says.
     Raises ModelFolderError if the folder is not a model folder, is damaged or was written by a newer Translume.
     """
     refuse_threads(threads)
