@@ -67,7 +67,7 @@ ONLY_IN = {
 AT_THE_TOP = {
     "documents": {"documents"},
     "serving": {"serve"},
-    "interchange": {"export", "onnx"},
+    "interchange": {"ctranslate2", "export", "onnx"},
     "inspection": {"train"},
     "experiments": {"demo"},
 }

@@ -90,6 +90,20 @@ def test_base_commands_give_the_same_without_torch(folder: Path, tmp_path: Path)
     ]
 
 
+def test_a_model_is_exported_to_ctranslate2_without_torch(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    found = {}
+    for how in ("without", "with"):
+        commands = [(["export", str(folder), "ctranslate2", str(tmp_path / how), "--json"], "")]
+        imported, [(code, out, messages)] = outcomes(how, commands)
+        assert (imported, code, messages) == (how == "with", 0, "")  # CTranslate2 imports it if it is installed
+        certificate = json.loads(out)
+        assert certificate["sentences"] == 50
+        assert certificate["difference"] < 1e-4
+        found[how] = {each.name: each.read_bytes() for each in (tmp_path / how).iterdir() if each.name != "config.json"}
+    assert found["without"] == found["with"]
+
+
 def test_what_needs_torch_says_so_in_one_line(folder: Path) -> None:
     model, text = str(folder), "abc\n"
     needs = "torch, which is not installed; pip install 'translume[train]'"
