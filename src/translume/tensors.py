@@ -6,7 +6,7 @@ the plain model and machines without torch. What is not here needs torch.
 
 import math
 from collections.abc import Callable
-from functools import wraps
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -49,17 +49,14 @@ def _plain(value: Any) -> Any:
 
 
 def _tensors(found: Any) -> Any:
-    if isinstance(found, Pair):
-        return Pair(*map(_tensors, found))
     if isinstance(found, tuple):
-        return tuple(map(_tensors, found))
+        return Pair(*map(_tensors, found)) if isinstance(found, Pair) else tuple(map(_tensors, found))
     return np.asarray(found).view(Tensor) if isinstance(found, np.ndarray | np.generic) else found
 
 
 def _on_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function of arrays as one of tensors."""
 
-    @wraps(function, assigned=())
     def _called(*values: Any, **options: Any) -> Any:
         with np.errstate(all="ignore"):
             return _tensors(function(*map(_plain, values), **{name: _plain(each) for name, each in options.items()}))
@@ -80,11 +77,8 @@ def _filled(value: float, kind: Any = np.float32) -> Callable[..., Array]:
     return lambda *sizes, dtype=kind, device=None: np.full(_shape(sizes), value, dtype)
 
 
-def _like(value: float | None = None) -> Callable[..., Array]:
-    def _made(x: Array, fill: Any = value, dtype: Any = None, **_: Any) -> Array:
-        return np.full_like(x, fill, dtype)
-
-    return _made
+def _to(x: Array, kind: Any = None) -> Array:
+    return x if kind is None else x.astype(kind, copy=False)
 
 
 def _flatten(x: Array, start: int = 0, end: int = -1) -> Array:
@@ -160,6 +154,7 @@ def _searchsorted(ordered: Array, values: Array, right: Any = False) -> Array:
     return np.stack([np.searchsorted(*row, side) for row in zip(ordered, values, strict=True)])
 
 
+_KINDS = {"float": np.float32, "double": np.float64, "long": np.int64, "byte": np.uint8, "bool": np.bool_}
 _ALONE = {
     **{name: getattr(np, name) for name in ("abs", "exp", "expm1", "isfinite", "isnan", "log", "log1p", "maximum")},
     **{name: getattr(np, name) for name in ("add", "bitwise_and", "bitwise_xor", "logical_and", "minimum")},
@@ -178,12 +173,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     **{name: _reduced(getattr(np, name)) for name in ("all", "any", "sum", "mean", "argmax", "amax", "amin")},
     **{name: lambda x: x for name in ("contiguous", "cpu", "detach")},
     **dict.fromkeys(("view", "reshape"), lambda x, *sizes: x.reshape(_shape(sizes))),
-    "float": lambda x: x.astype(np.float32, copy=False),
-    "double": lambda x: x.astype(np.float64, copy=False),
-    "long": lambda x: x.astype(np.int64, copy=False),
-    "byte": lambda x: x.astype(np.uint8, copy=False),
-    "bool": lambda x: x.astype(np.bool_, copy=False),
-    "to": lambda x, kind=None: x if kind is None else x.astype(kind, copy=False),
+    **{name: partial(_to, kind=kind) for name, kind in _KINDS.items()},
+    "to": _to,
     "size": lambda x, dim=None: x.shape if dim is None else x.shape[dim],
     "dim": lambda x: x.ndim,
     "numel": lambda x: x.size,
@@ -234,10 +225,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ones": _filled(1),
     "empty": _filled(0),
     "full": lambda sizes, value, device=None: _tensor(np.full(sizes, value)),
-    "zeros_like": _like(0),
-    "ones_like": _like(1),
-    "empty_like": _like(0),
-    "full_like": _like(),
+    **dict.fromkeys(("empty_like", "zeros_like"), lambda x, dtype=None: np.zeros_like(x, dtype)),
+    "ones_like": lambda x, dtype=None: np.ones_like(x, dtype),
+    "full_like": lambda x, value, memory_format=None: np.full_like(x, value),
     "cat": lambda parts, dim=0: np.concatenate([*map(_plain, parts)], dim),
     "stack": lambda parts: np.stack([*map(_plain, parts)]),
     "searchsorted": _searchsorted,
