@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / "translume"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 STEPS = [
-    {"errors"},
+    {"errors", "tensors"},
     {"atomic", "checksums", "json_values", "lazy", "parallel", "processors"},
     {"config", "device", "kernels"},
     {"tasks"},
@@ -67,7 +67,7 @@ ONLY_IN = {
 AT_THE_TOP = {
     "documents": {"documents"},
     "serving": {"serve"},
-    "interchange": {"export", "onnx"},
+    "interchange": {"ctranslate2", "export", "onnx"},
     "inspection": {"train"},
     "experiments": {"demo"},
 }

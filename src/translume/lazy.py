@@ -1,4 +1,4 @@
-"""torch, imported when it is first used, since most translating needs none.
+"""torch, imported when it is first used, since most translating needs none; where it is not installed, `tensors`.
 
 For type checkers, `torch`, `Tensor`, `inference_mode` and `no_grad` are torch and its own. At run time, reading an
 attribute of `torch` imports it, `Tensor` serves annotations and `isinstance`, and the contexts import nothing.
@@ -37,6 +37,9 @@ class _Torch(ModuleType):
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
+            operations = import_module("translume.tensors").NAMES
+            if name in operations:
+                return operations[name]
             raise SettingsError("this needs torch, which is not installed; pip install 'translume[train]'") from None
         waiting, _thread.waiting = _thread.waiting, []
         for context in waiting:
@@ -104,7 +107,7 @@ class _Context:
 
 class _IsTensor(type):
     def __instancecheck__(cls, value: object) -> bool:
-        return is_imported() and isinstance(value, torch.Tensor)
+        return isinstance(value, (torch if is_imported() else import_module("translume.tensors")).Tensor)
 
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """The base commands give the same without torch as with it, and say in one line what they cannot do."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,14 @@ import pytest
 import torch
 from tests.translator.conftest import untrained
 
-from translume.checkpoint import ClassifierCheckpoint, build_network, save_model
+from translume.checkpoint import (
+    ClassifierCheckpoint,
+    Temperature,
+    build_network,
+    load_checkpoint,
+    save_model,
+    store_temperature,
+)
 from translume.config import ClassifySettings, Config, ModelSettings, TokenizerSettings
 from translume.kernels.loading import has_kernels
 from translume.text import Labels, train_tokenizer
@@ -59,6 +67,12 @@ def outcomes(how: str, commands: list[tuple[list[str], str]]) -> tuple[bool, lis
     return imported, [tuple(each) for each in results]
 
 
+def texts_and_scores(output: str) -> list[tuple[str, object]]:
+    """Return the texts of the hypotheses of each line with their scores, which a comparison may round."""
+    hypotheses = [each for line in output.splitlines() for each in json.loads(line).get("hypotheses", ())]
+    return [(each["text"], pytest.approx(each["score"], abs=1e-4)) for each in hypotheses]
+
+
 def test_base_commands_give_the_same_without_torch(folder: Path, tmp_path: Path) -> None:
     text, model = "".join(f"{line}\n" for line in LINES), str(folder)
     (tmp_path / "a.en").write_text("abc\nde\n")
@@ -90,12 +104,58 @@ def test_base_commands_give_the_same_without_torch(folder: Path, tmp_path: Path)
     ]
 
 
+def test_searches_of_the_decoding_loop_give_the_same_without_torch(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "terms.tsv").write_text("de\thij\n")
+    calibrated = tmp_path / "calibrated"
+    shutil.copytree(folder, calibrated)
+    temperature = Temperature(value=1.7, tokens=9, nll_before=2.0, nll=1.0)
+    store_temperature(calibrated, temperature, load_checkpoint(calibrated).digest)
+    model, other = str(folder), ["--set", "decoding.nbest=2", "--ensemble", str(calibrated)]
+    options = [
+        [model, "--set", "decoding.strategy=diverse", "--set", "decoding.nbest=3"],
+        [model, "--set", "decoding.strategy=stochastic", "--set", "decoding.samples=4", "--set", "decoding.nbest=4"],
+        [model, "--set", f"decoding.terminology={tmp_path / 'terms.tsv'}"],
+        [model, *other],
+        [
+            model,
+            *other,
+            "--set",
+            "decoding.strategy=sampling",
+            "--set",
+            "decoding.samples=3",
+            "--set",
+            "decoding.top_p=0.9",
+        ],
+        [str(calibrated), "--set", "decoding.calibrated=true", "--set", "decoding.prefix=de"],
+        [model, "--set", "decoding.unsmooth=0.1", "--set", "decoding.ban=['ab', 'c']"],
+    ]
+    text = "".join(f"{line}\n" for line in LINES)
+    commands = [(["translate", *words, "--json", "--device", "cpu"], text) for words in options]
+    bare, full = outcomes("without", commands)[1], outcomes("with", commands)[1]
+    for found, wanted, (words, _) in zip(bare, full, commands, strict=True):
+        assert (found[0], found[2]) == (0, wanted[2]), words
+        assert texts_and_scores(found[1]) == texts_and_scores(wanted[1]), words
+
+
+def test_a_model_is_exported_to_ctranslate2_without_torch(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    found = {}
+    for how in ("without", "with"):
+        commands = [(["export", str(folder), "ctranslate2", str(tmp_path / how), "--json"], "")]
+        imported, [(code, out, messages)] = outcomes(how, commands)
+        assert (imported, code, messages) == (how == "with", 0, "")  # CTranslate2 imports it if it is installed
+        certificate = json.loads(out)
+        assert certificate["sentences"] == 50
+        assert certificate["difference"] < 1e-4
+        found[how] = {each.name: each.read_bytes() for each in (tmp_path / how).iterdir() if each.name != "config.json"}
+    assert found["without"] == found["with"]
+
+
 def test_what_needs_torch_says_so_in_one_line(folder: Path) -> None:
     model, text = str(folder), "abc\n"
     needs = "torch, which is not installed; pip install 'translume[train]'"
     commands = [
         (["translate", model, "--engine", "plain"], text),
-        (["translate", model, "--set", "decoding.strategy=diverse", "--set", "decoding.groups=1"], text),
         (["inspect", model, "abc"], ""),
         (["train", "settings.toml"], ""),
     ]

@@ -93,6 +93,22 @@ def test_texts_are_those_of_torch(address: str, plain: Translator) -> None:
     assert (status, json.loads(text)["translations"][0]["text"]) == (200, by_line)
 
 
+@pytest.mark.parametrize(
+    ("options", "constraints"),
+    [
+        ({"strategy": "diverse", "beam": 2, "groups": 2}, []),
+        ({"strategy": "stochastic", "samples": 2}, []),
+        ({}, ["de"]),
+    ],
+)
+def test_searches_of_the_decoding_loop_are_those_of_torch(
+    address: str, plain: Translator, options: dict[str, Any], constraints: list[str]
+) -> None:
+    status, text = ask(address, "/v1/translate", {"text": "abc", "constraints": constraints, **options})
+    expected = plain.translate("abc", constraints=constraints, **options).text
+    assert (status, json.loads(text)["translations"][0]["text"]) == (200, expected)
+
+
 def test_scores_are_those_of_torch(address: str, plain: Translator) -> None:
     status, text = ask(address, "/v1/score", {"sources": ["abc"], "targets": ["de f"]})
     assert status == 200
@@ -115,9 +131,6 @@ def test_the_server_describes_itself(address: str) -> None:
     [
         ("/v1/inspect", {"text": "abc"}),
         ("/v1/inspect", {"text": "abc", "search": True, "show": []}),
-        ("/v1/translate", {"text": "abc", "strategy": "diverse", "beam": 2, "groups": 2}),
-        ("/v1/translate", {"text": "abc", "strategy": "stochastic", "samples": 2}),
-        ("/v1/translate", {"text": "abc", "constraints": ["de"]}),
     ],
 )
 def test_what_needs_torch_is_refused_in_one_line(address: str, path: str, body: dict[str, Any]) -> None:

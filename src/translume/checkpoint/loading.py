@@ -149,6 +149,11 @@ class _Loaded:
         temperature = temperature or self.temperature
         return replace(self, model=model, config=config or self.config, temperature=temperature)
 
+    def in_ensemble(self, config: Config, lengths: Lengths | None) -> Self:
+        """Return a checkpoint of the same network for an ensemble, without a temperature; it builds no network."""
+        model: Any = self._unbuilt or self.model
+        return replace(self, model=model, config=config, temperature=None, lengths=lengths)
+
     @property
     def device(self) -> "torch.device":
         """The device of the model."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from translume.cli.options import FILE, FOLDER, MODEL, Compute, json_option, limit_threads, threads_option
+from translume.cli.options import FILE, FOLDER, MODEL, Compute, json_option, threads_option
 from translume.cli.terminal import is_quiet, warn
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, comp
     model must be one that was imported from Marian.
     """
     from translume.interchange.export import export
+    from translume.translator.loading import set_threads
 
-    limit_threads(compute)
+    set_threads(compute.threads)
     certificate = export(model, target, out, dtype=dtype)
     if as_json:
         click.echo(json.dumps(certificate.to_dict()))
@@ -88,8 +89,9 @@ def import_(
     refused by name.
     """
     from translume.interchange.importing import import_model
+    from translume.translator.loading import set_threads
 
-    limit_threads(compute)
+    set_threads(compute.threads)
     imported = import_model(source, out, positions=positions, vocabularies=vocabs or ())
     if as_json:
         click.echo(json.dumps(imported.to_dict()))

@@ -249,14 +249,6 @@ threads_option = option_group("compute", _compute, [_THREADS])
 """--threads, as `compute`."""
 
 
-def limit_threads(compute: Compute) -> None:
-    """Set torch's number of threads if --threads was given."""
-    if compute.threads is not None:
-        import torch
-
-        torch.set_num_threads(compute.threads)
-
-
 def _assignments(table: str) -> Callable[[Values, tuple[str, ...] | None], tuple[str, ...]]:
     """Return what appends options as assignments "table.name=value"; options that were not given are left out."""
 

@@ -4,16 +4,21 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
+import numpy as np
+from numpy.typing import NDArray
 
 from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
+from translume.engine import Engine, EngineError
 from translume.errors import SettingsError, TranslumeError
 from translume.json_values import JsonValue
+from translume.lazy import Tensor, is_imported, no_grad, torch
+from translume.translator.loading import engine_of
+from translume.translator.planning import tensors_of
 
+Array = NDArray[Any]
 SENTENCES, MAX_TOKENS = 50, 31
 TOLERANCE = 1e-3
 """Largest accepted |Δ log p| of a token in float32, in nats. For other formats it is reported but not limited."""
@@ -30,9 +35,9 @@ def require_settings(settings: ModelSettings, possible: Mapping[str, Sequence[ob
 
 def require_linear_head(checkpoint: Checkpoint, target: str) -> None:
     """Raise SettingsError for a head that is not one linear map and a softmax."""
-    if not checkpoint.model.head.plain():
-        kind = checkpoint.config.model.head.kind
-        raise SettingsError(f"model.head.kind: found {kind!r}, expected a linear map and a softmax for {target}")
+    head = checkpoint.config.model.head
+    if not head.linear or head.reads_source:
+        raise SettingsError(f"model.head.kind: found {head.kind!r}, expected a linear map and a softmax for {target}")
 
 
 class DifferenceError(TranslumeError):
@@ -76,14 +81,14 @@ class ForcedTargets:
     sources: list[list[int]]
     targets: list[list[int]]
     log_probs: list[list[float]]
-    frames: tuple[Tensor, ...] = ()
+    frames: tuple[Array, ...] = ()
 
-    def examples(self, checkpoint: Checkpoint) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the source [1, S] or [1, L, F], what the decoder reads [1, T], and the labels [T], of each pair."""
+    def examples(self, checkpoint: Checkpoint) -> Iterator[tuple[Array, Array, Array]]:
+        """Yield the source [1, S] or [1, L, F], what the decoder reads [1, T], and the labels [1, T], of each pair."""
         specials, eos = checkpoint.target_tokenizer.specials, checkpoint.source_tokenizer.specials.eos
-        sources = self.frames or [torch.tensor([[*source, eos]]) for source in self.sources]
+        sources = self.frames or [np.array([[*source, eos]]) for source in self.sources]
         for source, target in zip(sources, self.targets, strict=True):
-            yield source, torch.tensor([[specials.bos, *target]]), torch.tensor([*target, specials.eos])
+            yield source, np.array([[specials.bos, *target]]), np.array([[*target, specials.eos]])
 
     def certificate(self, log_probs: Sequence[Sequence[float]], dtype: str) -> Certificate:
         """Compare the log-probabilities of the other toolkit with ours.
@@ -122,26 +127,25 @@ class ForcedTargets:
         return certificate
 
 
-def label_log_probs(logits: Tensor, labels: Tensor) -> list[float]:
-    """Return the log-probabilities of labels [T] for logits [1, T, V]."""
+def label_log_probs(logits: Tensor, labels: Array) -> list[float]:
+    """Return the log-probabilities of labels [1, T] for logits [1, T, V]."""
     log_probs: list[float] = (
         logits[0]
         .to(torch.promote_types(logits.dtype, torch.float32))
         .log_softmax(-1)
-        .gather(1, labels[:, None])[:, 0]
+        .gather(1, torch.from_numpy(labels[0])[:, None])[:, 0]
         .tolist()
     )
     return log_probs
 
 
-@torch.no_grad()
+@no_grad()
 def forced_targets(checkpoint: Checkpoint, count: int = SENTENCES) -> ForcedTargets:
     """Score random sentences of 1 to MAX_TOKENS tokens, drawn from the vocabulary without special tokens.
 
-    For a model that reads no text, sources are random frames.
+    For a model that reads no text, sources are random frames. While torch is not imported, the engine scores.
     """
-    generator = torch.Generator().manual_seed(1)
-    settings = checkpoint.config.model
+    generator, settings = np.random.default_rng(1), checkpoint.config.model
     longest = min(MAX_TOKENS, settings.max_positions - 1 - max(settings.source_tags, settings.target_tags))
     sides = []
     for tokenizer, tags in (
@@ -149,37 +153,49 @@ def forced_targets(checkpoint: Checkpoint, count: int = SENTENCES) -> ForcedTarg
         (checkpoint.target_tokenizer, settings.target_tags),
     ):
         specials = {tokenizer.specials.pad, tokenizer.specials.bos, tokenizer.specials.eos, tokenizer.specials.unk}
-        ids = torch.tensor([number for number in range(len(tokenizer)) if number not in specials])
-        lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
-        rows = [ids[torch.randint(len(ids), (length,), generator=generator)].tolist() for length in lengths]
-        codes = [*tokenizer.languages.values()] or ids.tolist()
+        ids = [number for number in range(len(tokenizer)) if number not in specials]
+        rows = [generator.choice(ids, length).tolist() for length in generator.integers(1, longest + 1, count)]
+        codes = [*tokenizer.languages.values()] or ids
         sides.append([[codes[place % len(codes)]] * tags + row for place, row in enumerate(rows)])
     sources, targets = sides
-    frames, together = tuple[Tensor, ...](), count
+    frames, together = tuple[Array, ...](), count
     if checkpoint.config.data.source.reader:
         mask, dtype = torch.ones(1, 1, dtype=torch.bool), next(checkpoint.model.parameters()).dtype
-        frames = tuple(checkpoint.model.encoder.embedding.example(mask, generator)[0].to(dtype) for _ in targets)
+        example, numbers = checkpoint.model.encoder.embedding.example, torch.Generator().manual_seed(1)
+        frames = tuple(example(mask, numbers)[0].to(dtype).numpy() for _ in targets)
         sources, together = [], 1  # a window of sound has 1,500 positions
     unscored = ForcedTargets(given=settings.target_tags, sources=sources, targets=targets, log_probs=[], frames=frames)
-    examples = list(unscored.examples(checkpoint))
-    log_probs = [
-        row for start in range(0, count, together) for row in _score(checkpoint, examples[start : start + together])
-    ]
+    examples, engine = list(unscored.examples(checkpoint)), _engine(checkpoint)
+    log_probs = []
+    for start in range(0, count, together):
+        batch, labels = _batch(examples[start : start + together])
+        if engine is not None:
+            scores = engine.score(*batch)
+        else:
+            scores = checkpoint.model.score(*tensors_of(batch, checkpoint.device)).numpy()
+        log_probs += [row[: len(each)] for row, each in zip(scores.tolist(), labels, strict=True)]
     return replace(unscored, log_probs=log_probs)
 
 
-def _score(checkpoint: Checkpoint, examples: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[list[float]]:
-    """Return the log-probabilities of the labels of some examples, in one batch."""
-    sources, read, labels = zip(*examples, strict=True)
-    source, mask = padded([each[0] for each in sources])
-    target, target_mask = padded([each[0] for each in read])
-    device = next(checkpoint.model.parameters()).device
-    batch = (source, mask, target, padded(labels)[0], target_mask)
-    scores = checkpoint.model.score(*(each.to(device) for each in batch))
-    return [row[: len(each)] for row, each in zip(scores.tolist(), labels, strict=True)]
+def _engine(checkpoint: Checkpoint) -> Engine | None:
+    """Return the engine that scores; None if the plain model does."""
+    try:
+        engine = None if is_imported() else engine_of(checkpoint, "fp32")
+    except EngineError:
+        return None
+    return engine if engine is not None and engine.head is not None else None
 
 
-def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return rows of different lengths as one tensor [B, N, …], and the mask [B, N] of what they contain."""
-    lengths = torch.tensor([len(row) for row in rows])
-    return pad_sequence(list(rows), batch_first=True), torch.arange(int(lengths.max())) < lengths[:, None]
+def _batch(examples: Sequence[tuple[Array, Array, Array]]) -> tuple[tuple[Array, ...], list[Array]]:
+    """Return some examples as forced decoding reads them, and the labels of each."""
+    sources, read, labels = ([each[0] for each in column] for column in zip(*examples, strict=True))
+    (source, mask), (target, target_mask) = padded(sources), padded(read)
+    return (source, mask, target, padded(labels)[0], target_mask), labels
+
+
+def padded(rows: Sequence[Array]) -> tuple[Array, Array]:
+    """Return rows of different lengths as one array [B, N, …], and the mask [B, N] of what they contain."""
+    mask = np.arange(max(map(len, rows))) < np.array([[len(row)] for row in rows])
+    whole = np.zeros((*mask.shape, *rows[0].shape[1:]), rows[0].dtype)
+    whole[mask] = np.concatenate(rows)
+    return whole, mask

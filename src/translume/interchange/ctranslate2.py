@@ -3,25 +3,22 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import ctranslate2
 import numpy as np
 import tokenizers
-import torch
 from ctranslate2.specs.common_spec import Activation
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
-from torch import Tensor
 
 from translume.checkpoint import Checkpoint
 from translume.config.model import GATED
+from translume.engine.network import IN_ATTENTION, SINUSOIDS, Array, Linear, Network
 from translume.interchange.certificate import Certificate, forced_targets, require_linear_head, require_settings
-from translume.model.attention import SelfAttention
-from translume.model.embedding import Embedding
-from translume.model.layers import FeedForward, Residual
-from translume.model.positions import RelativeBias, encoding_class, encodings_where
+from translume.lazy import is_imported, torch
 from translume.text import Tokenizer
 from translume.text.standard import standard_json, write_tokenizers
+from translume.translator.loading import network_of
 
 Quantization = Literal["float32", "float16", "bfloat16", "int8", "int16"]
 _ACTIVATIONS = {
@@ -31,13 +28,20 @@ _ACTIVATIONS = {
     "swiglu": Activation.SWISH,
     "geglu": Activation.GELUTanh,
 }
+_POSITIONS: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ("none", "learned", *SINUSOIDS)},
+    "rotary": {"rotary_dim": 0, "rotary_interleave": False},
+    "relative": {"relative_attention_bias": True},
+}
+"""Options of CTranslate2's layers, by `model.positions`."""
+_AROUND = {"encoder": "attention", "decoder": "self"}
+"""What weights call the residual connection around self-attention."""
 
 
 def refuse_for_ctranslate2(checkpoint: Checkpoint) -> None:
     """Raise SettingsError naming the first setting that CTranslate2 cannot express."""
     require_linear_head(checkpoint, "CTranslate2")
-    positions = encodings_where(lambda encoding: encoding.ctranslate2 is not None)
-    possible = {"segments": (0,), "positions": positions, "decoder_mixing": ("attention",)}
+    possible = {"segments": (0,), "positions": tuple(_POSITIONS), "decoder_mixing": ("attention",)}
     require_settings(checkpoint.config.model, possible, "CTranslate2")
 
 
@@ -60,7 +64,7 @@ def write_ctranslate2(checkpoint: Checkpoint, folder: Path, quantization: Quanti
 
 
 def _spec(checkpoint: Checkpoint) -> TransformerSpec:
-    model, settings = checkpoint.model, checkpoint.config.model
+    network, settings = network_of(checkpoint), checkpoint.config.model
     options: dict[str, Any] = {
         "pre_norm": settings.norm == "pre",
         "activation": _ACTIVATIONS[settings.activation],
@@ -69,42 +73,47 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
         "head_dim": settings.head_width or None,
         "layernorm_embedding": settings.embedding_norm,
     }
-    options |= encoding_class(settings.positions).ctranslate2 or {}
-    heads = settings.attention_heads
+    options |= _POSITIONS[settings.positions]
+    heads, width, attended = settings.attention_heads, settings.width, settings.attention_width
     encoder = TransformerEncoderSpec(settings.encoder_layers, heads, **options)
     decoder = TransformerDecoderSpec(settings.decoder_layers, heads, **options)
     for side, theirs, embedding in (
-        (model.encoder, encoder, encoder.embeddings[0]),
-        (model.decoder, decoder, decoder.embeddings),
+        ("encoder", encoder, encoder.embeddings[0]),
+        ("decoder", decoder, decoder.embeddings),
     ):
-        embedding.weight = _copy(cast(Embedding, side.embedding).table.weight)
+        embedding.weight = _copy(network.table(side))
         theirs.scale_embeddings = settings.scale_embeddings
-        positions = side.embedding.positions
-        if not positions.in_attention:
-            table = positions.table
+        if settings.positions not in IN_ATTENTION:
+            table = network.positions(side)
             if table is None:  # without a table CTranslate2 adds sinusoids of its own
-                table = torch.zeros(settings.max_positions, settings.width)
+                table = np.zeros((settings.max_positions, width), np.float32)
             theirs.position_encodings.encodings = _copy(table)
         if settings.embedding_norm:
-            _norm(theirs.layernorm_embedding, side.embedding.norm)
+            _norm(theirs.layernorm_embedding, network, f"{side}.embedding.norm")
         if settings.norm == "pre":
-            _norm(theirs.layer_norm, side.norm)
-        if isinstance(positions, RelativeBias):
+            _norm(theirs.layer_norm, network, f"{side}.norm")
+        if settings.positions == "relative":
+            bias = network.weight(f"{side}.embedding.positions.bias", settings.relative_buckets, heads)
             for layer in theirs.layer:
-                layer.self_attention.relative_attention_bias = _copy(positions.bias)
+                layer.self_attention.relative_attention_bias = _copy(bias)
                 layer.self_attention.relative_attention_max_distance = np.int32(settings.relative_max_distance)
-    for layer, each in zip(model.encoder.stack, encoder.layer, strict=True):
-        ours = layer.self_attention
-        _attention(each.self_attention, layer.around_attention, ours.query_key_value, ours.output)
-        _feed_forward(each.ffn, layer.feed_forward, layer.around_feed_forward)
-    for block, each in zip(model.decoder.stack, decoder.layer, strict=True):
-        assert isinstance(block.self_attention, SelfAttention)  # `refuse_for_ctranslate2` names others
-        ours, cross = block.self_attention, block.cross_attention
-        _attention(each.self_attention, block.around_self, ours.query_key_value, ours.output)
-        _attention(each.attention, block.around_cross, cross.query, cross.key_value, cross.output)
-        _feed_forward(each.ffn, block.feed_forward, block.around_feed_forward)
-    for name, value in model.head.plain().items():
-        setattr(decoder.projection, name, _copy(value))
+        for number, layer in enumerate(theirs.layer):
+            name = f"{side}.layers.{number}"
+            _norm(layer.self_attention.layer_norm, network, f"{name}.around_{_AROUND[side]}.norm")
+            read, written = layer.self_attention.linear
+            _linear(read, network.linear(f"{name}.self_attention.query_key_value", 3 * attended, width))
+            _linear(written, network.linear(f"{name}.self_attention.output", width, attended))
+            _feed_forward(layer.ffn, network, name)
+    for number, layer in enumerate(decoder.layer):
+        name = f"decoder.layers.{number}"
+        _norm(layer.attention.layer_norm, network, f"{name}.around_cross.norm")
+        query, key_value, written = layer.attention.linear
+        _linear(query, network.linear(f"{name}.cross_attention.query", attended, width))
+        _linear(key_value, network.key_value(number))
+        _linear(written, network.linear(f"{name}.cross_attention.output", width, attended))
+    head = network.head()
+    assert head is not None  # `refuse_for_ctranslate2` names others
+    _linear(decoder.projection, head)
     spec = TransformerSpec(encoder, decoder)
     _vocabularies(spec, checkpoint)
     spec.config.layer_norm_epsilon = settings.norm_epsilon
@@ -124,48 +133,40 @@ def _vocabularies(spec: TransformerSpec, checkpoint: Checkpoint) -> None:
     spec.config.add_source_eos = True
 
 
-def _attention(theirs: Any, around: Residual, *linears: torch.nn.Linear) -> None:
-    _norm(theirs.layer_norm, around.norm)
-    for each, linear in zip(theirs.linear, linears, strict=True):
-        _linear(each, linear)
+def _feed_forward(theirs: Any, network: Network, name: str) -> None:
+    settings = network.settings
+    gated = settings.activation in GATED
+    _norm(theirs.layer_norm, network, f"{name}.around_feed_forward.norm")
+    _linear(theirs.linear_1, network.linear(f"{name}.feed_forward.outer", settings.width, settings.feed_forward))
+    inner = network.linear(f"{name}.feed_forward.inner", (1 + gated) * settings.feed_forward, settings.width)
+    parts = (theirs.linear_0, theirs.linear_0_noact) if gated else (theirs.linear_0,)
+    for number, part in enumerate(parts):
+        some = slice(number * settings.feed_forward, (number + 1) * settings.feed_forward)
+        _linear(part, (inner[0][some], None if inner[1] is None else inner[1][some]))
 
 
-def _feed_forward(theirs: Any, ours: FeedForward, around: Residual) -> None:
-    _norm(theirs.layer_norm, around.norm)
-    _linear(theirs.linear_1, ours.outer)
-    if ours.activation not in GATED:
-        _linear(theirs.linear_0, ours.inner)
-        return
-    weights, biases = ours.inner.weight.chunk(2), (None, None) if ours.inner.bias is None else ours.inner.bias.chunk(2)
-    for part, weight, bias in zip((theirs.linear_0, theirs.linear_0_noact), weights, biases, strict=True):
-        part.weight = _copy(weight)
-        if bias is not None:
-            part.bias = _copy(bias)
+def _linear(theirs: Any, ours: Linear) -> None:
+    theirs.weight = _copy(ours[0])
+    if ours[1] is not None:
+        theirs.bias = _copy(ours[1])
 
 
-def _linear(theirs: Any, ours: torch.nn.Linear) -> None:
-    theirs.weight = _copy(ours.weight)
-    if ours.bias is not None:
-        theirs.bias = _copy(ours.bias)
+def _norm(theirs: Any, network: Network, name: str) -> None:
+    gain, bias = network.norm(name)
+    theirs.gamma = _copy(gain)
+    if network.settings.normalization == "layer":
+        theirs.beta = np.zeros_like(gain) if bias is None else _copy(bias)
 
 
-def _norm(theirs: Any, ours: torch.nn.Module) -> None:
-    weight = ours.weight
-    assert isinstance(weight, Tensor)
-    theirs.gamma = _copy(weight)
-    if isinstance(ours, torch.nn.LayerNorm):
-        theirs.beta = _copy(torch.zeros_like(weight) if ours.bias is None else ours.bias)
-
-
-def _copy(tensor: Tensor) -> Any:
+def _copy(array: Array) -> Array:
     """Return a copy, since quantization scales in place."""
-    return tensor.detach().float().cpu().clone().contiguous().numpy()
+    return np.array(array, np.float32)
 
 
 def _compare(checkpoint: Checkpoint, folder: Path, quantization: Quantization) -> Certificate:
     forced = forced_targets(checkpoint)
     kind = quantization if quantization in ("float32", "int8") else "default"
-    threads = torch.get_num_threads()
+    threads = torch.get_num_threads() if is_imported() else 0  # 0: CTranslate2's own default
     translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=kind, intra_threads=threads)
     scores = translator.score_batch(
         _pieces(checkpoint.source_tokenizer, forced.sources), _pieces(checkpoint.target_tokenizer, forced.targets)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
+
 from translume.checkpoint import Checkpoint, load_checkpoint, model_folder
 from translume.errors import SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate
@@ -48,8 +50,8 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
 
 def _refuse_damaged_weights(checkpoint: Checkpoint, model: Path | str) -> None:
     """Raise TranslumeError for a weight that is not a finite number, before the comparison would find it."""
-    for name, weights in checkpoint.model.named_parameters():
-        damaged = weights[~weights.isfinite()]
+    for name, weights in checkpoint.arrays().items():
+        damaged = weights[~np.isfinite(weights)]
         if len(damaged):
             raise TranslumeError(f"export: {model}: {name}: found {damaged[0]:g}, expected finite numbers")
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from safetensors import SafetensorError
 
 from translume.atomic import make_folder, sync, sync_all
-from translume.checkpoint import Card, Checkpoint, commit, free, is_hub, load_checkpoint, save_model, write_card
+from translume.checkpoint import Card, Checkpoint, commit, is_hub, load_checkpoint, save_model, write_card
 from translume.checkpoint.folder import hub_function, repository_name
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate, DifferenceError
@@ -63,6 +63,8 @@ def import_folder(
     """Import a folder or file as `import_model` does.  origin: the name of the model on the model card."""
     if not source.exists():
         raise ModelFolderError(f"{source}: no such folder, expected one as transformers saves it, or a .npz of Marian")
+    from translume.checkpoint import free  # needs torch, which an export may not
+
     require_new(folder)
     original = _original(source, positions, vocabularies)
     with new_folder(folder) as unfinished:

@@ -5,7 +5,7 @@ needs and which formats support it; no code branches on its name.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import ClassVar
@@ -45,8 +45,6 @@ class PositionEncoding(nn.Module):
     """With `in_attention`: whether the C kernels apply it: a rotation, or biases that depend only on the distance."""
     trained: ClassVar[bool] = False
     """Whether `table` is a parameter, which a model folder stores, and not computed from the settings."""
-    ctranslate2: ClassVar[Mapping[str, object] | None] = {}
-    """Options of CTranslate2's layers that express the encoding; None if there are none."""
     huggingface: ClassVar[frozenset[str]] = frozenset()
     """Architectures of transformers that have the encoding, such as "MarianMTModel"."""
 
@@ -173,7 +171,6 @@ class Rotary(PositionEncoding):
 
     in_attention = True
     kernels = True
-    ctranslate2: ClassVar[Mapping[str, object]] = {"rotary_dim": 0, "rotary_interleave": False}
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)
@@ -208,7 +205,6 @@ class RelativeBias(PositionEncoding):
 
     in_attention = True
     kernels = True
-    ctranslate2: ClassVar[Mapping[str, object]] = {"relative_attention_bias": True}
     huggingface = frozenset({"T5ForConditionalGeneration", "MT5ForConditionalGeneration"})
 
     def __init__(self, settings: ModelSettings) -> None:

@@ -122,9 +122,8 @@ def combine(every: Sequence[EnsembleMembers], average: Average) -> EnsembleMembe
         if _pooling(other) != _pooling(first):
             what = "model.segment_pooling or another separator"
             raise SettingsError(f"ensemble: model {number} has another {what} than model 1, expected the same")
-        place, wanted = (next(each.model.parameters()).device for each in (other, first))
-        if place != wanted:
-            raise SettingsError(f"ensemble: model {number} is on {place}, expected {wanted} as model 1")
+        if not (other.on_cpu and first.on_cpu) and other.device != first.device:
+            raise SettingsError(f"ensemble: model {number} is on {other.device}, expected {first.device} as model 1")
     return EnsembleMembers(members=members, average=average)
 
 
@@ -145,7 +144,7 @@ def ensemble_checkpoint(models: EnsembleMembers) -> Checkpoint:
     longest = min(member.checkpoint.config.model.max_positions for member in models.members)
     model = first.config.model.model_copy(update={"max_positions": longest})
     config = first.config.model_copy(update={"model": model})
-    return replace(first, config=config, temperature=None, lengths=lengths)
+    return first.in_ensemble(config, lengths)
 
 
 def _refuse_another(side: str, wanted: Tokenizer, found: Tokenizer, number: int) -> None:

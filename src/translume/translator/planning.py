@@ -505,18 +505,20 @@ def padded_arrays(rows: Sequence[Sequence[int]], pad: int) -> tuple[NDArray[np.i
     return ids, mask
 
 
-def padded_sources(pieces: Sequence[Piece], specials: SpecialIds, device: "torch.device") -> tuple[Tensor, Tensor]:
+def padded_sources(
+    pieces: Sequence[Piece], specials: SpecialIds, device: "torch.device | None"
+) -> tuple[Tensor, Tensor]:
     """What `source_arrays` returns, as tensors."""
     source, mask = tensors_of(source_arrays(pieces, specials), device)
     return source, mask
 
 
-def padded(rows: Sequence[Sequence[int]], pad: int, device: "torch.device") -> tuple[Tensor, Tensor]:
+def padded(rows: Sequence[Sequence[int]], pad: int, device: "torch.device | None") -> tuple[Tensor, Tensor]:
     """What `padded_arrays` returns, as tensors."""
     ids, mask = tensors_of(padded_arrays(rows, pad), device)
     return ids, mask
 
 
-def tensors_of(arrays: Sequence[NDArray[Any]], device: "torch.device") -> list[Tensor]:
+def tensors_of(arrays: Sequence[NDArray[Any]], device: "torch.device | None") -> list[Tensor]:
     """The arrays as tensors on a device."""
     return [torch.from_numpy(each).to(device) for each in arrays]

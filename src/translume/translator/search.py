@@ -410,7 +410,7 @@ def sources_for(steps: Stepper, checkpoint: Checkpoint, pieces: Sequence[Piece])
     specials = checkpoint.source_tokenizer.specials
     if isinstance(steps, Engine):
         return source_arrays(pieces, specials)
-    return padded_sources(pieces, specials, checkpoint.device)
+    return padded_sources(pieces, specials, None if checkpoint.on_cpu else checkpoint.device)
 
 
 def prepare_search(
@@ -427,7 +427,7 @@ def prepare_search(
     forced = tokenizer.encode(settings.prefix)
     prefixes = [forced if piece.first else [] for piece in pieces]
     specials = tokenizer.specials
-    device = None if isinstance(steps, Engine) else checkpoint.device
+    device = None if checkpoint.on_cpu else checkpoint.device
     costs = [constraint_cost(piece.constraints, tokenizer) for piece in pieces]
     limits = np.array(
         [

@@ -294,9 +294,10 @@ class Translator(LoadedModel[Checkpoint]):
                 "translume evaluate MODEL SOURCE REFERENCE --fit-temperature fits one"
             )
         for member in self.models.members if settings.unsmooth else ():
-            head, config = member.checkpoint.model.head, member.checkpoint.config
+            config = member.checkpoint.config
             over = config.training.label_smoothing_over
-            if not (head.exact_smoothing and head.normalised and head.full_support):
+            head = None if config.model.head.kind == "softmax" else member.checkpoint.model.head
+            if head is not None and not (head.exact_smoothing and head.normalised and head.full_support):
                 what = f"model.head.kind = '{config.model.head.kind}', which does not spread label smoothing evenly"
             elif over != "all":
                 what = f"training.label_smoothing_over = '{over}', which does not spread it over all tokens"

@@ -61,8 +61,9 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
             side.embed_positions.weight.copy_(table)
     log_probs = []
     for source, target, labels in forced.examples(checkpoint):
-        read = {"input_features": source.mT.to(dtype)} if frames else {"input_ids": source}
-        log_probs.append(label_log_probs(theirs(**read, decoder_input_ids=target).logits, labels))
+        read, written = map(torch.from_numpy, (source, target))
+        given = {"input_features": read.mT.to(dtype)} if frames else {"input_ids": read}
+        log_probs.append(label_log_probs(theirs(**given, decoder_input_ids=written).logits, labels))
     return forced.compare(log_probs, "transformers", folder)
 
 

@@ -204,9 +204,9 @@ def _score(checkpoint: Checkpoint, folder: Path, dtype: str, forced: ForcedTarge
     outputs = [each.name for each in first.get_outputs()]
     past_names = [name.replace("present", "past_key_values", 1) for name in outputs[1:]]
     log_probs = []
-    for number, (source, target, labels) in enumerate(forced.examples(checkpoint)):
-        state = merged.start(source, torch.ones_like(source, dtype=torch.bool))
-        read, middle = target.numpy(), target.size(1) // 2
+    for number, (source, read, labels) in enumerate(forced.examples(checkpoint)):
+        ids = torch.from_numpy(source)
+        state, middle = merged.start(ids, torch.ones_like(ids, dtype=torch.bool)), read.shape[1] // 2
         if number % 2:
             one, state = merged.read(read[:, :middle], state)
             two, _ = merged.read(read[:, middle:], state)
@@ -226,7 +226,8 @@ def _score(checkpoint: Checkpoint, folder: Path, dtype: str, forced: ForcedTarge
 def _same_translations(checkpoint: Checkpoint, folder: Path, dtype: str, sources: Sequence[list[int]]) -> int:
     """Return the number of sources that the graph with the search and our greedy search translate to the same ids."""
     specials = checkpoint.target_tokenizer.specials
-    read, mask = padded([torch.tensor([*row, checkpoint.source_tokenizer.specials.eos]) for row in sources])
+    rows = padded([np.array([*row, checkpoint.source_tokenizer.specials.eos]) for row in sources])
+    read, mask = map(torch.from_numpy, rows)
     settings = checkpoint.config.model
     limits = torch.full((len(sources),), min(SEARCH_LENGTH, settings.max_positions - settings.target_tags))
     session = open_session(folder / FOLDER / file_name("translate", dtype))
