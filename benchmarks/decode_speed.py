@@ -12,7 +12,8 @@ By default our beam search stops like CTranslate2's, when the number of finished
 (`stop = "first"`). With `--stop optimal` it continues until no hypothesis can win. Batch 0 is the whole file. Ratios
 are our words per second over those of the best setting of CTranslate2 and of transformers. `--processor-time` takes the
 processor time of a system instead of the time that passes, for machines that do other work; not for whole files.
-`--tokens` makes every translation N tokens long, for models that were not trained.
+`--tokens` makes every translation N tokens long, for models that were not trained. For batches, the last column is the
+share of what one core could do at best (`_limits.py`): a time that no kernels with int8 weights can be below.
 """
 
 import argparse
@@ -23,8 +24,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from _limits import Machine, Shape, measure
 
 SYSTEMS = ("plain fp32", "fast fp32", "fast bf16", "fast int8", "ctranslate2 float32", "ctranslate2 int8",
            "transformers fp32", "transformers bf16")  # fmt: skip
@@ -61,8 +65,13 @@ class CTranslate2:
 
         checkpoint = load(model, device="cpu", dtype="fp32", threads=1).checkpoint
         self.tokenizer = checkpoint.source_tokenizer
-        self.target, self.pieces = checkpoint.target_tokenizer, checkpoint.source_tokenizer.pieces()
-        self.ids = {piece: number for number, piece in enumerate(self.target.pieces())}
+        self.target, folder = checkpoint.target_tokenizer, Path(folders["ctranslate2"])
+        shared = folder / "shared_vocabulary.json"
+        source, target = (
+            json.loads((shared if shared.exists() else folder / f"{side}_vocabulary.json").read_text("utf-8"))
+            for side in ("source", "target")
+        )
+        self.pieces, self.ids = source, {piece: number for number, piece in enumerate(target)}
         self.decoding, self.tokens = checkpoint.config.decoding, int(folders["tokens"])
         self.model = ctranslate2.Translator(
             folders["ctranslate2"], compute_type=dtype, inter_threads=workers, intra_threads=1
@@ -228,10 +237,60 @@ def exported(model: str, systems: list[str], folder: Path) -> dict[str, str]:
     return folders
 
 
+class Limits(NamedTuple):
+    """What the machine and the model are, and the functions that count tokens of sources and targets."""
+
+    machine: Machine
+    shape: Shape
+    source: Callable[[str], int]
+    target: Callable[[str], int]
+
+
+def limits_of(model: str) -> Limits | None:
+    """Return the limits of a model on this machine; None where they cannot be measured."""
+    from translume.kernels.cpu import chosen_instructions
+    from translume.translator import load
+
+    checkpoint = load(model, device="cpu", dtype="fp32", engine="plain").checkpoint
+    sizes = {name: array.size for name, array in checkpoint.arrays().items() if array.ndim == 2}
+    settings = checkpoint.config.model
+    encoder = sum(size for name, size in sizes.items() if name.startswith("encoder.layers"))
+    decoder = sum(size for name, size in sizes.items() if name.startswith("decoder.layers"))
+    decoder += len(checkpoint.target_tokenizer) * settings.width
+    machine = measure(chosen_instructions().name, encoder + decoder)
+    if machine is None:
+        return None
+    speed = f"{machine.products / 1e9:.0f} billion int8 multiply-adds a second, {machine.bandwidth / 1e9:.1f} GB/s"
+    print(f"one core: {speed} from a block of {(encoder + decoder) / 1e6:.0f} MB", file=sys.stderr)
+    source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    return Limits(
+        machine,
+        Shape(encoder, decoder, 2 * settings.decoder_layers * settings.width),
+        lambda text: len(source.encode_all([text])[0]) + 1,
+        lambda text: len(target.encode_all([text])[0]) + 1,
+    )
+
+
+def best_time(limits: Limits, sources: list[str], texts: list[str], beam: int, batch: int, fixed: int) -> float:
+    """Return the least seconds for all batches of a setting.  fixed: see --tokens."""
+    order, total = sorted(range(len(sources)), key=lambda number: len(sources[number])), 0.0
+    for start in range(0, len(order), batch):
+        chosen = order[start : start + batch]
+        lengths = [limits.source(sources[n]) for n in chosen], [fixed or limits.target(texts[n]) for n in chosen]
+        total += limits.machine.seconds(limits.shape, *lengths, beam)
+    return total
+
+
 def measured(
-    teams: dict[str, Team], data: tuple[list[str], list[str]], beam: int, batch: int, rounds: int
+    teams: dict[str, Team],
+    data: tuple[list[str], list[str]],
+    beam: int,
+    batch: int,
+    rounds: int,
+    fixed: int,
+    limits: "Limits | None",
 ) -> list[dict[str, Any]]:
-    """Return one row per system for a setting."""
+    """Return one row per system for a setting.  fixed: see --tokens."""
     import sacrebleu
 
     sources, references = data
@@ -244,7 +303,8 @@ def measured(
     for name, answers in taken.items():
         texts, seconds = answers[0]["texts"], [each["seconds"] for each in answers]
         waits = sorted(wait for each in answers for wait in each["waits"])
-        tokens = sum(len(text.split()) for text in texts)
+        tokens = len(texts) * fixed or sum(len(text.split()) for text in texts)
+        least = best_time(limits, sources, texts, beam, batch, fixed) if limits and batch else 0.0
         rows.append({
             "system": name, "beam": beam, "batch": batch or "file",
             "words_per_second": tokens / statistics.median(seconds),
@@ -252,7 +312,7 @@ def measured(
             "p95_ms": 1e3 * waits[int(len(waits) * 0.95)],
             "bleu": sacrebleu.corpus_bleu(texts, [references], tokenize="none", force=True).score,
             "same": sum(a == b for a, b in zip(texts, baseline, strict=True)) / len(texts),
-            "mebibytes": max(each["mebibytes"] for each in answers),
+            "mebibytes": max(each["mebibytes"] for each in answers), "of_limit": least / statistics.median(seconds),
         })  # fmt: skip
     return rows
 
@@ -300,12 +360,13 @@ def main() -> None:
         folders = {**exported(options.model, options.systems, Path(folder)), "stop": options.stop}
         folders["tokens"] = str(options.tokens)
         folders["clock"] = "processor" if options.processor_time else "wall"
+        limits = limits_of(options.model)
         teams = {name: Team(options.model, folders, name, len(os.sched_getaffinity(0))) for name in options.systems}
         for team in teams.values():
             team.ask(sources[:3], 1, 1)  # load parts that libraries load on first use
         for beam in options.beams:
             for batch in options.batches:
-                new = measured(teams, (sources, references), beam, batch, options.rounds)
+                new = measured(teams, (sources, references), beam, batch, options.rounds, options.tokens, limits)
                 rows += new
                 if not options.json:
                     show(new)
@@ -325,7 +386,8 @@ def show(rows: list[dict[str, Any]]) -> None:
         print(
             f"  {row['system']:20} {row['words_per_second']:8.0f} words/s (x{row['spread']:.2f})"
             f"  p50 {row['p50_ms']:8.1f} ms  p95 {row['p95_ms']:8.1f} ms"
-            f"  BLEU {row['bleu']:5.2f}  same {row['same']:4.0%}  {row['mebibytes']:6.0f} MiB",
+            f"  BLEU {row['bleu']:5.2f}  same {row['same']:4.0%}  {row['mebibytes']:6.0f} MiB"
+            f"  limit {row['of_limit']:4.0%}",
             flush=True,
         )
 

@@ -28,14 +28,19 @@ INLINE int64_t panel_count(const linear *layer) { return (layer->outputs + PANEL
 /* Quantise rows to int8 with one scale per row, absmax / 127. */
 static void quantize(const float *x, int64_t rows, int64_t inputs, quantized to) {
     for (int64_t row = 0; row < rows; row++, x += inputs) {
-        vector peaks = broadcast(1e-30f), nan = {0}; /* NaN if x contains a NaN or an infinity, otherwise 0 */
-        for (int64_t k = 0; k < inputs; k += LANES) {
-            vector value = load(x + k);
-            vector magnitude = (vector)((integers)value & 0x7fffffff);
-            peaks = maximum(magnitude, peaks);
-            nan += value * 0.0f;
+        vector peaks[4] = {broadcast(1e-30f), broadcast(1e-30f), broadcast(1e-30f), broadcast(1e-30f)};
+        vector nan[4] = {{0}, {0}, {0}, {0}}; /* NaN if x contains a NaN or an infinity, otherwise 0 */
+        for (int64_t k = 0; k < inputs; k += 4 * LANES) { /* four sums, which do not wait for each other */
+#pragma GCC unroll 4
+            for (int part = 0; part < 4; part++) {
+                if (k + part * LANES >= inputs) break;
+                vector value = load(x + k + part * LANES);
+                peaks[part] = maximum((vector)((integers)value & 0x7fffffff), peaks[part]);
+                nan[part] += value * 0.0f;
+            }
         }
-        float peak = max_lane(peaks) + sum_lanes(nan), inverse = 127.0f / peak;
+        vector both = maximum(maximum(peaks[0], peaks[1]), maximum(peaks[2], peaks[3]));
+        float peak = max_lane(both) + sum_lanes((nan[0] + nan[1]) + (nan[2] + nan[3])), inverse = 127.0f / peak;
         vector magic = broadcast(12582912.0f);
         integers total = {0};
         activation *values = (activation *)to.values + row * inputs;
@@ -89,11 +94,12 @@ INLINE void store_output(float *y, vector value, int64_t remaining, int accumula
     store(y, value);
 }
 
-/* Fetch `count` bytes of weights that the first rows will read soon into the L2 cache; later rows find them there. */
+/* Fetch `count` bytes of weights that the first rows will read soon into the L2 cache, where later rows find them. Each
+   prefetch brings two lines. */
 INLINE void prefetch_weights(int64_t above, const void *weight, int count) {
     if (above) return;
 #pragma GCC unroll 8
-    for (int byte = 0; byte < count; byte += 64) __builtin_prefetch((const char *)weight + PREFETCH_BYTES + byte, 0, 2);
+    for (int byte = 0; byte < count; byte += 128) __builtin_prefetch((const char *)weight + PREFETCH_BYTES + byte, 0, 2);
 }
 
 /* Compute one tile: `rows` rows below `above` others, times one panel. `rows` is a constant after inlining. */
@@ -266,24 +272,26 @@ static void configure_tiles(int first_rows, int second_rows) {
 }
 
 /* Store the outputs of one tile from its sums [rows, LANES]: those of rows from `row` and columns from `column` on. */
-INLINE void store_tile(int bf16, const linear *layer, const int32_t *sums, int64_t rows, int64_t row, int64_t column,
-                       float *y, int accumulate, quantized scratch) {
+INLINE void store_tile(int bf16, int accumulate, const linear *layer, const int32_t *sums, int64_t rows, int64_t row,
+                       int64_t column, float *y, quantized scratch) {
     int64_t outputs = layer->outputs, remaining = outputs - column;
     if (remaining <= 0) return;
     vector bias = load(layer->bias + column), scale = bf16 ? bias : load(layer->scale + column);
+    const float *scales = scratch.scales + row;
+    const int32_t *shifts = scratch.shifts + row;
     y += row * outputs + column;
     for (int64_t k = 0; k < rows; k++, y += outputs, sums += LANES) {
         vector value;
         if (bf16) value = load((const float *)sums) + bias;
-        else value = rescale(*(const integers *)sums, scratch.shifts[row + k], scale, scratch.scales[row + k], bias);
+        else value = rescale(*(const integers *)sums, shifts[k], scale, scales[k], bias);
         store_output(y, value, remaining, accumulate);
     }
 }
 
 /* Apply panels `panel` to `end` to `row_count` rows, at most 2 AMX_ROWS, from `row`. A tile of weights is 16 groups of 16
    outputs. The sums of a block of outputs are stored while the next ones are computed. */
-INLINE void gemm_rows_amx(int bf16, const linear *layer, int64_t row, int64_t row_count, int64_t panel, int64_t end,
-                          float *y, int accumulate, quantized scratch) {
+INLINE void gemm_rows_amx(int bf16, int accumulate, const linear *layer, int64_t row, int64_t row_count, int64_t panel,
+                          int64_t end, float *y, quantized scratch) {
     int64_t outputs = layer->outputs, stride = layer->inputs * (bf16 ? 2 : 1), last = end * PANEL;
     int64_t first = row_count < AMX_ROWS ? row_count : AMX_ROWS, second = row_count - first;
     int64_t step = second ? 2 * LANES : 4 * LANES, before = -1;
@@ -334,8 +342,8 @@ INLINE void gemm_rows_amx(int bf16, const linear *layer, int64_t row, int64_t ro
         if (before >= 0)
             for (int tile = 0; tile < 4; tile++) {
                 int64_t right = second ? tile % 2 : tile, below = second ? tile / 2 : 0;
-                store_tile(bf16, layer, sums[turn ^ 1][tile], below ? second : first, row + below * first,
-                           before + right * LANES, y, accumulate, scratch);
+                store_tile(bf16, accumulate, layer, sums[turn ^ 1][tile], below ? second : first, row + below * first,
+                           before + right * LANES, y, scratch);
             }
         if (column >= last) break;
     }
@@ -344,12 +352,14 @@ INLINE void gemm_rows_amx(int bf16, const linear *layer, int64_t row, int64_t ro
 
 static void gemm_rows_amx_int8(const linear *layer, int64_t row, int64_t row_count, int64_t panel, int64_t end, float *y,
                                int accumulate, quantized scratch) {
-    gemm_rows_amx(0, layer, row, row_count, panel, end, y, accumulate, scratch);
+    if (accumulate) gemm_rows_amx(0, 1, layer, row, row_count, panel, end, y, scratch);
+    else gemm_rows_amx(0, 0, layer, row, row_count, panel, end, y, scratch);
 }
 
 static void gemm_rows_amx_bf16(const linear *layer, int64_t row, int64_t row_count, int64_t panel, int64_t end, float *y,
                                int accumulate, quantized scratch) {
-    gemm_rows_amx(1, layer, row, row_count, panel, end, y, accumulate, scratch);
+    if (accumulate) gemm_rows_amx(1, 1, layer, row, row_count, panel, end, y, scratch);
+    else gemm_rows_amx(1, 0, layer, row, row_count, panel, end, y, scratch);
 }
 #endif
 
