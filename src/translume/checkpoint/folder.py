@@ -25,6 +25,7 @@ from translume.config.tree import FORMAT as FORMAT
 from translume.errors import ModelFolderError, TrainingError, nearest, needed_by
 
 MANIFEST = "manifest.json"
+WRONG_DIGEST = f"{{}}: damaged or changed: its SHA-256 is not the one in {MANIFEST}"
 RESUME = "resume/"
 """Prefix of the names of the files from which a run is resumed."""
 
@@ -241,7 +242,7 @@ def verified(folder: Path, manifest: Manifest, name: str) -> Path:
     except OSError as error:
         raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
     if sha256 != manifest.files[name].sha256:
-        raise ModelFolderError(f"{path}: damaged or changed: its SHA-256 is not the one in {MANIFEST}")
+        raise ModelFolderError(WRONG_DIGEST.format(path))
     return path
 
 
