@@ -14,6 +14,8 @@ from translume.errors import ModelFolderError
 Arrays = Mapping[str, NDArray[Any]]
 LENGTH = 8
 """Bytes of the length of a file's header."""
+SCALE = "|scale"
+"""The end of the name of the scales [N], in fp32, of a weight [N, K] in int8."""
 ALIGNMENT = 64
 """Bytes to a multiple of which the first tensor of a file is aligned, as torch aligns its own memory."""
 DTYPES = {
@@ -77,6 +79,17 @@ def _array(content: NDArray[np.uint8], *, dtype: str, shape: list[int], data_off
     if not fits or min(shape, default=0) < 0:
         raise ValueError
     return content[start:end].view(kind).reshape(shape)
+
+
+def names_in(stored: Arrays) -> list[str]:
+    """Return the names of the weights among the tensors of a file, without those of the scales of int8 weights."""
+    return [name for name in stored if not name.endswith(SCALE)]
+
+
+def weight_in(stored: Arrays, name: str) -> NDArray[Any]:
+    """Return a weight of a file by `as_fp32`; one in int8 times the scales of its rows."""
+    scales = stored.get(f"{name}{SCALE}")
+    return as_fp32(stored[name] if scales is None else stored[name] * scales[:, None])
 
 
 def as_fp32(array: NDArray[Any]) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
-from translume.checkpoint.arrays import Arrays, arrays_in, as_fp32, map_file
+from translume.checkpoint.arrays import Arrays, arrays_in, map_file, names_in, weight_in
 from translume.checkpoint.folder import (
     FORMAT,
     MANIFEST,
@@ -205,7 +205,7 @@ class _Loaded:
         if stored is None or unbuilt is None:
             return arrays_of(self.model)
         unbuilt.check()
-        return {name: as_fp32(each) for name, each in stored.items()}
+        return {name: weight_in(stored, name) for name in names_in(stored)}
 
     @property
     def unbuilt(self) -> Unbuilt | None:
@@ -219,13 +219,13 @@ class _Loaded:
 
 
 def count_parameters(arrays: Arrays, config: Config) -> int:
-    """Return the number of trained numbers among the weights of a model, which may be bits of bf16."""
+    """Return the number of trained numbers among the weights of a model, which may be bits of bf16, or int8."""
     learned = config.model.positions == "learned"
     other = (".embedding.mean", ".embedding.deviation", *(() if learned else (".positions.table",)))
     return sum(
-        each.size
-        for name, each in arrays.items()
-        if (each.dtype.kind == "f" or each.dtype == "uint16") and not name.endswith(other)
+        arrays[name].size
+        for name in names_in(arrays)
+        if (arrays[name].dtype.kind == "f" or arrays[name].dtype in ("uint16", "int8")) and not name.endswith(other)
     )
 
 

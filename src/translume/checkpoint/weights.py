@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from translume import atomic
-from translume.checkpoint.arrays import ALIGNMENT, Arrays, header_of, map_arrays
+from translume.checkpoint.arrays import ALIGNMENT, SCALE, Arrays, header_of, map_arrays, names_in, weight_in
 from translume.checkpoint.folder import Content
 from translume.errors import ModelFolderError
 from translume.lazy import Tensor, no_grad, torch
@@ -35,6 +35,21 @@ def unique_tensors(model: "nn.Module") -> dict[str, Tensor]:
             seen.add(id(tensor))
             tensors[name] = tensor.detach()
     return tensors
+
+
+def quantized(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the matrices [N, K] among weights in int8 with a scale a row, absmax / 127, and all others as they are.
+
+    An int8 engine packs the same integers of what is read back.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        if tensor.dim() == 2 and tensor.is_floating_point():
+            scales = tensor.float().abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / 127
+            found[f"{name}{SCALE}"] = scales
+            tensor = (tensor.float() / scales[:, None]).round().to(torch.int8)
+        found[name] = tensor
+    return found
 
 
 def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Content:
@@ -117,7 +132,10 @@ def fill(
         usable = mapped and tensor.data_ptr() % ALIGNMENT == 0
         return moved if usable or moved is not tensor else tensor.clone()
 
-    assign(network, ((name, placed(array)) for name, array in arrays.items()), str(path))
+    whole = (
+        arrays if len(names_in(arrays)) == len(arrays) else {name: weight_in(arrays, name) for name in names_in(arrays)}
+    )
+    assign(network, ((name, placed(array)) for name, array in whole.items()), str(path))
     network.to(device, dtype)  # buffers that are not in the file
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.checkpoint.arrays import as_fp32
+from translume.checkpoint.arrays import weight_in
 from translume.config import ModelSettings
 from translume.errors import ModelFolderError
 from translume.kernels.loading import NativeError, aligned
@@ -68,7 +68,7 @@ class Network:
         if stored.shape != (*wanted,) or len(shape) != len(wanted):
             raise ModelFolderError(f"{self.place}: {name} is {list(stored.shape)}, expected {wanted} by the settings")
         self.check()
-        return as_fp32(stored)
+        return weight_in(self.weights, name)
 
     def linear(self, name: str, outputs: int | None, inputs: int, *, biased: bool | None = None) -> Linear:
         """Return the weight [N, K] and the bias [N], if any, of a linear map, which are not kept.

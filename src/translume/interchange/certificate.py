@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from translume.checkpoint import Checkpoint
+from translume.checkpoint import Checkpoint, load_checkpoint, save_model, tensor_file, unique_tensors
+from translume.checkpoint.loading import WEIGHTS
+from translume.checkpoint.weights import quantized
 from translume.config import ModelSettings
 from translume.errors import SettingsError, TranslumeError
 from translume.json_values import JsonValue
@@ -183,3 +185,22 @@ def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return rows of different lengths as one tensor [B, N, …], and the mask [B, N] of what they contain."""
     lengths = torch.tensor([len(row) for row in rows])
     return pad_sequence(list(rows), batch_first=True), torch.arange(int(lengths.max())) < lengths[:, None]
+
+
+def write_translume(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
+    """Write a model folder with weights in another format into the empty `folder`, load it and compare.
+
+    Weights in int8 have a scale a row. Raises SettingsError for int16.
+    """
+    if dtype not in ("float32", "float16", "bfloat16", "int8"):
+        raise SettingsError(f"export: found weights as {dtype!r}, expected float32, float16, bfloat16 or int8")
+    weights = unique_tensors(checkpoint.model)
+    if dtype == "int8":
+        weights = quantized(weights)
+    else:
+        kind = getattr(torch, dtype)
+        weights = {name: each.to(kind) if each.is_floating_point() else each for name, each in weights.items()}
+    save_model(folder, checkpoint, files={WEIGHTS: tensor_file(weights)})
+    forced = forced_targets(checkpoint)
+    written = load_checkpoint(folder, dtype="fp32")
+    return forced.compare(forced_targets(written).log_probs, "the model folder", folder, dtype)
