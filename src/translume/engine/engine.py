@@ -173,6 +173,12 @@ class Engine:
             found = self._model().encoder.embedded(torch.from_numpy(source), torch.from_numpy(mask))
         return found[0].numpy(), found[1].numpy()
 
+    def cache_bytes(self, source: int, target: int, width: int) -> int:
+        """Return the most bytes of keys and values for a sentence of so many tokens, with `width` hypotheses."""
+        shape = self.decoder.shape
+        position = 2 * shape.count * shape.heads * shape.head_size * self.decoder.cache_dtype.itemsize
+        return position * (source + width * target)
+
     @property
     def reports_attention(self) -> bool:
         """Whether `start_with_attention` is supported: if the layers read a source."""
