@@ -4,9 +4,11 @@
 # See docs/deploy.md for API keys and for two replicas behind nginx.
 
 FROM python:3.12-slim AS build
-# CPU build of torch: the default one includes gigabytes of CUDA libraries.
-ENV PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu \
-    PIP_NO_CACHE_DIR=1 \
+# Serving needs no torch. For other heads, inspection, recordings and images: EXTRAS=serve,documents,train, and the
+# CPU build of torch, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu.
+ARG EXTRAS=serve,documents
+ARG PIP_EXTRA_INDEX_URL=
+ENV PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1
 # Compiles the engine's kernels into the package; the final image needs no compiler.
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
@@ -15,7 +17,7 @@ WORKDIR /source
 COPY pyproject.toml hatch_build.py requirements.lock README.md LICENSE ./
 # Install the dependencies first, so that their layer stays cached when only Translume changes.
 RUN mkdir -p src/translume && touch src/translume/__init__.py \
-    && TRANSLUME_NATIVE=0 /opt/translume/bin/pip install --constraint requirements.lock '.[serve,train]'
+    && TRANSLUME_NATIVE=0 /opt/translume/bin/pip install --constraint requirements.lock ".[$EXTRAS]"
 COPY src ./src
 RUN /opt/translume/bin/pip install --no-deps --force-reinstall .
 

@@ -38,7 +38,8 @@ def pack(engine: Engine, encoder: Dtype, key_values: Dtype) -> None:
     engine._sources = None  # reads sources with the parts that are replaced here
     engine.encoder = Layers(engine.network, "encoder", encoder)
     layers = range(engine.decoder.shape.count)
-    engine.key_values = [LINEAR[key_values](*engine.network.key_value(number)) for number in layers]
+    kind = LINEAR[key_values]
+    engine.key_values = [kind(kind.pack(*engine.network.key_value(number))) for number in layers]
 
 
 @torch.inference_mode()

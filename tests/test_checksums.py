@@ -59,3 +59,19 @@ def test_a_sealed_document_is_read_back_and_no_other(values: dict[str, object]) 
     assert unsealed(text) == (values, True)
     with pytest.raises(DigestError):
         unsealed(text.replace("{", '{"and one more": 1,', 1))
+
+
+@given(words=st.lists(st.integers(0, 2**64 - 1), min_size=2, max_size=9), changed=st.integers(0, 2**64 - 1))
+def test_another_word_or_order_has_another_sum(words: list[int], changed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checksums, "BLOCK", 32)
+        values = np.array(words, np.uint64)
+        expected = checksums.word_sums(values)
+        assert len(expected) == len(words) // 4 + 1
+        for place in range(len(words)):
+            other = values.copy()
+            other[place] = changed
+            assert (checksums.word_sums(other) == expected).all() == (changed == words[place])
+        swapped = values[[1, 0, *range(2, len(words))]]
+        assert (checksums.word_sums(swapped) == expected).all() == ((2 * (words[0] - words[1])) % 2**64 == 0)
+        assert (checksums.word_sums(values.view(np.uint8)[:-1]) == expected).all() == (words[-1] < 2**56)

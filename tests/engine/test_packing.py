@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.engine import packing
-from translume.engine.packing import LINEAR, TOLERANCES, checked_linear
+from translume.engine.packing import LINEAR, TOLERANCES, checked_linear, packed_to_check
 from translume.kernels.loading import NativeError, has_kernels, kernels
 
 pytestmark = pytest.mark.skipif(not has_kernels(), reason="no kernels")
@@ -19,7 +19,7 @@ def linear(dtype, weight, bias=None):
     """Pack a weight; skip the test where the processor has no int8 products."""
     if dtype == "int8" and not kernels().int8:
         pytest.skip("this processor has no int8 products")
-    return checked_linear(dtype, weight, bias)
+    return checked_linear(dtype, packed_to_check(dtype, weight, bias))
 
 
 def numbers(*shape, seed=0):
@@ -71,12 +71,12 @@ def test_kernels_with_wrong_products_are_not_used(monkeypatch):
 
     monkeypatch.setitem(LINEAR, "fp32", Wrong)
     with pytest.raises(NativeError) as caught:
-        checked_linear("fp32", numbers(13, 7), None)
+        linear("fp32", numbers(13, 7))
     assert str(caught.value) == "the kernels' products in fp32 differ by 0.5 of the largest from those in fp32"
 
 
 def test_weights_that_are_no_numbers_are_packed_and_found_in_the_search():
     weight = numbers(13, 16)
     weight[5, 3] = np.nan
-    found = checked_linear("fp32", weight, None)(np.ones((1, 16), np.float32))
+    found = linear("fp32", weight)(np.ones((1, 16), np.float32))
     assert np.isnan(found[0]).tolist() == [output == 5 for output in range(13)]

@@ -7,7 +7,7 @@ from tests.errors import raises
 import translume
 from translume.checkpoint import save_model
 from translume.config import TokenizerSettings
-from translume.errors import TranslumeError
+from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import ForcedTargets
 from translume.interchange.export import TARGETS
 from translume.text import train_tokenizer
@@ -83,3 +83,17 @@ def test_a_model_that_computes_nan_is_not_exported(save, tmp_path, package, targ
     with pytest.raises(TranslumeError, match=r"^certificate: found log-probabilities (nan here|.* nan in the other)"):
         translume.export(model, target, tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_folder_is_exported_with_smaller_weights(tmp_path):
+    tokenizer = train_tokenizer(TokenizerSettings(size=307), ["a man rides a bike.", "the dog runs far away!"])
+    save_model(tmp_path / "model", random_checkpoint(tokenizer, encoder_layers=1, decoder_layers=1))
+    sizes = {}
+    for dtype, most in (("float32", 0.0), ("bfloat16", 0.5), ("int8", 0.5)):
+        certificate = translume.export(tmp_path / "model", "translume", tmp_path / dtype, dtype=dtype)
+        assert (certificate.dtype, certificate.difference <= most) == (dtype, True)
+        [path] = (tmp_path / dtype).glob("weights-*")
+        sizes[dtype] = path.stat().st_size
+    assert 2 * sizes["int8"] < sizes["float32"]
+    with raises(SettingsError, "export: found weights as 'int16', expected float32, float16, bfloat16 or int8"):
+        translume.export(tmp_path / "model", "translume", tmp_path / "out", dtype="int16")

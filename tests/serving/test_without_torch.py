@@ -1,6 +1,7 @@
-"""A server where torch cannot be imported: what it answers, and what it refuses in one line."""
+"""A server where torch and lxml cannot be imported: what it answers, and what it refuses in one line."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -51,9 +52,14 @@ def plain(folder: Path) -> Translator:
 
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
-    """The address of a server that cannot import torch; at the end, its log must have no traceback."""
+    """The address of a server that cannot import torch and lxml; at the end, its log must have no traceback."""
     command = [sys.executable, "-c", SERVE, "serve", str(folder), "--port", "0", "--device", "cpu"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    missing = folder.with_name("missing")
+    missing.mkdir()
+    (missing / "lxml.py").write_text("raise ModuleNotFoundError(name='lxml')")
+    path = os.pathsep.join(filter(None, [str(missing), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         first = process.stderr.readline()
         found = re.fullmatch(r"serving model at (http://\S+)\n", first)
@@ -138,12 +144,27 @@ def test_what_needs_torch_is_refused_in_one_line(address: str, path: str, body: 
     assert (status, json.loads(text)["error"]) == (422, NEEDS_TORCH)
 
 
-def test_a_document_is_translated(address: str, plain: Translator) -> None:
-    boundary, name = "-----b", "a.md"
-    parts = [('name="source"', "en"), ('name="target"', "de"), (f'name="file"; filename="{name}"', "abc de\n")]
+def upload(address: str, name: str, content: str) -> tuple[int, Any]:
+    """Return the status and the values of a response to a file."""
+    boundary = "-----b"
+    parts = [('name="source"', "en"), ('name="target"', "de"), (f'name="file"; filename="{name}"', content)]
     body = "".join(f"--{boundary}\r\nContent-Disposition: form-data; {head}\r\n\r\n{text}\r\n" for head, text in parts)
     request = Request(f"{address}/translate_file", f"{body}--{boundary}--\r\n".encode())
     request.add_header("Content-Type", f"multipart/form-data; boundary={boundary}")
-    with urlopen(request, timeout=20) as response:
-        path = json.loads(response.read())["translatedFileUrl"].removeprefix(address)
+    try:
+        with urlopen(request, timeout=20) as response:
+            return response.status, json.loads(response.read())
+    except HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_a_document_is_translated(address: str, plain: Translator) -> None:
+    status, found = upload(address, "a.md", "abc de\n")
+    assert status == 200
+    path = found["translatedFileUrl"].removeprefix(address)
     assert ask(address, path) == (200, f"{plain.translate('abc de').text}\n")
+
+
+def test_a_document_that_needs_an_extra_is_refused_in_one_line(address: str) -> None:
+    reason = ".docx files: needs lxml, which is not installed; pip install 'translume[documents]'"
+    assert upload(address, "a.docx", "PK")[1]["error"] == reason

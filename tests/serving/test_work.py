@@ -6,12 +6,15 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.translator.conftest import untrained
 
-from translume.config import DecodingSettings
+from translume.config import DecodingSettings, TokenizerSettings
 from translume.errors import TranslumeError
+from translume.kernels.loading import has_kernels
 from translume.serving.api.errors import RequestError
 from translume.serving.scheduler import Scheduler
 from translume.serving.work import LineBatch, Paragraphs, Part, Scoring, Translating
+from translume.text import train_tokenizer
 from translume.translator import Translation, Translator
 from translume.translator.planning import FULL_BATCH_WIDTH
 
@@ -121,3 +124,16 @@ def test_scores_equal_those_of_the_translator_and_long_texts_are_refused(transla
         work.size(("a", "b" * 45))
     assert str(caught.value) == "the target has 46 tokens with EOS, expected at most 41"
     assert (caught.value.status, caught.value.code, caught.value.field) == (422, "text_too_long", "target")
+
+
+@pytest.mark.skipif(not has_kernels(), reason="no kernels")
+def test_a_line_counts_more_where_its_keys_and_values_need_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=61, unknown="token"), ["abcdefghij .!"])
+    translator = untrained(tokenizer, tokenizer, "decoding.beam=2", "decoding.max_length=30").compile("fp32")
+    work, item, engine = Translating(translator, translator.config.decoding), Part(text="abc"), translator.engine
+    assert engine is not None
+    usual, source, shape = work.size(item), len(tokenizer.encode("abc")) + 1, engine.decoder.shape
+    held = engine.cache_bytes(source, 30, 2)
+    assert held == 2 * shape.count * shape.heads * shape.head_size * 4 * (source + 2 * 30)
+    monkeypatch.setattr("translume.serving.work.TOKEN_CACHE_BYTES", held / (usual + 5))
+    assert work.size(item) == usual + 5

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from translume.engine.search import NativeSearch
 from translume.errors import DataError
+from translume.kernels.loading import has_kernels
 from translume.parallel import in_order
+from translume.translator import search
 from translume.translator.planning import batches, windows
 
 
@@ -70,3 +73,24 @@ def test_a_stopped_reader_is_no_error_of_the_items() -> None:
     reader = windows((number, 1) for number in range(2000))
     next(reader)
     reader.close()
+
+
+@pytest.mark.skipif(not has_kernels(), reason="no kernels")
+def test_sentences_that_are_searched_at_once_have_bounded_keys_and_values(make, monkeypatch):
+    translator, texts = make("decoding.beam=3").compile("fp32"), [f"a b{'c' * size}" for size in range(12)]
+    expected, held = [each.text for each in translator.translate_all(texts)], []
+    begin = NativeSearch.enter
+
+    def enter(self, state, last, limits, *rest):
+        held.append(sum(translator.engine.cache_bytes(state.cache.cross.shape[3], int(each), 3) for each in limits))
+        return begin(self, state, last, limits, *rest)
+
+    monkeypatch.setattr(NativeSearch, "enter", enter)
+    assert [each.text for each in translator.translate_all(texts)] == expected
+    [together] = held
+    held.clear()
+    tokens = translator.config.decoding.max_tokens
+    monkeypatch.setattr(search, "TOKEN_CACHE_BYTES", together / 2 / tokens)
+    assert [each.text for each in translator.translate_all(texts)] == expected
+    assert len(held) > 2
+    assert max(held) <= together / 2

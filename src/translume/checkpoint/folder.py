@@ -25,6 +25,9 @@ from translume.config.tree import FORMAT as FORMAT
 from translume.errors import ModelFolderError, TrainingError, nearest, needed_by
 
 MANIFEST = "manifest.json"
+WRONG_DIGEST = f"{{}}: damaged or changed: its SHA-256 is not the one in {MANIFEST}"
+DEMO = Path(__file__).parents[1] / "experiments" / "demo.model"
+"""The folder of the model that `translume demo` trained, with its weights in int8."""
 RESUME = "resume/"
 """Prefix of the names of the files from which a run is resumed."""
 
@@ -241,7 +244,7 @@ def verified(folder: Path, manifest: Manifest, name: str) -> Path:
     except OSError as error:
         raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
     if sha256 != manifest.files[name].sha256:
-        raise ModelFolderError(f"{path}: damaged or changed: its SHA-256 is not the one in {MANIFEST}")
+        raise ModelFolderError(WRONG_DIGEST.format(path))
     return path
 
 
@@ -340,6 +343,7 @@ def is_hub(source: Path | str) -> bool:
 def model_folder(source: Path | str, *, progress: bool = True) -> Path:
     """Return the folder of a model: `source`, or for a repository its import in the user's cache.
 
+    "demo", where no such file or folder is, is the model that comes with Translume.
     A repository is downloaded and imported if it has changed since the last time.
     progress: whether a terminal shows how far a download is. Raises SettingsError if the libraries
     for it are not installed, and the errors of `import_model`.
@@ -347,7 +351,8 @@ def model_folder(source: Path | str, *, progress: bool = True) -> Path:
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f"folder: found {type(source).__name__}, expected a path or hf://owner/name")
     if not is_hub(source):
-        return Path(source)
+        is_demo = str(source) == DEMO.stem and not Path(source).exists()
+        return DEMO if is_demo else Path(source)
     folder: Path = hub_function("cached_model")(repository_name(source), progress=progress)
     return folder
 

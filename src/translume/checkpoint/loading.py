@@ -1,5 +1,6 @@
 """Load and save a model folder: settings, vocabularies, weights, lengths and temperature."""
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -8,14 +9,16 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
-from translume.checkpoint.arrays import Arrays, as_fp32, map_arrays
+from translume.checkpoint.arrays import Arrays, arrays_in, map_file, names_in, weight_in
 from translume.checkpoint.folder import (
     FORMAT,
     MANIFEST,
+    WRONG_DIGEST,
     Content,
     FolderLock,
     Manifest,
     commit,
+    committed,
     read_committed,
     verified,
 )
@@ -46,6 +49,8 @@ VOCABULARIES = (*(f"{side}{end}" for side in _SIDES for end in (".json", SETTING
 
 Dtype = Literal["auto", "fp32", "bf16"]
 _ATTEMPTS = 3
+PACKED = "packed"
+"""The beginning of the names of files with packed weights; a commit removes those of earlier weights."""
 MAX_THREADS = 4096
 
 
@@ -70,18 +75,35 @@ class Temperature(JsonValue):
         )
 
 
+def packed_name(kind: str, weights: Path) -> str:
+    """Return the name of a file with packed weights, beside the weights.  kind: of packing."""
+    return f"{PACKED}-{kind}-{weights.stem.rpartition('-')[2]}{weights.suffix}"
+
+
 class Unbuilt:
     """A network that is built when it is first needed, once, with the weights that a file had when this was made.
 
     stored: the weights by name as the file has them; None once the network is built.
     """
 
-    def __init__(self, config: Config, sizes: tuple[int, int], weights: Path, device: str, dtype: str) -> None:
-        """sizes: of the two vocabularies. Raises ModelFolderError if the file is damaged."""
+    def __init__(
+        self, config: Config, sizes: tuple[int, int], weights: Path, device: str, dtype: str, digest: str = ""
+    ) -> None:
+        """sizes: of the two vocabularies.  digest: for `check`; empty for a file that was checked.
+
+        Raises ModelFolderError if the file is damaged.
+        """
         self._config, self._sizes, self.file, self._place = config, sizes, weights, (device, dtype)
-        self.stored: Arrays | None = map_arrays(weights)
+        self._content, self._digest = map_file(weights), digest
+        self.stored: Arrays | None = arrays_in(self._content, weights)[0]
         self._network: Network | None = None
         self._lock = Lock()
+
+    def check(self) -> None:
+        """Raise ModelFolderError if the digest of the weights is wrong. Once it was right, do nothing."""
+        if self._digest and hashlib.sha256(self._content.data).hexdigest() != self._digest:
+            raise ModelFolderError(WRONG_DIGEST.format(self.file))
+        self._digest = ""
 
     def network(self) -> "Network":
         """Return the network in evaluation mode. Raises the errors of `load_any` about weights and devices."""
@@ -91,6 +113,7 @@ class Unbuilt:
             return self._network
 
     def _built(self) -> "Network":
+        self.check()
         with torch.inference_mode(mode=False), torch.random.fork_rng(devices=[]):
             from translume.checkpoint.building import build_network, without_values
 
@@ -183,8 +206,16 @@ class _Loaded:
         While the network is not built, they are those of the file and need no torch; then they share the memory of
         the network where it is in fp32 on a CPU.
         """
-        stored = self._stored
-        return arrays_of(self.model) if stored is None else {name: as_fp32(each) for name, each in stored.items()}
+        stored, unbuilt = self._stored, self._unbuilt
+        if stored is None or unbuilt is None:
+            return arrays_of(self.model)
+        unbuilt.check()
+        return {name: weight_in(stored, name) for name in names_in(stored)}
+
+    @property
+    def unbuilt(self) -> Unbuilt | None:
+        """The network and its file, until the network is built, perhaps by another thread."""
+        return None if self._stored is None else self._unbuilt
 
     @property
     def _stored(self) -> Arrays | None:
@@ -193,13 +224,13 @@ class _Loaded:
 
 
 def count_parameters(arrays: Arrays, config: Config) -> int:
-    """Return the number of trained numbers among the weights of a model, which may be bits of bf16."""
+    """Return the number of trained numbers among the weights of a model, which may be bits of bf16, or int8."""
     learned = config.model.positions == "learned"
     other = (".embedding.mean", ".embedding.deviation", *(() if learned else (".positions.table",)))
     return sum(
-        each.size
-        for name, each in arrays.items()
-        if (each.dtype.kind == "f" or each.dtype == "uint16") and not name.endswith(other)
+        arrays[name].size
+        for name in names_in(arrays)
+        if (arrays[name].dtype.kind == "f" or arrays[name].dtype in ("uint16", "int8")) and not name.endswith(other)
     )
 
 
@@ -288,8 +319,11 @@ def _load(folder: Path, manifest: Manifest, device: str, dtype: Dtype, expected:
     source, target = read_vocabularies(folder, manifest, config)
     place = "cpu" if needs_no_torch(device) else str(choose_device(device))
     _refuse_dtype(dtype)
-    unbuilt = Unbuilt(config, (len(source), len(target)), verified(folder, manifest, WEIGHTS), place, dtype)
     digest = manifest.files[WEIGHTS].sha256
+    # The weights beside a packed file are checked when they are read: an engine reads what is packed instead.
+    packed = any(folder.glob(packed_name("*", committed(folder, manifest, WEIGHTS))))
+    weights = (committed if packed else verified)(folder, manifest, WEIGHTS)
+    unbuilt = Unbuilt(config, (len(source), len(target)), weights, place, dtype, digest if packed else "")
     return checkpoint(
         config=config,
         model=unbuilt if place == "cpu" else unbuilt.network(),

@@ -1,6 +1,5 @@
 """Read and write safetensors files. A tensor with several names is stored once."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from translume import atomic
-from translume.checkpoint.arrays import LENGTH, Arrays, map_arrays
+from translume.checkpoint.arrays import ALIGNMENT, SCALE, Arrays, header_of, map_arrays, names_in, weight_in
 from translume.checkpoint.folder import Content
 from translume.errors import ModelFolderError
 from translume.lazy import Tensor, no_grad, torch
@@ -23,8 +22,6 @@ _NAMES = {
     **{"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"},
 }
 """The names of torch's dtypes in a file."""
-ALIGNMENT = 64
-"""Bytes to a multiple of which the first tensor of a file is aligned, as torch aligns its own memory."""
 MAPPED_BYTES = 1 << 26
 """Weights of a larger file are mapped into memory instead of copied."""
 
@@ -38,6 +35,21 @@ def unique_tensors(model: "nn.Module") -> dict[str, Tensor]:
             seen.add(id(tensor))
             tensors[name] = tensor.detach()
     return tensors
+
+
+def quantized(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the matrices [N, K] among weights in int8 with a scale a row, absmax / 127, and all others as they are.
+
+    An int8 engine packs the same integers of what is read back.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        if tensor.dim() == 2 and tensor.is_floating_point():
+            scales = tensor.float().abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / 127
+            found[f"{name}{SCALE}"] = scales
+            tensor = (tensor.float() / scales[:, None]).round().to(torch.int8)
+        found[name] = tensor
+    return found
 
 
 def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Content:
@@ -55,17 +67,14 @@ def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | Non
 
 
 def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    header: dict[str, object] = {"__metadata__": metadata} if metadata else {}
-    start = 0
-    for name, tensor in tensors.items():
-        end = start + tensor.numel() * tensor.element_size()
-        kind = _NAMES[str(tensor.dtype).removeprefix("torch.")]
-        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [start, end]}
-        start = end
-    text = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
-    text += b" " * (-(len(text) + LENGTH) % ALIGNMENT)
-    yield len(text).to_bytes(LENGTH, "little")
-    yield text
+    yield header_of(
+        {
+            name: (_NAMES[str(each.dtype).removeprefix("torch.")], each.shape, each.numel() * each.element_size())
+            for name, each in tensors.items()
+        },
+        metadata,
+        step=1,
+    )
     for tensor in tensors.values():
         if tensor.numel():
             flat = tensor.detach().cpu().contiguous().reshape(-1)
@@ -123,7 +132,10 @@ def fill(
         usable = mapped and tensor.data_ptr() % ALIGNMENT == 0
         return moved if usable or moved is not tensor else tensor.clone()
 
-    assign(network, ((name, placed(array)) for name, array in arrays.items()), str(path))
+    whole = (
+        arrays if len(names_in(arrays)) == len(arrays) else {name: weight_in(arrays, name) for name in names_in(arrays)}
+    )
+    assign(network, ((name, placed(array)) for name, array in whole.items()), str(path))
     network.to(device, dtype)  # buffers that are not in the file
 
 

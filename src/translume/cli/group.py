@@ -47,6 +47,7 @@ COMMANDS = {
     "serve": "serve.command",
     "keys": "keys.command",
     "show": "show.command",
+    "pack": "show.pack",
     "config": "show.config",
     "data": "data.command",
     "tokenizer": "tokenizer.command",

@@ -27,14 +27,14 @@ DTYPES = ("float32", "float16", "bfloat16", "int16", "int8")
 @json_option
 @threads_option
 def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, compute: Compute) -> None:
-    """Convert MODEL for TARGET (ctranslate2, huggingface, marian or onnx) into the new folder OUT.
+    """Convert MODEL for TARGET (ctranslate2, huggingface, marian, onnx or translume) into the new folder OUT.
 
     The export is loaded, and its forced log-probabilities are compared with the model's. The difference is printed and
     stored in OUT. Features that the target does not support are refused by name. For ctranslate2, `tokenizer.json` (or
     `source.json` and `target.json`) is a tokenizer of the library `tokenizers`. For huggingface, post-norm models
     become MarianMTModel, pre-norm models Pegasus, with AutoTokenizer. For onnx, the folder is what Optimum and
     transformers.js load, and onnx/translate.onnx translates ids by greedy search in ONNX Runtime alone. For marian, the
-    model must be one that was imported from Marian.
+    model must be one that was imported from Marian. For translume, it is a model folder with weights in another format.
     """
     from translume.interchange.export import export
     from translume.translator.loading import set_threads

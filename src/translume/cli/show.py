@@ -1,4 +1,4 @@
-"""translume show, translume config"""
+"""translume show, translume pack, translume config"""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -14,6 +14,7 @@ from translume.lazy import is_installed
 
 if TYPE_CHECKING:
     from translume.config import Config, DataSettings
+    from translume.engine.packing import Dtype
 
 
 @click.command(
@@ -191,6 +192,7 @@ def _engine_report(model: Path) -> dict[str, Any]:
     """Return what computes a search with a model on this machine and on a GPU, and self-tests of the engine by dtype.
 
     plain_parts: what the plain model computes beside an engine.  reason: of a dtype that has none.
+    packed_file: what the packed weights were read from; None if they were packed now.
     on_gpus and the self-tests are left out where torch is not installed.
     """
     from translume.checkpoint import load_any
@@ -211,12 +213,13 @@ def _engine_report(model: Path) -> dict[str, Any]:
     report["dtypes"] = {}
     for dtype in LINEAR:
         try:
-            engine = engine_of(checkpoint, dtype)
+            engine = engine_of(checkpoint, dtype, pack=False)
         except EngineError as error:
             report["dtypes"][dtype] = {"reason": str(error)}
             continue
         report["plain_parts"] = engine.plain_parts
-        report["dtypes"][dtype] = asdict(self_test(engine, checkpoint.model)) if compared else {}
+        facts = {"packed_file": None if engine.packed_file is None else str(engine.packed_file)}
+        report["dtypes"][dtype] = facts | (asdict(self_test(engine, checkpoint.model)) if compared else {})
     return report
 
 
@@ -230,14 +233,46 @@ def _print_engine_report(report: dict[str, Any]) -> None:
         if "reason" in facts:
             click.echo(f"{dtype}: the plain model searches; {facts['reason']}")
             continue
-        if not facts:
-            click.echo(f"{dtype}: not compared with the plain model, for which torch is not installed")
+        path = facts["packed_file"]
+        packed = f"packed in {path}" if path else "packed at each start (translume pack)"
+        if "agrees" not in facts:
+            compared = "not compared with the plain model, for which torch is not installed"
+            click.echo(f"{dtype}: {compared}; {packed}")
             continue
         agrees = "agrees with" if facts["agrees"] else "DISAGREES with"
         same = "identical bit for bit" if facts["alone_equals_batched"] else "not identical bit for bit"
-        click.echo(
-            f"{dtype}: {agrees} the plain model, by at most {facts['difference']:.1e} nats; alone and batched {same}"
-        )
+        nats = f"by at most {facts['difference']:.1e} nats"
+        click.echo(f"{dtype}: {agrees} the plain model, {nats}; alone and batched {same}; {packed}")
+
+
+@click.command(
+    "pack",
+    short_help="Keep packed weights beside a model, for a fast start.",
+    epilog="Example: translume pack models/en-de --dtype int8",
+)
+@click.argument("model", type=MODEL)
+@click.option(
+    "--dtype",
+    "dtypes",
+    type=click.Choice(["fp32", "bf16", "int8"]),
+    multiple=True,
+    default=["fp32"],
+    show_default=True,
+    help="As of translate; may be given several times.",
+)
+def pack(model: Path, dtypes: tuple["Dtype", ...]) -> None:
+    """Write the weights of MODEL as the fast engine reads them on this machine, beside its weights.
+
+    Each later start maps the file instead of packing the weights anew.
+    """
+    from translume.checkpoint import load_checkpoint
+    from translume.translator.loading import engine_of
+
+    checkpoint = load_checkpoint(model)
+    for dtype in dtypes:
+        path = engine_of(checkpoint, dtype, pack=True).packed_file
+        assert path is not None
+        click.echo(f"{path}: {path.stat().st_size:,} bytes")
 
 
 @click.command(

@@ -24,9 +24,8 @@ class ClassEngine:
         self._network, self._head, self._encoder = network, head, Layers(network, "encoder", "fp32")
         width = network.settings.width
         size = head.filters * len(head.ngrams) if head.pooling == "ngrams" else width
-        classes = len(network.weights.get("head.weight", ()))
-        self._weight = network.weight("head.weight", classes, size)
-        self._bias = network.weight("head.bias", classes) if head.bias else np.zeros(classes, np.float32)
+        self._weight, bias = network.linear("head", None, size, biased=head.bias)
+        self._bias = np.zeros(len(self._weight), np.float32) if bias is None else bias
 
     def probabilities(self, source: Array, mask: Array) -> Array:
         """Return [B, C], the probabilities of the classes of sources [B, S] of ids where mask [B, S] is True."""

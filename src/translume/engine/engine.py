@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +13,8 @@ from translume.belief import BeliefError, Logits, NextToken
 from translume.decoding import CompleteSearch, ForbidTokens, MinimumLength, Rule, Sampling, Strategy
 from translume.engine.layers import Layers
 from translume.engine.logits import CopyKernels, CopySources, LogitRefiner, LogitStatistics, summarize_logits
-from translume.engine.network import Array, Network, vectors
-from translume.engine.packing import LINEAR, Dtype, checked_linear
+from translume.engine.network import Array, Linear, Network, vectors
+from translume.engine.packing import LINEAR, Dtype, PackedLinear, checked_linear, packed_to_check
 from translume.engine.rules import forced_sentences
 from translume.engine.search import IdleSearches, KernelSearchSettings, NativeSearch, SearchModel
 from translume.engine.sources import SourceKernels, empty_cache
@@ -70,6 +72,8 @@ class Engine:
             raise EngineError(f"engine: dtype: found '{dtype}'{nearest(dtype, LINEAR)}")
         keep_freed_memory()  # every batch allocates buffers of similar sizes
         self.network, self.dtype, self._model = network, dtype, model
+        self.packed_file: Path | None = None
+        """The file that the packed weights were read from, if any."""
         try:
             self._pack()
         except NativeError as error:
@@ -83,12 +87,13 @@ class Engine:
         self.decoder = Layers(network, "decoder", dtype)
         self.encoder = Layers(network, "encoder", dtype) if network.crosses else None
         layers = range(self.decoder.shape.count if network.crosses else 0)
-        self.key_values = [checked_linear(dtype, *network.key_value(number)) for number in layers]
-        head = network.head()
-        self.head = None if head is None else checked_linear(dtype, *head)
+        self.key_values = [
+            self._checked(f"key_value.{number}", partial(network.key_value, number)) for number in layers
+        ]
+        self.head = self._checked("head", network.head) if settings.head.linear else None
         copies = self.head is not None and settings.head.reads_source
         self.copying = CopyKernels(network, self.head.outputs) if self.head is not None and copies else None
-        self.refiner = LogitRefiner(*head) if head is not None and dtype == "int8" else None
+        self.refiner = LogitRefiner(*network.head(kept=True)) if self.head and dtype == "int8" else None
         self._table, self._positions = network.table("decoder"), network.positions("decoder")
         self._searched: SearchModel | None = None
         if self.head is not None:
@@ -97,6 +102,10 @@ class Engine:
         reads_memory = settings.head.reads_source or self._has_ctc
         if self.encoder is not None and self.network.reads_ids and not settings.segments and not reads_memory:
             self._sources = SourceKernels(self.encoder, self.decoder, network, self.key_values)
+
+    def _checked(self, name: str, make: Callable[[], Linear]) -> PackedLinear:
+        name = f"{name}|{LINEAR[self.dtype].format}"
+        return checked_linear(self.dtype, self.network.keep(name, lambda: packed_to_check(self.dtype, *make())))
 
     @property
     def plain_parts(self) -> list[str]:
@@ -163,6 +172,12 @@ class Engine:
         with torch.inference_mode():
             found = self._model().encoder.embedded(torch.from_numpy(source), torch.from_numpy(mask))
         return found[0].numpy(), found[1].numpy()
+
+    def cache_bytes(self, source: int, target: int, width: int) -> int:
+        """Return the most bytes of keys and values for a sentence of so many tokens, with `width` hypotheses."""
+        shape = self.decoder.shape
+        position = 2 * shape.count * shape.heads * shape.head_size * self.decoder.cache_dtype.itemsize
+        return position * (source + width * target)
 
     @property
     def reports_attention(self) -> bool:

@@ -1,7 +1,7 @@
 """The layers of an encoder or decoder, packed and computed by the compiled kernels."""
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -71,7 +71,7 @@ class Layers:
         self._kernels = loading.kernels()
         settings = network.settings
         check_sizes(settings)
-        self._network, self._linear = network, LINEAR[dtype]
+        self._network, self._kind = network, LINEAR[dtype]
         self._kept: list[object] = []  # owns the memory that the structures point to
         self.shape = Shape.of(network, side)
         self.longest = settings.max_positions if settings.positions in IN_ATTENTION and not self.shape.ssru else None
@@ -106,37 +106,49 @@ class Layers:
     def _layer(self, name: str) -> loading.Layer:
         network = self._network
         settings = network.settings
-        width, inner, attended, size = (
-            settings.width,
-            settings.feed_forward,
-            settings.attention_width,
-            settings.size_per_head,
-        )
+        width, inner, attended = settings.width, settings.feed_forward, settings.attention_width
         gates = 2 if settings.activation in GATED else 1
+        own, cross = f"{name}.self_attention", f"{name}.cross_attention"
         packed = loading.Layer(
-            inner=self._pack(network.linear(f"{name}.feed_forward.inner", gates * inner, width)),
-            outer=self._pack(network.linear(f"{name}.feed_forward.outer", width, inner)),
+            inner=self._linear(f"{name}.feed_forward.inner", gates * inner, width),
+            outer=self._linear(f"{name}.feed_forward.outer", width, inner),
             norm_feed_forward=self._norm(f"{name}.around_feed_forward.norm"),
         )
         if self.shape.ssru:
-            forget = network.linear(f"{name}.self_attention.forget", width, width)
-            update = network.linear(f"{name}.self_attention.update", width, width, biased=False)
-            packed.query_key_value = self._pack(_concatenated(forget, update))
+            packed.query_key_value = self._pack(
+                f"{own}.forget",
+                lambda: _concatenated(
+                    network.linear(f"{own}.forget", width, width),
+                    network.linear(f"{own}.update", width, width, biased=False),
+                ),
+            )
         else:
-            projection = network.linear(f"{name}.self_attention.query_key_value", 3 * attended, width)
-            packed.query_key_value = self._pack(scaled_queries(projection, attended, size))
-            packed.self_output = self._pack(network.linear(f"{name}.self_attention.output", width, attended))
+            packed.query_key_value = self._queries(f"{own}.query_key_value", 3 * attended)
+            packed.self_output = self._linear(f"{own}.output", width, attended)
         decodes = name.startswith("decoder")
         packed.norm_self = self._norm(f"{name}.{'around_self' if decodes else 'around_attention'}.norm")
         if self.shape.crosses:
             packed.norm_cross = self._norm(f"{name}.around_cross.norm")
-            query = network.linear(f"{name}.cross_attention.query", attended, width)
-            packed.cross_query = self._pack(scaled_queries(query, attended, size))
-            packed.cross_output = self._pack(network.linear(f"{name}.cross_attention.output", width, attended))
+            packed.cross_query = self._queries(f"{cross}.query", attended)
+            packed.cross_output = self._linear(f"{cross}.output", width, attended)
         return packed
 
-    def _pack(self, linear: Linear) -> loading.Linear:
-        packed = self._linear(*linear)
+    def _linear(self, name: str, outputs: int, inputs: int) -> loading.Linear:
+        return self._pack(name, lambda: self._network.linear(name, outputs, inputs))
+
+    def _queries(self, name: str, outputs: int) -> loading.Linear:
+        """Return a map whose first outputs are queries."""
+        settings = self._network.settings
+
+        def scaled() -> Linear:
+            linear = self._network.linear(name, outputs, settings.width)
+            return scaled_queries(linear, settings.attention_width, settings.size_per_head)
+
+        return self._pack(name, scaled)
+
+    def _pack(self, name: str, make: Callable[[], Linear]) -> loading.Linear:
+        kind = self._kind
+        packed = kind(self._network.keep(f"{name}|{kind.format}", lambda: kind.pack(*make())))
         self._kept.append(packed)
         return packed.struct
 

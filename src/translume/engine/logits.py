@@ -22,7 +22,7 @@ REFINED_NATS = 1.0
 class LogitRefiner:
     """Computes the logits near a row's largest again in fp32, so that quantisation does not reorder likely tokens."""
 
-    def __init__(self, weight: Array, bias: Array | None) -> None:
+    def __init__(self, weight: Array, bias: Array | None = None) -> None:
         """weight: [V, D], D a multiple of LANES.  bias: [V]."""
         self._weight = np.ascontiguousarray(weight)
         self._bias = None if bias is None else np.ascontiguousarray(bias)
@@ -103,7 +103,8 @@ class CopyKernels:
             network.weight("head.query.weight", width, width),
             network.weight("head.gate.weight", 1, 2 * width),
         )
-        self._memory = PackedLinear(np.concatenate([query.T * np.float32(width**-0.5), gate[:, width:]]), None)
+        reads = np.concatenate([query.T * np.float32(width**-0.5), gate[:, width:]])
+        self._memory = PackedLinear(PackedLinear.pack(reads, None))
         self._weight = np.ascontiguousarray(gate[0, :width])
         self.struct = loading.CopyGate(width, address(self._weight), float(network.weight("head.gate.bias", 1)[0]))
         self._library = loading.kernels().library

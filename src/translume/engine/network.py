@@ -1,14 +1,15 @@
 """A model as the engine reads it: settings, and weights by the names that a model folder has; tables of positions."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from translume.checkpoint.arrays import weight_in
 from translume.config import ModelSettings
 from translume.errors import ModelFolderError
 from translume.kernels.loading import NativeError, aligned
@@ -26,14 +27,17 @@ IN_ATTENTION = ("rotary", "relative")
 class Network:
     """Settings and weights of a model.
 
-    weights: fp32, and integers, by name. A tied one may have one name only, that of the side that comes first.
+    weights: as a file stores them, by name. A tied one may have one name only, that of the side that comes first.
     place: where they are from, for errors. Methods raise ModelFolderError for a weight that is missing, or of another
     shape than the settings say: the kernels would read beyond it.
+    check: called before a weight is read.  kept: what `keep` returned, by name.
     """
 
     settings: ModelSettings
     weights: Mapping[str, Array]
     place: str = "the model"
+    check: Callable[[], object] = bool
+    kept: dict[str, dict[str, Array]] = field(default_factory=dict)
 
     @property
     def crosses(self) -> bool:
@@ -45,20 +49,35 @@ class Network:
         """Whether the encoder reads a vector for each id of a text."""
         return "encoder.embedding.table.weight" in self.weights and self.settings.segment_pooling == "none"
 
-    def weight(self, name: str, *shape: int) -> Array:
-        """Return the weight of a name, which must have a shape."""
-        found = self.weights.get(name)
-        if found is None:
-            raise ModelFolderError(f"{self.place}: lacks {name}, which a model of these settings has")
-        if found.shape != shape:
-            wanted = f"expected {list(shape)} by the settings"
-            raise ModelFolderError(f"{self.place}: {name} is {list(found.shape)}, {wanted}")
-        return found
+    def keep(self, name: str, make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+        """Return the arrays that were kept under a name, else keep those that `make` returns."""
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
 
-    def linear(self, name: str, outputs: int, inputs: int, *, biased: bool | None = None) -> Linear:
-        """Return the weight [N, K] and the bias [N], if any, of a linear map.  biased: by default, `model.bias`."""
+    def weight(self, name: str, *shape: int | None) -> Array:
+        """Return the weight of a name in fp32, and keep it. It must have a shape; None: of any size."""
+        return self.keep(name, lambda: {"": self._read(name, *shape)})[""]
+
+    def _read(self, name: str, *shape: int | None) -> Array:
+        """Return the weight of a name in fp32, or integers; that of a file in fp32 shares its memory."""
+        stored = self.weights.get(name)
+        if stored is None:
+            raise ModelFolderError(f"{self.place}: lacks {name}, which a model of these settings has")
+        wanted = [size if size is not None else found for size, found in zip(shape, stored.shape, strict=False)]
+        if stored.shape != (*wanted,) or len(shape) != len(wanted):
+            raise ModelFolderError(f"{self.place}: {name} is {list(stored.shape)}, expected {wanted} by the settings")
+        self.check()
+        return weight_in(self.weights, name)
+
+    def linear(self, name: str, outputs: int | None, inputs: int, *, biased: bool | None = None) -> Linear:
+        """Return the weight [N, K] and the bias [N], if any, of a linear map, which are not kept.
+
+        outputs: None for any number.  biased: by default, `model.bias`.
+        """
+        weight = self._read(f"{name}.weight", outputs, inputs)
         biased = self.settings.bias if biased is None else biased
-        return self.weight(f"{name}.weight", outputs, inputs), self.weight(f"{name}.bias", outputs) if biased else None
+        return weight, self._read(f"{name}.bias", len(weight)) if biased else None
 
     def key_value(self, layer: int) -> Linear:
         """Return the map of a decoder layer from the memory to its keys and values [2·H·d, D]."""
@@ -70,15 +89,15 @@ class Network:
         width, biased = self.settings.width, self.settings.bias and self.settings.normalization == "layer"
         return self.weight(f"{name}.weight", width), self.weight(f"{name}.bias", width) if biased else None
 
-    def head(self) -> Linear | None:
-        """Return weight [V, D] and bias of a head of one linear map, without what a copy head adds; else None."""
-        head = self.settings.head
-        if not (name := head.linear):
-            return None
-        table = self.table("decoder") if head.tie in ("all", "target") else None
-        size = len(self.weights.get(f"{name}.weight", ())) if table is None else len(table)
-        weight = self.weight(f"{name}.weight", size, self.settings.width) if table is None else table
-        return weight, self.weight(f"{name}.bias", size) if getattr(head, "bias", False) else None
+    def head(self, *, kept: bool = False) -> Linear:
+        """Return weight [V, D] and bias of a head of one linear map, without what a copy head adds.
+
+        kept: whether to keep them.
+        """
+        head, read = self.settings.head, self.weight if kept else self._read
+        tied = head.tie in ("all", "target")
+        weight = self.table("decoder") if tied else read(f"{head.linear}.weight", None, self.settings.width)
+        return weight, read(f"{head.linear}.bias", len(weight)) if getattr(head, "bias", False) else None
 
     def table(self, side: str) -> Array:
         """Return the embedding [V, D] of a side, "encoder" or "decoder". Raises NativeError for one in bands."""
@@ -87,7 +106,7 @@ class Network:
         name = f"{side}.embedding.table.weight"
         if name not in self.weights and self.settings.head.tie in ("all", "embeddings"):
             name = "encoder.embedding.table.weight"
-        return self.weight(name, len(self.weights.get(name, ())), self.settings.width)
+        return self.weight(name, None, self.settings.width)
 
     @property
     def scale(self) -> float:
@@ -100,11 +119,14 @@ class Network:
         if settings.positions == "learned":
             return self.weight(name, settings.max_positions, settings.width)
         if name in self.weights:  # of Whisper's encoder
-            return self.weight(name, len(self.weights[name]), settings.width)
+            return self.weight(name, None, settings.width)
         if settings.positions not in SINUSOIDS:
             return None
         first, longest_last = SINUSOIDS[settings.positions]
-        return sinusoids(first + settings.max_positions, settings.width, longest_last=longest_last)[first:]
+        count = first + settings.max_positions
+        return self.keep(
+            "sinusoids", lambda: {"": sinusoids(count, settings.width, longest_last=longest_last)[first:]}
+        )[""]
 
     def embedded(self, source: Array, mask: Array) -> Array:
         """Return what the encoder reads of a text [B, S], packed [n, D], where mask [B, S] is True."""

@@ -5,13 +5,14 @@ the kernels sum each output in an order that does not depend on them.
 """
 
 import ctypes
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from translume.engine.network import Array
 from translume.kernels import loading
-from translume.kernels.loading import NativeError, address, empty
+from translume.kernels.loading import Kernels, NativeError, address, empty
 
 Dtype = Literal["fp32", "bf16", "int8"]
 INT8_MAX = 127
@@ -37,48 +38,51 @@ class PackedLinear:
     multiple: ClassVar[int] = 1
     """Inputs are padded with zeros to a multiple of this."""
 
-    def __init__(self, weight: Array, bias: Array | None) -> None:
-        """Raises NativeError if the kernels are not available, or not for this format."""
-        self.outputs, self.inputs = weight.shape
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        """arrays: those of `pack`.  Raises NativeError if the kernels are not available."""
         self._kernels = loading.kernels()
-        panel, self._missing = self._kernels.panel, -self.inputs % self.multiple
-        shift = empty([self.outputs + -self.outputs % panel])
-        shift[...] = 0.0
-        if bias is not None:
-            shift[: self.outputs] = bias
-        packed, scales = self._pack_in_parts(weight, panel)
-        self._kept = (packed, scales, shift)
+        self.outputs, self.inputs = arrays["size"].tolist()
+        self._missing = -self.inputs % self.multiple
+        self._kept = (arrays["weight"], arrays.get("scale"), arrays["shift"])
         self.struct = loading.Linear(self.inputs + self._missing, self.outputs, self.format, *map(address, self._kept))
         self._address = ctypes.addressof(self.struct)
-        self.bytes = packed.nbytes
+        self.bytes = arrays["weight"].nbytes
+
+    @classmethod
+    def pack(cls, weight: Array, bias: Array | None) -> dict[str, Array]:
+        """Return what the kernels read of a weight [N, K] and a bias [N], and the size (N, K).
+
+        Raises NativeError if the kernels are not available, or not for this format.
+        """
+        kernels = loading.kernels()
+        panels = -(-len(weight) // kernels.panel)
+        shift = empty([panels * kernels.panel])
+        shift[...] = 0.0
+        if bias is not None:
+            shift[: len(bias)] = bias
+        made = {"size": np.array(weight.shape), "shift": shift}
+        for first in range(0, len(weight), PART_ROWS):  # without another copy of all of it
+            part = weight[first : first + PART_ROWS]
+            missing = -len(part) % kernels.panel, -part.shape[1] % cls.multiple
+            packed, scales = cls._pack(np.pad(part, [(0, each) for each in missing]) if any(missing) else part, kernels)
+            if not first:
+                made["weight"] = empty([panels, *packed.shape[1:]], packed.dtype)
+                if scales is not None:
+                    made["scale"] = empty(shift.shape)
+            place = first // kernels.panel
+            made["weight"][place : place + len(packed)] = packed
+            if scales is not None:
+                made["scale"][first : first + len(scales)] = scales
+        return made
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PackedLinear":
         """Return itself: it holds addresses of arrays that are never written to."""
         return self
 
-    def _pack_in_parts(self, weight: Array, panel: int) -> tuple[Array, Array | None]:
-        """Return the weight [N, K] in the layout of the kernel, and its scales, without another copy of all of it."""
-        panels = -(-self.outputs // panel)
-        whole: Array | None = None
-        all_scales: Array | None = None
-        for first in range(0, self.outputs, PART_ROWS):
-            part = weight[first : first + PART_ROWS]
-            missing = -len(part) % panel
-            if self._missing or missing:
-                part = np.pad(part, ((0, missing), (0, self._missing)))
-            packed, scales = self._pack(part, panel)
-            if whole is None:
-                whole = empty([panels, *packed.shape[1:]], packed.dtype)
-                all_scales = None if scales is None else empty([panels * panel])
-            whole[first // panel : first // panel + len(packed)] = packed
-            if all_scales is not None:
-                all_scales[first : first + len(part)] = scales
-        assert whole is not None
-        return whole, all_scales
-
-    def _pack(self, weight: Array, panel: int) -> tuple[Array, Array | None]:
+    @classmethod
+    def _pack(cls, weight: Array, kernels: Kernels) -> tuple[Array, Array | None]:
         """Return a weight [panels·panel, K] in the layout of the kernel, perhaps not contiguous, and its scales."""
-        return weight.reshape(-1, panel, weight.shape[1]).swapaxes(1, 2), None
+        return weight.reshape(-1, kernels.panel, weight.shape[1]).swapaxes(1, 2), None
 
     def __call__(self, x: Array) -> Array:
         """Map x [..., K] to [..., N]."""
@@ -97,8 +101,8 @@ class Int8Linear(PackedLinear):
     format = QUANTIZED
     multiple = LANES
 
-    def _pack(self, weight: Array, panel: int) -> tuple[Array, Array | None]:
-        kernels = self._kernels
+    @classmethod
+    def _pack(cls, weight: Array, kernels: Kernels) -> tuple[Array, Array | None]:
         if not kernels.int8:
             raise NativeError(f"the kernels have no int8 products with {kernels.instructions}")
         scales = np.maximum(np.maximum(weight.max(1), -weight.min(1)), TINY) / np.float32(INT8_MAX)
@@ -107,7 +111,7 @@ class Int8Linear(PackedLinear):
         rounded += kernels.offset
         with np.errstate(invalid="ignore"):  # of a row with a NaN, whose scale is one
             stored = rounded.astype(np.uint8 if kernels.offset else np.int8)
-        groups = stored.reshape(-1, panel, weight.shape[1] // kernels.group, kernels.group)
+        groups = stored.reshape(-1, kernels.panel, weight.shape[1] // kernels.group, kernels.group)
         return groups.swapaxes(1, 2), scales
 
 
@@ -117,31 +121,38 @@ class Bfloat16Linear(PackedLinear):
     format = BF16
     multiple = LANES
 
-    def _pack(self, weight: Array, panel: int) -> tuple[Array, Array | None]:
+    @classmethod
+    def _pack(cls, weight: Array, kernels: Kernels) -> tuple[Array, Array | None]:
         bits = np.ascontiguousarray(weight).view(np.uint32)
         rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)  # to nearest, ties to even
-        return rounded.reshape(-1, panel, weight.shape[1] // 2, 2).swapaxes(1, 2), None
+        return rounded.reshape(-1, kernels.panel, weight.shape[1] // 2, 2).swapaxes(1, 2), None
 
 
 LINEAR: dict[Dtype, type[PackedLinear]] = {"fp32": PackedLinear, "bf16": Bfloat16Linear, "int8": Int8Linear}
 
 
-def checked_linear(dtype: Dtype, weight: Array, bias: Array | None) -> PackedLinear:
-    """Pack a weight [N, K]. Raises NativeError if the kernels do not compute its product with the tolerance of a dtype.
-
-    The first outputs are compared, for five rows of different magnitudes, one of them zero.
-    """
-    packed = LINEAR[dtype](weight, bias)
-    rows = np.random.default_rng(0).standard_normal((5, weight.shape[1]), np.float32)
-    rows *= np.array([1.0, 0.0, 1e-3, 50.0, 7.0], np.float32)[:, None]
+def packed_to_check(dtype: Dtype, weight: Array, bias: Array | None) -> dict[str, Array]:
+    """Return the arrays of a packed weight [N, K], and the fp32 products that `checked_linear` compares."""
     first = slice(0, PART_ROWS)
-    expected = rows @ weight[first].T + (0.0 if bias is None else bias[first])
+    expected = _rows(weight.shape[1]) @ weight[first].T + (0.0 if bias is None else bias[first])
+    return {**LINEAR[dtype].pack(weight, bias), "expected": expected}
+
+
+def checked_linear(dtype: Dtype, arrays: Mapping[str, Array]) -> PackedLinear:
+    """Return the layer of `packed_to_check`. Raises NativeError if its products are not within a dtype's tolerance."""
+    packed, expected = LINEAR[dtype](arrays), arrays["expected"]
     known = np.isfinite(expected)  # others are reported where a search meets them
-    error = np.abs(packed(rows)[:, first] - expected)[known].max(initial=0.0)
+    error = np.abs(packed(_rows(packed.inputs))[:, : expected.shape[1]] - expected)[known].max(initial=0.0)
     error /= max(np.abs(expected[known]).max(initial=0.0), TINY)
     if not error <= TOLERANCES[dtype]:
         raise NativeError(f"the kernels' products in {dtype} differ by {error:.2g} of the largest from those in fp32")
     return packed
+
+
+def _rows(inputs: int) -> Array:
+    """Return five rows [5, K] of different magnitudes, one of them zero."""
+    rows = np.random.default_rng(0).standard_normal((5, inputs), np.float32)
+    return rows * np.array([1.0, 0.0, 1e-3, 50.0, 7.0], np.float32)[:, None]
 
 
 def scaled_queries(linear: tuple[Array, Array | None], count: int, head_size: int) -> tuple[Array, Array | None]:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.checkpoint import Checkpoint
+from translume.checkpoint import Checkpoint, load_checkpoint, save_model, tensor_file, unique_tensors
+from translume.checkpoint.loading import WEIGHTS
+from translume.checkpoint.weights import quantized
 from translume.config import ModelSettings
 from translume.engine import Engine, EngineError
 from translume.errors import SettingsError, TranslumeError
@@ -199,3 +201,22 @@ def padded(rows: Sequence[Array]) -> tuple[Array, Array]:
     whole = np.zeros((*mask.shape, *rows[0].shape[1:]), rows[0].dtype)
     whole[mask] = np.concatenate(rows)
     return whole, mask
+
+
+def write_translume(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
+    """Write a model folder with weights in another format into the empty `folder`, load it and compare.
+
+    Weights in int8 have a scale a row. Raises SettingsError for int16.
+    """
+    if dtype not in ("float32", "float16", "bfloat16", "int8"):
+        raise SettingsError(f"export: found weights as {dtype!r}, expected float32, float16, bfloat16 or int8")
+    weights = unique_tensors(checkpoint.model)
+    if dtype == "int8":
+        weights = quantized(weights)
+    else:
+        kind = getattr(torch, dtype)
+        weights = {name: each.to(kind) if each.is_floating_point() else each for name, each in weights.items()}
+    save_model(folder, checkpoint, files={WEIGHTS: tensor_file(weights)})
+    forced = forced_targets(checkpoint)
+    written = load_checkpoint(folder, dtype="fp32")
+    return forced.compare(forced_targets(written).log_probs, "the model folder", folder, dtype)

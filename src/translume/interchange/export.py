@@ -16,6 +16,7 @@ TARGETS = {
     "huggingface": ("translume.interchange.huggingface.writer", "write_huggingface"),
     "marian": ("translume.interchange.marian.writer", "write_marian"),
     "onnx": ("translume.interchange.onnx.writer", "write_onnx"),
+    "translume": ("translume.interchange.certificate", "write_translume"),
 }
 """Module and function that write each target: (checkpoint, empty folder, dtype) -> Certificate."""
 

@@ -27,7 +27,7 @@ from translume.translator.planning import (
     Reading,
     plan_lines,
 )
-from translume.translator.search import CancelCheck, target_limit
+from translume.translator.search import TOKEN_CACHE_BYTES, CancelCheck, target_limit
 
 FRAMES_PER_CHARACTER = 4
 """Frames of a source that is no text which count as one character: 25 a second of speech, which has about 15."""
@@ -160,6 +160,7 @@ class Translating:
     def size(self, item: Part) -> int:
         """Return the source tokens with end tokens, multiplied for a wide beam and for a target limit above the usual.
 
+        More where the keys and values of a large model need more memory than a batch of so many tokens may have.
         Raises RequestError (422) for a sentence that is longer than the model's maximum.
         """
         return self.cost(item).size
@@ -181,7 +182,7 @@ class Translating:
             width = max(width, constrained_beam_width(held, self.settings))
         if self.settings.prefix and item.first:
             prefix = len(checkpoint.target_tokenizer.encode(self.settings.prefix))
-        size, made, usual = 0, 0, 0
+        size, made, usual, held_bytes, engine = 0, 0, 0, 0, self.translator.engine
         for piece in (each for each in plan.pieces for _ in range(_windows(each, checkpoint.config))):
             length = len(piece.ids)
             limit = target_limit(checkpoint, length, prefix if piece.first else 0, self.settings, held)
@@ -189,8 +190,11 @@ class Translating:
             size += math.ceil(max(length + 1, MIN_COUNTED_TOKENS) * max(1.0, limit / usual_limit))
             made += limit
             usual += usual_limit
+            held_bytes += 0 if engine is None else engine.cache_bytes(length + 1, limit, width)
         return LineCost(
-            size=size * max(width, FULL_BATCH_WIDTH) // FULL_BATCH_WIDTH,
+            size=max(
+                size * max(width, FULL_BATCH_WIDTH) // FULL_BATCH_WIDTH, math.ceil(held_bytes / TOKEN_CACHE_BYTES)
+            ),
             # A constraint that is not met is left out, and the sentence searched again.
             target_tokens=made * width * (1 + len(item.constraints)),
             usual_target_tokens=usual * strategy_from(own).width,

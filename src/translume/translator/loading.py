@@ -13,8 +13,10 @@ from translume.decoding import Stepper, resolve_strategy
 from translume.device import is_cpu
 from translume.engine import Engine, EngineError, build_engine
 from translume.engine.network import Network
+from translume.engine.packed_file import PackedFile
 from translume.engine.packing import Dtype as PackedDtype
-from translume.errors import SettingsError, nearest, refuse_unknown_keywords
+from translume.errors import ModelFolderError, SettingsError, nearest, refuse_unknown_keywords
+from translume.kernels.loading import has_kernels
 from translume.kernels.loading import set_threads as set_kernel_threads
 from translume.lazy import is_imported, torch
 from translume.translator.device_searcher import DeviceSearcher
@@ -89,16 +91,36 @@ def with_engine(read: Callable[..., Any], options: ComputeOptions) -> tuple[Any,
     return (read(dtype="bf16") if dtype == "bf16" else checkpoint), None
 
 
-def engine_of(checkpoint: Checkpoint, dtype: PackedDtype) -> Engine:
-    """Return the engine of a loaded model, which needs no torch; EngineError if there is none."""
+def engine_of(checkpoint: Checkpoint, dtype: PackedDtype, *, pack: bool | None = None) -> Engine:
+    """Return the engine of a loaded model, which needs no torch; EngineError if there is none.
+
+    It reads the packed file of the weights if there is one. pack: whether to write one; None: as `PackedFile.wanted`.
+    """
     if not checkpoint.on_cpu:
         return build_engine(checkpoint.model, dtype)  # raises the error
-    return Engine(network_of(checkpoint), dtype, lambda: checkpoint.model)
+    network, unbuilt = network_of(checkpoint), checkpoint.unbuilt
+    if unbuilt is None or not has_kernels():
+        return Engine(network, dtype, lambda: checkpoint.model)
+    file = PackedFile(unbuilt.file, checkpoint.digest, dtype)
+    network.kept.update(file.read(network.weights))
+    packed = bool(network.kept)
+    engine = Engine(network, dtype, lambda: checkpoint.model)
+    engine.packed_file = file.path if packed else None
+    if not packed and (file.wanted if pack is None else pack):
+        try:
+            engine.packed_file = file.write(network.weights, network.kept)
+        except ModelFolderError:  # as in a full or read-only folder
+            if pack:
+                raise
+    return engine
 
 
 def network_of(checkpoint: Checkpoint | ClassifierCheckpoint) -> Network:
     """Return a loaded model as an engine reads it."""
-    return Network(settings=checkpoint.config.model, weights=checkpoint.arrays(), place=checkpoint.place)
+    unbuilt, settings, place = checkpoint.unbuilt, checkpoint.config.model, checkpoint.place
+    if unbuilt is None or unbuilt.stored is None:
+        return Network(settings=settings, weights=checkpoint.arrays(), place=place)
+    return Network(settings=settings, weights=unbuilt.stored, place=place, check=unbuilt.check)
 
 
 def set_threads(threads: int | None) -> None:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import Any, Self
 
 import numpy as np
@@ -80,6 +80,8 @@ STEPS_PER_CALL = 8
 """Steps that a searcher takes in one call. Between calls it can be cancelled, and Python can handle Ctrl-C."""
 DEFAULT_RATIO, DEFAULT_EXTRA = 2.0, 10
 """The length limit of a target without settings and training data: tokens per source token, and those added."""
+TOKEN_CACHE_BYTES = 1 << 19
+"""Bytes of keys and values that an engine may hold for each of the tokens of a full batch: a bound for large models."""
 UNMET = "constraint_unmet"
 """The first word of warnings about constraints."""
 _UNWRITABLE = "the target's vocabulary cannot write it"
@@ -251,6 +253,11 @@ def search_plans(
         for width, indices in sorted(widths.items()):
             most = settings.max_tokens * FULL_BATCH_WIDTH // max(width or search.width, FULL_BATCH_WIDTH)
             lengths = [len(pieces[index].ids) + 1 for index in indices]
+            if isinstance(stepper, Engine):
+                limits = [target_limit(checkpoint, length, 0, settings) for length in lengths]
+                held = map(stepper.cache_bytes, lengths, limits, repeat(width or search.width))
+                share = max(each / length for each, length in zip(held, lengths, strict=True))
+                most = min(most, int(settings.max_tokens * TOKEN_CACHE_BYTES / share))
             for places in batches(lengths, most, shortest=MIN_COUNTED_TOKENS):
                 batch = [indices[place] for place in places]
                 if check_cancelled is not None:
