@@ -84,6 +84,7 @@ def test_base_commands_give_the_same_without_torch(folder: Path, tmp_path: Path)
         (["translate", model, "--json", "--set", "decoding.ban=['ab', 'c']", "--set", "decoding.prefix=de"], text),
         (["translate", model, "--json", "--set", "decoding.coverage_penalty=0.2", "--set", "decoding.nbest=2"], text),
         (["translate", model, "--json", "--set", "decoding.no_repeat_ngram=2"], text),
+        (["translate", model, "--json", "--alignment", "--set", "decoding.nbest=2"], text),
         (["score", model, str(tmp_path / "a.en"), str(tmp_path / "a.de"), "--json"], ""),
         (["show", model, "--json"], ""),
         (["classify", str(folder.parent / "classes"), "--json"], text),

@@ -40,6 +40,7 @@ from translume.engine import Engine, build_engine
 from translume.engine.network import Network
 from translume.errors import ModelFolderError, SettingsError, StaleStateError
 from translume.kernels.loading import has_kernels, kernels
+from translume.translator.alignment import cross_attention
 
 LENGTHS = (5, 2, 19, 3, 7)
 WIDE = {"width": 32, "attention_heads": 2, "feed_forward": 48, "encoder_layers": 1, "decoder_layers": 2}
@@ -379,6 +380,20 @@ def test_the_engine_reports_the_attention_of_the_plain_model(large_vocabulary, s
     torch.testing.assert_close(found.attention[:, :5], wanted.attention, atol=1e-5, rtol=1e-4)
     rows = torch.tensor([0, 0, 1, 1])
     assert found.select(rows).attention.equal(found.attention[rows])
+
+
+@pytest.mark.parametrize("changes", [
+    {"decoder_layers": 3, "norm": "post"}, {"decoder_layers": 2, "positions": "relative", "embedding_norm": True},
+    {"decoder_layers": 2, "decoder_mixing": "ssru", "segments": 2}, {"decoder_layers": 1, "positions": "rotary"},
+])  # fmt: skip
+def test_the_engine_aligns_whole_targets_as_the_plain_model(make, sources, changes):
+    """By the second to last layer or the only one."""
+    model = make(**WIDE | changes)
+    source, mask = sources(19, 1, 7)
+    target = torch.randint(1, 11, (3, 40))
+    wanted = cross_attention(model, source, mask, target).detach().numpy()
+    found = build_engine(model).cross_attention(source.numpy(), mask.numpy(), target.numpy())
+    np.testing.assert_allclose(found[:, :, :19], wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_the_attention_of_pooled_segments_has_a_column_for_each_segment(make, sources):

@@ -238,7 +238,18 @@ class Engine:
         """
         step = _prepare_step(ids, state)
         x = self.decoder.read(self._embedded(ids, state.position), step)
-        return x.reshape(-1, step.count, x.shape[1]), step.state.advance(step.count, step.ancestors, step.attention)
+        attended = None if step.attention is None else step.attention[step.count - 1 :: step.count]
+        return x.reshape(-1, step.count, x.shape[1]), step.state.advance(step.count, step.ancestors, attended)
+
+    def cross_attention(self, source: Array, mask: Array, target: Array) -> Array:
+        """Return [B, T, S or more]: mean attention over the heads of the second to last layer, or of the only one.
+
+        target: ids [B, T] that are read, bos first.
+        """
+        step = _prepare_step(target, self.start_with_attention(source, mask))
+        self.decoder.without_last().read(self._embedded(target, 0), step)
+        assert step.attention is not None
+        return step.attention.reshape(*target.shape, -1)
 
     def score(self, source: Array, mask: Array, target: Array, labels: Array, there: Array) -> Array:
         """Return the log-probabilities [B, T] of labels [B, T] in targets [B, T] that are read, zero where not `there`.
@@ -304,6 +315,6 @@ def _prepare_step(ids: Array, state: EngineState) -> StepInput:
         ancestors = own if ancestors is None else np.concatenate([ancestors, own], 2)
     attention = None
     if state.attended is not None:
-        attention = empty([state.sentences * state.width, state.cache.cross.shape[3]])
+        attention = empty([ids.size, state.cache.cross.shape[3]])
         attention[...] = 0.0
     return StepInput(state, count, ancestors, attention)
