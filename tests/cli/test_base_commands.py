@@ -12,11 +12,16 @@ from tests.translator.conftest import untrained
 
 from translume.checkpoint import (
     ClassifierCheckpoint,
+    Manifest,
     Temperature,
     build_network,
+    commit,
+    load_any,
     load_checkpoint,
     save_model,
     store_temperature,
+    tensor_file,
+    unique_tensors,
 )
 from translume.config import ClassifySettings, Config, ModelSettings, TokenizerSettings
 from translume.kernels.loading import has_kernels
@@ -150,6 +155,21 @@ def test_a_model_is_exported_to_ctranslate2_without_torch(folder: Path, tmp_path
         assert certificate["difference"] < 1e-4
         found[how] = {each.name: each.read_bytes() for each in (tmp_path / how).iterdir() if each.name != "config.json"}
     assert found["without"] == found["with"]
+
+
+def test_a_weight_that_the_settings_do_not_have_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    commands, messages = [], []
+    for command, source in (("translate", folder), ("classify", folder.parent / "classes")):
+        model = tmp_path / command
+        shutil.copytree(source, model)
+        weights = {**unique_tensors(load_any(model).model), "head.more": torch.zeros(3)}
+        commit(model, {"weights.safetensors": tensor_file(weights)})
+        place = model / Manifest.read(model).files["weights.safetensors"].file
+        commands.append(([command, str(model), "--device", "cpu"], "abc\n"))
+        messages.append(f"Error: {place}: holds head.more, which a model of these settings does not have\n")
+    imported, found = outcomes("with", commands)
+    assert not imported
+    assert found == [(1, "", message) for message in messages]
 
 
 def test_what_needs_torch_says_so_in_one_line(folder: Path) -> None:

@@ -15,8 +15,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.decoding.searching import beams, lists_of_rules, samplings
 
-from translume.checkpoint import build_model
-from translume.config import CopySettings, ModelSettings, SoftmaxSettings
+from translume.checkpoint import build_model, unique_tensors
+from translume.config import CopySettings, ModelSettings, SampledSettings, SoftmaxSettings
 from translume.decoding import (
     BannedPhrases,
     BeamSearch,
@@ -293,11 +293,29 @@ def test_weights_that_do_not_fit_the_settings_are_refused_by_name(name, shape):
     for changed, message in (
         ({name: np.zeros(shape, np.float32)}, f"w: {name} is {list(shape)}, expected {list(wanted)} by the settings"),
         ({}, f"w: lacks {name}, which a model of these settings has"),
+        (
+            {name: weights[name], "head.gate.bias": np.zeros(1, np.float32)},
+            "w: holds head.gate.bias, which a model of these settings does not have",
+        ),
     ):
         others = {key: each for key, each in weights.items() if key != name}
         with pytest.raises(ModelFolderError) as caught:
             Engine(Network(settings=settings, weights=others | changed, place="w"), "fp32", lambda: model)
         assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("changes", [
+    {"head": SoftmaxSettings(tie="all")}, {"head": SoftmaxSettings(tie="embeddings")},
+    {"head": SampledSettings(tie="target")}, {"freeze_pretrained": True, "pretrained_source": "v.txt"},
+    {"decoder_mixing": "ssru", "positions": "relative"},
+])  # fmt: skip
+def test_no_weight_of_a_model_is_refused_under_any_of_its_names(changes):
+    shared = changes.get("head", SoftmaxSettings(tie="none")).tie in ("all", "embeddings")
+    settings = ModelSettings(**{"head": SoftmaxSettings(tie="none"), **WIDE, **changes})
+    model = build_model(settings, 17, 17 if shared else 19)
+    build_engine(model)
+    weights = {name: each.numpy() for name, each in unique_tensors(model).items()}
+    Engine(Network(settings=settings, weights=weights), "fp32", lambda: model)
 
 
 def test_sources_read_in_one_call_have_the_keys_and_values_of_several_calls(large_vocabulary, sources):

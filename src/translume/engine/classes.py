@@ -27,6 +27,8 @@ class ClassEngine:
         classes = len(network.weights.get("head.weight", ()))
         self._weight = network.weight("head.weight", classes, size)
         self._bias = network.weight("head.bias", classes) if head.bias else np.zeros(classes, np.float32)
+        self.probabilities(np.zeros((1, 1), np.int64), np.ones((1, 1), np.bool_))  # reads the other weights
+        network.refuse_unread()
 
     def probabilities(self, source: Array, mask: Array) -> Array:
         """Return [B, C], the probabilities of the classes of sources [B, S] of ids where mask [B, S] is True."""

@@ -97,6 +97,10 @@ class Engine:
         reads_memory = settings.head.reads_source or self._has_ctc
         if self.encoder is not None and self.network.reads_ids and not settings.segments and not reads_memory:
             self._sources = SourceKernels(self.encoder, self.decoder, network, self.key_values)
+        if not self.plain_parts:  # else the plain model refuses what it does not have
+            if self.encoder is not None:
+                network.embedded(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.bool_))  # reads its weights
+            network.refuse_unread()
 
     @property
     def plain_parts(self) -> list[str]:

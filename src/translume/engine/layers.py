@@ -150,9 +150,9 @@ class Layers:
 
     def _positions(self, side: str) -> dict[str, Any]:
         """Return the fields of `stack` with what attention applies."""
-        if self.longest is None:
-            return {}
         rotation, bias = self._network.rotation(), self._network.distance_biases(side)
+        if self.longest is None:  # SSRUs do not use the biases that their model has
+            return {}
         self._kept.append((rotation, bias))
         distances = 0 if bias is None else bias.shape[1]
         reach = self._network.reach

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,8 @@ SINUSOIDS = {"sinusoidal": (0, False), "marian": (0, True), "fairseq": (2, True)
 """By `model.positions`: the first position, and whether the last wavelength is 10000·2π; see `sinusoids`."""
 IN_ATTENTION = ("rotary", "relative")
 """Values of `model.positions` that attention applies."""
+TRAINED_WITH = {"encoder.embedding.frozen", "decoder.embedding.frozen", "head.ranked", "head.weights"}
+"""Weights that only training reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class Network:
     settings: ModelSettings
     weights: Mapping[str, Array]
     place: str = "the model"
+    _read: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @property
     def crosses(self) -> bool:
@@ -53,7 +56,14 @@ class Network:
         if found.shape != shape:
             wanted = f"expected {list(shape)} by the settings"
             raise ModelFolderError(f"{self.place}: {name} is {list(found.shape)}, {wanted}")
+        self._read.add(name)
         return found
+
+    def refuse_unread(self) -> None:
+        """Raise ModelFolderError for a weight that an engine which has read all of its own has not read."""
+        for name in self.weights:
+            if name not in self._read | TRAINED_WITH:
+                raise ModelFolderError(f"{self.place}: holds {name}, which a model of these settings does not have")
 
     def linear(self, name: str, outputs: int, inputs: int, *, biased: bool | None = None) -> Linear:
         """Return the weight [N, K] and the bias [N], if any, of a linear map.  biased: by default, `model.bias`."""
@@ -76,6 +86,7 @@ class Network:
         if not (name := head.linear):
             return None
         table = self.table("decoder") if head.tie in ("all", "target") else None
+        self._read.add(f"{name}.weight")  # also if it is a second name of the table
         size = len(self.weights.get(f"{name}.weight", ())) if table is None else len(table)
         weight = self.weight(f"{name}.weight", size, self.settings.width) if table is None else table
         return weight, self.weight(f"{name}.bias", size) if getattr(head, "bias", False) else None
