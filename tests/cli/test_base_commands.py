@@ -157,6 +157,26 @@ def test_a_model_is_exported_to_ctranslate2_without_torch(folder: Path, tmp_path
     assert found["without"] == found["with"]
 
 
+def test_the_engine_of_a_classifier_is_shown(folder: Path) -> None:
+    classes = str(folder.parent / "classes")
+    commands = [(["show", classes, "--engine"], ""), (["show", classes, "--engine", "--json"], "")]
+    (_, shown), (_, bare) = outcomes("with", commands), outcomes("without", commands)
+    report = json.loads(shown[1][1])
+    assert set(report) == {"model", "kernels", "plain_parts", "dtypes"}
+    findings = report["dtypes"].pop("fp32")
+    assert (report["plain_parts"], report["dtypes"]) == ([], {})
+    assert findings == {"difference": findings["difference"], "agrees": True, "alone_equals_batched": False}
+    assert findings["difference"] < 1e-5
+    agrees = f"fp32: agrees with the plain model, by at most {findings['difference']:.1e} nats"
+    assert shown[0][1].splitlines() == [
+        classes,
+        f"kernels: {report['kernels']}",
+        f"{agrees}; alone and batched not identical bit for bit",
+    ]
+    assert json.loads(bare[1][1])["dtypes"] == {"fp32": {}}
+    assert bare[0][1].splitlines()[2] == "fp32: not compared with the plain model, for which torch is not installed"
+
+
 def test_a_weight_that_the_settings_do_not_have_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
     commands, messages = [], []
     for command, source in (("translate", folder), ("classify", folder.parent / "classes")):
