@@ -12,11 +12,16 @@ from tests.translator.conftest import untrained
 
 from translume.checkpoint import (
     ClassifierCheckpoint,
+    Manifest,
     Temperature,
     build_network,
+    commit,
+    load_any,
     load_checkpoint,
     save_model,
     store_temperature,
+    tensor_file,
+    unique_tensors,
 )
 from translume.config import ClassifySettings, Config, ModelSettings, TokenizerSettings
 from translume.kernels.loading import has_kernels
@@ -84,6 +89,7 @@ def test_base_commands_give_the_same_without_torch(folder: Path, tmp_path: Path)
         (["translate", model, "--json", "--set", "decoding.ban=['ab', 'c']", "--set", "decoding.prefix=de"], text),
         (["translate", model, "--json", "--set", "decoding.coverage_penalty=0.2", "--set", "decoding.nbest=2"], text),
         (["translate", model, "--json", "--set", "decoding.no_repeat_ngram=2"], text),
+        (["translate", model, "--json", "--alignment", "--set", "decoding.nbest=2"], text),
         (["score", model, str(tmp_path / "a.en"), str(tmp_path / "a.de"), "--json"], ""),
         (["show", model, "--json"], ""),
         (["classify", str(folder.parent / "classes"), "--json"], text),
@@ -149,6 +155,41 @@ def test_a_model_is_exported_to_ctranslate2_without_torch(folder: Path, tmp_path
         assert certificate["difference"] < 1e-4
         found[how] = {each.name: each.read_bytes() for each in (tmp_path / how).iterdir() if each.name != "config.json"}
     assert found["without"] == found["with"]
+
+
+def test_the_engine_of_a_classifier_is_shown(folder: Path) -> None:
+    classes = str(folder.parent / "classes")
+    commands = [(["show", classes, "--engine"], ""), (["show", classes, "--engine", "--json"], "")]
+    (_, shown), (_, bare) = outcomes("with", commands), outcomes("without", commands)
+    report = json.loads(shown[1][1])
+    assert set(report) == {"model", "kernels", "plain_parts", "dtypes"}
+    findings = report["dtypes"].pop("fp32")
+    assert (report["plain_parts"], report["dtypes"]) == ([], {})
+    assert findings == {"difference": findings["difference"], "agrees": True, "alone_equals_batched": False}
+    assert findings["difference"] < 1e-5
+    agrees = f"fp32: agrees with the plain model, by at most {findings['difference']:.1e} nats"
+    assert shown[0][1].splitlines() == [
+        classes,
+        f"kernels: {report['kernels']}",
+        f"{agrees}; alone and batched not identical bit for bit",
+    ]
+    assert json.loads(bare[1][1])["dtypes"] == {"fp32": {}}
+    assert bare[0][1].splitlines()[2] == "fp32: not compared with the plain model, for which torch is not installed"
+
+
+def test_a_weight_that_the_settings_do_not_have_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    commands, messages = [], []
+    for command, source in (("translate", folder), ("classify", folder.parent / "classes")):
+        model = tmp_path / command
+        shutil.copytree(source, model)
+        weights = {**unique_tensors(load_any(model).model), "head.more": torch.zeros(3)}
+        commit(model, {"weights.safetensors": tensor_file(weights)})
+        place = model / Manifest.read(model).files["weights.safetensors"].file
+        commands.append(([command, str(model), "--device", "cpu"], "abc\n"))
+        messages.append(f"Error: {place}: holds head.more, which a model of these settings does not have\n")
+    imported, found = outcomes("with", commands)
+    assert not imported
+    assert found == [(1, "", message) for message in messages]
 
 
 def test_what_needs_torch_says_so_in_one_line(folder: Path) -> None:

@@ -187,4 +187,4 @@ def test_show_engine_says_why_there_is_none(run, files: Path) -> None:
     assert run("train", files / "en-de.toml", "--out", files / "model").exit_code == 0
     shown = run("show", files / "model", "--engine").stdout.splitlines()
     reason = "engine: model.width: found 12, the kernels need a multiple of 16"
-    assert shown[-3:] == [f"{dtype}: the plain model searches; {reason}" for dtype in ("fp32", "bf16", "int8")]
+    assert shown[-3:] == [f"{dtype}: the plain model is used; {reason}" for dtype in ("fp32", "bf16", "int8")]

@@ -54,10 +54,13 @@ def test_weights_that_do_not_fit_and_other_widths_are_refused():
     _, network = classifier(*CASES[4])
     name = "pooling.ngrams.filters.2.weight"
     changed = Network(settings=network.settings, weights={**network.weights, name: np.zeros((7, 32, 4))}, place="w")
-    ids = np.array([[3, 2]])
     with pytest.raises(
         ModelFolderError, match=r"^w: pooling.ngrams.filters.2.weight is \[7, 32, 4\], expected \[7, 32, 5\] by "
     ):
-        ClassEngine(changed).probabilities(ids, ids > 0)
+        ClassEngine(changed)
+    for more in ("pooling.query", "encoder.layers.0.norm.weight"):
+        changed = Network(settings=network.settings, weights={**network.weights, more: np.zeros(32)}, place="w")
+        with pytest.raises(ModelFolderError, match=f"^w: holds {more}, which a model of these settings does not have$"):
+            ClassEngine(changed)
     with pytest.raises(NativeError, match=r"^model.width: found 20, the kernels need a multiple of 16$"):
         ClassEngine(classifier({"pooling": "mean"}, {"width": 20})[1])

@@ -15,8 +15,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.decoding.searching import beams, lists_of_rules, samplings
 
-from translume.checkpoint import build_model
-from translume.config import CopySettings, ModelSettings, SoftmaxSettings
+from translume.checkpoint import build_model, unique_tensors
+from translume.config import CopySettings, ModelSettings, SampledSettings, SoftmaxSettings
 from translume.decoding import (
     BannedPhrases,
     BeamSearch,
@@ -40,6 +40,7 @@ from translume.engine import Engine, build_engine
 from translume.engine.network import Network
 from translume.errors import ModelFolderError, SettingsError, StaleStateError
 from translume.kernels.loading import has_kernels, kernels
+from translume.translator.alignment import cross_attention
 
 LENGTHS = (5, 2, 19, 3, 7)
 WIDE = {"width": 32, "attention_heads": 2, "feed_forward": 48, "encoder_layers": 1, "decoder_layers": 2}
@@ -292,11 +293,29 @@ def test_weights_that_do_not_fit_the_settings_are_refused_by_name(name, shape):
     for changed, message in (
         ({name: np.zeros(shape, np.float32)}, f"w: {name} is {list(shape)}, expected {list(wanted)} by the settings"),
         ({}, f"w: lacks {name}, which a model of these settings has"),
+        (
+            {name: weights[name], "head.gate.bias": np.zeros(1, np.float32)},
+            "w: holds head.gate.bias, which a model of these settings does not have",
+        ),
     ):
         others = {key: each for key, each in weights.items() if key != name}
         with pytest.raises(ModelFolderError) as caught:
             Engine(Network(settings=settings, weights=others | changed, place="w"), "fp32", lambda: model)
         assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("changes", [
+    {"head": SoftmaxSettings(tie="all")}, {"head": SoftmaxSettings(tie="embeddings")},
+    {"head": SampledSettings(tie="target")}, {"freeze_pretrained": True, "pretrained_source": "v.txt"},
+    {"decoder_mixing": "ssru", "positions": "relative"},
+])  # fmt: skip
+def test_no_weight_of_a_model_is_refused_under_any_of_its_names(changes):
+    shared = changes.get("head", SoftmaxSettings(tie="none")).tie in ("all", "embeddings")
+    settings = ModelSettings(**{"head": SoftmaxSettings(tie="none"), **WIDE, **changes})
+    model = build_model(settings, 17, 17 if shared else 19)
+    build_engine(model)
+    weights = {name: each.numpy() for name, each in unique_tensors(model).items()}
+    Engine(Network(settings=settings, weights=weights), "fp32", lambda: model)
 
 
 def test_sources_read_in_one_call_have_the_keys_and_values_of_several_calls(large_vocabulary, sources):
@@ -379,6 +398,20 @@ def test_the_engine_reports_the_attention_of_the_plain_model(large_vocabulary, s
     torch.testing.assert_close(found.attention[:, :5], wanted.attention, atol=1e-5, rtol=1e-4)
     rows = torch.tensor([0, 0, 1, 1])
     assert found.select(rows).attention.equal(found.attention[rows])
+
+
+@pytest.mark.parametrize("changes", [
+    {"decoder_layers": 3, "norm": "post"}, {"decoder_layers": 2, "positions": "relative", "embedding_norm": True},
+    {"decoder_layers": 2, "decoder_mixing": "ssru", "segments": 2}, {"decoder_layers": 1, "positions": "rotary"},
+])  # fmt: skip
+def test_the_engine_aligns_whole_targets_as_the_plain_model(make, sources, changes):
+    """By the second to last layer or the only one."""
+    model = make(**WIDE | changes)
+    source, mask = sources(19, 1, 7)
+    target = torch.randint(1, 11, (3, 40))
+    wanted = cross_attention(model, source, mask, target).detach().numpy()
+    found = build_engine(model).cross_attention(source.numpy(), mask.numpy(), target.numpy())
+    np.testing.assert_allclose(found[:, :, :19], wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_the_attention_of_pooled_segments_has_a_column_for_each_segment(make, sources):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -67,7 +68,7 @@ def test_each_word_is_linked_to_the_word_with_the_most_attention() -> None:
     to_words = _words("x yz", [(0, 1), (1, 3), (3, 4), (4, 4)])
     assert from_words.tolist() == [[1, 1, 0], [0, 0, 1]]
     assert to_words.tolist() == [[1, 0, 0, 0], [0, 1, 1, 0]]
-    weights = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.0, 0.1, 0.1], [0.9, 0.0, 0.0]])
+    weights = np.array([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.0, 0.1, 0.1], [0.9, 0.0, 0.0]])
     assert _links(weights, from_words, to_words) == ((1, 0), (0, 1))
 
 

@@ -9,7 +9,6 @@ import click
 
 from translume.cli.options import FILE, MODEL, decoding_options, excludes, json_option, set_option
 from translume.cli.terminal import note, print_json
-from translume.errors import SettingsError
 from translume.lazy import is_installed
 
 if TYPE_CHECKING:
@@ -193,32 +192,34 @@ def _engine_report(model: Path) -> dict[str, Any]:
 
     plain_parts: what the plain model computes beside an engine.  reason: of a dtype that has none.
     packed_file: what the packed weights were read from; None if they were packed now.
-    on_gpus and the self-tests are left out where torch is not installed.
+    on_gpus and the self-tests are left out where torch is not installed, on_gpus also for a classifier, whose engine is
+    in fp32.
     """
     from translume.checkpoint import load_any
-    from translume.engine import EngineError, self_test
+    from translume.engine import ClassEngine, Engine, EngineError, self_test
     from translume.engine.packing import LINEAR
-    from translume.kernels.loading import describe_kernels
+    from translume.kernels.loading import NativeError, describe_kernels
     from translume.tasks import task_of
-    from translume.translator.loading import engine_of
+    from translume.translator.loading import engine_of, network_of
     from translume.translator.search import describe_device_search
 
     checkpoint = load_any(model, device="cpu", dtype="fp32")
-    if not task_of(checkpoint.config).user_class().has_engine:
-        raise SettingsError(f"show: {model} is a classifier, which has no engine")
+    searches = task_of(checkpoint.config).user_class().has_engine
     compared = is_installed()
     report: dict[str, Any] = {"model": str(model), "kernels": describe_kernels(), "plain_parts": []}
-    if compared:
+    if compared and searches:
         report["on_gpus"] = describe_device_search(checkpoint, checkpoint.config.decoding)
     report["dtypes"] = {}
-    for dtype in LINEAR:
+    for dtype in LINEAR if searches else (ClassEngine.dtype,):
         try:
-            engine = engine_of(checkpoint, dtype, pack=False)
-        except EngineError as error:
+            engine = engine_of(checkpoint, dtype, pack=False) if searches else ClassEngine(network_of(checkpoint))
+        except (EngineError, NativeError) as error:
             report["dtypes"][dtype] = {"reason": str(error)}
             continue
-        report["plain_parts"] = engine.plain_parts
-        facts = {"packed_file": None if engine.packed_file is None else str(engine.packed_file)}
+        facts: dict[str, Any] = {}
+        if isinstance(engine, Engine):
+            report["plain_parts"] = engine.plain_parts
+            facts["packed_file"] = None if engine.packed_file is None else str(engine.packed_file)
         report["dtypes"][dtype] = facts | (asdict(self_test(engine, checkpoint.model)) if compared else {})
     return report
 
@@ -231,10 +232,10 @@ def _print_engine_report(report: dict[str, Any]) -> None:
         click.echo(f"on a GPU: {report['on_gpus']}")
     for dtype, facts in report["dtypes"].items():
         if "reason" in facts:
-            click.echo(f"{dtype}: the plain model searches; {facts['reason']}")
+            click.echo(f"{dtype}: the plain model is used; {facts['reason']}")
             continue
-        path = facts["packed_file"]
-        packed = f"packed in {path}" if path else "packed at each start (translume pack)"
+        path = facts.get("packed_file", "")  # a classifier has none
+        packed = f"packed in {path}" if path else "packed at each start" + (" (translume pack)" if path is None else "")
         if "agrees" not in facts:
             compared = "not compared with the plain model, for which torch is not installed"
             click.echo(f"{dtype}: {compared}; {packed}")

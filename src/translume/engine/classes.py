@@ -1,6 +1,6 @@
 """Classification of texts without torch: the encoder by the kernels, pooling and the head by NumPy."""
 
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -8,6 +8,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from translume.config import ClassifySettings
 from translume.engine.layers import Layers
 from translume.engine.network import Array, Network
+from translume.engine.packing import Dtype
 from translume.kernels.loading import NativeError
 
 
@@ -17,15 +18,19 @@ class ClassEngine:
     Raises NativeError if the kernels are not available, or have no such encoder, source or head.
     """
 
+    dtype: ClassVar[Dtype] = "fp32"
+
     def __init__(self, network: Network) -> None:
         head = cast(ClassifySettings, network.settings.head)
         if head.predicts != "classes" or not network.reads_ids:
             raise NativeError("the engine of classes reads texts only")
-        self._network, self._head, self._encoder = network, head, Layers(network, "encoder", "fp32")
+        self._network, self._head, self._encoder = network, head, Layers(network, "encoder", self.dtype)
         width = network.settings.width
         size = head.filters * len(head.ngrams) if head.pooling == "ngrams" else width
         self._weight, bias = network.linear("head", None, size, biased=head.bias)
         self._bias = np.zeros(len(self._weight), np.float32) if bias is None else bias
+        self.probabilities(np.zeros((1, 1), np.int64), np.ones((1, 1), np.bool_))  # reads the other weights
+        network.refuse_unread()
 
     def probabilities(self, source: Array, mask: Array) -> Array:
         """Return [B, C], the probabilities of the classes of sources [B, S] of ids where mask [B, S] is True."""

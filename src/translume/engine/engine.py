@@ -83,7 +83,7 @@ class Engine:
 
     def _pack(self) -> None:
         network, dtype = self.network, self.dtype
-        settings = network.settings
+        settings, checked = network.settings, bool(network.kept)  # a packed file was checked when it was made
         self.decoder = Layers(network, "decoder", dtype)
         self.encoder = Layers(network, "encoder", dtype) if network.crosses else None
         layers = range(self.decoder.shape.count if network.crosses else 0)
@@ -102,6 +102,10 @@ class Engine:
         reads_memory = settings.head.reads_source or self._has_ctc
         if self.encoder is not None and self.network.reads_ids and not settings.segments and not reads_memory:
             self._sources = SourceKernels(self.encoder, self.decoder, network, self.key_values)
+        if not checked and not self.plain_parts:  # else the plain model refuses what it does not have
+            if self.encoder is not None:
+                network.embedded(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.bool_))  # reads its weights
+            network.refuse_unread()
 
     def _checked(self, name: str, make: Callable[[], Linear]) -> PackedLinear:
         name = f"{name}|{LINEAR[self.dtype].format}"
@@ -253,7 +257,18 @@ class Engine:
         """
         step = _prepare_step(ids, state)
         x = self.decoder.read(self._embedded(ids, state.position), step)
-        return x.reshape(-1, step.count, x.shape[1]), step.state.advance(step.count, step.ancestors, step.attention)
+        attended = None if step.attention is None else step.attention[step.count - 1 :: step.count]
+        return x.reshape(-1, step.count, x.shape[1]), step.state.advance(step.count, step.ancestors, attended)
+
+    def cross_attention(self, source: Array, mask: Array, target: Array) -> Array:
+        """Return [B, T, S or more]: mean attention over the heads of the second to last layer, or of the only one.
+
+        target: ids [B, T] that are read, bos first.
+        """
+        step = _prepare_step(target, self.start_with_attention(source, mask))
+        self.decoder.without_last().read(self._embedded(target, 0), step)
+        assert step.attention is not None
+        return step.attention.reshape(*target.shape, -1)
 
     def score(self, source: Array, mask: Array, target: Array, labels: Array, there: Array) -> Array:
         """Return the log-probabilities [B, T] of labels [B, T] in targets [B, T] that are read, zero where not `there`.
@@ -319,6 +334,6 @@ def _prepare_step(ids: Array, state: EngineState) -> StepInput:
         ancestors = own if ancestors is None else np.concatenate([ancestors, own], 2)
     attention = None
     if state.attended is not None:
-        attention = empty([state.sentences * state.width, state.cache.cross.shape[3]])
+        attention = empty([ids.size, state.cache.cross.shape[3]])
         attention[...] = 0.0
     return StepInput(state, count, ancestors, attention)

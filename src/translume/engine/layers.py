@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -161,13 +162,21 @@ class Layers:
 
     def _positions(self, side: str) -> dict[str, Any]:
         """Return the fields of `stack` with what attention applies."""
-        if self.longest is None:
-            return {}
         rotation, bias = self._network.rotation(), self._network.distance_biases(side)
+        if self.longest is None:  # SSRUs do not use the biases that their model has
+            return {}
         self._kept.append((rotation, bias))
         distances = 0 if bias is None else bias.shape[1]
         reach = self._network.reach
         return {"rotation": address(rotation), "bias": address(bias), "reach": reach, "distances": distances}
+
+    def without_last(self) -> "Layers":
+        """Return these layers without the last one, but the only one."""
+        made = copy(self)
+        made._stack = loading.Stack.from_buffer_copy(self._stack)
+        made._stack.layers = max(1, self.shape.count - 1)
+        made.address = ctypes.addressof(made._stack)
+        return made
 
     def _check_positions(self, end: int) -> None:
         """Raise ValueError if the kernels would read beyond the tables of positions."""

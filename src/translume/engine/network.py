@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.checkpoint.arrays import weight_in
+from translume.checkpoint.arrays import names_in, weight_in
 from translume.config import ModelSettings
 from translume.errors import ModelFolderError
 from translume.kernels.loading import NativeError, aligned
@@ -21,6 +21,8 @@ SINUSOIDS = {"sinusoidal": (0, False), "marian": (0, True), "fairseq": (2, True)
 """By `model.positions`: the first position, and whether the last wavelength is 10000·2π; see `sinusoids`."""
 IN_ATTENTION = ("rotary", "relative")
 """Values of `model.positions` that attention applies."""
+TRAINED_WITH = {"encoder.embedding.frozen", "decoder.embedding.frozen", "head.ranked", "head.weights"}
+"""Weights that only training reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,7 @@ class Network:
     place: str = "the model"
     check: Callable[[], object] = bool
     kept: dict[str, dict[str, Array]] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @property
     def crosses(self) -> bool:
@@ -67,8 +70,15 @@ class Network:
         wanted = [size if size is not None else found for size, found in zip(shape, stored.shape, strict=False)]
         if stored.shape != (*wanted,) or len(shape) != len(wanted):
             raise ModelFolderError(f"{self.place}: {name} is {list(stored.shape)}, expected {wanted} by the settings")
+        self._names.add(name)
         self.check()
         return weight_in(self.weights, name)
+
+    def refuse_unread(self) -> None:
+        """Raise ModelFolderError for a weight that an engine which has read all of its own has not read."""
+        for name in names_in(self.weights):
+            if name not in self._names | TRAINED_WITH:
+                raise ModelFolderError(f"{self.place}: holds {name}, which a model of these settings does not have")
 
     def linear(self, name: str, outputs: int | None, inputs: int, *, biased: bool | None = None) -> Linear:
         """Return the weight [N, K] and the bias [N], if any, of a linear map, which are not kept.
@@ -96,6 +106,7 @@ class Network:
         """
         head, read = self.settings.head, self.weight if kept else self._read
         tied = head.tie in ("all", "target")
+        self._names.add(f"{head.linear}.weight")  # also if it is a second name of the table
         weight = self.table("decoder") if tied else read(f"{head.linear}.weight", None, self.settings.width)
         return weight, read(f"{head.linear}.bias", len(weight)) if getattr(head, "bias", False) else None
 

@@ -138,7 +138,7 @@ def packed_to_check(dtype: Dtype, weight: Array, bias: Array | None) -> dict[str
     bound = np.linalg.norm(rows, axis=1).max() * np.linalg.norm(
         np.nan_to_num(weight[first], posinf=0, neginf=0), axis=1
     ).max(initial=0)
-    return {**LINEAR[dtype].pack(weight, bias), "expected": expected, "bound": np.float32([bound])}
+    return {**LINEAR[dtype].pack(weight, bias), "expected": expected, "bound": np.array([bound], np.float32)}
 
 
 def checked_linear(dtype: Dtype, arrays: Mapping[str, Array]) -> PackedLinear:

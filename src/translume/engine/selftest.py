@@ -1,14 +1,15 @@
 """Compare an engine with the plain model on this machine, and check that results do not depend on the batch."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from translume.decoding.step import Stepper
+from translume.engine.classes import ClassEngine
 from translume.engine.engine import Engine
 from translume.lazy import Tensor, inference_mode, torch
 
 if TYPE_CHECKING:
     from translume.model import Transformer
+    from translume.model.classifier import Classifier
 
 SENTENCES, STEPS = 7, 11
 MIN_STEPS, STEP_WORK = 3, 1 << 29
@@ -39,20 +40,22 @@ class Findings:
 
 
 @inference_mode()
-def self_test(engine: Engine, model: "Transformer", *, alone: bool = True) -> Findings:
-    """Compare the engine with its model on random sources of different lengths.
+def self_test(engine: Engine | ClassEngine, model: "Transformer | Classifier", *, alone: bool = True) -> Findings:
+    """Compare the engine with its model on random sources of different lengths; a classifier's tokens are its labels.
 
     alone: whether to compare each sentence alone with the batch, too.
     """
     generator = torch.Generator().manual_seed(0)
-    target_size = int(model.decoder.embedding.table.num_embeddings)
     device = next(model.parameters()).device
     longest = min(3 * SENTENCES, model.encoder.embedding.positions.longest)
-    parameters = sum(each.numel() for each in model.parameters())
-    steps = min(STEPS, max(MIN_STEPS, STEP_WORK // parameters), model.decoder.embedding.positions.longest)
     shape = torch.arange(longest) < torch.arange(3 * SENTENCES, 0, -3)[:, None]
     source, mask = (each.to(device) for each in model.encoder.embedding.example(shape, generator))
-    target = torch.randint(target_size, (SENTENCES, steps), generator=generator).to(device)
+    target = torch.zeros(SENTENCES, 0)
+    if isinstance(engine, Engine):
+        read: Any = cast("Transformer", model).decoder.embedding
+        parameters = sum(each.numel() for each in model.parameters())
+        steps = min(STEPS, max(MIN_STEPS, STEP_WORK // parameters), read.positions.longest)
+        target = torch.randint(read.table.num_embeddings, (SENTENCES, steps), generator=generator).to(device)
     expected = _read(model, source, mask, target)
     found = _read(engine, source, mask, target)
     likely = expected > LIKELY
@@ -64,12 +67,16 @@ def self_test(engine: Engine, model: "Transformer", *, alone: bool = True) -> Fi
         _read(engine, source[row : row + 1, mask[row]], mask[row : row + 1, mask[row]], target[row : row + 1])
         for row in range(SENTENCES)
     ]
-    same = engine.head is not None and torch.equal(found, torch.cat(one_by_one, 1))
+    same = isinstance(engine, Engine) and engine.head is not None and torch.equal(found, torch.cat(one_by_one, 1))
     return replace(findings, alone_equals_batched=same)
 
 
-def _read(stepper: Stepper, source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
-    """Return the log-probabilities [STEPS, B, V] after each prefix of target [B, STEPS]."""
+def _read(stepper: Any, source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
+    """Return the log-probabilities [STEPS, B, V] after each prefix of target [B, STEPS], or [1, B, C] of classes."""
+    if isinstance(stepper, ClassEngine):
+        return torch.from_numpy(stepper.probabilities(source.numpy(), mask.numpy())).log()[None]
+    if not target.size(1):
+        return cast(Tensor, stepper.belief(source, mask).log_probs()[None])
     state = stepper.start(source, mask)
     distributions = []
     for length in range(1, target.size(1) + 1):

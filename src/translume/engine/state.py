@@ -188,7 +188,7 @@ class StepInput:
     """The tokens of a step: rows [B·K·t] of a state.
 
     count: tokens per hypothesis, t.  ancestors: [B, K, position + t], the state's and those of the new tokens.
-    attention: [B·K, S], to be filled with that of the last tokens, or None.
+    attention: [B·K·t, S], to be filled with that of each token, or None.
     """
 
     state: EngineState

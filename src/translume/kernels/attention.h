@@ -241,7 +241,7 @@ static void add_attention(float *attention, int64_t source, const float *weights
 static void cross_attention(const stack *model, const step_input *step, int64_t layer_index, const float *queries,
                             workspace work) {
     int64_t width = attention_width(model), heads = model->heads, head_size = model->head_size, row = 0;
-    float *attention = layer_index == model->layers - 1 ? step->attention : NULL; /* of the next sentence */
+    float *attention = layer_index == model->layers - 1 ? step->attention : NULL;
     for (int64_t sentence = 0; sentence < step->sentences; sentence++) {
         const lane *lane = step->lanes[sentence];
         const key_value_cache *cache = lane->cache;
@@ -259,14 +259,12 @@ static void cross_attention(const stack *model, const step_input *step, int64_t 
             for (row = first; row < last; row++) {
                 attend(queries + row * width + head * head_size, from, work.offsets, count, work.scores,
                        work.mixed + row * width + head * head_size);
-                int64_t hypothesis = row - (last - lane->beam);
-                if (attention && hypothesis >= 0)
-                    add_attention(attention + hypothesis * step->attention_width, cache->source, work.scores,
-                                  work.offsets, count, head, heads, head_size);
+                if (attention)
+                    add_attention(attention + row * step->attention_width, cache->source, work.scores, work.offsets,
+                                  count, head, heads, head_size);
             }
             from.keys = address_of(fp16, from.keys, cache->cross_head);
         }
-        if (attention) attention += lane->beam * step->attention_width;
     }
 }
 

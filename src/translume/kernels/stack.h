@@ -62,8 +62,8 @@ typedef struct {
 typedef struct {
     const lane *const *lanes;
     int64_t sentences, count;
-    float *attention;          /* [B K, attention_width], filled with the attention of the last tokens to the source, the
-                                  mean over the heads of the last layer; NULL: none */
+    float *attention;          /* [B K t, attention_width], filled with the attention of each row to the source, the mean
+                                  over the heads of the last layer; NULL: none */
     int64_t attention_width;   /* at least the longest source */
 } step_input;
 

@@ -145,12 +145,13 @@ class ServedModel:
 def _facts_of(model: Any, kind: Kind) -> dict[str, Any]:
     """Return facts for clients."""
     checkpoint, settings = model.checkpoint, model.config
-    if model.engine is None:
+    computes = model.class_engine if kind == "classify" else model.engine
+    if computes is None:
         dtype = str(next(checkpoint.model.parameters()).dtype).removeprefix("torch.")
         engine = {"kind": "plain", "dtype": dtype, "own_kernels": False}
     else:
-        alone = model.engine.head is not None
-        engine = {"kind": "fast", "dtype": model.engine.dtype, "own_kernels": True, "alone_equals_batched": alone}
+        alone = kind != "classify" and computes.head is not None
+        engine = {"kind": "fast", "dtype": computes.dtype, "own_kernels": True, "alone_equals_batched": alone}
         engine["kernels"] = describe_kernels()
     facts: dict[str, Any] = {
         "parameters": checkpoint.parameters,

@@ -6,18 +6,23 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from translume.checkpoint import Checkpoint
 from translume.data.lengths import truncated_ids
+from translume.engine import Engine
 from translume.lazy import Tensor, inference_mode, torch
 from translume.text.segmentation import WITHOUT_SPACES
-from translume.translator.planning import Piece, padded
+from translume.translator.planning import Piece, padded_arrays, tensors_of
 from translume.translator.results import Alignment
 
 if TYPE_CHECKING:
     from translume.model import Transformer
 
+Array = NDArray[Any]
 Span = tuple[int, int]
 
 _WORD: Final = r"\w\u0300-\u036f\u0900-\u109f\u1780-\u17ff"
@@ -27,21 +32,25 @@ _PARTS: Final = re.compile(rf"(?:[{_WORD}]|(?<=[0-9])[.,:][0-9])+|[^\s{_WORD}]+"
 
 
 @inference_mode()
-def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[Piece, str, Sequence[int]]]) -> list[Alignment]:
+def alignments(
+    checkpoint: Checkpoint, pairs: Sequence[tuple[Piece, str, Sequence[int]]], engine: Engine | None = None
+) -> list[Alignment]:
     """The alignments of pairs: a piece, the text that it stands for if it has none, and the ids of a hypothesis.
 
-    Source tokens include the tag of a language, which belongs to no word.
+    engine: reads the pairs instead of the plain model.  Source tokens include the tag of a language, which belongs to
+    no word.
     Needs one forced pass over all pairs; the search itself does not become slower.
     """
     if not pairs:
         return []
     reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    device = checkpoint.device
-    source, mask = padded([[*piece.read_ids, reads.specials.eos] for piece, _, _ in pairs], reads.specials.pad, device)
-    given, _ = padded(
-        [[writes.specials.bos, *piece.target_tags, *ids[:-1]] for piece, _, ids in pairs], writes.specials.pad, device
-    )
-    attention = cross_attention(checkpoint.model, source, mask, given).cpu()
+    sources = [[*piece.read_ids, reads.specials.eos] for piece, _, _ in pairs]
+    given = [[writes.specials.bos, *piece.target_tags, *ids[:-1]] for piece, _, ids in pairs]
+    arrays = *padded_arrays(sources, reads.specials.pad), padded_arrays(given, writes.specials.pad)[0]
+    if engine is None:
+        attention = cross_attention(checkpoint.model, *tensors_of(arrays, checkpoint.device)).cpu().numpy()
+    else:
+        attention = engine.cross_attention(*arrays)
     found = []
     for row, (piece, line, target) in enumerate(pairs):
         text, ids, tags = piece.text or line, piece.read_ids, len(piece.target_tags)
@@ -94,7 +103,7 @@ def _noted(x: Tensor, look: partial[Tensor], asked: list[Tensor]) -> Tensor:
     return look(x)
 
 
-def _words(text: str, spans: Sequence[Span]) -> Tensor:
+def _words(text: str, spans: Sequence[Span]) -> Array:
     """[words, tokens], fp32: 1 where a token spells a part of a word; words are separated by spaces."""
     number, word = [], -1
     for place, character in enumerate(text):
@@ -104,16 +113,16 @@ def _words(text: str, spans: Sequence[Span]) -> Tensor:
         if place == 0 or text[place - 1].isspace():
             word += 1
         number.append(word)
-    found = torch.zeros(word + 1, len(spans))
+    found = np.zeros((word + 1, len(spans)), np.float32)
     for token, (begin, end) in enumerate(spans):
         touched = {each for each in number[begin:end] if each >= 0}
         found[sorted(touched), token] = 1.0
     return found
 
 
-def _links(weights: Tensor, from_words: Tensor, to_words: Tensor) -> tuple[tuple[int, int], ...]:
+def _links(weights: Array, from_words: Array, to_words: Array) -> tuple[tuple[int, int], ...]:
     """Pairs of a source and a target word, from attention [T, S] of tokens."""
-    if from_words.size(0) == 0 or to_words.size(0) == 0:
+    if not (len(from_words) and len(to_words)):
         return ()
     each = to_words @ weights @ from_words.T  # [target words, source words]
     best = each.argmax(1).tolist()
@@ -121,7 +130,7 @@ def _links(weights: Tensor, from_words: Tensor, to_words: Tensor) -> tuple[tuple
 
 
 def _word_links(
-    weights: Tensor, source: str, source_tokens: Sequence[Span], target: str, target_tokens: Sequence[Span]
+    weights: Array, source: str, source_tokens: Sequence[Span], target: str, target_tokens: Sequence[Span]
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield the spans of each target word and of the source word with the most attention of its tokens."""
     from_spans, to_spans = word_spans(source, source_tokens), word_spans(target, target_tokens)
@@ -132,9 +141,9 @@ def _word_links(
         yield (*from_spans[place], *span)
 
 
-def _shares(words: Sequence[Span], tokens: Sequence[Span]) -> Tensor:
+def _shares(words: Sequence[Span], tokens: Sequence[Span]) -> Array:
     """[words, tokens], fp32: the share of each token's characters that belong to a word."""
-    found = torch.zeros(len(words), len(tokens))
+    found = np.zeros((len(words), len(tokens)), np.float32)
     for token, (begin, end) in enumerate(tokens):
         first = bisect.bisect_right(words, begin, key=lambda word: word[1])
         for place in range(first, len(words)):

@@ -11,11 +11,12 @@ from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.data.lengths import Lengths
 from translume.decoding import SearchObserver, StablePrefix
+from translume.engine import Engine
 from translume.text import Tokenizer
 from translume.translator.alignment import alignments
 from translume.translator.constraints import lost_placeholders, placeholders_of
 from translume.translator.planning import LinePlan, Piece, batches
-from translume.translator.results import TextHypothesis, Translation
+from translume.translator.results import Alignment, TextHypothesis, Translation
 
 _LINE_BREAKS = re.compile(r"[\r\n]+")
 _THAI = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
@@ -228,12 +229,18 @@ SearchedPiece = tuple[list[TextHypothesis], tuple[str, ...]]
 
 
 def build_translations(
-    checkpoint: Checkpoint, plans: Sequence[LinePlan], found: Sequence[SearchedPiece], settings: DecodingSettings
+    checkpoint: Checkpoint,
+    plans: Sequence[LinePlan],
+    found: Sequence[SearchedPiece],
+    settings: DecodingSettings,
+    engine: Engine | None,
 ) -> list[Translation]:
-    """The translations of the lines of `plans`.  found: for each piece of all plans, in order."""
+    """The translations of the lines of `plans`.  found: for each piece of all plans, in order.  engine: aligns."""
     rest = iter(found)
     translations = [_build_translation(checkpoint, plan, [next(rest) for _ in plan.pieces], settings) for plan in plans]
-    return add_alignments(checkpoint, plans, translations, settings.max_tokens) if settings.alignment else translations
+    if not settings.alignment:
+        return translations
+    return add_alignments(checkpoint, plans, translations, settings.max_tokens, engine)
 
 
 def _build_translation(
@@ -259,7 +266,11 @@ def _build_translation(
 
 
 def add_alignments(
-    checkpoint: Checkpoint, plans: Sequence[LinePlan], translations: Sequence[Translation], max_tokens: int
+    checkpoint: Checkpoint,
+    plans: Sequence[LinePlan],
+    translations: Sequence[Translation],
+    max_tokens: int,
+    engine: Engine | None,
 ) -> list[Translation]:
     """The translations with the alignment of each hypothesis; lines in several pieces get none."""
     places, pairs = [], []
@@ -268,11 +279,11 @@ def add_alignments(
             piece = plan.pieces[0]
             places += [(number, rank) for rank in range(len(translation.hypotheses))]
             pairs += [(piece, plan.line.text, each.ids) for each in translation.hypotheses]
-    made = {}
+    made: dict[tuple[int, int], Alignment] = {}
     sizes = [max(len(piece.read_ids) + 1, len(piece.target_tags) + len(target)) for piece, _, target in pairs]
     for batch in batches(sizes, max_tokens):
-        for index, alignment in zip(batch, alignments(checkpoint, [pairs[index] for index in batch]), strict=True):
-            made[places[index]] = alignment
+        found = alignments(checkpoint, [pairs[index] for index in batch], engine)
+        made |= zip([places[index] for index in batch], found, strict=True)
     return [
         replace(
             translation,

@@ -138,7 +138,7 @@ class Classifier(LoadedModel[ClassifierCheckpoint]):
         return truncated_ids(ids, limit, keep), (f"truncated: {len(ids):,} tokens were cut to the {end} {limit:,}",)
 
     @cached_property
-    def _class_engine(self) -> ClassEngine | None:
+    def class_engine(self) -> ClassEngine | None:
         """The engine of a model that was loaded for a CPU; None if there is none for it."""
         options = self.options
         if options is None or options.engine == "plain" or options.dtype == "bf16" or not self.checkpoint.on_cpu:
@@ -153,7 +153,7 @@ class Classifier(LoadedModel[ClassifierCheckpoint]):
         specials = self.checkpoint.source_tokenizer.specials
         arrays = padded_arrays([[*row, specials.eos] for row in rows], specials.pad)
         probabilities: list[list[float]]
-        if (engine := self._class_engine) is not None:
+        if (engine := self.class_engine) is not None:
             probabilities = engine.probabilities(*arrays).tolist()
         else:
             source, mask = tensors_of(arrays, self.checkpoint.device)

@@ -164,8 +164,8 @@ class Cohort(Generic[Key]):
         """Build the translation of a line all of whose pieces are done."""
         found = [each for each in line.found if each is not None]
         if len(found) == len(line.found):
-            checkpoint = self._translator.checkpoint
-            self._done[line.key] = build_translations(checkpoint, [line.plan], found, self._settings)[0]
+            checkpoint, engine = self._translator.checkpoint, self._translator.engine
+            self._done[line.key] = build_translations(checkpoint, [line.plan], found, self._settings, engine)[0]
 
     def _loop(self, unneeded: Callable[[], Collection[Key]]) -> dict[Key, Translation | TranslumeError]:
         """Translate the lines that are not in the search by the decoding loop."""

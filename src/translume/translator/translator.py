@@ -332,7 +332,7 @@ class Translator(LoadedModel[Checkpoint]):
                 found = search_plans(
                     self.checkpoint, plans, settings, self.models, self.fusion, progress, check_cancelled
                 )
-                done = build_translations(self.checkpoint, plans, found, settings)
+                done = build_translations(self.checkpoint, plans, found, settings, self.engine)
         except LineError as error:
             if before := lines[: error.line.number - lines[0].number]:
                 yield from self.translate_lines(before, settings, on_progress, check_cancelled)
