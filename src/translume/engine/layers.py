@@ -19,10 +19,17 @@ from translume.kernels.loading import NativeError, address, aligned, empty
 
 ACTIVATIONS = ("relu", "gelu", "swish", "swiglu", "geglu")
 """In the order of `activation` of stack.h."""
+SUPPORTED = ("key_value_heads", "rotary_base", "rotary_scale")
+"""Modern settings that are in the packed weights and tables."""
 
 
-def check_sizes(settings: ModelSettings) -> None:
-    """Raise NativeError if the kernels do not support the widths of layers."""
+def check_parts(settings: ModelSettings) -> None:
+    """Raise NativeError if the kernels lack a part of the layers, or do not support their widths."""
+    named = {name: getattr(settings, name) for name in settings.modern() if name not in SUPPORTED}
+    named |= {"norm": "both"} if settings.norm == "both" else {}
+    named |= {} if settings.activation in ACTIVATIONS else {"activation": settings.activation}
+    for name, value in named.items():
+        raise NativeError(f"model.{name}: found {value!r}, which the kernels do not have")
     widths = {"width": settings.width, "head_width": settings.size_per_head, "feed_forward": settings.feed_forward}
     for name, width in widths.items():
         if width % LANES:
@@ -70,7 +77,7 @@ class Layers:
         """side: "encoder" or "decoder".  Raises NativeError if there are no kernels, or not for the layers."""
         self._kernels = loading.kernels()
         settings = network.settings
-        check_sizes(settings)
+        check_parts(settings)
         self._network, self._linear = network, LINEAR[dtype]
         self._kept: list[object] = []  # owns the memory that the structures point to
         self.shape = Shape.of(network, side)
@@ -123,7 +130,7 @@ class Layers:
             update = network.linear(f"{name}.self_attention.update", width, width, biased=False)
             packed.query_key_value = self._pack(_concatenated(forget, update))
         else:
-            projection = network.linear(f"{name}.self_attention.query_key_value", 3 * attended, width)
+            projection = network.projection(f"{name}.self_attention.query_key_value", attended, width)
             packed.query_key_value = self._pack(scaled_queries(projection, attended, size))
             packed.self_output = self._pack(network.linear(f"{name}.self_attention.output", width, attended))
         decodes = name.startswith("decoder")

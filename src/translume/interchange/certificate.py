@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
+from translume.config.model import MODERN
 from translume.errors import SettingsError, TranslumeError
 from translume.json_values import JsonValue
 
@@ -20,8 +21,13 @@ TOLERANCE = 1e-3
 
 
 def require_settings(settings: ModelSettings, possible: Mapping[str, Sequence[object]], target: str) -> None:
-    """Raise SettingsError naming the first [model] setting that has another value than those that a target has."""
-    for name, values in possible.items():
+    """Raise SettingsError naming the first [model] setting that has another value than those that a target has.
+
+    A target has settings of `MODERN`, and a norm before and after sub-layers, only if it says so.
+    """
+    plain = {name: (ModelSettings.usual(name),) for name in MODERN}
+    activations = ("relu", "gelu", "swish", "swiglu", "geglu")
+    for name, values in {**plain, "norm": ("pre", "post"), "activation": activations, **possible}.items():
         value = getattr(settings, name)
         if value not in values:
             wanted = " or ".join(map(repr, values))

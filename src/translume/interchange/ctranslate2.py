@@ -90,6 +90,7 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
         if settings.norm == "pre":
             _norm(theirs.layer_norm, side.norm)
         if isinstance(positions, RelativeBias):
+            assert positions.bias is not None  # `refuse_for_ctranslate2` names biases of each layer
             for layer in theirs.layer:
                 layer.self_attention.relative_attention_bias = _copy(positions.bias)
                 layer.self_attention.relative_attention_max_distance = np.int32(settings.relative_max_distance)
