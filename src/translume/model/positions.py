@@ -140,7 +140,7 @@ class FairseqSinusoidal(Sinusoidal):
 
     longest_last = True
     first = 2
-    huggingface = frozenset({"M2M100ForConditionalGeneration"})
+    huggingface = frozenset({"M2M100ForConditionalGeneration", "FSMTForConditionalGeneration"})
 
 
 class Learned(PositionEncoding):
@@ -153,6 +153,10 @@ class Learned(PositionEncoding):
             "BartForConditionalGeneration",
             "MBartForConditionalGeneration",
             "WhisperForConditionalGeneration",
+            "PLBartForConditionalGeneration",
+            "BlenderbotForConditionalGeneration",
+            "BlenderbotSmallForConditionalGeneration",
+            "EncoderDecoderModel",
         }
     )
 
@@ -176,6 +180,7 @@ class Rotary(PositionEncoding):
     in_attention = True
     kernels = True
     ctranslate2: ClassVar[Mapping[str, object]] = {"rotary_dim": 0, "rotary_interleave": False}
+    huggingface = frozenset({"T5GemmaForConditionalGeneration"})
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)
@@ -226,7 +231,9 @@ class RelativeBias(PositionEncoding):
     in_attention = True
     kernels = True
     ctranslate2: ClassVar[Mapping[str, object]] = {"relative_attention_bias": True}
-    huggingface = frozenset({"T5ForConditionalGeneration", "MT5ForConditionalGeneration"})
+    huggingface = frozenset(
+        {"T5ForConditionalGeneration", "MT5ForConditionalGeneration", "UMT5ForConditionalGeneration"}
+    )
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)

@@ -82,7 +82,8 @@ def _loaded(folder: Path, kind: Any, **options: Any) -> Any:
 def _compare_tokenizers(checkpoint: Checkpoint, theirs: Any, forced: ForcedTargets, folder: Path) -> None:
     """Raise TranslumeError for a text to which the two tokenizers give different ids."""
     source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    tagged = checkpoint.config.model.language_tags == "target"  # every source begins with the tag of its language
+    # Every source begins with the tag of its language, or with a token that stands in its place.
+    tagged = checkpoint.config.model.language_tags == "target" or "" in source.languages
     tags = [source.languages[getattr(theirs, "src_lang", None) or ""]] if tagged else []
     sides = [(source, forced.sources, "text", tags)]
     if target is not source:
