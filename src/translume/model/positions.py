@@ -232,7 +232,12 @@ class RelativeBias(PositionEncoding):
     kernels = True
     ctranslate2: ClassVar[Mapping[str, object]] = {"relative_attention_bias": True}
     huggingface = frozenset(
-        {"T5ForConditionalGeneration", "MT5ForConditionalGeneration", "UMT5ForConditionalGeneration"}
+        {
+            "T5ForConditionalGeneration",
+            "MT5ForConditionalGeneration",
+            "UMT5ForConditionalGeneration",
+            "LongT5ForConditionalGeneration",
+        }
     )
 
     def __init__(self, settings: ModelSettings) -> None:

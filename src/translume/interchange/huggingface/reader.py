@@ -23,15 +23,15 @@ from translume.interchange.huggingface.blenderbot import Blenderbot, BlenderbotS
 from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
 from translume.interchange.huggingface.family import Family
 from translume.interchange.huggingface.fsmt import Fsmt
-from translume.interchange.huggingface.t5 import T5, Mt5, Umt5
+from translume.interchange.huggingface.t5 import T5, LongT5, Mt5, Umt5
 from translume.interchange.huggingface.t5gemma import T5Gemma
 from translume.interchange.huggingface.whisper import Whisper
 
 FAMILIES: dict[str, type[Family]] = {
     family.architecture: family
     for family in (
-        T5Gemma, BertPair, Umt5, T5, Mt5, BlenderbotSmall, Bart, MBart, Fsmt, M2M100, Marian, Pegasus, Whisper, PLBart,
-        Blenderbot,
+        T5Gemma, BertPair, Umt5, LongT5, T5, Mt5, BlenderbotSmall, Bart, MBart, Fsmt, M2M100, Marian, Pegasus, Whisper,
+        PLBart, Blenderbot,
     )
 }  # fmt: skip
 """The class of each architecture. An export takes the first family whose `describes` holds."""
@@ -48,7 +48,6 @@ _LEFT_OUT = {
     "bigbird_pegasus": "its encoder reads blocks drawn at random",
     "donut": "it reads images by a Swin Transformer",
     "led": "its encoder reads a window and tokens that the caller marks",
-    "longt5": "its encoder reads blocks, and sums of blocks",
     "moonshine": "it reads samples of sound",
     "mvp": "its layers read learned prompts",
     "nllb-moe": "its feed-forward blocks are mixtures of experts",

@@ -218,6 +218,42 @@ class Umt5(T5):
         return settings.relative_per_layer
 
 
+class LongT5(T5):
+    """LongT5ForConditionalGeneration with local attention: a token of its encoder reads those in a window around it."""
+
+    architecture = "LongT5ForConditionalGeneration"
+    model_type = "longt5"
+    required: ClassVar[Mapping[str, object]] = {"is_encoder_decoder": True, "encoder_attention_type": "local"}
+    modern: ClassVar[frozenset[str]] = frozenset({"encoder"})
+
+    def model_values(self, config: ForeignConfig, state: Mapping[str, Tensor]) -> dict[str, Any]:
+        radius = read_integer(config.place, config.values, "local_radius")
+        return {**super().model_values(config, state), "encoder": {"attention_windows": (radius + 1,)}}
+
+    def describes(self, settings: ModelSettings) -> bool:
+        return settings.positions == "relative" and bool(settings.encoder.get("attention_windows"))
+
+    def refuse(self, settings: ModelSettings) -> None:
+        super().refuse(settings)
+        if {*settings.encoder} != {"attention_windows"} or len(settings.of_encoder.attention_windows) != 1:
+            raise SettingsError(
+                f"model.encoder: found {settings.encoder}, expected attention_windows of one window for "
+                f"{self.architecture}"
+            )
+
+    def config_values(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        radius = checkpoint.config.model.of_encoder.window(0) - 1
+        return {**super().config_values(checkpoint), "local_radius": radius, "encoder_attention_type": "local"}
+
+    def names(self, settings: ModelSettings) -> Names:
+        return {
+            ours: [name.replace(".SelfAttention.", ".LocalSelfAttention.") for name in theirs]
+            if ours.startswith("encoder")
+            else theirs
+            for ours, theirs in super().names(settings).items()
+        }
+
+
 def _tied(state: Mapping[str, Tensor]) -> bool:
     head, table = state.get(HEAD), next((state[name] for name in EMBEDDINGS if name in state), None)
     return head is None or table is None or torch.equal(head, table)
