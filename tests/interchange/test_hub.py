@@ -93,6 +93,18 @@ def test_processes_that_import_a_repository_at_once_download_it_once_and_share_t
     assert [each.name for each in Path(one).parent.iterdir()] == [Path(one).name]
 
 
+def test_the_licence_of_a_repository_is_kept_and_shown_and_a_revision_is_an_option(hub, tmp_path):
+    hub.repositories[NAME].files["README.md"] = b"---\nlanguage: en\nlicense: cc-by-4.0\n---\n# OPUS\n"
+    out, words = tmp_path / "out", ("import", f"hf://{NAME}")
+    done = CliRunner().invoke(main, [*words, str(out), "--revision", hub.repositories[NAME].commit])
+    assert done.exit_code == 0, done.output
+    assert json.loads(CliRunner().invoke(main, ["show", str(out), "--json"]).output)["licence"] == "cc-by-4.0"
+    assert "licence: cc-by-4.0" in CliRunner().invoke(main, ["show", str(out)]).output
+    for source in (f"hf://{NAME}@main", str(out)):
+        done = CliRunner().invoke(main, ["import", source, str(tmp_path / "other"), "--revision", "main"])
+        assert done.output == (f"Error: --revision main: found {source}, expected hf://owner/name without a revision\n")
+
+
 def test_import_makes_a_model_folder_of_a_repository(hub, tmp_path):
     commit = hub.repositories[NAME].commit
     result = CliRunner().invoke(main, ["import", f"hf://{NAME}@main", str(tmp_path / "out")])

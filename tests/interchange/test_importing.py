@@ -183,6 +183,12 @@ def folder(original, tmp_path):
         ({"architectures": ["BertForMaskedLM"]},
          "architectures: found 'BertForMaskedLM', an encoder without a decoder, expected one with an encoder and "
          f"a decoder: {', '.join(FAMILIES)}"),
+        ({"model_type": "prophetnet"},
+         "model_type: found 'prophetnet', which is left out: its decoder predicts several tokens at once; "
+         f"known: {', '.join(family.model_type for family in FAMILIES.values())}"),
+        ({"model_type": "switch_transformers"},
+         "model_type: found 'switch_transformers', which is left out: its feed-forward blocks are mixtures of experts; "
+         f"known: {', '.join(family.model_type for family in FAMILIES.values())}"),
         ({"architectures": "absent", "model_type": "absent"},
          f"architectures: found None; known: {', '.join(FAMILIES)}"),
         ({"static_position_embeddings": False},

@@ -260,8 +260,6 @@ def untied(opus, tmp_path_factory):
          "architectures: found 'T5EncoderModel'"),
         ({"architectures": ["SwitchTransformersForConditionalGeneration"]},
          "architectures: found 'SwitchTransformersForConditionalGeneration'"),
-        ({"architectures": ["UMT5ForConditionalGeneration"]},
-         "architectures: found 'UMT5ForConditionalGeneration'; did you mean 'MT5ForConditionalGeneration'?"),
         ({"feed_forward_proj": "gated-relu"},
          "feed_forward_proj: found 'gated-relu'; did you mean 'gated-gelu'?"),
         ({"tie_word_embeddings": True, "scale_decoder_outputs": True},

@@ -116,6 +116,7 @@ def test_models_and_info_describe_the_server(live: Any, translator: Translator) 
     assert model["decoding"] == translator.config.decoding.model_dump(mode="json")
     info = live.get("/v1/info").json()
     assert info["limits"]["texts"] == 5
+    assert info["licences"] in ({}, {"en-de": "unknown"})
     assert info["engines"] == {"en-de": {"kind": "plain", "dtype": "float32", "own_kernels": False}}
     assert info["versions"] == {
         "translume": info["version"],

@@ -94,7 +94,7 @@ def build_model(
             f"model.head.tie: '{tie}' needs one vocabulary for both sides, found {source_size} and {target_size} "
             "tokens; set tokenizer.shared = true or tie = 'target'"
         )
-    source = resolve_name(source_kind.embedding).of_source(source_kind, source_size, settings)
+    source = resolve_name(source_kind.embedding).of_source(source_kind, source_size, settings.of_encoder)
     return _transformer(settings, source, source_size, target_size)
 
 
@@ -113,7 +113,7 @@ def _transformer(
 ) -> Transformer:
     """Return a Transformer.  source: the encoder's embedding; None for a model without an encoder."""
     freezable = settings.freeze_pretrained and bool(settings.pretrained_target)
-    target = Embedding(target_size, settings, freezable=freezable)
+    target = Embedding(target_size, settings, freezable=freezable, late_positions=settings.late_positions)
     head_settings, tie = settings.head, settings.head.tie
     text_source = source if isinstance(source, Embedding) else None
     if isinstance(head_settings, AdaptiveSettings) and tie in ("all", "target"):
@@ -133,7 +133,7 @@ def _transformer(
     if source is None:
         model = Transformer(EmptyEncoder(settings, target), Decoder(settings, target, crosses=False), head)
     else:
-        encoder, decoder = Encoder(settings, source), Decoder(settings, target)
+        encoder, decoder = Encoder(settings.of_encoder, source), Decoder(settings, target)
         model = Transformer(encoder, decoder, head, target_tags=settings.target_tags)
     if tied is not None:
         _limit_first_logits(model)
@@ -162,7 +162,7 @@ def build_network(config: Config, source_size: int, target_size: int) -> Network
     """
     network: Network = task_of(config).build_network(config.model, source_size, target_size, config.data.source)
     if config.training.ctc_weight and isinstance(network, Transformer):
-        network.ctc = Ctc(config.model.width, target_size)
+        network.ctc = Ctc(config.model.of_encoder.width, target_size)
     return network
 
 

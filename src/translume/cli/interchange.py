@@ -8,6 +8,7 @@ import click
 
 from translume.cli.options import FILE, FOLDER, MODEL, Compute, json_option, threads_option
 from translume.cli.terminal import is_quiet, warn
+from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.interchange.push import Format
@@ -69,6 +70,7 @@ def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, comp
     nargs=2,
     help="Vocabularies of source and target of a Marian model: .spm or .yml; by default those beside it.",
 )
+@click.option("--revision", help="Branch, tag or commit of a repository of the Hub.")
 @json_option
 @threads_option
 def import_(
@@ -76,6 +78,7 @@ def import_(
     out: Path,
     positions: Literal["hf", "marian"],
     vocabs: tuple[Path, Path] | None,
+    revision: str | None,
     as_json: bool,
     compute: Compute,
 ) -> None:
@@ -88,10 +91,17 @@ def import_(
     if pymarian is installed. The difference is printed and stored in OUT. Features that Translume does not support are
     refused by name.
     """
+    from translume.checkpoint import is_hub
+    from translume.checkpoint.folder import repository_name
     from translume.interchange.importing import import_model
     from translume.translator.loading import set_threads
 
     set_threads(compute.threads)
+    if revision is not None:
+        name = repository_name(source) if is_hub(source) else str(source)
+        if not is_hub(source) or "@" in name:
+            raise SettingsError(f"--revision {revision}: found {name}, expected hf://owner/name without a revision")
+        source = Path(f"{name}@{revision}")
     imported = import_model(source, out, positions=positions, vocabularies=vocabs or ())
     if as_json:
         click.echo(json.dumps(imported.to_dict()))

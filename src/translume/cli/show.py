@@ -41,6 +41,7 @@ def command(model: Path, plot: Path | None, settings: bool, data: bool, engine: 
         print_json(report) if as_json else _print_engine_report(report)
         return
     from translume.checkpoint import data_of_history, read_config, read_history, read_vocabularies
+    from translume.checkpoint.model_card import licence_of
 
     config = read_config(model)
     history = read_history(model)
@@ -49,6 +50,7 @@ def command(model: Path, plot: Path | None, settings: bool, data: bool, engine: 
         "model": str(model),
         "size": _size(model),
         "vocabulary": {"source": len(source), "target": len(target), "shared": source is target},
+        "licence": licence_of(model),
         "data": data_of_history(history),
         "training": _training(history),
         "scores": [record for record in history if record.get("event") == "evaluated"],
@@ -111,7 +113,7 @@ def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _print(facts: dict[str, Any], config: "Config") -> None:
     """Print the summary."""
-    from translume.checkpoint.model_card import CardWords, describe_adapters
+    from translume.checkpoint.model_card import UNKNOWN_LICENCE, CardWords, describe_adapters
     from translume.cli.terminal import span
     from translume.tasks import task_of
 
@@ -129,6 +131,8 @@ def _print(facts: dict[str, Any], config: "Config") -> None:
     sizes = task.describe_vocabulary(vocabulary["source"], vocabulary["target"], shared=vocabulary["shared"])
     click.echo(f"vocabulary: {sizes}")
     click.echo(f"decoding: strategy {config.decoding.strategy}")
+    if facts["licence"] != UNKNOWN_LICENCE:
+        click.echo(f"licence: {facts['licence']}")
     _print_accounts(facts["data"])
     if training["update"] is not None:
         state = "finished" if training["finished"] else "not finished"

@@ -8,6 +8,7 @@ from translume.config.decoding import DecodingOptions as DecodingOptions
 from translume.config.decoding import DecodingSettings as DecodingSettings
 from translume.config.evaluation import EvaluationSettings as EvaluationSettings
 from translume.config.heads import AdaptiveSettings as AdaptiveSettings
+from translume.config.heads import CappedSettings as CappedSettings
 from translume.config.heads import ClassifySettings as ClassifySettings
 from translume.config.heads import CopySettings as CopySettings
 from translume.config.heads import EntmaxSettings as EntmaxSettings

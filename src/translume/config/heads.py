@@ -57,6 +57,15 @@ class SoftmaxSettings(LinearHead):
     kind: Literal["softmax"] = "softmax"
 
 
+class CappedSettings(LinearHead):
+    """[model.head] kind = "capped": a softmax over limited logits c·tanh(l / c), as in Gemma 2."""
+
+    implementation: ClassVar[str] = "translume.heads.softmax:CappedHead"
+    kind: Literal["capped"] = "capped"
+    cap: float = Field(default=30.0, gt=0.0)
+    """The limit c of the logits."""
+
+
 class ProjectedSettings(LinearHead):
     """[model.head] kind = "projected": a linear map to a larger or smaller size before the vocabulary."""
 
@@ -244,6 +253,7 @@ def _softmax_unless_named(value: object) -> object:
 
 HeadSettings = Annotated[
     SoftmaxSettings
+    | CappedSettings
     | ProjectedSettings
     | SampledSettings
     | ShortlistSettings

@@ -1,11 +1,11 @@
 """[model]: the architecture; saved with the weights and never changed afterwards."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from translume.config.base import Settings
+from translume.config.base import Settings, as_tuple
 from translume.config.heads import HeadSettings, SoftmaxSettings
 from translume.errors import nearest
 
@@ -28,9 +28,14 @@ POSITIONS = {
     "marian": Positions("translume.model.positions:MarianSinusoidal", even="width"),
     "fairseq": Positions("translume.model.positions:FairseqSinusoidal", even="width"),
     "learned": Positions("translume.model.positions:Learned"),
-    "rotary": Positions("translume.model.positions:Rotary", even="head"),
+    "rotary": Positions(
+        "translume.model.positions:Rotary",
+        even="head",
+        settings=("rotary_base", "rotary_scale", "rotary_local_base"),
+    ),
     "relative": Positions(
-        "translume.model.positions:RelativeBias", settings=("relative_buckets", "relative_max_distance")
+        "translume.model.positions:RelativeBias",
+        settings=("relative_buckets", "relative_max_distance", "relative_per_layer"),
     ),
     "none": Positions("translume.model.positions:PositionEncoding"),
 }
@@ -41,6 +46,16 @@ LanguageTags = Literal["none", "source", "target", "speech", "english_speech"]
 """Where a model reads the tags of its languages."""
 GATED = frozenset({"swiglu", "geglu"})
 """Activations of feed-forward blocks with a gate: act(x W) ⊙ (x V) (Shazeer 2020)."""
+MODERN = (
+    "encoder", "key_value_heads", "query_key_norm", "attention_cap", "attention_windows", "relative_per_layer",
+    "rotary_base", "rotary_scale", "rotary_local_base", "late_positions", "final_transform",
+)  # fmt: skip
+"""Settings that a format, the kernels or a search on a GPU have only if they say so; by default they do nothing."""
+ENCODER = (
+    "width", "feed_forward", "attention_heads", "head_width", "key_value_heads", "norm", "norm_epsilon", "activation",
+    "embedding_norm", "attention_windows",
+)  # fmt: skip
+"""Settings that `model.encoder` may change."""
 
 
 class ModelSettings(Settings):
@@ -66,6 +81,14 @@ class ModelSettings(Settings):
     """Number of attention heads; must divide `width`, unless `head_width` is set."""
     head_width: int = Field(default=0, ge=0, le=65_536)
     """Size of the queries, keys and values of an attention head; 0: `width` divided by `attention_heads`."""
+    key_value_heads: int = Field(default=0, ge=0)
+    """Number of heads of keys and values, each read by as many queries (Ainslie et al. 2023); 0: `attention_heads`."""
+    query_key_norm: bool = False
+    """Normalise the queries and keys of each head by RMSNorm (Henry et al. 2020)."""
+    attention_cap: float = Field(default=0.0, ge=0.0)
+    """Limit attention scores to ±c by c·tanh(score / c), as in Gemma 2; 0: no limit."""
+    attention_windows: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(as_tuple)] = ()
+    """Windows of self-attention of the layers in turn: with n, a token reads those less than n away; 0 reads all."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout on embeddings and on the output of every sub-layer."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -74,16 +97,17 @@ class ModelSettings(Settings):
     """Dropout inside feed-forward blocks."""
     final_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout on the output of the encoder and of the decoder, as in T5."""
-    norm: Literal["pre", "post"] = "pre"
-    """Normalise before each sub-layer ("pre", with a final norm) or after its residual sum ("post")."""
+    norm: Literal["pre", "post", "both"] = "pre"
+    """Normalise before each sub-layer ("pre", with a final norm), after its residual sum ("post"), or before and after
+    the sub-layer, with a final norm ("both", as in Gemma 2)."""
     normalization: Literal["layer", "rms"] = "layer"
     """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019)."""
     norm_epsilon: float = Field(default=1e-5, gt=0.0)
     """Added to the variance in every norm, for numerical stability."""
-    activation: Literal["relu", "gelu", "swish", "swiglu", "geglu"] = "relu"
+    activation: Literal["relu", "gelu", "gelu_tanh", "swish", "swiglu", "geglu"] = "relu"
     """Activation of the feed-forward blocks; "swiglu" and "geglu" are gated (Shazeer 2020) and have a third matrix.
 
-    "geglu" approximates GELU by a hyperbolic tangent, as T5 v1.1 does.
+    "gelu_tanh" and "geglu" approximate GELU by a hyperbolic tangent, as GPT-2 and T5 v1.1 do.
     """
     positions: str = "sinusoidal"
     """The position encoding: "sinusoidal" or "learned" vectors added to embeddings; "rotary", which rotates queries and
@@ -96,12 +120,24 @@ class ModelSettings(Settings):
     """For positions "relative": number of ranges of distances with a bias of their own."""
     relative_max_distance: int = Field(default=128, ge=2, le=1_048_576)
     """For positions "relative": distances from here on share the last bias; more than half of `relative_buckets`."""
+    relative_per_layer: bool = False
+    """For positions "relative": biases of each layer instead of each stack, as in UMT5."""
+    rotary_base: float = Field(default=10_000.0, gt=1.0)
+    """For positions "rotary": the base θ of the wavelengths."""
+    rotary_scale: float = Field(default=1.0, gt=0.0)
+    """For positions "rotary": positions are divided by this, for texts longer than those of the training."""
+    rotary_local_base: float = Field(default=0.0, ge=0.0)
+    """For positions "rotary": the base of layers with a window, whose positions are not divided; 0: as the others."""
     max_positions: int = Field(default=1024, ge=1, le=1_048_576)
     """Maximum length of a source or target in tokens, EOS included."""
     scale_embeddings: bool = True
     """Multiply embeddings by the square root of `width`."""
     embedding_norm: bool = False
     """Normalise embeddings, positions included, before the first layer, as BART does (Lewis et al. 2020)."""
+    late_positions: bool = False
+    """With `embedding_norm`: the decoder adds positions after the norm, as in BlenderBot-small."""
+    final_transform: bool = False
+    """A linear map, GELU and a norm between decoder and head, as in BERT (Devlin et al. 2019)."""
     bias: bool = True
     """Biases in linear maps and in LayerNorm."""
     language_tags: LanguageTags = "none"
@@ -138,7 +174,14 @@ class ModelSettings(Settings):
     """The same for the target embedding."""
     freeze_pretrained: bool = False
     """Do not train embeddings initialised from word vectors, nor a head tied to them."""
+    encoder: dict[str, Any] = Field(default_factory=dict)
+    """Settings in which the encoder differs, such as {norm = "post"}: sizes, norms, activation, windows."""
     head: HeadSettings = SoftmaxSettings()
+
+    @property
+    def of_encoder(self) -> "ModelSettings":
+        """The settings of the encoder's layers."""
+        return self.model_copy(update={**self.encoder, "encoder": {}}) if self.encoder else self
 
     @property
     def size_per_head(self) -> int:
@@ -147,8 +190,26 @@ class ModelSettings(Settings):
 
     @property
     def attention_width(self) -> int:
-        """Size H·d of the queries, keys and values of all attention heads."""
+        """Size H·d of the queries of all attention heads."""
         return self.attention_heads * self.size_per_head
+
+    @property
+    def key_value_width(self) -> int:
+        """Size of the keys of all heads of keys and values, and of the values."""
+        return (self.key_value_heads or self.attention_heads) * self.size_per_head
+
+    def window(self, layer: int) -> int:
+        """Return the window of self-attention of a layer; 0 if it reads all."""
+        return self.attention_windows[layer % len(self.attention_windows)] if self.attention_windows else 0
+
+    def modern(self) -> list[str]:
+        """Return the names of the settings of `MODERN` that do something."""
+        return [name for name in MODERN if getattr(self, name) != self.usual(name)]
+
+    @classmethod
+    def usual(cls, name: str) -> Any:
+        """Return the default of a setting."""
+        return cls.model_fields[name].get_default(call_default_factory=True)
 
     @property
     def source_tags(self) -> int:
@@ -166,6 +227,31 @@ class ModelSettings(Settings):
             raise ValueError(f"head_width is {self.head_width} with decoder_mixing 'ssru', expected 0")
         if self.width % self.attention_heads and not self.head_width:
             raise ValueError(f"width {self.width} is not divisible by attention_heads {self.attention_heads}")
+        if self.key_value_heads and self.attention_heads % self.key_value_heads:
+            raise ValueError(
+                f"attention_heads {self.attention_heads} is not divisible by key_value_heads {self.key_value_heads}"
+            )
+        return self
+
+    @field_validator("encoder")
+    @classmethod
+    def _encoder_settings_are_known(cls, values: dict[str, Any]) -> dict[str, Any]:
+        for name in values:
+            if name not in ENCODER:
+                raise ValueError(f"found {name!r}{nearest(name, ENCODER)}")
+        return values
+
+    @model_validator(mode="after")
+    def _encoder_is_possible(self) -> Self:
+        if self.encoder:
+            every = {name: getattr(self, name) for name in type(self).model_fields if name != "encoder"}
+            whole = type(self).model_validate({**every, **self.encoder})
+            self.encoder.update({name: getattr(whole, name) for name in self.encoder})
+            if whole.width != self.width and (self.head.reads_source or self.head.tie in ("all", "embeddings")):
+                raise ValueError(
+                    f"encoder.width is {whole.width}, expected {self.width}, that of the decoder, with head.tie "
+                    f"'{self.head.tie}'"
+                )
         return self
 
     @field_validator("positions")

@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,17 @@ from translume.kernels.loading import NativeError, address, aligned, empty
 
 ACTIVATIONS = ("relu", "gelu", "swish", "swiglu", "geglu")
 """In the order of `activation` of stack.h."""
+SUPPORTED = ("key_value_heads", "rotary_base", "rotary_scale")
+"""Modern settings that are in the packed weights and tables."""
 
 
-def check_sizes(settings: ModelSettings) -> None:
-    """Raise NativeError if the kernels do not support the widths of layers."""
+def check_parts(settings: ModelSettings) -> None:
+    """Raise NativeError if the kernels lack a part of the layers, or do not support their widths."""
+    named = {name: getattr(settings, name) for name in settings.modern() if name not in SUPPORTED}
+    named |= {"norm": "both"} if settings.norm == "both" else {}
+    named |= {} if settings.activation in ACTIVATIONS else {"activation": settings.activation}
+    for name, value in named.items():
+        raise NativeError(f"model.{name}: found {value!r}, which the kernels do not have")
     widths = {"width": settings.width, "head_width": settings.size_per_head, "feed_forward": settings.feed_forward}
     for name, width in widths.items():
         if width % LANES:
@@ -71,7 +78,7 @@ class Layers:
         """side: "encoder" or "decoder".  Raises NativeError if there are no kernels, or not for the layers."""
         self._kernels = loading.kernels()
         settings = network.settings
-        check_sizes(settings)
+        check_parts(settings)
         self._network, self._kind = network, LINEAR[dtype]
         self._kept: list[object] = []  # owns the memory that the structures point to
         self.shape = Shape.of(network, side)
@@ -124,28 +131,26 @@ class Layers:
                 ),
             )
         else:
-            packed.query_key_value = self._queries(f"{own}.query_key_value", 3 * attended)
+            read = partial(network.projection, f"{own}.query_key_value", attended, width)
+            packed.query_key_value = self._queries(f"{own}.query_key_value", read)
             packed.self_output = self._linear(f"{own}.output", width, attended)
         decodes = name.startswith("decoder")
         packed.norm_self = self._norm(f"{name}.{'around_self' if decodes else 'around_attention'}.norm")
         if self.shape.crosses:
             packed.norm_cross = self._norm(f"{name}.around_cross.norm")
-            packed.cross_query = self._queries(f"{cross}.query", attended)
+            packed.cross_query = self._queries(
+                f"{cross}.query", partial(network.linear, f"{cross}.query", attended, width)
+            )
             packed.cross_output = self._linear(f"{cross}.output", width, attended)
         return packed
 
     def _linear(self, name: str, outputs: int, inputs: int) -> loading.Linear:
         return self._pack(name, lambda: self._network.linear(name, outputs, inputs))
 
-    def _queries(self, name: str, outputs: int) -> loading.Linear:
+    def _queries(self, name: str, make: Callable[[], Linear]) -> loading.Linear:
         """Return a map whose first outputs are queries."""
         settings = self._network.settings
-
-        def scaled() -> Linear:
-            linear = self._network.linear(name, outputs, settings.width)
-            return scaled_queries(linear, settings.attention_width, settings.size_per_head)
-
-        return self._pack(name, scaled)
+        return self._pack(name, lambda: scaled_queries(make(), settings.attention_width, settings.size_per_head))
 
     def _pack(self, name: str, make: Callable[[], Linear]) -> loading.Linear:
         kind = self._kind

@@ -91,8 +91,21 @@ class Network:
 
     def key_value(self, layer: int) -> Linear:
         """Return the map of a decoder layer from the memory to its keys and values [2·H·d, D]."""
-        name = f"decoder.layers.{layer}.cross_attention.key_value"
-        return self.linear(name, 2 * self.settings.attention_width, self.settings.width)
+        return self.projection(f"decoder.layers.{layer}.cross_attention.key_value", 0, self.settings.width)
+
+    def projection(self, name: str, queries: int, inputs: int) -> Linear:
+        """Return a map to queries, keys and values [queries + 2·H·d, K], with those of shared heads repeated."""
+        settings = self.settings
+        weight, bias = self.linear(name, queries + 2 * settings.key_value_width, inputs)
+        times, size = settings.attention_width // settings.key_value_width, settings.size_per_head
+        if times == 1:
+            return weight, bias
+
+        def repeated(rows: Array) -> Array:
+            heads = rows[queries:].reshape(-1, size, *rows.shape[1:]).repeat(times, 0)
+            return np.concatenate([rows[:queries], heads.reshape(-1, *rows.shape[1:])])
+
+        return repeated(weight), None if bias is None else repeated(bias)
 
     def norm(self, name: str) -> Linear:
         """Return the gain and the bias [D], if any, of a norm."""
@@ -166,9 +179,9 @@ class Network:
         if self.settings.positions != "rotary":
             return None
         size = self.settings.size_per_head
-        places = np.arange(self.settings.max_positions, dtype=np.float32)
+        places = np.arange(self.settings.max_positions, dtype=np.float32) / np.float32(self.settings.rotary_scale)
         exponent = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-        angles = places[:, None] * np.exp(np.float32(-math.log(10_000)) * exponent)
+        angles = places[:, None] * np.exp(np.float32(-math.log(self.settings.rotary_base)) * exponent)
         angles = np.concatenate([angles, angles], -1)
         return aligned(np.stack([np.cos(angles), np.sin(angles)], 1))
 

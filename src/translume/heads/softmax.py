@@ -1,12 +1,28 @@
 """The default head: one linear map and a softmax."""
 
+from collections.abc import Callable
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from translume.belief import Logits, NextToken
-from translume.config import ProjectedSettings
-from translume.heads.chunked_cross_entropy import lse_and_label_logits, softmax_divergence, softmax_loss
-from translume.heads.linear import LinearHead, output_bias, output_weight
+from translume.config import CappedSettings, ProjectedSettings
+from translume.heads.chunked_cross_entropy import (
+    chunk_rows,
+    lse_and_label_logits,
+    softmax_divergence,
+    softmax_loss,
+)
+from translume.heads.linear import (
+    LinearHead,
+    accumulation_dtype,
+    label_logits,
+    output_bias,
+    output_weight,
+    spread,
+)
 from translume.model import Head, HeadLoss, HeadSizes, LossOptions
 from translume.model.state import Selectable
 
@@ -33,6 +49,54 @@ class SoftmaxHead(LinearHead):
 
     def plain(self) -> dict[str, Tensor]:
         return {"weight": self.weight} if self.bias is None else {"weight": self.weight, "bias": self.bias}
+
+
+class CappedHead(LinearHead):
+    """softmax(c·tanh((W h + b) / c)), whose logits are limited to ±c. The backward pass computes them again."""
+
+    def __init__(self, settings: CappedSettings, sizes: HeadSizes, tied: nn.Parameter | None) -> None:
+        super().__init__(settings, sizes, tied)
+        self._cap = settings.cap
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self._cap * torch.tanh(F.linear(hidden, self.weight, self.bias) / self._cap)
+
+    def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
+        shares = spread(options, self.vocabulary, hidden)
+
+        def losses(part: Tensor, label: Tensor) -> Tensor:
+            """Return the objective and the nll [2] of a few rows."""
+            logits, lse, own = self._exact(part, label)
+            objective = nll = (lse - own).sum()
+            if shares is not None:
+                objective = objective + (options.label_smoothing * own - logits @ shares).sum()
+            return torch.stack([objective + options.z_loss * lse.square().sum(), nll])
+
+        zeros = hidden.new_zeros(2, dtype=accumulation_dtype(hidden))
+        objective, nll = sum(self._chunked(losses, hidden, labels), zeros).unbind()
+        return HeadLoss(objective, nll.detach(), labels.numel())
+
+    def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
+        def score(part: Tensor, label: Tensor) -> Tensor:
+            _, lse, own = self._exact(part, label)
+            return own - lse
+
+        return torch.cat(self._chunked(score, hidden, labels))
+
+    def _exact(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits [c, V], log Σ exp [c] and labels' logits [c], those of labels not rounded; at least fp32."""
+        own = self._cap * torch.tanh(label_logits(hidden, self.weight, self.bias, labels) / self._cap)
+        logits = self._logits(hidden).to(own.dtype).scatter(1, labels[:, None], own[:, None])
+        return logits, logits.logsumexp(-1), own
+
+    def _chunked(self, function: Callable[..., Tensor], hidden: Tensor, labels: Tensor) -> list[Tensor]:
+        """Apply a function of a few rows of hidden states [n, D] and labels [n] to all."""
+        rows = chunk_rows(self.vocabulary)
+        parts = zip(torch.split(hidden, rows), torch.split(labels, rows), strict=True)
+        return [checkpoint(function, *part, use_reentrant=False) for part in parts]
+
+    def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
+        return Logits(self._logits(hidden))
 
 
 class ProjectedHead(Head):

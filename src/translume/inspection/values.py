@@ -276,7 +276,7 @@ class Facts:
     digest: str
     dtype: str
     device: str
-    norm: Literal["pre", "post"]
+    norm: Literal["pre", "post", "both"]
     head: str
     normalised: bool
     vocabulary: int
@@ -418,7 +418,7 @@ class ClassFacts:
     digest: str
     dtype: str
     device: str
-    norm: Literal["pre", "post"]
+    norm: Literal["pre", "post", "both"]
     pooling: Literal["mean", "max", "first", "attention", "ngrams"]
     several: bool
 

@@ -1,7 +1,7 @@
 """What a model must have in common with its export or original: settings, log-probabilities of random sentences."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from translume.checkpoint import Checkpoint, load_checkpoint, save_model, tensor
 from translume.checkpoint.loading import WEIGHTS
 from translume.checkpoint.weights import quantized
 from translume.config import ModelSettings
+from translume.config.model import MODERN
 from translume.engine import Engine, EngineError
 from translume.errors import SettingsError, TranslumeError
 from translume.json_values import JsonValue
@@ -26,9 +27,17 @@ TOLERANCE = 1e-3
 """Largest accepted |Δ log p| of a token in float32, in nats. For other formats it is reported but not limited."""
 
 
-def require_settings(settings: ModelSettings, possible: Mapping[str, Sequence[object]], target: str) -> None:
-    """Raise SettingsError naming the first [model] setting that has another value than those that a target has."""
-    for name, values in possible.items():
+def require_settings(
+    settings: ModelSettings, possible: Mapping[str, Sequence[object]], target: str, modern: Collection[str] = ()
+) -> None:
+    """Raise SettingsError naming the first [model] setting that has another value than those that a target has.
+
+    modern: settings of `MODERN` that a target has, whatever their values. It has the others, a norm before and after
+    sub-layers and further activations only if `possible` says so.
+    """
+    plain = {name: (ModelSettings.usual(name),) for name in MODERN if name not in modern}
+    activations = ("relu", "gelu", "swish", "swiglu", "geglu")
+    for name, values in {**plain, "norm": ("pre", "post"), "activation": activations, **possible}.items():
         value = getattr(settings, name)
         if value not in values:
             wanted = " or ".join(map(repr, values))

@@ -39,8 +39,8 @@ IMPORT_VERSION = 2
 
 _NAME = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>.+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SMALL = ("*.json", "*.spm", "*.model", "*.txt")
-"""The files that are downloaded before the weights: settings and tokenizers."""
+_SMALL = ("*.json", "*.spm", "*.model", "*.txt", "README.md")
+"""The files that are downloaded before the weights: settings, tokenizers and the licence."""
 TRANSPORT = cast("tuple[type[Exception], ...]", HfHubHTTPError.__bases__)
 """The base class of errors of the HTTP library, which differs between releases, and OSError."""
 _NOT_OF_A_HUB: tuple[type[Exception], ...] = (JSONDecodeError, KeyError)

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from translume.atomic import make_folder, sync, sync_all
 from translume.checkpoint import Card, Checkpoint, commit, is_hub, load_checkpoint, save_model, write_card
 from translume.checkpoint.folder import hub_function, repository_name
+from translume.checkpoint.model_card import UNKNOWN_LICENCE, licence_of
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate, DifferenceError
 from translume.interchange.marian import is_marian
@@ -80,7 +81,7 @@ def import_folder(
             saved.model.double()
             certificate = original.compare(saved)
             original = replace(original, notes=(*original.notes, f"compared in double precision: in single, {error}"))
-        _certify(unfinished, origin, original, certificate)
+        _certify(unfinished, origin, original, certificate, licence=_licence_of(source))
     return Imported(certificate=certificate, notes=original.notes)
 
 
@@ -150,12 +151,24 @@ def _imported(module: str, name: str) -> Any:
         return getattr(import_module(f"translume.interchange.{module}"), name)
 
 
-def _certify(folder: Path, origin: str, original: _Original, certificate: Certificate | None) -> None:
+def _licence_of(source: Path) -> str:
+    """Return the licence that README.md or config.json of an original state; empty if neither does."""
+    folder = source if source.is_dir() else source.parent
+    if (found := licence_of(folder)) != UNKNOWN_LICENCE:
+        return found
+    try:
+        stated = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("license")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return stated if isinstance(stated, str) and stated.isprintable() else ""
+
+
+def _certify(folder: Path, origin: str, original: _Original, certificate: Certificate | None, *, licence: str) -> None:
     """Add the certificate to the model folder and to its model card."""
     checkpoint = original.checkpoint
     stored = {"source": origin, **(asdict(certificate) if certificate else {}), "notes": list(original.notes)}
     commit(folder, {CERTIFICATE: (json.dumps(stored, indent=1) + "\n").encode()})
     line = f"imported from {origin} of {original.toolkit}" + (f"; {certificate}" if certificate else "")
     parameters = sum(tensor.numel() for tensor in checkpoint.model.parameters())
-    card = Card(parameters=parameters, data="\n".join([line, *original.notes]), trained=False)
+    card = Card(parameters=parameters, data="\n".join([line, *original.notes]), licence=licence, trained=False)
     write_card(folder, checkpoint.config, card)

@@ -1,7 +1,8 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2), over packed batches in training and a cache in decoding."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,13 @@ from translume.config import ModelSettings
 from translume.model import compiled
 from translume.model.dropout import keep_mask, rounded
 from translume.model.layout import Layout
-from translume.model.positions import NO_POSITIONS, AttentionPositions
+from translume.model.positions import (
+    NO_POSITIONS,
+    AttentionPositions,
+    distance_buckets,
+    key_distances,
+    relative_biases,
+)
 from translume.model.state import KeyValue, LayerPast
 
 
@@ -21,12 +28,14 @@ class AttentionOptions:
 
     dropout: rate on the attention weights.  causal: each token reads only itself and earlier ones.
     positions: position information of self-attention, for the G places of the layout's grid.
+    cap: as for `attend`.
     """
 
     heads: int
     dropout: float = 0.0
     causal: bool = False
     positions: AttentionPositions = NO_POSITIONS
+    cap: float = 0.0
 
 
 def packed_attention(
@@ -41,7 +50,8 @@ def packed_attention(
     """
     bias, rotation = options.positions.bias, options.positions.rotation
     longest = max(layout.grid.size(1) for layout in layouts)
-    if bias is None and options.dropout == 0.0 and longest <= compiled.LONGEST and compiled.library_for(first, second):
+    plain = bias is None and options.dropout == 0.0 and not options.cap
+    if plain and longest <= compiled.LONGEST and compiled.library_for(first, second):
         wide = None if rotation is None else rotation.float().contiguous()
         return compiled.attention(first, second, layouts, options.heads, wide, causal=options.causal)
     layout, memory_layout = layouts
@@ -52,9 +62,9 @@ def packed_attention(
         mask = _masked_bias(bias.to(query.dtype), mask, causal=options.causal)
     causal = options.causal and bias is None
     if options.dropout > 0.0 and query.device.type == "cpu":
-        mixed = _attend_with_dropout(query, keys, values, mask, options.dropout, causal=causal)
+        mixed = _attend_with_dropout(query, keys, values, mask, options, causal=causal)
     else:
-        mixed = attend(query, keys, values, mask, dropout=options.dropout, causal=causal)
+        mixed = attend(query, keys, values, mask, dropout=options.dropout, causal=causal, cap=options.cap)
     return layout.join(mixed.contiguous()[None])
 
 
@@ -82,19 +92,49 @@ def _masked_bias(bias: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
 
 
 def _attend_with_dropout(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, dropout: float, *, causal: bool
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, options: AttentionOptions, *, causal: bool
 ) -> Tensor:
     """Return what `attend` does. The masks of dropout are drawn as everywhere on CPUs: torch's come from a generator
     that all threads share."""
-    scores = query @ keys.mT * query.size(-1) ** -0.5
-    if causal:
-        mask = causal_mask(query.size(2), 0, query.device)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    weights = scores.softmax(-1).nan_to_num(0.0)  # NaN where no key is allowed
-    threshold, factor = rounded(dropout)
+    weights = _weights(query, keys, mask, causal=causal, cap=options.cap)
+    threshold, factor = rounded(options.dropout)
     kept: Tensor = weights * keep_mask(weights.shape, threshold, weights.device)
     return kept @ values * factor
+
+
+def _weights(query: Tensor, keys: Tensor, mask: Tensor | None, *, causal: bool, cap: float) -> Tensor:
+    """Return the weights [N, H, t, S] of `attend` without dropout."""
+    scores = _capped(query @ keys.mT * query.size(-1) ** -0.5, cap)
+    if causal:
+        mask = causal_mask(query.size(2), 0, query.device)
+    if mask is None:
+        return scores.softmax(-1)
+    scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    none = scores.amax(-1, keepdim=True).isneginf()  # no key is allowed: NaN, and its gradient too
+    return scores.masked_fill(none, 0.0).softmax(-1).masked_fill(none, 0.0)
+
+
+def _capped(scores: Tensor, cap: float) -> Tensor:
+    return cap * torch.tanh(scores / cap) if cap else scores
+
+
+class HeadNorms(nn.Module):
+    """RMSNorm of the queries, and of the keys, of each head; with gains [d]."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.query, self.key = (nn.RMSNorm(settings.size_per_head, eps=settings.norm_epsilon) for _ in range(2))
+
+
+def _normed(x: Tensor, norm: nn.RMSNorm) -> Tensor:
+    """Normalise the heads of x [..., heads·d]."""
+    result: Tensor = norm(x.reshape(*x.shape[:-1], -1, norm.normalized_shape[0])).flatten(-2)
+    return result
+
+
+def _repeated(x: Tensor, size: int, times: int) -> Tensor:
+    """Return [..., times·heads·d]: each head of x [..., heads·d] repeated, of `size` d."""
+    return x if times == 1 else x.reshape(*x.shape[:-1], -1, size).repeat_interleave(times, -2).flatten(-2)
 
 
 class Linear(nn.Linear):
@@ -108,22 +148,64 @@ class Linear(nn.Linear):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention: softmax(Q Kᵀ / √d) V with H heads over one sequence."""
+    """Multi-head self-attention: softmax(Q Kᵀ / √d) V with H heads over one sequence.
 
-    def __init__(self, settings: ModelSettings) -> None:
+    window: of the positions that a token reads; 0: all.  biases: [buckets, H], by distance, of this layer only.
+    """
+
+    def __init__(self, settings: ModelSettings, layer: int = 0) -> None:
+        """layer: its number, which chooses the window."""
         super().__init__()
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
-        self.head_size = settings.size_per_head
-        self.query_key_value = Linear(settings.width, 3 * settings.attention_width, settings.bias)
+        self.head_size, self.cap = settings.size_per_head, settings.attention_cap
+        self.window, self._furthest = settings.window(layer), settings.relative_max_distance
+        self.query_size, self.key_size = settings.attention_width, settings.key_value_width
+        self.query_key_value = Linear(settings.width, self.query_size + 2 * self.key_size, settings.bias)
         self.output = Linear(settings.attention_width, settings.width, settings.bias)
-        initialise(self.query_key_value, parts=3)
+        self.norms = HeadNorms(settings) if settings.query_key_norm else None
+        self.biases = relative_biases(settings) if settings.relative_per_layer else None
+        initialise(self.query_key_value, [self.query_size, self.key_size, self.key_size])
         initialise(self.output)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this layer reads positions in a way of its own."""
+        return bool(self.window) or self.biases is not None
+
+    def project(self, x: Tensor) -> Tensor:
+        """Return queries, keys and values [..., 3·H·d] of x [..., D], those of shared heads repeated."""
+        every: Tensor = self.query_key_value(x)
+        if self.norms is None and self.key_size == self.query_size:
+            return every
+        query, keys, values = torch.split(every, [self.query_size, self.key_size, self.key_size], -1)
+        if self.norms is not None:
+            query, keys = _normed(query, self.norms.query), _normed(keys, self.norms.key)
+        times = self.query_size // self.key_size
+        return torch.cat([query, *(_repeated(each, self.head_size, times) for each in (keys, values))], -1)
+
+    def _own(self, positions: AttentionPositions, place: int, count: int, *, causal: bool) -> AttentionPositions:
+        """Return `positions` for `count` queries from `place` on, as this layer reads them."""
+        if not self.is_local:
+            return positions
+        distances = key_distances(place, count, self.output.weight.device)
+        bias = positions.bias
+        if self.biases is not None:
+            buckets = distance_buckets(distances, len(self.biases), self._furthest, causal=causal)
+            bias = F.embedding(buckets, self.biases).permute(2, 0, 1)
+        rotation = positions.rotation
+        if self.window:
+            far = distances.abs() >= self.window
+            bias = self.output.weight.new_zeros(1, *far.shape) if bias is None else bias
+            bias = bias.masked_fill(far, -math.inf)
+            rotation = rotation if positions.local is None else positions.local
+        return AttentionPositions(rotation, bias)
 
     def packed(self, x: Tensor, layout: Layout, positions: AttentionPositions, *, causal: bool) -> Tensor:
         """Map the tokens x [n, D] of a layout to the same shape.  positions: for the G places of its grid."""
         dropout = self.dropout if self.training else 0.0
-        options = AttentionOptions(self.heads, dropout, causal, positions)
-        result: Tensor = self.output(packed_attention(self.query_key_value(x), None, (layout, layout), options))
+        own = self._own(positions, 0, layout.grid.size(1), causal=causal)
+        options = AttentionOptions(self.heads, dropout, causal, own, self.cap)
+        result: Tensor = self.output(packed_attention(self.project(x), None, (layout, layout), options))
         return result
 
     def begin(self, memory: Tensor) -> KeyValue:
@@ -134,13 +216,14 @@ class SelfAttention(nn.Module):
     def cached(self, x: Tensor, past: LayerPast, place: int, positions: AttentionPositions) -> Tensor:
         """Map t tokens x [N, t, D] from position `place` on to the same shape; add their keys and values to `past`."""
         assert isinstance(past, KeyValue)
+        positions = self._own(positions, place, x.size(1), causal=True)
         query, keys, values = self._heads(x, positions)
         past.write(keys, values, place)
         keys, values = past.read(place + x.size(1))
         mask = causal_mask(x.size(1), place, x.device)
         if positions.bias is not None:
             mask = _masked_bias(positions.bias.to(x.dtype), mask, causal=False)
-        result: Tensor = self.output(_merge(attend(query, keys, values, mask)))
+        result: Tensor = self.output(_merge(attend(query, keys, values, mask, cap=self.cap)))
         return result
 
     def padded(self, x: Tensor, mask: Tensor | None, positions: AttentionPositions, *, causal: bool = False) -> Tensor:
@@ -149,21 +232,28 @@ class SelfAttention(nn.Module):
         mask: as for `attend`, with the bias of `positions` added; None: each token reads all.
         causal: each token reads itself and earlier ones; then the mask must be None.
         """
+        if self.is_local:
+            positions = self._own(replace(positions, bias=None), 0, x.size(1), causal=causal)
+            assert positions.bias is not None
+            mask = causal_bias(positions.bias, x.dtype) if mask is None else mask + positions.bias.to(x.dtype)
+            causal = False
         query, keys, values = self._heads(x, positions)
-        mixed = attend(query, keys, values, mask, dropout=self.dropout if self.training else 0.0, causal=causal)
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend(query, keys, values, mask, dropout=dropout, causal=causal, cap=self.cap)
         result: Tensor = self.output(_merge(mixed))
         return result
 
     def weights(self, x: Tensor, mask: Tensor, positions: AttentionPositions, *, causal: bool) -> Tensor:
         """Return the attention weights [N, H, t, t] between tokens x [N, t, D] with mask [N, t]."""
+        positions = self._own(positions, 0, x.size(1), causal=causal)
         query, keys, _ = self._heads(x, positions)
         allowed = mask[:, None, None]
         if causal:
             allowed = allowed & torch.ones(x.size(1), x.size(1), dtype=torch.bool, device=x.device).tril()
-        return attention_weights(query, keys, allowed, positions.bias)
+        return attention_weights(query, keys, allowed, positions.bias, self.cap)
 
     def _heads(self, x: Tensor, positions: AttentionPositions) -> tuple[Tensor, Tensor, Tensor]:
-        query, keys, values = (_split(part, self.heads) for part in self.query_key_value(x).chunk(3, -1))
+        query, keys, values = (_split(part, self.heads) for part in self.project(x).chunk(3, -1))
         if positions.rotation is not None:
             query, keys = rotate(query, positions.rotation), rotate(keys, positions.rotation)
         return query, keys, values
@@ -175,31 +265,47 @@ class CrossAttention(nn.Module):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
-        self.head_size = settings.size_per_head
+        self.head_size, self.cap = settings.size_per_head, settings.attention_cap
+        self._shared = settings.attention_width // settings.key_value_width
         self.query = Linear(settings.width, settings.attention_width, settings.bias)
-        self.key_value = Linear(settings.width, 2 * settings.attention_width, settings.bias)
+        self.key_value = Linear(settings.of_encoder.width, 2 * settings.key_value_width, settings.bias)
         self.output = Linear(settings.attention_width, settings.width, settings.bias)
+        self.norms = HeadNorms(settings) if settings.query_key_norm else None
         initialise(self.query)
-        initialise(self.key_value, parts=2)
+        initialise(self.key_value, [settings.key_value_width] * 2)
         initialise(self.output)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Return the queries [..., H·d] of x [..., D]."""
+        query: Tensor = self.query(x)
+        return query if self.norms is None else _normed(query, self.norms.query)
+
+    def project(self, memory: Tensor) -> Tensor:
+        """Return keys and values [..., 2·H·d] of a memory [..., D], those of shared heads repeated."""
+        every: Tensor = self.key_value(memory)
+        if self.norms is None and self._shared == 1:
+            return every
+        keys, values = every.chunk(2, -1)
+        keys = keys if self.norms is None else _normed(keys, self.norms.key)
+        return torch.cat([_repeated(each, self.head_size, self._shared) for each in (keys, values)], -1)
 
     def read(self, memory: Tensor) -> KeyValue:
         """Return the keys and values of a memory [B, S, D], computed once per sentence."""
-        keys, values = (_split(part, self.heads) for part in self.key_value(memory).chunk(2, -1))
+        keys, values = (_split(part, self.heads) for part in self.project(memory).chunk(2, -1))
         return KeyValue(keys, values, memory.size(1))
 
     def packed(self, x: Tensor, memory: Tensor, layout: Layout, memory_layout: Layout) -> Tensor:
         """Return [n, D] from target tokens x [n, D] and memory [m, D], packed by two layouts with the same rows."""
-        options = AttentionOptions(self.heads, self.dropout if self.training else 0.0)
-        mixed = packed_attention(self.query(x), self.key_value(memory), (layout, memory_layout), options)
+        options = AttentionOptions(self.heads, self.dropout if self.training else 0.0, cap=self.cap)
+        mixed = packed_attention(self.queries(x), self.project(memory), (layout, memory_layout), options)
         result: Tensor = self.output(mixed)
         return result
 
     def padded(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         """Return [B, T, D] from target tokens x [B, T, D] and a memory [B, S, D].  mask: as for `attend`."""
-        query = _split(self.query(x), self.heads)
-        keys, values = (_split(part, self.heads) for part in self.key_value(memory).chunk(2, -1))
-        mixed = attend(query, keys, values, mask, dropout=self.dropout if self.training else 0.0)
+        query = _split(self.queries(x), self.heads)
+        keys, values = (_split(part, self.heads) for part in self.project(memory).chunk(2, -1))
+        mixed = attend(query, keys, values, mask, dropout=self.dropout if self.training else 0.0, cap=self.cap)
         result: Tensor = self.output(_merge(mixed))
         return result
 
@@ -209,27 +315,32 @@ class CrossAttention(nn.Module):
         The K rows of a sentence are one long query, so that its keys are not copied K times.
         """
         batch, length = mask.size(0), x.size(1)
-        query = self.query(x).view(batch, -1, self.output.in_features)  # [B, K·t, H·d]
+        query = self.queries(x).view(batch, -1, self.output.in_features)  # [B, K·t, H·d]
         # An exported graph cannot depend on the values of a mask, and to read them the host would wait for a GPU.
         fixed = torch.compiler.is_exporting() or compiled.on_device(x)
         allowed = None if not fixed and bool(mask.all()) else mask[:, None, None]
-        mixed = _merge(attend(_split(query, self.heads), memory.keys, memory.values, allowed))
+        mixed = _merge(attend(_split(query, self.heads), memory.keys, memory.values, allowed, cap=self.cap))
         result: Tensor = self.output(mixed.view(-1, length, self.output.in_features))
         return result
 
     def weights(self, x: Tensor, memory: KeyValue, mask: Tensor) -> Tensor:
         """Return the attention weights [B, H, t, S] of x [B, t, D] over a memory; mask [B, S]."""
-        return attention_weights(_split(self.query(x), self.heads), memory.keys, mask[:, None, None])
+        query = _split(self.queries(x), self.heads)
+        return attention_weights(query, memory.keys, mask[:, None, None], cap=self.cap)
 
 
 def attend(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, dropout: float = 0.0, causal: bool = False
-) -> Tensor:
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *,
+    dropout: float = 0.0, causal: bool = False, cap: float = 0.0,
+) -> Tensor:  # fmt: skip
     """Return softmax(Q Kᵀ / √d + mask) V, [N, H, t, d], of a query [N, H, t, d], and keys and values [N, H, S, d].
 
     mask: bool, True where reading is allowed, or floats added to the scores. A query with no allowed key gets zeros.
     dropout: rate on the attention weights.  causal: query i reads keys 0 … i; then the mask must be None.
+    cap: scores are c·tanh(score / c); 0: as they are.
     """
+    if cap:
+        return F.dropout(_weights(query, keys, mask, causal=causal, cap=cap), dropout) @ values
     return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal)
 
 
@@ -262,9 +373,11 @@ def use_kernels_of_any_shape() -> None:
     torch.backends.cuda.enable_cudnn_sdp(enabled=False)
 
 
-def attention_weights(query: Tensor, keys: Tensor, allowed: Tensor, bias: Tensor | None = None) -> Tensor:
+def attention_weights(
+    query: Tensor, keys: Tensor, allowed: Tensor, bias: Tensor | None = None, cap: float = 0.0
+) -> Tensor:
     """Return the weights [N, H, t, S] that `attend` applies; zeros for a query with no allowed key."""
-    scores = query @ keys.mT / math.sqrt(query.size(-1))
+    scores = _capped(query @ keys.mT / math.sqrt(query.size(-1)), cap)
     if bias is not None:
         scores = scores + bias
     return scores.masked_fill(~allowed, -math.inf).softmax(-1).masked_fill(~allowed, 0.0)
@@ -283,9 +396,12 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     return x * rotation[0].to(x.dtype) + torch.cat([-second, first], -1) * rotation[1].to(x.dtype)
 
 
-def initialise(linear: nn.Linear, parts: int = 1) -> None:
-    """Set Xavier uniform weights (Glorot and Bengio 2010) for each of `parts` maps stacked in one, and zero biases."""
-    for weight in linear.weight.data.chunk(parts):
+def initialise(linear: nn.Linear, sizes: Sequence[int] = ()) -> None:
+    """Set Xavier uniform weights (Glorot and Bengio 2010), and zero biases.
+
+    sizes: of the outputs of several maps that are stacked in one.
+    """
+    for weight in torch.split(linear.weight.data, [*sizes] or len(linear.weight)):
         nn.init.xavier_uniform_(weight)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)

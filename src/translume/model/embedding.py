@@ -112,6 +112,8 @@ PLACES = 32
 class Embedding(nn.Module):
     """dropout(norm(E[id]·√D + position (+ segment))); √D only with `scale_embeddings`, norm with `embedding_norm`.
 
+    late_positions: the position is added after the norm.
+
     separators: [V], the number of segment separators in each token; only with segments.
     frozen: [V], True for rows of the table that training must not change; only with `freezable`.
     """
@@ -119,8 +121,12 @@ class Embedding(nn.Module):
     separators: Tensor
     frozen: Tensor | None
 
-    def __init__(self, size: int, settings: ModelSettings, *, segments: int = 0, freezable: bool = False) -> None:
+    def __init__(
+        self, size: int, settings: ModelSettings, *,
+        segments: int = 0, freezable: bool = False, late_positions: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
+        self._late = late_positions
         self.table = nn.Embedding(size, settings.width)
         nn.init.normal_(self.table.weight, std=settings.width**-0.5)
         self.scale = math.sqrt(settings.width) if settings.scale_embeddings else 1.0
@@ -189,7 +195,8 @@ class Embedding(nn.Module):
             x = x * self.scale
         if self.segments is not None and segments is not None:
             x = x + self.segments(segments)
-        result: Tensor = self.drop(self.norm(self.positions(x, places)))
+        placed = self.positions(self.norm(x), places) if self._late else self.norm(self.positions(x, places))
+        result: Tensor = self.drop(placed)
         return result
 
 

@@ -20,12 +20,17 @@ from translume.model.positions import NO_POSITIONS
 from translume.model.state import Cells, DecoderState, KeyValue, Past
 from translume.model.transformer import Transformer
 
+ON_DEVICES = ("attention_cap", "rotary_base", "rotary_scale", "late_positions", "final_transform")
+"""Modern settings that a `FixedDecoder` has, beside those of projections."""
+
 
 def unsupported_by_fixed_decoder(model: Transformer) -> str:
     """Return why a model cannot be run by a `FixedDecoder`; empty if it can."""
     embedding, head = model.decoder.embedding, model.head
     if type(embedding.table) is not nn.Embedding or embedding.table.num_embeddings < head.vocabulary:
         return "the target embedding is not one table with all tokens of the head"
+    if unknown := set(model.settings.modern()) - {"encoder", "key_value_heads", "query_key_norm", *ON_DEVICES}:
+        return f"model.{min(unknown)} is set"
     if embedding.positions.in_attention and not embedding.positions.kernels:
         return f"the positions are {type(embedding.positions).__name__}"
     if not head.reads_source:
@@ -157,7 +162,7 @@ class FixedDecoder:
         if isinstance(mixer, Ssru):
             return mixer.cached(x[:, None], _SlotCells(self._cells[number].flatten(0, 1)), 0, NO_POSITIONS)[:, 0]
         slots, width, size = self._slots, self._width, mixer.heads * mixer.head_size
-        every = mixer.query_key_value(x)  # [B·K, 3·H·d]
+        every = mixer.project(x)  # [B·K, 3·H·d]
         past = self._past[number].view(-1, 2 * size)
         if step.rotation is None:
             query = every[:, :size]
@@ -173,14 +178,14 @@ class FixedDecoder:
     def _look(self, x: Tensor, attention: CrossAttention, number: int) -> Tensor:
         """Map x [B·K, D] to the same shape, reading the memory."""
         keys, values = self._cross[number]
-        return self._attended(attention, attention.query(x), keys, values, self._source_bias)
+        return self._attended(attention, attention.queries(x), keys, values, self._source_bias)
 
     def _attended(
         self, attention: SelfAttention | CrossAttention, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor
     ) -> Tensor:
         """Return the output [B·K, D] of attention from queries [B·K, H·d] over keys and values [B, H, …, d]."""
         queries = query.view(self._slots, self._width, attention.heads, -1).transpose(1, 2)
-        mixed = attend(queries, keys, values, bias).transpose(1, 2).reshape(query.shape)
+        mixed = attend(queries, keys, values, bias, cap=attention.cap).transpose(1, 2).reshape(query.shape)
         result: Tensor = attention.output(mixed)
         return result
 

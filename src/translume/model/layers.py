@@ -27,7 +27,7 @@ class FeedForward(nn.Module):
         self.inner = Linear(settings.width, parts * settings.feed_forward, settings.bias)
         self.outer = Linear(settings.feed_forward, settings.width, settings.bias)
         self.drop = Dropout(settings.activation_dropout)
-        initialise(self.inner, parts)
+        initialise(self.inner, [settings.feed_forward] * parts)
         initialise(self.outer)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,6 +36,8 @@ class FeedForward(nn.Module):
             hidden = self._relu(x)
         elif self.activation == "gelu":
             hidden = F.gelu(self.inner(x))
+        elif self.activation == "gelu_tanh":
+            hidden = F.gelu(self.inner(x), approximate="tanh")
         elif self.activation == "swish":
             hidden = F.silu(self.inner(x))
         else:
@@ -140,19 +142,42 @@ def norm_of(settings: ModelSettings) -> nn.Module:
     return nn.LayerNorm(settings.width, eps=settings.norm_epsilon, bias=settings.bias)
 
 
+def final_norm_of(settings: ModelSettings) -> nn.Module:
+    """Return the new norm after the layers of a stack, over D; the identity if it has none."""
+    return nn.Identity() if settings.norm == "post" else norm_of(settings)
+
+
+class Transform(nn.Sequential):
+    """norm(gelu(W norm(h) + b)), between the layers of a decoder and its head, as in BERT."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        map_ = Linear(settings.width, settings.width)
+        initialise(map_)
+        super().__init__(final_norm_of(settings), map_, nn.GELU(), norm_of(settings))
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """The gain [D] of the last norm."""
+        gain = self[-1].weight
+        assert isinstance(gain, nn.Parameter)
+        return gain
+
+
 class Residual(nn.Module):
-    """x + drop(sublayer(norm(x))) with norm "pre", norm(x + drop(sublayer(x))) with "post"."""
+    """x + drop(sublayer(norm(x))) with norm "pre", norm(x + drop(sublayer(x))) with "post", and with "both"
+    x + drop(after(sublayer(norm(x))))."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.norm = norm_of(settings)
         self.drop = Dropout(settings.dropout)
-        self.before = settings.norm == "pre"
+        self.before = settings.norm != "post"
+        self.after = norm_of(settings) if settings.norm == "both" else nn.Identity()
 
     def forward(self, x: Tensor, sublayer: SubLayer) -> Tensor:
         """Map x [..., D] to the same shape."""
         if self.before:
-            result: Tensor = self.drop(sublayer(self._normed(x)), x)
+            result: Tensor = self.drop(self.after(sublayer(self._normed(x))), x)
         else:
             result = self._normed(sublayer(x), x)
         return result
@@ -173,9 +198,10 @@ class EncoderLayer(nn.Module):
     recomputes = False
     """Whether the backward pass computes the layer again instead of keeping its activations."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, layer: int = 0) -> None:
+        """layer: its number."""
         super().__init__()
-        self.self_attention = SelfAttention(settings)
+        self.self_attention = SelfAttention(settings, layer)
         self.feed_forward = FeedForward(settings)
         self.around_attention, self.around_feed_forward = Residual(settings), Residual(settings)
 
@@ -203,11 +229,12 @@ class DecoderLayer(nn.Module):
     recomputes = False
     """As `EncoderLayer.recomputes`."""
 
-    def __init__(self, settings: ModelSettings, *, crosses: bool = True) -> None:
+    def __init__(self, settings: ModelSettings, layer: int = 0, *, crosses: bool = True) -> None:
+        """layer: its number."""
         super().__init__()
         self.crosses = crosses
         self.self_attention: SelfAttention | Ssru
-        self.self_attention = Ssru(settings) if settings.decoder_mixing == "ssru" else SelfAttention(settings)
+        self.self_attention = Ssru(settings) if settings.decoder_mixing == "ssru" else SelfAttention(settings, layer)
         if crosses:
             self.cross_attention = CrossAttention(settings)
         self.feed_forward = FeedForward(settings)

@@ -23,11 +23,13 @@ class AttentionPositions:
     """Position information for self-attention of t queries over S keys. By default none.
 
     rotation: [2, t, D/H], the cosines and sines by which queries and keys are rotated.
+    local: the same for layers with a window; None if they have no other.
     bias: [H, t, S], added to the scores before the softmax.
     """
 
     rotation: Tensor | None = None
     bias: Tensor | None = None
+    local: Tensor | None = None
 
 
 NO_POSITIONS = AttentionPositions()
@@ -136,7 +138,7 @@ class FairseqSinusoidal(Sinusoidal):
 
     longest_last = True
     first = 2
-    huggingface = frozenset({"M2M100ForConditionalGeneration"})
+    huggingface = frozenset({"M2M100ForConditionalGeneration", "FSMTForConditionalGeneration"})
 
 
 class Learned(PositionEncoding):
@@ -149,6 +151,10 @@ class Learned(PositionEncoding):
             "BartForConditionalGeneration",
             "MBartForConditionalGeneration",
             "WhisperForConditionalGeneration",
+            "PLBartForConditionalGeneration",
+            "BlenderbotForConditionalGeneration",
+            "BlenderbotSmallForConditionalGeneration",
+            "EncoderDecoderModel",
         }
     )
 
@@ -158,10 +164,10 @@ class Learned(PositionEncoding):
         nn.init.normal_(self.table, std=settings.width**-0.5)
 
 
-def rotation(places: Tensor, head_width: int) -> Tensor:
+def rotation(places: Tensor, head_width: int, base: float = 10_000.0) -> Tensor:
     """Return cosines and sines [2, *places.shape, head_width] for rotating component pairs (Su et al. 2021, eq. 34)."""
     exponent = torch.arange(0, head_width, 2, device=places.device) / head_width
-    angles = places[..., None] * torch.exp(-math.log(10_000) * exponent)
+    angles = places[..., None] * torch.exp(-math.log(base) * exponent)
     angles = torch.cat([angles, angles], -1)
     return torch.stack([angles.cos(), angles.sin()])
 
@@ -171,14 +177,18 @@ class Rotary(PositionEncoding):
 
     in_attention = True
     kernels = True
+    huggingface = frozenset({"T5GemmaForConditionalGeneration"})
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)
-        self._head_width = settings.size_per_head
+        self._head_width, self._scale = settings.size_per_head, settings.rotary_scale
+        self._base, self._local_base = settings.rotary_base, settings.rotary_local_base
 
     def for_attention(self, start: int, count: int, *, causal: bool, device: torch.device) -> AttentionPositions:
         places = torch.arange(start, start + count, device=device)
-        return AttentionPositions(rotation=rotation(places, self._head_width))
+        turned = rotation(places / self._scale, self._head_width, self._base)
+        local = rotation(places, self._head_width, self._local_base) if self._local_base else None
+        return AttentionPositions(rotation=turned, local=local)
 
 
 def distance_buckets(distances: Tensor, count: int, furthest: int, *, causal: bool) -> Tensor:
@@ -200,22 +210,41 @@ def distance_buckets(distances: Tensor, count: int, furthest: int, *, causal: bo
     return buckets + torch.where(distances < exact, distances, far)
 
 
+def key_distances(start: int, count: int, device: torch.device) -> Tensor:
+    """Return [count, start + count]: the positions of all keys minus those of the queries from `start` on."""
+    return torch.arange(start + count, device=device) - torch.arange(start, start + count, device=device)[:, None]
+
+
+def relative_biases(settings: ModelSettings) -> nn.Parameter:
+    """Return new biases [buckets, H]."""
+    biases = nn.Parameter(torch.empty(settings.relative_buckets, settings.attention_heads))
+    nn.init.normal_(biases, std=settings.width**-0.5)
+    return biases
+
+
 class RelativeBias(PositionEncoding):
     """A learned bias for each attention head and bucket of distances, shared by all layers of a stack."""
 
     in_attention = True
     kernels = True
-    huggingface = frozenset({"T5ForConditionalGeneration", "MT5ForConditionalGeneration"})
+    huggingface = frozenset(
+        {
+            "T5ForConditionalGeneration",
+            "MT5ForConditionalGeneration",
+            "UMT5ForConditionalGeneration",
+            "LongT5ForConditionalGeneration",
+        }
+    )
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)
         self._furthest = settings.relative_max_distance
         self.reach = min(self.reach, self._furthest)
-        self.bias = nn.Parameter(torch.empty(settings.relative_buckets, settings.attention_heads))
-        nn.init.normal_(self.bias, std=settings.width**-0.5)
+        self.bias = None if settings.relative_per_layer else relative_biases(settings)
 
     def for_attention(self, start: int, count: int, *, causal: bool, device: torch.device) -> AttentionPositions:
-        keys = torch.arange(start + count, device=device)
-        distances = keys - torch.arange(start, start + count, device=device)[:, None]
+        if self.bias is None:  # `SelfAttention` has them
+            return NO_POSITIONS
+        distances = key_distances(start, count, device)
         buckets = distance_buckets(distances, len(self.bias), self._furthest, causal=causal)
         return AttentionPositions(bias=F.embedding(buckets, self.bias).permute(2, 0, 1))

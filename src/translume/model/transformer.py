@@ -17,7 +17,7 @@ from translume.model.dropout import Dropout
 from translume.model.embedding import Embedding
 from translume.model.frames import FrameEmbedding
 from translume.model.head import Head, HeadLoss, LossOptions, TeacherTargets
-from translume.model.layers import DecoderLayer, EncoderLayer, SubLayer, norm_of
+from translume.model.layers import DecoderLayer, EncoderLayer, SubLayer, Transform, final_norm_of
 from translume.model.layout import Layout
 from translume.model.penalties import with_penalties
 from translume.model.positions import AttentionPositions
@@ -30,8 +30,8 @@ class Encoder(nn.Module):
     def __init__(self, settings: ModelSettings, embedding: Embedding | FrameEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
-        self.layers = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.encoder_layers))
-        self.norm = norm_of(settings) if settings.norm == "pre" else nn.Identity()
+        self.layers = nn.ModuleList(EncoderLayer(settings, number) for number in range(settings.encoder_layers))
+        self.norm = final_norm_of(settings)
         self.drop = Dropout(settings.final_dropout)
 
     @property
@@ -126,8 +126,9 @@ class Decoder(nn.Module):
     def __init__(self, settings: ModelSettings, embedding: Embedding, *, crosses: bool = True) -> None:
         super().__init__()
         self.settings, self.embedding, self.crosses = settings, embedding, crosses
-        self.layers = nn.ModuleList(DecoderLayer(settings, crosses=crosses) for _ in range(settings.decoder_layers))
-        self.norm = norm_of(settings) if settings.norm == "pre" else nn.Identity()
+        numbers = range(settings.decoder_layers)
+        self.layers = nn.ModuleList(DecoderLayer(settings, number, crosses=crosses) for number in numbers)
+        self.norm = Transform(settings) if settings.final_transform else final_norm_of(settings)
         self.drop = Dropout(settings.final_dropout)
 
     @property

@@ -18,6 +18,8 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from translume.checkpoint import read_config, verify
+from translume.checkpoint.folder import model_folder
+from translume.checkpoint.model_card import licence_of
 from translume.device import is_cpu
 from translume.errors import TranslumeError
 from translume.processors import usable_processors
@@ -134,7 +136,7 @@ def load_served(computing: ComputeOptions, name: str, folder: Path) -> ServedMod
     digest = state_of(folder)
     user_class = task_of(read_config(folder)).user_class()
     served = ServedModel.from_model(name, user_class.load(folder, computing))
-    return replace(served, facts={**served.facts, MANIFEST: digest})
+    return replace(served, facts={**served.facts, MANIFEST: digest, "licence": licence_of(model_folder(folder))})
 
 
 def open_server(

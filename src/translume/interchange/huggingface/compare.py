@@ -13,6 +13,7 @@ from transformers.utils import logging
 from translume.checkpoint import Checkpoint, free
 from translume.errors import TranslumeError
 from translume.interchange.certificate import SENTENCES, Certificate, ForcedTargets, forced_targets, label_log_probs
+from translume.interchange.huggingface.config import CONFIG, read_json
 from translume.model.positions import encoding_class
 from translume.text import Tokenizer
 
@@ -56,6 +57,8 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
     free(checkpoint.model)
     kind = AutoModelForSpeechSeq2Seq if frames else AutoModelForSeq2SeqLM
     theirs = _loaded(folder, kind, dtype=dtype, weights_only=True).eval()
+    if read_json(folder / CONFIG).get("tie_word_embeddings") is False:
+        theirs.config.tie_word_embeddings = False  # transformers 5 reads true for every UMT5, and divides its states
     if type(theirs).__name__ not in encoding_class(checkpoint.config.model.positions).huggingface:
         for table, side in zip(tables, (theirs.model.encoder, theirs.model.decoder), strict=True):
             side.embed_positions.weight.copy_(table)
@@ -83,7 +86,8 @@ def _loaded(folder: Path, kind: Any, **options: Any) -> Any:
 def _compare_tokenizers(checkpoint: Checkpoint, theirs: Any, forced: ForcedTargets, folder: Path) -> None:
     """Raise TranslumeError for a text to which the two tokenizers give different ids."""
     source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    tagged = checkpoint.config.model.language_tags == "target"  # every source begins with the tag of its language
+    # Every source begins with the tag of its language, or with a token that stands in its place.
+    tagged = checkpoint.config.model.language_tags == "target" or "" in source.languages
     tags = [source.languages[getattr(theirs, "src_lang", None) or ""]] if tagged else []
     sides = [(source, forced.sources, "text", tags)]
     if target is not source:

@@ -1,7 +1,7 @@
 """The interface of a family: how its settings, weights and tokenizer files correspond to ours."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +29,11 @@ def with_kinds(names: Names, kinds: Iterable[str] = ("weight", "bias")) -> dict[
     return {f"{ours}.{kind}": [f"{each}.{kind}" for each in theirs] for kind in kinds for ours, theirs in names.items()}
 
 
+def encoder_differences(encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an encoder that are not those of its decoder."""
+    return {name: value for name, value in encoder.items() if value != decoder[name]}
+
+
 def layer_names(ours: str, theirs: str, names: Names) -> dict[str, list[str]]:
     """Return the names of the parts of one layer, after the names of the layer itself."""
     return {f"{ours}.{name}": [f"{theirs}.{each}" for each in parts] for name, parts in names.items()}
@@ -47,6 +52,10 @@ class Family(ABC):
     """Values of `positions` of an import that the family supports."""
     possible: Mapping[str, tuple[object, ...]] = {}
     """Values of [model] settings that the family can express, for `refuse`."""
+    modern: ClassVar[frozenset[str]] = frozenset()
+    """Settings of `MODERN` that the family can express, whatever their values."""
+    heads: ClassVar[tuple[str, ...]] = ("softmax",)
+    """Kinds of heads that the family can express."""
     ties: ClassVar[tuple[str, ...]] = ("all",)
     """Values of `model.head.tie` that the family can express."""
     tokenizer_class: ClassVar[str] = ""
@@ -108,10 +117,11 @@ class Family(ABC):
     def refuse(self, settings: ModelSettings) -> None:
         """Raise SettingsError naming the first setting that the family cannot express."""
         positions = encodings_where(lambda encoding: self.architecture in encoding.huggingface)
-        require_settings(settings, {"positions": positions, **self.possible}, self.architecture)
-        if not isinstance(settings.head, SoftmaxSettings):
+        require_settings(settings, {"positions": positions, **self.possible}, self.architecture, self.modern)
+        if settings.head.kind not in self.heads:
+            wanted = " or ".join(map(repr, self.heads))
             raise SettingsError(
-                f"model.head.kind: found {settings.head.kind!r}, expected 'softmax' for {self.architecture}"
+                f"model.head.kind: found {settings.head.kind!r}, expected {wanted} for {self.architecture}"
             )
         if settings.head.tie not in self.ties:
             wanted = " or ".join(map(repr, self.ties))
@@ -141,6 +151,10 @@ class Family(ABC):
     def tables(self, settings: ModelSettings) -> Sequence[TiedTable]:
         """Return the names of embeddings and output layer, which share tables as `model.head.tie` says."""
 
+    def sizes(self, ours: str, settings: ModelSettings) -> list[int]:
+        """Return the sizes of the parts of one of our weights; empty if they are equal."""
+        return []
+
     def computed(self, settings: ModelSettings) -> frozenset[str]:
         """Return the names of weights that may be stored and are not read, since they follow from the settings."""
         return frozenset()
@@ -151,7 +165,9 @@ class Family(ABC):
         weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
         state: dict[str, Tensor] = {}
         for ours, theirs in self.names(settings).items():
-            parts = [each.clone() for each in weights[ours].chunk(len(theirs))] if len(theirs) > 1 else [weights[ours]]
+            whole = weights[ours]
+            sizes = self.sizes(ours, settings) or len(whole) // len(theirs)
+            parts = [each.clone() for each in torch.split(whole, sizes)] if len(theirs) > 1 else [whole]
             state.update(zip(theirs, parts, strict=True))
         for table, names in self.tables(settings):
             state.update(dict.fromkeys(names, weights[table[0]]))
@@ -169,9 +185,32 @@ class Family(ABC):
         for ours, theirs in self.names(settings).items():
             parts = [shared_tensor(state, ours, (name,)) for name in theirs]
             weights[ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
-        if isinstance(settings.head, SoftmaxSettings) and settings.head.bias:
+        if self.logit_bias and isinstance(settings.head, SoftmaxSettings) and settings.head.bias:
             weights["head.bias"] = shared_tensor(state, "head.bias", (self.logit_bias,))[0]
         return weights
+
+
+class Converted(Mapping[str, Tensor]):
+    """Weights by name, each converted when it is looked up, unless it is a shape only.
+
+    Arithmetic on torch's meta device would import torch's compiler.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], convert: Callable[[str, Tensor], Tensor]) -> None:
+        self._state, self._convert = state, convert
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._state
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self._state[name]
+        return tensor if tensor.is_meta else self._convert(name, tensor)
 
 
 def shared_tensor(state: Mapping[str, Tensor], ours: str, theirs: Sequence[str]) -> Tensor:

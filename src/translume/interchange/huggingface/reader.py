@@ -18,14 +18,22 @@ from translume.checkpoint import Checkpoint, assign, build_model, without_values
 from translume.config import Config, ModelSettings
 from translume.errors import DataError, ModelFolderError, SettingsError, nearest
 from translume.interchange.huggingface.bart import M2M100, Bart, Marian, MBart, Pegasus
+from translume.interchange.huggingface.bert import BertPair
+from translume.interchange.huggingface.blenderbot import Blenderbot, BlenderbotSmall, PLBart
 from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
 from translume.interchange.huggingface.family import Family
-from translume.interchange.huggingface.t5 import T5, Mt5
+from translume.interchange.huggingface.fsmt import Fsmt
+from translume.interchange.huggingface.t5 import T5, LongT5, Mt5, Umt5
+from translume.interchange.huggingface.t5gemma import T5Gemma
 from translume.interchange.huggingface.whisper import Whisper
 
 FAMILIES: dict[str, type[Family]] = {
-    family.architecture: family for family in (T5, Mt5, Bart, MBart, M2M100, Marian, Pegasus, Whisper)
-}
+    family.architecture: family
+    for family in (
+        T5Gemma, BertPair, Umt5, LongT5, T5, Mt5, BlenderbotSmall, Bart, MBart, Fsmt, M2M100, Marian, Pegasus, Whisper,
+        PLBart, Blenderbot,
+    )
+}  # fmt: skip
 """The class of each architecture. An export takes the first family whose `describes` holds."""
 _OTHER_KINDS = {
     "ForCausalLM": "a language model without an encoder",
@@ -36,6 +44,27 @@ _OTHER_KINDS = {
     "ForTokenClassification": "a classifier",
 }
 """What the names of other architectures end with."""
+_LEFT_OUT = {
+    "bigbird_pegasus": "its encoder reads blocks drawn at random",
+    "donut": "it reads images by a Swin Transformer",
+    "led": "its encoder reads a window and tokens that the caller marks",
+    "moonshine": "it reads samples of sound",
+    "mvp": "its layers read learned prompts",
+    "nllb-moe": "its feed-forward blocks are mixtures of experts",
+    "nougat": "it reads images by a Swin Transformer",
+    "pegasus_x": "its encoder reads blocks and global tokens",
+    "pix2struct": "it reads patches of images of any shape",
+    "prophetnet": "its decoder predicts several tokens at once",
+    "seamless_m4t": "it reads and writes sound",
+    "seamless_m4t_v2": "it reads and writes sound",
+    "speech_to_text": "it reads features of its own of sound",
+    "switch_transformers": "its feed-forward blocks are mixtures of experts",
+    "t5gemma2": "its decoder merges self- and cross-attention, and its encoder reads images too",
+    "vision-encoder-decoder": "its encoder reads images",
+    "speech-encoder-decoder": "its encoder reads samples of sound",
+    "xlm-prophetnet": "its decoder predicts several tokens at once",
+}
+"""Encoder-decoder models that are not read, by `model_type`, with the reason."""
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
 """Appended to the name of whole weights, this is the name of the file that says which shard has which tensor."""
@@ -91,6 +120,9 @@ def read_family(folder: Path) -> tuple[Family, dict[str, Any]]:
 
 def family_named(place: Path, values: Mapping[str, Any]) -> Family:
     """Return the family that the config.json at `place` names. Raises SettingsError for one that we do not have."""
+    if (reason := _LEFT_OUT.get(str(values.get("model_type")))) is not None:
+        word, kinds = str(values["model_type"]), [family.model_type for family in FAMILIES.values()]
+        raise SettingsError(f"{place}: model_type: found {word!r}, which is left out: {reason}{nearest(word, kinds)}")
     named = values.get("architectures")
     architecture = named[0] if isinstance(named, list) and len(named) == 1 else named or None
     if architecture is None:  # transformers goes by `model_type` in any case

@@ -6,7 +6,8 @@ multiply by √D (`scale_embeddings`).
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from translume.config import ModelSettings, SoftmaxSettings
 from translume.config.model import GATED
 from translume.errors import SettingsError, nearest
 from translume.interchange.huggingface.config import ForeignConfig, read_integer
-from translume.interchange.huggingface.family import Family, Names, TiedTable, layer_names, with_kinds
+from translume.interchange.huggingface.family import Converted, Family, Names, TiedTable, layer_names, with_kinds
 from translume.interchange.huggingface.t5_tokenizer import read_t5_tokenizer, t5_tokenizer
 from translume.model import Transformer
 from translume.text import Tokenizer
@@ -57,6 +58,8 @@ OPTIONAL = {
 }  # fmt: skip
 """Names of our settings and theirs; the optional ones have the same defaults as in `DEFAULTS`."""
 DEFAULTS = {"norm_epsilon": 1e-6, "relative_buckets": 32, "relative_max_distance": 128}
+SHARED = "embedding.positions.bias"
+"""Biases by distance that all layers of a side have in common."""
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout", "final_dropout")
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 """A weight of old checkpoints that transformers ignores too."""
@@ -162,10 +165,10 @@ class T5(Family):
         return frozenset({UNUSED})
 
     def weights_to(self, model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
-        return dict(_Scaled(super().weights_to(model, settings), settings, to_ours=False))
+        return dict(Converted(super().weights_to(model, settings), partial(_scaled, settings, -1)))
 
     def weights_from(self, state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
-        return super().weights_from(_Scaled(state, settings, to_ours=True), settings)
+        return super().weights_from(Converted(state, partial(_scaled, settings, 1)), settings)
 
     def names(self, settings: ModelSettings) -> Names:
         names: dict[str, list[str]] = {}
@@ -181,9 +184,10 @@ class T5(Family):
             }  # fmt: skip
             for number in range(layers):
                 names |= layer_names(f"{side}.layers.{number}", f"{side}.block.{number}.layer", parts)
-            if layers:
-                attention = f"{side}.block.0.layer.0.SelfAttention"
-                biases[f"{side}.embedding.positions.bias"] = [f"{attention}.relative_attention_bias.weight"]
+            for number in range(layers if settings.relative_per_layer else min(layers, 1)):
+                ours = f"layers.{number}.self_attention.biases" if settings.relative_per_layer else SHARED
+                attention = f"{side}.block.{number}.layer.0.SelfAttention"
+                biases[f"{side}.{ours}"] = [f"{attention}.relative_attention_bias.weight"]
         return {**biases, **with_kinds(names, ["weight"])}
 
 
@@ -200,6 +204,56 @@ class Mt5(T5):
         return False  # exported as T5
 
 
+class Umt5(T5):
+    """UMT5ForConditionalGeneration, whose layers each have biases by distance."""
+
+    architecture = "UMT5ForConditionalGeneration"
+    model_type = "umt5"
+    modern: ClassVar[frozenset[str]] = frozenset({"relative_per_layer"})
+
+    def model_values(self, config: ForeignConfig, state: Mapping[str, Tensor]) -> dict[str, Any]:
+        return {**super().model_values(config, state), "relative_per_layer": True}
+
+    def describes(self, settings: ModelSettings) -> bool:
+        return settings.relative_per_layer
+
+
+class LongT5(T5):
+    """LongT5ForConditionalGeneration with local attention: a token of its encoder reads those in a window around it."""
+
+    architecture = "LongT5ForConditionalGeneration"
+    model_type = "longt5"
+    required: ClassVar[Mapping[str, object]] = {"is_encoder_decoder": True, "encoder_attention_type": "local"}
+    modern: ClassVar[frozenset[str]] = frozenset({"encoder"})
+
+    def model_values(self, config: ForeignConfig, state: Mapping[str, Tensor]) -> dict[str, Any]:
+        radius = read_integer(config.place, config.values, "local_radius")
+        return {**super().model_values(config, state), "encoder": {"attention_windows": (radius + 1,)}}
+
+    def describes(self, settings: ModelSettings) -> bool:
+        return settings.positions == "relative" and bool(settings.encoder.get("attention_windows"))
+
+    def refuse(self, settings: ModelSettings) -> None:
+        super().refuse(settings)
+        if {*settings.encoder} != {"attention_windows"} or len(settings.of_encoder.attention_windows) != 1:
+            raise SettingsError(
+                f"model.encoder: found {settings.encoder}, expected attention_windows of one window for "
+                f"{self.architecture}"
+            )
+
+    def config_values(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        radius = checkpoint.config.model.of_encoder.window(0) - 1
+        return {**super().config_values(checkpoint), "local_radius": radius, "encoder_attention_type": "local"}
+
+    def names(self, settings: ModelSettings) -> Names:
+        return {
+            ours: [name.replace(".SelfAttention.", ".LocalSelfAttention.") for name in theirs]
+            if ours.startswith("encoder")
+            else theirs
+            for ours, theirs in super().names(settings).items()
+        }
+
+
 def _tied(state: Mapping[str, Tensor]) -> bool:
     head, table = state.get(HEAD), next((state[name] for name in EMBEDDINGS if name in state), None)
     return head is None or table is None or torch.equal(head, table)
@@ -209,27 +263,10 @@ def _scaled_logits(settings: ModelSettings) -> bool:
     return settings.head.tie == "all" and settings.scale_embeddings
 
 
-class _Scaled(Mapping[str, Tensor]):
-    """Their weights with the factors that T5 does not have in its weights, or without them, computed when looked up."""
-
-    def __init__(self, state: Mapping[str, Tensor], settings: ModelSettings, *, to_ours: bool) -> None:
-        self._state, self._settings, self._power = state, settings, 1 if to_ours else -1
-
-    def __len__(self) -> int:
-        return len(self._state)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._state)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._state
-
-    def __getitem__(self, name: str) -> Tensor:
-        tensor, settings = self._state[name], self._settings
-        if tensor.is_meta:  # a shape only; a product on this device imports torch's compiler
-            return tensor
-        if name.endswith("Attention.q.weight"):
-            return tensor * math.sqrt(settings.size_per_head) ** self._power
-        if settings.scale_embeddings and (name in EMBEDDINGS or (name == HEAD and settings.head.tie == "all")):
-            return tensor * math.sqrt(settings.width) ** -self._power
-        return tensor
+def _scaled(settings: ModelSettings, power: int, name: str, tensor: Tensor) -> Tensor:
+    """Return a weight of theirs with the factor that T5 does not have in it; with power −1 without it."""
+    if name.endswith("Attention.q.weight"):
+        return tensor * math.sqrt(settings.size_per_head) ** power
+    if settings.scale_embeddings and (name in EMBEDDINGS or (name == HEAD and settings.head.tie == "all")):
+        return tensor * math.sqrt(settings.width) ** -power
+    return tensor

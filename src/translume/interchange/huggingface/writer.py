@@ -38,11 +38,11 @@ def _write(checkpoint: Checkpoint, folder: Path) -> Certificate:
     theirs = _model(checkpoint)
     theirs.generation_config = _generation(checkpoint)
     theirs.save_pretrained(str(folder))
-    certificate = compare_with_huggingface(checkpoint, folder)
     path = folder / "config.json"
-    stored = family.stored_values(checkpoint.config.model)
-    values = json.loads(path.read_text()) | {**stored, "translume": certificate.to_dict()}
+    values = json.loads(path.read_text()) | {**family.stored_values(checkpoint.config.model)}
     path.write_text(json.dumps(values, indent=2) + "\n")
+    certificate = compare_with_huggingface(checkpoint, folder)
+    path.write_text(json.dumps(values | {"translume": certificate.to_dict()}, indent=2) + "\n")
     return certificate
 
 

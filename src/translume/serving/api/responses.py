@@ -336,6 +336,8 @@ class Model(ResponseBody):
     """Endpoints that the model serves."""
     manifest_sha256: Digest = ""
     """SHA-256 of manifest.json in the model folder."""
+    licence: str = ""
+    """As the model card states it, or "unknown"."""
     source: str = ""
     target: str = ""
     directions: list[list[str]] = []
@@ -378,6 +380,8 @@ class Info(ResponseBody):
     """By model."""
     manifests: dict[str, Digest]
     """By model: SHA-256 of manifest.json in its folder."""
+    licences: dict[str, str]
+    """By model: the licence that its card states, or "unknown"."""
     offers: dict[str, Offers]
     """By model: the endpoints that it serves."""
     detects: bool

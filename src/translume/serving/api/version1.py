@@ -225,6 +225,7 @@ def _add_facts(router: APIRouter, server: Server, *, detects: bool) -> None:
                 "waiting": server.waiting,
                 "engines": {name: each["engine"] for name, each in facts.items()},
                 "manifests": {name: each[MANIFEST] for name, each in facts.items() if MANIFEST in each},
+                "licences": {name: each["licence"] for name, each in facts.items() if "licence" in each},
                 "offers": {name: each["offers"] for name, each in facts.items()},
                 "detects": detects,
                 "batches": BATCHES,
