@@ -138,7 +138,7 @@ class ModelSettings(Settings):
     """The same for the target embedding."""
     freeze_pretrained: bool = False
     """Do not train embeddings initialised from word vectors, nor a head tied to them."""
-    head: HeadSettings = SoftmaxSettings()
+    head: HeadSettings = SoftmaxSettings.model_construct()
 
     @property
     def size_per_head(self) -> int:
