@@ -1,16 +1,9 @@
 """The network: from token ids to hidden states. Independent of text and files."""
 
-from typing import TYPE_CHECKING
-
-from translume.exports import export_late
-
-if TYPE_CHECKING:
-    from translume.model.head import Head as Head
-    from translume.model.head import HeadData as HeadData
-    from translume.model.head import HeadLoss as HeadLoss
-    from translume.model.head import HeadSizes as HeadSizes
-    from translume.model.head import LossOptions as LossOptions
-    from translume.model.head import TrainingPairs as TrainingPairs
-    from translume.model.transformer import Transformer as Transformer
-
-export_late(__name__)
+from translume.model.head import Head as Head
+from translume.model.head import HeadData as HeadData
+from translume.model.head import HeadLoss as HeadLoss
+from translume.model.head import HeadSizes as HeadSizes
+from translume.model.head import LossOptions as LossOptions
+from translume.model.head import TrainingPairs as TrainingPairs
+from translume.model.transformer import Transformer as Transformer
