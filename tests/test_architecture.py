@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / "translume"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 STEPS = [
-    {"errors", "tensors"},
+    {"errors", "exports", "tensors", "version"},
     {"atomic", "checksums", "json_values", "lazy", "parallel", "processors"},
     {"config", "device", "kernels"},
     {"tasks"},

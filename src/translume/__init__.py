@@ -3,9 +3,9 @@
 Names are imported when they are first used, so that `import translume` is instant and needs no torch.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from translume.exports import export_late as _export_late
 from translume.processors import configure_openmp as _configure_openmp
 
 if TYPE_CHECKING:
@@ -55,52 +55,14 @@ if TYPE_CHECKING:
     from translume.translator import Translation as Translation
     from translume.translator import Translator as Translator
     from translume.translator import load as load
-
-    __version__: str
-
-_NAMES = {
-    "config": "Config DecodingSettings EvaluationSettings",
-    "errors": "DataError ModelFolderError SettingsError TrainingError TranslationError TranslumeError",
-    "evaluation": "compare Comparison evaluate Score Scores",
-    "inspection": (
-        "BeamRecord ClassTrace compare_on_corpus CorpusLens edit_source Edited force_token force_tokens "
-        "Forced inspect_corpus record_beam Trace trace trace_classification why_not WhyNot"
-    ),
-    "interchange.export": "export",
-    "interchange.importing": "import_model",
-    "interchange.push": "push Pushed",
-    "training": "train",
-    "translator": (
-        "Classification Classifier ComputeOptions Generation Generator load Perplexity TargetScore "
-        "TextHypothesis Translation Translator"
-    ),
-}
-"""The public names of each package."""
-_PACKAGES = {name: package for package, names in _NAMES.items() for name in names.split()}
-
-__all__ = sorted([*_PACKAGES, "__version__"])
-
+    from translume.version import __version__ as __version__
 
 _configure_openmp()
+_get = _export_late(__name__)
 
 
 def __getattr__(name: str) -> object:
-    if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            return version("translume")
-        except PackageNotFoundError:
-            return "0+unknown"
-    if name not in _PACKAGES:
-        raise AttributeError(f"module 'translume' has no attribute '{name}'")
     from translume.errors import needed_by
 
     with needed_by(f"translume.{name}"):
-        value = getattr(import_module(f"translume.{_PACKAGES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+        return _get(name)

@@ -4,7 +4,6 @@ CPUs and NVIDIA GPUs are supported. Apple's GPUs (MPS) and AMD's (ROCm, which to
 accepted with a note; devices of other kinds are refused.
 """
 
-import logging
 import os
 import re
 import time
@@ -170,6 +169,8 @@ def _noted(device: "torch.device") -> "torch.device":
 @cache
 def _note(text: str) -> None:
     """Log a line, once in a process."""
+    import logging
+
     logging.getLogger(__name__).warning("%s", text)
 
 

@@ -6,7 +6,6 @@ the nearest valid one. The command line prints it without a traceback and exits 
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
@@ -99,11 +98,18 @@ def needed_by(place: str) -> Iterator[None]:
         raise not_installed(place, package) from None
 
 
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return the known word of which `word` is a misspelling, or an empty string."""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(word, list(known), n=1)), "")
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'width'?" for a misspelt known word, otherwise "; known: …" with all known words."""
     names = list(known)
-    close = get_close_matches(word, names, n=1)
-    return f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(names)}"
+    close = closest(word, names)
+    return f"; did you mean '{close}'?" if close else f"; known: {', '.join(names)}"
 
 
 def refuse_unknown_keywords(function: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -111,8 +117,8 @@ def refuse_unknown_keywords(function: str, given: Iterable[str], known: Iterable
     known = list(known)
     for name in given:
         if name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f". Did you mean '{close[0]}'?" if close else ""
+            close = closest(name, known)
+            hint = f". Did you mean '{close}'?" if close else ""
             raise TypeError(f"{function}() got an unexpected keyword argument '{name}'{hint}")
 
 

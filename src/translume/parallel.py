@@ -1,20 +1,20 @@
 """Work shared among processes of this machine, in order and in bounded memory."""
 
 import faulthandler
-import multiprocessing
 import os
 import signal
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import cache, partial
-from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from multiprocessing.connection import Connection
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -96,6 +96,9 @@ class WorkerPool(Closing, Generic[W]):
         self._start()
 
     def _start(self) -> None:
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
         self._theirs, self._ours = multiprocessing.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(
             self.count, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(self._theirs, self._load)
@@ -128,13 +131,15 @@ class WorkerPool(Closing, Generic[W]):
 
 @contextmanager
 def _lost() -> Iterator[None]:
+    from concurrent.futures import BrokenExecutor
+
     try:
         yield
-    except BrokenProcessPool:
+    except BrokenExecutor:
         raise ProcessLostError("a worker process ended in the middle of its work") from None
 
 
-def _result(future: Future[R]) -> R:
+def _result(future: "Future[R]") -> R:
     with _lost():
         return future.result()
 
@@ -143,7 +148,7 @@ _loading: list[Callable[[], Any]] = []
 """In a worker process: what returns its value."""
 
 
-def _begin(connection: Connection, load: Callable[[], Any]) -> None:
+def _begin(connection: "Connection", load: Callable[[], Any]) -> None:
     """Prepare a worker process.  connection: closed when the pool is closed or its process has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets a terminal's Ctrl-C as well
     faulthandler.enable()  # where native code crashed goes to stderr

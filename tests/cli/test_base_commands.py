@@ -204,3 +204,30 @@ def test_what_needs_torch_says_so_in_one_line(folder: Path) -> None:
         assert (code, out, messages.count("\n")) == (1, "", 1), (words, messages)
         assert messages.startswith("Error: "), messages
         assert words[0] == "train" or messages.rstrip().endswith(needs), messages
+
+
+NOT_TO_TRANSLATE = {
+    *("asyncio", "concurrent.futures", "difflib", "http", "logging", "multiprocessing", "numpy.random", "rich", "ssl"),
+    *("checkpoint.model_card", "data.batch", "data.pairs", "data.scripts", "decoding.constrained_beam"),
+    *("decoding.device_search", "text.sentences", "text.learning", "translator.classifier", "translator.generator"),
+    *("translator.scoring", "translator.speech", "translator.workers"),
+}
+"""Modules, without "translume.", that translating a line whose languages are the same must not wait for."""
+
+
+def test_translating_a_line_imports_little_and_collects_little_garbage(folder: Path) -> None:
+    code = "import atexit, gc, sys; from translume.cli import main\n" + (
+        "atexit.register(lambda: print(sum(each['collections'] for each in gc.get_stats()), *sys.modules))\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "translate", str(folder)],
+        input="abc\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    collections, *imported = done.stdout.splitlines()[-1].split()
+    own = {name.removeprefix("translume.") for name in imported if name.startswith("translume.")}
+    assert not NOT_TO_TRANSLATE & (own | set(imported))
+    assert len(own) <= 100  # raise it with a reason: each costs the start of a command half a millisecond and more
+    assert int(collections) <= 80

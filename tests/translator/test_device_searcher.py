@@ -76,7 +76,7 @@ def test_lines_share_one_search_of_each_padded_length(plain, translator, monkeyp
         entered.append(len(prompts))
         return own(search, state, prompts, *words)
 
-    monkeypatch.setattr(searches, "MAX_SLOTS", 2)
+    monkeypatch.setattr(searches, "DEVICE_BATCH_ROWS", 2)
     monkeypatch.setattr(device_searcher, "MAX_SLOTS", 3)
     monkeypatch.setattr(DeviceSearcher, "_new_search", new)
     monkeypatch.setattr(DeviceSearch, "enter", enter)

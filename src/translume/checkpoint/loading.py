@@ -22,7 +22,6 @@ from translume.checkpoint.folder import (
     read_committed,
     verified,
 )
-from translume.checkpoint.model_card import Card, write_card
 from translume.checkpoint.settings import CONFIG, copy_decoding_files, read_config, stale_decoding_files
 from translume.checkpoint.weights import arrays_of, fill, tensor_file, unique_tensors
 from translume.config import Config
@@ -36,6 +35,7 @@ from translume.text import Labels, Tokenizer
 from translume.text.standard import SETTINGS, tokenizer_files
 
 if TYPE_CHECKING:
+    from translume.checkpoint.model_card import Card
     from translume.model.classifier import Classifier, Network
     from translume.model.transformer import Transformer
 
@@ -421,7 +421,7 @@ def save_model(
     folder: Path | str,
     checkpoint: AnyCheckpoint,
     *,
-    card: Card | None = None,
+    card: "Card | None" = None,
     files: Mapping[str, Content] | None = None,
     remove: Iterable[str] = (),
 ) -> None:
@@ -430,6 +430,8 @@ def save_model(
     Other files of the folder stay, unless they are named in `remove`. Raises ModelFolderError, with the old state
     intact, if the folder cannot be written; DataError if a file that [decoding] names cannot be read.
     """
+    from translume.checkpoint.model_card import Card, write_card
+
     folder = Path(folder)
     weights = unique_tensors(checkpoint.model)
     config, named = copy_decoding_files(checkpoint.config)

@@ -390,10 +390,10 @@ def start_workers(model: Path, loaded: "Translator | Generator", files: FileOpti
 
     Raises SettingsError for an ensemble or a model on a GPU.
     """
-    from translume.translator.workers import Workers, options_of
-
     if files.workers is None or files.workers == 1:
         return None
+    from translume.translator.workers import Workers, options_of
+
     refuse_sharing(loaded, f"--workers {files.workers}")
     return Workers.start(model, files.workers, options_of(loaded))
 

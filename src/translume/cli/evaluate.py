@@ -193,8 +193,7 @@ def evaluate_hypotheses(options: EvaluateOptions, hypotheses: Path) -> None:
         reads_tables,
         refuse_table,
     )
-    from translume.data.lines import read_lines
-    from translume.data.pairs import unequal_lengths
+    from translume.data.lines import read_lines, unequal_lengths
     from translume.evaluation import measure
     from translume.tasks import task_of
 

@@ -205,7 +205,6 @@ def command(
     """
     from translume.data.evaluation_files import read_sources
     from translume.data.lines import read_lines
-    from translume.translator.workers import translate
 
     single = ("FILE", "--out", "--format", "--json", "--constraints-per-line")
     folder = files.folder(*single, shares_lines=True)
@@ -217,6 +216,8 @@ def command(
     if folder is not None:
         if settings.nbest > 1:
             raise SettingsError("--nbest cannot be combined with --input")
+        from translume.translator.workers import translate
+
         translator.check(settings)
         work = FileWork(
             model=model,

@@ -132,8 +132,8 @@ class DataSettings(Settings):
     1: in proportion to its pairs. Larger values read small corpora more often, and large ones less. An epoch has the
     same number of pairs, and the joint vocabulary is learned from texts in the same shares.
     """
-    cleaning: CleaningSettings = CleaningSettings()
-    source: SourceSettings = TextSettings()
+    cleaning: CleaningSettings = CleaningSettings.model_construct()
+    source: SourceSettings = TextSettings.model_construct()
 
     def of_corpus(self, corpus: CorpusSettings) -> Self:
         """Return the settings with the languages and files of one corpus."""

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import product
 from typing import Self
 
 from translume.config.data import DataSettings
 from translume.config.model import ModelSettings
-from translume.errors import SettingsError
+from translume.errors import SettingsError, closest
 
 ENGLISH = "en"
 SHOWN = 12
@@ -134,8 +133,8 @@ class Directions:
 
     def _check(self, name: str, code: str, known: Sequence[str]) -> None:
         if code and code not in known:
-            close = get_close_matches(code, known, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"the model translates {self.describe()}"
+            close = closest(code, known)
+            hint = f"did you mean '{close}'?" if close else f"the model translates {self.describe()}"
             raise SettingsError(f"decoding.{name}: found '{code}'; {hint}")
 
     def _only(self, name: str, option: str, known: Sequence[str]) -> str:
@@ -151,8 +150,8 @@ class Directions:
             if character in "-→" and name[:place] in self.sources and name[place + 1 :] in self.targets:
                 return self.resolve(name[:place], name[place + 1 :])
         known = [str(each).replace("→", "-") for each in self.offered]
-        close = get_close_matches(name, known, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"the model translates {self.describe()}"
+        close = closest(name, known)
+        hint = f"did you mean '{close}'?" if close else f"the model translates {self.describe()}"
         raise SettingsError(f"direction: found '{name}'; {hint}")
 
     def describe(self) -> str:

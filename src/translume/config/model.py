@@ -176,7 +176,7 @@ class ModelSettings(Settings):
     """Do not train embeddings initialised from word vectors, nor a head tied to them."""
     encoder: dict[str, Any] = Field(default_factory=dict)
     """Settings in which the encoder differs, such as {norm = "post"}: sizes, norms, activation, windows."""
-    head: HeadSettings = SoftmaxSettings()
+    head: HeadSettings = SoftmaxSettings.model_construct()
 
     @property
     def of_encoder(self) -> "ModelSettings":

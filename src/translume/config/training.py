@@ -1,12 +1,12 @@
 """[training]: the training recipe. Stored with the model as provenance; not needed to translate."""
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from translume.config.base import OneOf, Settings, as_tuple
+from translume.errors import closest
 
 CPU_TOKENS = 4096
 """The value of `max_tokens = "auto"` on a CPU."""
@@ -26,7 +26,7 @@ class _OrAuto:
     def __call__(self, value: Any) -> Any:
         if value == "auto" or (type(value) is self.kind and (self.kind is bool or value >= 1)):
             return value
-        close = isinstance(value, str) and get_close_matches(value, ["auto"])
+        close = isinstance(value, str) and closest(value, ["auto"])
         raise ValueError(f"found {value!r}" + ("; did you mean 'auto'?" if close else f", expected {self.expected}"))
 
 

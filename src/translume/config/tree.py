@@ -107,12 +107,12 @@ class Config(Settings):
 
     format: int = FORMAT
     """Version of the settings and of the model folder's layout. A newer one is refused."""
-    data: DataSettings = DataSettings()
-    tokenizer: TokenizerSettings = TokenizerSettings()
-    model: ModelSettings = ModelSettings()
-    training: TrainingSettings = TrainingSettings()
-    evaluation: EvaluationSettings = EvaluationSettings()
-    decoding: DecodingSettings = DecodingSettings()
+    data: DataSettings = DataSettings.model_construct()
+    tokenizer: TokenizerSettings = TokenizerSettings.model_construct()
+    model: ModelSettings = ModelSettings.model_construct()
+    training: TrainingSettings = TrainingSettings.model_construct()
+    evaluation: EvaluationSettings = EvaluationSettings.model_construct()
+    decoding: DecodingSettings = DecodingSettings.model_construct()
 
     @field_validator("format")
     @classmethod

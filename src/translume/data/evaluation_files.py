@@ -6,8 +6,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 
 from translume.config.data import DataSettings
-from translume.data.lines import display_name, read_lines, refuse_one_input
-from translume.data.pairs import read_pairs, source_columns, unequal_lengths
+from translume.data.lines import display_name, read_lines, refuse_one_input, unequal_lengths
 from translume.data.tables import KINDS, Template, has_keys, read_columns, suffix_of, table_kind
 from translume.errors import DataError, SettingsError
 
@@ -86,6 +85,8 @@ def read_sources(file: str, data: DataSettings, faults: list[str] | None = None)
             raise SettingsError(f"{file}: a Parquet table; expected --column, that of the texts, with --input")
         return read_lines(file)
     template = Template.parse(data.template) if data.template else None
+    from translume.data.pairs import source_columns
+
     columns = source_columns(data, file)
     rows = read_columns(file, columns, faults=faults)
     folder = Path(file).parent
@@ -119,6 +120,8 @@ def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> Evaluation
     if len(files) == 1:
         if not is_table(files[0]) and not any("\t" in line for line in islice(read_lines(files[0]), 1)):
             raise DataError(f"{files[0]}: no references: one text a line and no tab; expected SOURCE REFERENCE")
+        from translume.data.pairs import read_pairs
+
         pairs = list(read_pairs(settings_for_files(files, data), "train"))
         return EvaluationSet(
             sources=[pair.source for pair in pairs],

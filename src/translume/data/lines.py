@@ -42,6 +42,13 @@ def display_name(path: Path | str) -> str:
     return "standard input" if str(path) == STANDARD_INPUT else str(path)
 
 
+def unequal_lengths(source_file: Path | str, target_file: Path | str, counts: tuple[int, int]) -> str:
+    """Return the error message for parallel files of unequal length."""
+    lines = "line" if counts[0] == 1 else "lines"
+    names = display_name(source_file), display_name(target_file)
+    return f"{names[0]} has {counts[0]:,} {lines} but {names[1]} has {counts[1]:,}; expected as many in both"
+
+
 def without_compression(name: str) -> str:
     """Return the name of a file without the suffix of a compression."""
     suffix = Path(name).suffix

@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple
 from translume.config.data import DataSettings
 from translume.config.languages import NO_DIRECTION, Direction
 from translume.data.addresses import is_address, matching
-from translume.data.lines import count_lines, display_name, read_lines, refuse_one_input
-from translume.data.scripts import refuse_unknown
+from translume.data.lines import count_lines, read_lines, refuse_one_input, unequal_lengths
 from translume.data.tables import Column, Template, has_keys, read_columns, table_kind
 from translume.errors import DataError, SettingsError
 from translume.tasks import find_task
@@ -160,6 +159,8 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
     _check_columns(settings)
     for script in (settings.cleaning.source_script, settings.cleaning.target_script):
         if script:
+            from translume.data.scripts import refuse_unknown
+
             refuse_unknown(script)
     origin = Origin(
         file="",
@@ -356,10 +357,3 @@ def _documents_of_table(file: str) -> Iterator[Pair]:
     """Yield the texts of the column `text`."""
     for line, (text,) in read_columns(file, ("text",)):
         yield Pair(source="", target=text, file=file, line=line)
-
-
-def unequal_lengths(source_file: Path | str, target_file: Path | str, counts: tuple[int, int]) -> str:
-    """Return the error message for parallel files of unequal length."""
-    lines = "line" if counts[0] == 1 else "lines"
-    names = display_name(source_file), display_name(target_file)
-    return f"{names[0]} has {counts[0]:,} {lines} but {names[1]} has {counts[1]:,}; expected as many in both"

@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from translume.errors import SettingsError, nearest
 
-_TABLES: dict[str, Any] = tomllib.loads((files("translume.data") / "scripts.toml").read_text(encoding="utf-8"))
+_TABLES: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 """The ranges of each script, and of what is no letter; and what several scripts together are."""
 _RANGES: dict[str, str] = _TABLES["ranges"]
 _TOGETHER = {name: tuple(scripts.split()) for name, scripts in _TABLES["together"].items()}

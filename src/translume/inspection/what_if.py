@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from numbers import Integral
 
 from translume.config import DecodingSettings
 from translume.decoding import Hypothesis
-from translume.errors import TranslationError, suggest_keywords
+from translume.errors import TranslationError, closest, suggest_keywords
 from translume.inspection.inputs import SentenceSearch, check_length, single_model
 from translume.inspection.passes import forward, ranks
 from translume.inspection.values import Choice, Edited, Forced, Fork, Outcome, WhyNot
@@ -211,8 +210,8 @@ def _ids(tokenizer: Tokenizer, token: str | int, replaced: int) -> tuple[int, ..
     spelt = tuple(tokenizer.encode(token))
     if spelt and tokenizer.specials.unk not in spelt:
         return spelt
-    close = get_close_matches(token, [piece.removeprefix(SPACE) for piece in pieces], n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+    close = closest(token, [piece.removeprefix(SPACE) for piece in pieces])
+    hint = f"; did you mean '{close}'?" if close else ""
     raise TranslationError(f"token: found '{token}', expected a piece of the target's vocabulary{hint}")
 
 

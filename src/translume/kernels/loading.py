@@ -7,7 +7,6 @@ sources, the flags and the compiler. A folder or a file that other users can wri
 import ctypes
 import functools
 import hashlib
-import logging
 import math
 import os
 import platform
@@ -343,6 +342,8 @@ def load_once() -> "Kernels | str":
         reason = f"{error}{reason}"
     except (OSError, subprocess.SubprocessError) as error:
         reason = f"{command}: {error}{reason}"
+    import logging
+
     logging.getLogger(__name__).warning("no compiled kernels, which makes the engine slow: %s", reason)
     return reason
 

@@ -5,18 +5,20 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.data.lengths import Lengths
-from translume.decoding import SearchObserver, StablePrefix
-from translume.engine import Engine
 from translume.text import Tokenizer
 from translume.translator.alignment import alignments
 from translume.translator.constraints import lost_placeholders, placeholders_of
 from translume.translator.planning import LinePlan, Piece, batches
 from translume.translator.results import Alignment, TextHypothesis, Translation
+
+if TYPE_CHECKING:
+    from translume.decoding import SearchObserver
+    from translume.engine import Engine
 
 _LINE_BREAKS = re.compile(r"[\r\n]+")
 _THAI = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
@@ -233,7 +235,7 @@ def build_translations(
     plans: Sequence[LinePlan],
     found: Sequence[SearchedPiece],
     settings: DecodingSettings,
-    engine: Engine | None,
+    engine: "Engine | None",
 ) -> list[Translation]:
     """The translations of the lines of `plans`.  found: for each piece of all plans, in order.  engine: aligns."""
     rest = iter(found)
@@ -270,7 +272,7 @@ def add_alignments(
     plans: Sequence[LinePlan],
     translations: Sequence[Translation],
     max_tokens: int,
-    engine: Engine | None,
+    engine: "Engine | None",
 ) -> list[Translation]:
     """The translations with the alignment of each hypothesis; lines in several pieces get none."""
     places, pairs = [], []
@@ -317,11 +319,13 @@ class ProgressReporter:
             (line, place) for line, plan in zip(lines, plans, strict=True) for place in range(len(plan.pieces))
         ]
 
-    def observer(self, batch: Sequence[int], *, reranked: bool) -> SearchObserver | None:
+    def observer(self, batch: Sequence[int], *, reranked: bool) -> "SearchObserver | None":
         """An observer for the search of a batch of pieces, by their places in all plans; None if none has a callback.
 
         reranked: whether the best target is chosen by something other than the search's score.
         """
+        from translume.decoding import StablePrefix
+
         sentences = [number for number, index in enumerate(batch) if self._places[index][0].callback is not None]
         if not sentences:
             return None

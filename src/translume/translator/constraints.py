@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
@@ -15,9 +15,6 @@ from translume.data.lines import read_lines
 from translume.decoding import (
     BannedPhrases,
     BeamSearch,
-    Boundaries,
-    ConstrainedBeam,
-    Constraints,
     EndTokens,
     ForbidFirst,
     ForbidTokens,
@@ -25,7 +22,6 @@ from translume.decoding import (
     MinimumLength,
     NoRepeatNgram,
     OnlyTokens,
-    Phrase,
     RepetitionPenalty,
     Rule,
     SearchError,
@@ -39,6 +35,9 @@ from translume.lazy import Tensor, torch
 from translume.text import Tokenizer
 from translume.text.segmentation import UNSPACED, character_class
 from translume.text.specials import SECONDS_PER_TIME
+
+if TYPE_CHECKING:
+    from translume.decoding import Boundaries, ConstrainedBeam, Phrase
 
 SHOWN = 20
 """Maximum number of characters of a text shown in an error."""
@@ -217,7 +216,7 @@ class Constraint:
     """
 
     texts: tuple[str, ...]
-    phrases: tuple[Phrase, ...]
+    phrases: tuple["Phrase", ...]
 
     @property
     def name(self) -> str:
@@ -245,18 +244,20 @@ def build_constraint(texts: Sequence[str], tokenizer: Tokenizer) -> Constraint |
     return Constraint(texts=tuple(written), phrases=tuple(dict.fromkeys(phrases)))
 
 
-def _attached(text: str, tokenizer: Tokenizer) -> Iterator[Phrase]:
+def _attached(text: str, tokenizer: Tokenizer) -> Iterator["Phrase"]:
     """Yield the tokens of a text that begins with a sign, such as a full stop, behind a word without a space."""
     before, ids = tokenizer.encode("a"), tokenizer.encode(f"a{text}")
     if not word_character(text[0]) and ids[: len(before)] == before and len(ids) > len(before):
         yield replace(phrases_of(text, tokenizer)[0], ids=tuple(ids[len(before) :]))
 
 
-def phrases_of(text: str, tokenizer: Tokenizer) -> list[Phrase]:
+def phrases_of(text: str, tokenizer: Tokenizer) -> list["Phrase"]:
     """The tokens of a text as whole words: "mannschaft" does not contain "mann".
 
     If the vocabulary has a script without spaces, also those behind one of its characters, which may differ.
     """
+    from translume.decoding import Phrase
+
     apart = boundaries(tokenizer).space is not None or tokenizer.settings.kind not in _SPACED
     spelled = [tuple(tokenizer.encode(text))]
     for character in _UNSPACED:
@@ -270,8 +271,10 @@ def phrases_of(text: str, tokenizer: Tokenizer) -> list[Phrase]:
 
 
 @lru_cache(maxsize=8)
-def boundaries(tokenizer: Tokenizer) -> Boundaries:
+def boundaries(tokenizer: Tokenizer) -> "Boundaries":
     """The tokens at which words begin and end; a byte of a longer character may be part of a word."""
+    from translume.decoding import Boundaries
+
     spellings, specials = tokenizer.spellings, tokenizer.specials
     silent = specials.marks | {id_ for id_, each in enumerate(spellings) if not each}
     begins = [id_ in silent or _parts(each, 0) for id_, each in enumerate(spellings)]
@@ -331,8 +334,10 @@ def constrained_beam_width(cost: int, settings: DecodingSettings) -> int:
 
 def constrained_beam(
     strategy: Strategy, wanted: Sequence[Sequence[Constraint]], tokenizer: Tokenizer, limits: Tensor, width: int
-) -> ConstrainedBeam:
+) -> "ConstrainedBeam":
     """A constrained beam search in place of `strategy`, beam or greedy.  wanted: the constraints of each sentence."""
+    from translume.decoding import Boundaries, ConstrainedBeam, Constraints
+
     if isinstance(strategy, Greedy):
         beam = BeamSearch(width=width, length_penalty=strategy.length_penalty, coverage=strategy.coverage)
     elif isinstance(strategy, BeamSearch):
@@ -445,13 +450,13 @@ _VARIABLE = (
 )
 _TAG = r"</?(?:[A-Za-z][\w:-]*(?:\s[^<>]*)?|\d+)/?>"
 PATTERNS = {
-    "tag": re.compile(f"{_TAG}|{_VARIABLE}"),
-    "variable": re.compile(_VARIABLE),
-    "url": re.compile(r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]]"),
-    "email": re.compile(r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]++@[A-Za-z0-9-]++(?:\.[A-Za-z0-9-]++)++"),
-    "mention": re.compile(r"(?<![A-Za-z0-9._%+/-])@[A-Za-z0-9_]++(?:[.-][A-Za-z0-9_]++)*+"),
-    "hashtag": re.compile(r"(?<![A-Za-z0-9_&/])#(?=\w*[^\W\d])\w++"),
-    "number": re.compile(rf"(?<!{_WORD})(?<![.,])\d+(?:[.,:/-]\d+)*(?!{_WORD}|[.,:/-]\d)"),
+    "tag": f"{_TAG}|{_VARIABLE}",
+    "variable": _VARIABLE,
+    "url": r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]]",
+    "email": r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]++@[A-Za-z0-9-]++(?:\.[A-Za-z0-9-]++)++",
+    "mention": r"(?<![A-Za-z0-9._%+/-])@[A-Za-z0-9_]++(?:[.-][A-Za-z0-9_]++)*+",
+    "hashtag": r"(?<![A-Za-z0-9_&/])#(?=\w*[^\W\d])\w++",
+    "number": rf"(?<!{_WORD})(?<![.,])\d+(?:[.,:/-]\d+)*(?!{_WORD}|[.,:/-]\d)",
 }
 """Patterns of placeholders: `<b>` and `</0>`; `{name}`, `%s` and `%1$s`, which are tags too; addresses from http:// or
 www.; those of mail; `@name`; `#tag`; numbers with separators."""
@@ -468,7 +473,7 @@ def placeholders_of(text: str, kinds: Sequence[str]) -> list[str]:
     for kind, pattern in PATTERNS.items():
         if kind not in kinds:
             continue
-        for match in pattern.finditer(text):
+        for match in re.finditer(pattern, text):
             if not any(taken[match.start() : match.end()]):
                 places[match.start()] = match.end()
                 taken[match.start() : match.end()] = b"\1" * (match.end() - match.start())

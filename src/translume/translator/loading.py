@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args
 
 from translume.checkpoint import Checkpoint, ClassifierCheckpoint, load_any, model_folder, refuse_threads
 from translume.config import Config, DecodingOptions, DecodingSettings
@@ -19,7 +19,9 @@ from translume.errors import ModelFolderError, SettingsError, nearest, refuse_un
 from translume.kernels.loading import has_kernels
 from translume.kernels.loading import set_threads as set_kernel_threads
 from translume.lazy import is_imported, torch
-from translume.translator.device_searcher import DeviceSearcher
+
+if TYPE_CHECKING:
+    from translume.translator.device_searcher import DeviceSearcher
 
 EngineName = Literal["auto", "fast", "plain"]
 Dtype = Literal["auto", "fp32", "bf16", "int8"]
@@ -57,14 +59,16 @@ class ComputeOptions:
 
 def describe_engine(engine: Stepper | None) -> str:
     """Return a description of what searches: an engine, a device, other steps or the plain model."""
-    if isinstance(engine, DeviceSearcher):
-        return f"search on {engine.device} in {engine.dtype}"
     if isinstance(engine, Engine):
         return f"fast engine {engine.dtype}"
+    from translume.translator.device_searcher import DeviceSearcher
+
+    if isinstance(engine, DeviceSearcher):
+        return f"search on {engine.device} in {engine.dtype}"
     return "plain model" if engine is None else f"steps of {type(engine).__name__}"
 
 
-def with_engine(read: Callable[..., Any], options: ComputeOptions) -> tuple[Any, Engine | DeviceSearcher | None]:
+def with_engine(read: Callable[..., Any], options: ComputeOptions) -> "tuple[Any, Engine | DeviceSearcher | None]":
     """A checkpoint and what searches in place of its model, if anything does.
 
     read: returns the checkpoint in a `dtype`.
@@ -77,6 +81,8 @@ def with_engine(read: Callable[..., Any], options: ComputeOptions) -> tuple[Any,
         return read(dtype=dtype), None
     required = options.engine == "fast" or dtype == "int8"
     if not required and not is_cpu(options.device):
+        from translume.translator.device_searcher import DeviceSearcher
+
         checkpoint = read(dtype=dtype)
         searcher = DeviceSearcher(checkpoint.model)
         if searcher.device.type not in ("cpu", "mps"):  # MPS has no fp64, in which samples are drawn

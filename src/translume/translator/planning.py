@@ -11,16 +11,13 @@ from numpy.typing import NDArray
 
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings, Direction, Directions
-from translume.data.batch import padded_frames
 from translume.data.lengths import truncated_ids
-from translume.decoding.device_search import MIN_SOURCE, doubled
 from translume.errors import DataError, TranslationError
 from translume.lazy import Tensor, torch
 from translume.parallel import LaterError
 from translume.sources import FrameReader, describe, frame_reader
 from translume.text import SpecialIds, Tokenizer
 from translume.text.segmentation import has_letters
-from translume.text.sentences import parts_of, split_text
 from translume.translator.constraints import Constraint
 
 
@@ -307,6 +304,8 @@ def frame_ids(frames: NDArray[np.float32], count: int) -> tuple[int, ...]:
 
 def _sentences(line: Line, reading: Reading) -> list[tuple[str, str]]:
     """The sentences of a line, without white space around it; a single one with it."""
+    from translume.text.sentences import split_text
+
     found = split_text(line.text.strip(), reading.language)
     return found if len(found) > 1 else [(line.text, "")]
 
@@ -333,6 +332,8 @@ def _parts(text: str, tokens: int, tokenizer: Tokenizer, limit: int) -> list[str
     """Cut a text of too many tokens into parts that fit, unless they are single words."""
     if tokens <= limit:
         return [text]
+    from translume.text.sentences import parts_of
+
     parts = parts_of(text, max(1, int(PART_SHARE * len(text) * limit / tokens)))
     if len(parts) == 1:
         return parts
@@ -398,6 +399,8 @@ Some hundred rows keep a core busy. The states of more rows no longer fit the pr
 """
 DEVICE_BATCH_TOKENS = 1 << 16
 """Maximum number of source tokens that a GPU encodes at once, padding included, if `max_tokens` is `ANY_MAX_TOKENS`."""
+DEVICE_BATCH_ROWS = 512
+"""Maximum number of sentences that a GPU encodes together, as many as it searches at a time."""
 ANY_MAX_TOKENS: int = DecodingSettings.model_fields["max_tokens"].default
 """The default of `decoding.max_tokens`, with which the free memory of a GPU decides how many sentences share a step."""
 
@@ -446,6 +449,8 @@ def bucketed_batches(lengths: Sequence[int], max_tokens: int, max_rows: int) -> 
     The lengths of a group are padded alike there. A batch has at most `max_rows` positions, and, but for a single one,
     at most `max_tokens` tokens with this padding.
     """
+    from translume.decoding.device_search import MIN_SOURCE, doubled
+
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     for padded_length, group in groupby(order, key=lambda index: doubled(lengths[index], MIN_SOURCE)):
         positions, rows = list(group), max(1, min(max_rows, max_tokens // padded_length))
@@ -492,6 +497,8 @@ def source_arrays(pieces: Sequence[Piece], specials: SpecialIds) -> tuple[NDArra
     """
     frames = [piece.frames for piece in pieces if piece.frames is not None]
     if frames:
+        from translume.data.batch import padded_frames
+
         return padded_frames(frames)
     return padded_arrays([[*piece.read_ids, specials.eos] for piece in pieces], specials.pad)
 

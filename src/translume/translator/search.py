@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, repeat
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from translume.decoding import (
     Beam,
     BestHypotheses,
     CompleteSearch,
-    CtcPrefix,
     Fusion,
     Hypothesis,
     PromptedState,
@@ -35,7 +34,6 @@ from translume.decoding import (
     runs_searches,
     strategy_from,
 )
-from translume.decoding.device_step import UnsupportedSearchError
 from translume.engine import Engine
 from translume.lazy import Tensor, inference_mode, torch
 from translume.text import Tokenizer
@@ -55,10 +53,10 @@ from translume.translator.constraints import (
     unmet_constraints,
     words_of,
 )
-from translume.translator.device_searcher import MAX_SLOTS, DeviceSearcher
 from translume.translator.ensemble import EnsembleMembers
 from translume.translator.planning import (
     ANY_MAX_TOKENS,
+    DEVICE_BATCH_ROWS,
     DEVICE_BATCH_TOKENS,
     FULL_BATCH_WIDTH,
     MIN_COUNTED_TOKENS,
@@ -70,8 +68,10 @@ from translume.translator.planning import (
     padded_sources,
     source_arrays,
 )
-from translume.translator.ranking import minimum_bayes_risk
 from translume.translator.results import TextHypothesis
+
+if TYPE_CHECKING:
+    from translume.decoding import CtcPrefix
 
 CancelCheck = Callable[[], None]
 """Called between the steps of a search, which ends if it raises."""
@@ -131,6 +131,8 @@ class SearchPlan:
                 for text, each in zip(texts, found, strict=True)
             ]
             return sorted(sums, key=lambda each: -each.score)[: self.nbest]
+        from translume.translator.ranking import minimum_bayes_risk
+
         return minimum_bayes_risk(texts, self.decoding.utility, self.nbest)
 
 
@@ -235,12 +237,16 @@ def search_plans(
     pieces = [piece for plan in plans for piece in plan.pieces]
     searched: list[SearchedPiece] = [([], ())] * len(pieces)
     batch: Sequence[int] = range(len(pieces))
-    shares = isinstance(stepper, DeviceSearcher) and progress is None and settings.max_tokens == ANY_MAX_TOKENS
+    shares = False
     try:
-        if isinstance(stepper, DeviceSearcher) and shares:
+        if not isinstance(stepper, Engine) and progress is None and settings.max_tokens == ANY_MAX_TOKENS:
+            from translume.translator.device_searcher import DeviceSearcher
+
+            shares = isinstance(stepper, DeviceSearcher)
+        if shares:
             shared = [index for index, piece in enumerate(pieces) if piece.ids and not piece.constraints]
             lengths = [len(pieces[index].read_ids) + 1 for index in shared]
-            for group in bucketed_batches(lengths, DEVICE_BATCH_TOKENS, MAX_SLOTS):
+            for group in bucketed_batches(lengths, DEVICE_BATCH_TOKENS, DEVICE_BATCH_ROWS):
                 numbered = [[shared[place] for place in places] for places in group]
                 for index, hypotheses in search_together(
                     checkpoint, pieces, numbered, search.decoding, stepper, fusion, check_cancelled
@@ -333,7 +339,7 @@ def search_together(
     pieces: Sequence[Piece],
     groups: Iterable[Sequence[int]],
     settings: DecodingSettings,
-    searcher: DeviceSearcher,
+    searcher: Stepper,
     fusion: Fusion | None = None,
     check_cancelled: CancelCheck | None = None,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
@@ -386,6 +392,9 @@ def search_together(
 
 def describe_device_search(checkpoint: Checkpoint, settings: DecodingSettings) -> str:
     """Which way a search takes on a GPU: "search on the device", or "decoding loop: " and the reason."""
+    from translume.decoding.device_step import UnsupportedSearchError
+    from translume.translator.device_searcher import DeviceSearcher
+
     tokenizer, reasons = checkpoint.target_tokenizer, []
     if not checkpoint.model.decoder.crosses:
         reasons.append("a language model")
@@ -473,8 +482,10 @@ def prepare_search(
     )
 
 
-def _ctc_rule(checkpoint: Checkpoint, state: Any, weight: float) -> CtcPrefix:
+def _ctc_rule(checkpoint: Checkpoint, state: Any, weight: float) -> "CtcPrefix":
     """The rule that adds log p of CTC to the sums of a search.  state: before the first token, with the memory."""
+    from translume.decoding import CtcPrefix
+
     ctc = checkpoint.model.ctc
     assert ctc is not None
     blank = checkpoint.target_tokenizer.specials.bos

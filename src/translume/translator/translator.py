@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint, model_folder, read_config, refuse_threads
@@ -15,11 +15,9 @@ from translume.errors import SettingsError, suggest_keywords
 from translume.lazy import Tensor
 from translume.tasks import task_of
 from translume.translator.assembly import ProgressCallback, ProgressReporter, build_translations
-from translume.translator.classifier import Classifier
 from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
 from translume.translator.constraints import Terminology, check_rules, refuse_constraints
 from translume.translator.ensemble import EnsembleMembers, combine, ensemble_checkpoint
-from translume.translator.generator import Generator
 from translume.translator.loading import ComputeOptions, Dtype, EngineName, LoadedModel, describe_engine
 from translume.translator.planning import (
     Line,
@@ -33,9 +31,11 @@ from translume.translator.planning import (
     windows,
 )
 from translume.translator.results import Segment, TargetScore, TextHypothesis, Translation
-from translume.translator.scoring import ScoredPair, beliefs_of_pairs, numbered_pairs, score_lines, score_pairs
 from translume.translator.search import CancelCheck, SearchPlan, add_constraints, search_plans
-from translume.translator.speech import Transcriber
+
+if TYPE_CHECKING:
+    from translume.translator.scoring import ScoredPair
+    from translume.translator.speech import Transcriber
 
 Source = Any
 """A path, bytes, a NumPy array or a PIL image."""
@@ -140,6 +140,8 @@ class Translator(LoadedModel[Checkpoint]):
         `log_prob`, also from `score`, remains the translator's own. Targets are at most as long as the context of a
         `Generator`. Raises SettingsError for a `Generator` of another target vocabulary and for another weight.
         """
+        from translume.translator.generator import Generator
+
         if not all(callable(getattr(model, name, None)) for name in ("start", "step")):
             raise TypeError(f"fuse_with: found {type(model).__name__}, expected a Generator or another LanguageModel")
         if isinstance(model, Generator) and model.tokenizer.digest != self.checkpoint.target_tokenizer.digest:
@@ -186,7 +188,9 @@ class Translator(LoadedModel[Checkpoint]):
         (plan,) = self.plans([Line.from_source(source)], chosen)
         return (yield from self._transcriber(chosen).segments(plan))
 
-    def _transcriber(self, settings: DecodingSettings) -> Transcriber:
+    def _transcriber(self, settings: DecodingSettings) -> "Transcriber":
+        from translume.translator.speech import Transcriber
+
         stepper = self.models.stepper(attentive=SearchPlan.from_settings(settings).needs_attention)
         return Transcriber(self.checkpoint, settings, stepper, self.fusion)
 
@@ -223,6 +227,8 @@ class Translator(LoadedModel[Checkpoint]):
         if not (self.reads_frames or isinstance(source, str)) or not isinstance(target, str | TextHypothesis):
             found = f"{type(source).__name__} and {type(target).__name__}"
             raise TypeError(f"score: found {found}, expected a source and a target; score_all takes many pairs")
+        from translume.translator.scoring import ScoredPair
+
         direction = self.direction(to=to, from_=from_)
         return self._score([ScoredPair(place="pair", source=source, target=target, direction=direction)])[0]
 
@@ -234,12 +240,16 @@ class Translator(LoadedModel[Checkpoint]):
         from_: str | None = None,
     ) -> Iterator[TargetScore]:
         """One score a pair, in order; see `score`."""
+        from translume.translator.scoring import numbered_pairs
+
         pairs_of_direction = numbered_pairs(pairs, self.direction(to=to, from_=from_), frames=self.reads_frames)
         for window in windows(pairs_of_direction):
             yield from self._score(window)
 
     def score_lines(self, lines: Sequence[Line], settings: DecodingSettings) -> Iterator[TargetScore]:
         """The score of the target of each line, in order; see `scoring.score_lines`."""
+        from translume.translator.scoring import score_lines
+
         return score_lines(self.checkpoint, lines, settings, self.models)
 
     def beliefs(
@@ -255,6 +265,8 @@ class Translator(LoadedModel[Checkpoint]):
         Forced decoding of at most `rows` tokens at a time; None: as many as fit a fixed amount of memory. The order is
         by length, not that of the pairs.  to, from_: as in `translate`.
         """
+        from translume.translator.scoring import beliefs_of_pairs, numbered_pairs
+
         for window in windows(numbered_pairs(pairs, self.direction(to=to, from_=from_))):
             most = self.config.decoding.max_tokens
             for found in beliefs_of_pairs(self.checkpoint, window, most, rows, self.models):
@@ -362,7 +374,9 @@ class Translator(LoadedModel[Checkpoint]):
         tokenizers = self.checkpoint.source_tokenizer, self.checkpoint.target_tokenizer
         return Terminology.read(settings.terminology, *tokenizers)
 
-    def _score(self, pairs: Sequence[ScoredPair]) -> list[TargetScore]:
+    def _score(self, pairs: "Sequence[ScoredPair]") -> list[TargetScore]:
+        from translume.translator.scoring import score_pairs
+
         return score_pairs(self.checkpoint, pairs, self.config.decoding.max_tokens, self.models)
 
 
@@ -388,5 +402,5 @@ def load(
     refuse_threads(threads)
     options = ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads)
     folder = model_folder(folder)
-    user_class: type[Translator | Classifier | Generator] = task_of(read_config(folder)).user_class()
+    user_class: type[LoadedModel[Any]] = task_of(read_config(folder)).user_class()
     return user_class.load(folder, options)

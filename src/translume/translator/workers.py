@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import cycle, takewhile
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from translume.config import DecodingSettings
 from translume.errors import SettingsError, TranslationError, needed_by
 from translume.parallel import Closing, ProcessLostError, WorkerPool, in_order
-from translume.translator.generator import Generation, Generator
 from translume.translator.loading import ComputeOptions
 from translume.translator.planning import Line, LineError, numbered_lines, windows
 from translume.translator.results import TargetScore, Translation
 from translume.translator.translator import Translator, load
+
+if TYPE_CHECKING:
+    from translume.translator.generator import Generation, Generator
 
 LINES_PER_TASK: Final = 256
 AFTER_FAILURE: Final = 16
@@ -47,7 +49,7 @@ def score(translator: Translator, lines: Sequence[Line], settings: DecodingSetti
     return translator.score_lines(lines, settings)
 
 
-def generate(generator: Generator, lines: Sequence[Line], settings: DecodingSettings) -> Iterable[Generation]:
+def generate(generator: "Generator", lines: Sequence[Line], settings: DecodingSettings) -> Iterable["Generation"]:
     """Continue lines, which are prompts; a `Work`."""
     return generator.generate_lines(lines, settings)
 
@@ -177,7 +179,7 @@ def _load(folder: str, options: ComputeOptions) -> object:
     return load(folder, device=options.device, dtype=options.dtype, threads=options.threads, engine=options.engine)
 
 
-def options_of(model: Translator | Generator) -> ComputeOptions:
+def options_of(model: "Translator | Generator") -> ComputeOptions:
     """Return the options with which a process on one CPU thread computes as a loaded model does."""
     if model.engine is not None:
         return ComputeOptions(engine="fast", device="cpu", dtype=model.engine.dtype, threads=1)

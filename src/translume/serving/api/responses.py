@@ -88,7 +88,7 @@ Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 class ResponseBody(BaseModel):
     """An object with exactly these fields; fields with a default may be absent."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, defer_build=True)
 
 
 class Error(ResponseBody):
