@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
@@ -40,25 +41,28 @@ def unique_tensors(model: "nn.Module") -> dict[str, Tensor]:
     return tensors
 
 
-def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Content:
+def tensor_file(
+    tensors: Mapping[str, Tensor] | Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
+) -> Content:
     """Return the content of a safetensors file for `commit`. The same tensors give the same bytes.
 
-    `commit` writes it tensor by tensor, without a second copy in memory.
+    `commit` writes it tensor by tensor, without a second copy in memory. Each is looked up twice, for the header and to
+    be written, so that a mapping may compute it.
     """
-    ordered = dict(sorted(tensors.items()))
     notes = dict(metadata or {})
 
     def write(path: Path) -> None:
-        atomic.write(path, _pieces(ordered, notes))
+        atomic.write(path, _pieces(tensors, notes))
 
     return write
 
 
-def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+def _pieces(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
     header: dict[str, object] = {"__metadata__": metadata} if metadata else {}
     start = 0
-    for name, tensor in tensors.items():
-        end = start + tensor.numel() * tensor.element_size()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        end = start + tensor.nbytes
         kind = _NAMES[str(tensor.dtype).removeprefix("torch.")]
         header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [start, end]}
         start = end
@@ -66,10 +70,12 @@ def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Itera
     text += b" " * (-(len(text) + LENGTH) % ALIGNMENT)
     yield len(text).to_bytes(LENGTH, "little")
     yield text
-    for tensor in tensors.values():
-        if tensor.numel():
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
-            yield flat.view(torch.uint8).numpy().data
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        if not isinstance(tensor, np.ndarray):
+            tensor = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        if tensor.size:
+            yield np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data
 
 
 def read_tensors(path: Path, device: "torch.device | str" = "cpu") -> Iterator[tuple[str, Tensor]]:

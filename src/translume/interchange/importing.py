@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,6 +17,7 @@ from translume.checkpoint import Card, Checkpoint, commit, free, is_hub, load_ch
 from translume.checkpoint.folder import hub_function, repository_name
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate, DifferenceError
+from translume.interchange.ctranslate2_binary import is_ctranslate2
 from translume.interchange.marian import is_marian
 from translume.json_values import JsonValue
 
@@ -66,9 +68,9 @@ def import_folder(
     require_new(folder)
     original = _original(source, positions, vocabularies)
     with new_folder(folder) as unfinished:
-        save_model(unfinished, original.checkpoint)
-        free(original.checkpoint.model)
+        original.save(unfinished)
         saved = load_checkpoint(unfinished, device="cpu", dtype="fp32")
+        config, parameters = saved.config, saved.parameters
         try:
             certificate = original.compare(saved) if original.compare else None
         except DifferenceError as error:  # of roundings alone, if both agree in double precision
@@ -78,7 +80,11 @@ def import_folder(
             saved.model.double()
             certificate = original.compare(saved)
             original = replace(original, notes=(*original.notes, f"compared in double precision: in single, {error}"))
-        _certify(unfinished, origin, original, certificate)
+        stored = {"source": origin, **(asdict(certificate) if certificate else {}), "notes": list(original.notes)}
+        commit(unfinished, {CERTIFICATE: (json.dumps(stored, indent=1) + "\n").encode()})
+        line = f"imported from {origin} of {original.toolkit}" + (f"; {certificate}" if certificate else "")
+        card = Card(parameters=parameters, data="\n".join([line, *original.notes]), trained=False)
+        write_card(unfinished, config, card)
     return Imported(certificate=certificate, notes=original.notes)
 
 
@@ -113,21 +119,27 @@ def new_folder(folder: Path) -> Iterator[Path]:
 class _Original:
     """A model that was read.
 
-    toolkit: its name on the model card.  compare: compares the saved checkpoint with the original, if that is possible.
+    toolkit: its name on the model card.  save: writes the model folder, and frees the memory of the model.
+    compare: compares the saved checkpoint with the original, if that is possible.
     """
 
     toolkit: str
-    checkpoint: Checkpoint
+    save: Callable[[Path], None]
     notes: tuple[str, ...]
     compare: Callable[[Checkpoint], Certificate] | None
 
 
 def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path]) -> _Original:
+    if is_ctranslate2(source):
+        model = _imported("ctranslate2_reader", "read_ctranslate2")(source, vocabularies)
+        compare, reason = _imported("ctranslate2_reader", "comparison")(model)
+        notes = model.notes if compare else (*model.notes, f"not compared with CTranslate2: {reason}")
+        return _Original(toolkit="CTranslate2", save=model.save, notes=notes, compare=compare)
     if is_marian(source):
         model = _imported("marian.reader", "read_marian")(source, vocabularies)
         compare, reason = _imported("marian.writer", "comparison")(model)
         notes = model.notes if compare else (*model.notes, f"not compared with Marian: {reason}")
-        return _Original(toolkit="Marian", checkpoint=model.checkpoint, notes=notes, compare=compare)
+        return _Original(toolkit="Marian", save=partial(_save, model.checkpoint), notes=notes, compare=compare)
     if not source.is_dir():
         raise ModelFolderError(f"{source}: not a folder, expected one as transformers saves it, or a .npz of Marian")
     if vocabularies:
@@ -136,24 +148,18 @@ def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path]) 
     model = _imported("huggingface.reader", "read_huggingface")(source, positions)
     return _Original(
         toolkit="transformers",
-        checkpoint=model.checkpoint,
+        save=partial(_save, model.checkpoint),
         notes=model.notes,
         compare=lambda checkpoint: compare_folder(checkpoint, source),
     )
+
+
+def _save(checkpoint: Checkpoint, folder: Path) -> None:
+    save_model(folder, checkpoint)
+    free(checkpoint.model)
 
 
 def _imported(module: str, name: str) -> Any:
     """Return a function of a module that needs the extra `export`."""
     with needed_by("import"):
         return getattr(import_module(f"translume.interchange.{module}"), name)
-
-
-def _certify(folder: Path, origin: str, original: _Original, certificate: Certificate | None) -> None:
-    """Add the certificate to the model folder and to its model card."""
-    checkpoint = original.checkpoint
-    stored = {"source": origin, **(asdict(certificate) if certificate else {}), "notes": list(original.notes)}
-    commit(folder, {CERTIFICATE: (json.dumps(stored, indent=1) + "\n").encode()})
-    line = f"imported from {origin} of {original.toolkit}" + (f"; {certificate}" if certificate else "")
-    parameters = sum(tensor.numel() for tensor in checkpoint.model.parameters())
-    card = Card(parameters=parameters, data="\n".join([line, *original.notes]), trained=False)
-    write_card(folder, checkpoint.config, card)
