@@ -338,16 +338,22 @@ def is_hub(source: Path | str) -> bool:
 
 
 def model_folder(source: Path | str, *, progress: bool = True) -> Path:
-    """Return the folder of a model: `source`, or for a repository its import in the user's cache.
+    """Return the folder of a model: `source`, or its import in the user's cache.
 
-    A repository is downloaded and imported if it has changed since the last time.
+    A repository is downloaded and imported if it has changed since the last time; a package of Argos Translate or a
+    folder of CTranslate2 is imported when it is new.
     progress: whether a terminal shows how far a download is. Raises SettingsError if the libraries
     for it are not installed, and the errors of `import_model`.
     """
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f"folder: found {type(source).__name__}, expected a path or hf://owner/name")
     if not is_hub(source):
-        return Path(source)
+        path = Path(source)
+        if path.is_file() or (path.is_dir() and not (path / MANIFEST).exists()):
+            if resolve_name("translume.interchange.ctranslate2_binary:needs_import")(path):
+                found: Path = resolve_name("translume.interchange.argos:cached_import")(path)
+                return found
+        return path
     folder: Path = hub_function("cached_model")(repository_name(source), progress=progress)
     return folder
 

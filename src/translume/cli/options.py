@@ -46,12 +46,12 @@ FOLDER = _FolderPath(path_type=Path)
 
 
 class _ModelPath(click.Path):
-    """The folder of a model; for hf://owner/name[@revision], of its import in the user's cache."""
+    """The folder of a model; for hf://owner/name[@revision], of its import in the user's cache; or a package."""
 
     name = "directory"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and value.startswith("hf:"):
+        if isinstance(value, str) and (value.startswith("hf:") or Path(value).exists()):
             from translume.checkpoint import model_folder
 
             return model_folder(value, progress=not is_quiet())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import isfinite, prod
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from translume.checkpoint.arrays import as_fp32
 from translume.errors import DataError, ModelFolderError, SettingsError
 
 Array = NDArray[Any]
-BINARY = "model.bin"
+BINARY, METADATA = "model.bin", "metadata.json"
 OLDEST, NEWEST = 4, 6
 """The versions that are read: those of CTranslate2 from 2.0 to 4.8."""
 _DTYPES = ("<f4", "<i1", "<i2", "<i4", "<f2", "<u2")
@@ -98,6 +99,16 @@ class Binary:
 def is_ctranslate2(folder: Path) -> bool:
     """Return whether a folder is one of CTranslate2: it has `model.bin` and a vocabulary."""
     return (folder / BINARY).is_file() and any(folder.glob("*vocabulary.*"))
+
+
+def is_argos(source: Path) -> bool:
+    """Return whether a file or folder is a package of Argos Translate, or one that it installed."""
+    return is_zipfile(source) if source.is_file() else (source / METADATA).is_file() and (source / "model").is_dir()
+
+
+def needs_import(source: Path) -> bool:
+    """Return whether a path is a package, or a folder of CTranslate2."""
+    return is_argos(source) or is_ctranslate2(source)
 
 
 def read_binary(path: Path) -> Binary:

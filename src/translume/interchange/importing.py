@@ -3,7 +3,7 @@
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -13,11 +13,11 @@ from typing import Any, Literal, get_args
 from safetensors import SafetensorError
 
 from translume.atomic import make_folder, sync, sync_all
-from translume.checkpoint import Card, Checkpoint, commit, free, is_hub, load_checkpoint, save_model, write_card
+from translume.checkpoint import Card, Checkpoint, commit, is_hub, load_checkpoint, save_model, write_card
 from translume.checkpoint.folder import hub_function, repository_name
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate, DifferenceError
-from translume.interchange.ctranslate2_binary import is_ctranslate2
+from translume.interchange.ctranslate2_binary import is_ctranslate2, needs_import
 from translume.interchange.marian import is_marian
 from translume.json_values import JsonValue
 
@@ -60,14 +60,25 @@ def import_model(
 
 
 def import_folder(
-    source: Path, folder: Path, positions: Sinusoids, origin: str, vocabularies: Sequence[Path] = ()
+    source: Path,
+    folder: Path,
+    positions: Sinusoids,
+    origin: str,
+    vocabularies: Sequence[Path] = (),
+    *,
+    compare: bool = True,
 ) -> Imported:
-    """Import a folder or file as `import_model` does.  origin: the name of the model on the model card."""
+    """Import a folder or file as `import_model` does.
+
+    origin: the name of the model on the model card.  compare: whether to compare the result with the original.
+    """
     if not source.exists():
         raise ModelFolderError(f"{source}: no such folder, expected one as transformers saves it, or a .npz of Marian")
     require_new(folder)
-    original = _original(source, positions, vocabularies)
-    with new_folder(folder) as unfinished:
+    with ExitStack() as stack, new_folder(folder) as unfinished:
+        original = _original(source, positions, vocabularies, stack)
+        if not compare:
+            original = replace(original, compare=None, notes=(*original.notes, "not compared with the original"))
         original.save(unfinished)
         saved = load_checkpoint(unfinished, device="cpu", dtype="fp32")
         config, parameters = saved.config, saved.parameters
@@ -129,11 +140,17 @@ class _Original:
     compare: Callable[[Checkpoint], Certificate] | None
 
 
-def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path]) -> _Original:
-    if is_ctranslate2(source):
-        model = _imported("ctranslate2_reader", "read_ctranslate2")(source, vocabularies)
+def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path], stack: ExitStack) -> _Original:
+    """Read the model in a file or folder.  stack: removes what was unpacked."""
+    if needs_import(source):
+        read, notes = partial(_imported("ctranslate2_reader", "read_ctranslate2"), sentences=vocabularies), ()
+        if is_ctranslate2(source):
+            model = read(source)
+        else:
+            package = stack.enter_context(_imported("argos", "opened")(source))
+            model, notes = read(package.folder, data=package.data, search=_imported("argos", "SEARCH")), package.notes
         compare, reason = _imported("ctranslate2_reader", "comparison")(model)
-        notes = model.notes if compare else (*model.notes, f"not compared with CTranslate2: {reason}")
+        notes += model.notes if compare else (*model.notes, f"not compared with CTranslate2: {reason}")
         return _Original(toolkit="CTranslate2", save=model.save, notes=notes, compare=compare)
     if is_marian(source):
         model = _imported("marian.reader", "read_marian")(source, vocabularies)
@@ -155,6 +172,8 @@ def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path]) 
 
 
 def _save(checkpoint: Checkpoint, folder: Path) -> None:
+    from translume.checkpoint import free  # needs torch, which other imports may not
+
     save_model(folder, checkpoint)
     free(checkpoint.model)
 
