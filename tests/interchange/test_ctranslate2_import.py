@@ -46,9 +46,9 @@ def marian(tmp_path_factory, opus) -> SimpleNamespace:
     )
 
 
-def opennmt_checkpoint(path: Path, pieces: list[str], *, biased: bool = True) -> None:
+def opennmt_checkpoint(path: Path, pieces: list[str], *, biased: bool = True, seed: int = 5) -> None:
     """Write random weights under OpenNMT-py's names: pre-norm, sines and cosines in turns, no EOS after a source."""
-    draw, state = torch.Generator().manual_seed(5), {}
+    draw, state = torch.Generator().manual_seed(seed), {}
 
     def add(name: str, *shape: int) -> None:
         state[name] = torch.randn(*shape, generator=draw) / shape[-1] ** 0.5
@@ -91,13 +91,13 @@ def opennmt_checkpoint(path: Path, pieces: list[str], *, biased: bool = True) ->
     torch.save({"vocab": vocabulary, "opt": options, "model": state, "generator": head}, path)
 
 
-def opennmt_folder(folder: Path, *, quantization: str | None = None, biased: bool = True) -> Path:
+def opennmt_folder(folder: Path, *, quantization: str | None = None, biased: bool = True, seed: int = 5) -> Path:
     """A folder that CTranslate2's converter made of random weights of OpenNMT-py, with its SentencePiece model."""
     model = sentencepiece_of([*SOURCES, *TARGETS], vocab_size=150, normalization_rule_name="identity")
     reader = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = ["<unk>", "<blank>", "<s>", "</s>", *(reader.id_to_piece(id_) for id_ in range(3, len(reader)))]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    opennmt_checkpoint(folder.with_suffix(".pt"), pieces, biased=biased)
+    opennmt_checkpoint(folder.with_suffix(".pt"), pieces, biased=biased, seed=seed)
     converter = CONVERTERS.OpenNMTPyConverter(str(folder.with_suffix(".pt")), unsafe_deserialization=True)
     converter.convert(str(folder), quantization=quantization)
     (folder / "sentencepiece.model").write_bytes(model)

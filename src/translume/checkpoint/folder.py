@@ -23,8 +23,11 @@ from pydantic import ConfigDict, TypeAdapter
 from translume import atomic, checksums
 from translume.config.tree import FORMAT as FORMAT
 from translume.errors import ModelFolderError, TrainingError, nearest, needed_by
+from translume.kernels.cpu import cache_folder
 
 MANIFEST = "manifest.json"
+IMPORTS = "imports"
+"""The folder of imports in the user's cache."""
 RESUME = "resume/"
 """Prefix of the names of the files from which a run is resumed."""
 
@@ -349,13 +352,17 @@ def model_folder(source: Path | str, *, progress: bool = True) -> Path:
         raise TypeError(f"folder: found {type(source).__name__}, expected a path or hf://owner/name")
     if not is_hub(source):
         path = Path(source)
-        if path.is_file() or (path.is_dir() and not (path / MANIFEST).exists()):
-            if resolve_name("translume.interchange.ctranslate2_binary:needs_import")(path):
-                found: Path = resolve_name("translume.interchange.argos:cached_import")(path)
-                return found
+        other = path.is_file() or (path.is_dir() and not (path / MANIFEST).exists())
+        if other and resolve_name("translume.interchange.ctranslate2_binary:needs_import")(path):
+            path = resolve_name("translume.interchange.argos:cached_import")(path)
         return path
     folder: Path = hub_function("cached_model")(repository_name(source), progress=progress)
     return folder
+
+
+def is_cached_import(folder: Path | str) -> bool:
+    """Return whether a folder is the import of a package, or of a folder of CTranslate2, in the user's cache."""
+    return Path(folder).parent.parent == cache_folder() / IMPORTS
 
 
 def repository_name(source: Path | str) -> str:

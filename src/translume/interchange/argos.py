@@ -17,6 +17,7 @@ from typing import Any
 
 from translume.atomic import digest, make_folder
 from translume.checkpoint import Checkpoint
+from translume.checkpoint.folder import IMPORTS
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate
 from translume.interchange.ctranslate2_binary import METADATA
@@ -139,7 +140,7 @@ def cached_import(source: Path) -> Path:
     content = "".join(f"{path.relative_to(source)} {digest(path)}\n" for path in files)
     key = hashlib.sha256(content.encode()).hexdigest()[:32]
     name = source.resolve().stem if source.is_file() else source.resolve().name
-    folder = cache_folder() / "imports" / f"{key}-{IMPORT_VERSION}" / name
+    folder = cache_folder() / IMPORTS / f"{key}-{IMPORT_VERSION}" / name
     if not folder.exists():
         try:
             make_folder(folder.parent)
