@@ -63,11 +63,6 @@ class Binary:
         """Return a text of a file before version 6."""
         return self.variables[name].tobytes().decode(errors="replace") if name in self.variables else default
 
-    @property
-    def quantised(self) -> bool:
-        """Whether weights are integers."""
-        return any(each.dtype in ("i1", "i2") and each.ndim == 2 for each in self.variables.values())
-
     def same(self, *names: str) -> bool:
         """Return whether variables have the same content."""
         first, *others = ([self.variables.get(name), self.variables.get(f"{name}_scale")] for name in names)
@@ -166,4 +161,7 @@ class _Reader:
         return self._content[begin : self._place]
 
     def text(self) -> str:
-        return self.bytes(self("<H")[0]).tobytes().rstrip(b"\0").decode()
+        text = self.bytes(self("<H")[0]).tobytes().rstrip(b"\0").decode()
+        if not text.isprintable():
+            raise ValueError("a name with other characters")
+        return text

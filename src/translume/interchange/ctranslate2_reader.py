@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -24,7 +24,7 @@ from translume.text.imported import CODE, LibraryIds, scores_of
 from translume.text.specials import BYTES
 
 CONFIG, LIBRARY = "config.json", "tokenizer.json"
-HEAD, EMBEDDING_NORM = "decoder/projection/weight", "layernorm_embedding/gamma"
+HEAD, EMBEDDING_NORM, RELATIVE = "decoder/projection/weight", "layernorm_embedding/gamma", "relative_attention_bias"
 Read = Callable[[], Array]
 """Reads a weight in fp32."""
 BEGIN = "<begin>"
@@ -45,6 +45,8 @@ MAX_POSITIONS, LIMIT = 1024, 256
 """Our maximum length for models without a table of positions; CTranslate2's usual maximum of a target, with EOS."""
 SEARCH = {"strategy": "beam", "beam": 2, "stop": "first", "length_penalty": 1.0, "max_length": LIMIT}
 """The search of CTranslate2 with its defaults."""
+_TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+"""The special tokens that a folder states, with CTranslate2's defaults."""
 _LAYOUT, _REVISION = "TransformerSpec", 7
 _ACTIVATIONS = {(0, False): "relu", (3, False): "gelu", (2, False): "swish", (2, True): "swiglu", (1, True): "geglu"}
 """By CTranslate2's number and whether feed-forward blocks are gated."""
@@ -71,7 +73,7 @@ class Ct2Model:
 
     config, source, target: settings and tokenizers.  weights: by our name, read when they are looked up.
     notes: a line for each thing that was left out.  tokens: CTranslate2's names of the ids of both sides.
-    quantised: whether weights were integers.
+    adds_eos: whether CTranslate2 itself adds EOS to a source.
     """
 
     folder: Path
@@ -82,27 +84,18 @@ class Ct2Model:
     notes: tuple[str, ...]
     tokens: tuple[Sequence[str], Sequence[str]]
     adds_eos: bool
-    quantised: bool
 
     def save(self, folder: Path) -> None:
         """Commit the model to a new model folder, one weight at a time in memory."""
         commit(folder, model_files(self.config, self.weights, self.source, self.target))
 
 
-class Weights(Mapping[str, Array]):
+class Weights(dict[str, Any]):
     """Weights by our name; each is read from the file when it is looked up."""
 
-    def __init__(self, read: Mapping[str, Read]) -> None:
-        self._read = read
-
     def __getitem__(self, name: str) -> Array:
-        return self._read[name]()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._read)
-
-    def __len__(self) -> int:
-        return len(self._read)
+        read: Read = super().__getitem__(name)
+        return read()
 
 
 def read_ctranslate2(
@@ -148,7 +141,6 @@ def read_ctranslate2(
         notes=tuple(notes),
         tokens=tokens,
         adds_eos=stated["add_source_eos"],
-        quantised=binary.quantised,
     )
 
 
@@ -156,38 +148,34 @@ def _stated(folder: Path, binary: Binary) -> dict[str, Any]:
     """Return what config.json states, or variables of the file before version 6."""
     path = folder / CONFIG
     if binary.version < WITH_CONFIG:
-        begin, end = binary.text("bos_token", "<s>"), binary.text("eos_token", "</s>")
-        start = begin if binary.number("with_target_bos", 1) else end
-        return {
-            "unk_token": binary.text("unk_token", "<unk>"),
-            "bos_token": begin,
-            "eos_token": end,
-            "decoder_start_token": None if binary.number("user_decoder_start_tokens", 0) else start,
-            "add_source_bos": bool(binary.number("with_source_bos", 0)),
-            "add_source_eos": bool(binary.number("with_source_eos", 0)),
-        }
-    stated = read_json(path)
-    if not isinstance(stated, dict):
-        raise DataError(f"{path}: found {type(stated).__name__}, expected a JSON object")
+        tokens = {name: binary.text(name, usual) for name, usual in _TOKENS.items()}
+        start = tokens["bos_token" if binary.number("with_target_bos", 1) else "eos_token"]
+        flags = {f"add_source_{end}": bool(binary.number(f"with_source_{end}", 0)) for end in ("bos", "eos")}
+        given = binary.number("user_decoder_start_tokens", 0)
+        return {**tokens, **flags, "decoder_start_token": None if given else start}
+    stated = read_json(path, dict)
     if stated.get("quantization_type"):
         raise SettingsError(f"{path}: quantization_type: found {stated['quantization_type']!r}, expected none")
-    for name in ("unk_token", "bos_token", "eos_token"):
+    for name in _TOKENS:
         if not isinstance(stated.get(name), str):
             raise SettingsError(f"{path}: {name}: found {stated.get(name)!r}, expected a token")
     flags = {name: stated.get(name) is True for name in ("add_source_bos", "add_source_eos")}
     return {"decoder_start_token": stated["bos_token"], **stated, **flags}
 
 
-def read_json(path: Path) -> Any:
-    """Return the value in a JSON file. Raises ModelFolderError if it is missing, DataError if it is damaged."""
+def read_json(path: Path, kind: type[Any]) -> Any:
+    """Return the dict or list in a JSON file. Raises ModelFolderError if it is missing, DataError if it is damaged."""
     try:
-        return json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ModelFolderError(f"{path}: no such file, expected it in a folder of CTranslate2") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, kind):
+        raise DataError(f"{path}: found {type(value).__name__} in JSON, expected {kind.__name__}")
+    return value
 
 
 def _vocabularies(folder: Path) -> tuple[list[str], list[str]]:
@@ -204,10 +192,7 @@ def _vocabularies(folder: Path) -> tuple[list[str], list[str]]:
 def _vocabulary(folder: Path, name: str) -> list[str] | None:
     listed, lines = folder / f"{name}.json", folder / f"{name}.txt"
     if listed.exists():
-        tokens = read_json(listed)
-        if not isinstance(tokens, list) or not all(isinstance(each, str) for each in tokens):
-            raise DataError(f"{listed}: expected a list of tokens")
-        return tokens
+        return [*map(str, read_json(listed, list))]
     if not lines.exists():
         return None
     try:
@@ -283,7 +268,7 @@ class _Network:
         relative = {}
         if positions == "relative":
             furthest = int(self._binary.number(f"{first}/relative_attention_max_distance", 128))
-            buckets = self._rows(f"{first}/relative_attention_bias")
+            buckets = self._rows(f"{first}/{RELATIVE}")
             relative = {"relative_buckets": buckets, "relative_max_distance": furthest}
         return {
             "width": self._width,
@@ -341,7 +326,7 @@ class _Network:
 
     def _positions(self, first: str) -> tuple[str, int]:
         """Return `model.positions` and `model.max_positions`."""
-        if self._has(f"{first}/relative_attention_bias"):
+        if self._has(f"{first}/{RELATIVE}"):
             return "relative", MAX_POSITIONS
         if self._has(f"{first}/rotary_dim"):
             found = [self._binary.number(f"{first}/{name}", usual) for name, usual in _ROTARY]
@@ -349,10 +334,12 @@ class _Network:
                 raise self._error(f"{first}/rotary_dim", f"{found}", "all dimensions in two halves, with base 10000")
             return "rotary", MAX_POSITIONS
         tables = {side: self._table(side) for side in self._embeddings}
+        if not all(map(len, tables.values())):
+            raise self._error("position_encodings/encodings", "no rows", "some")
         longest = min(MAX_POSITIONS, *map(len, tables.values()))
         if not any(table[:longest].any() for table in tables.values()):
             return "none", longest
-        for name, (start, last) in SINUSOIDS.items():
+        for name, (start, last) in SINUSOIDS.items() if self._width % 2 == 0 else ():
             rows = sinusoids(start + longest, self._width, longest_last=last)[start:]
             if all(np.abs(table[:longest] - rows).max() < NEAR for table in tables.values()):
                 return name, longest
@@ -362,7 +349,7 @@ class _Network:
         """Return the vectors of positions [longest, D]: those stored, or those that CTranslate2 computes."""
         name = f"{side}/position_encodings/encodings"
         if not self._has(name):
-            return sinusoids(1 + MAX_POSITIONS, self._width, longest_last=True)[1:][:longest]
+            return sinusoids(1 + MAX_POSITIONS, self._width, longest_last=True)[1:, : self._width][:longest]
         return self._weight(name, len(self._binary.variables[name]), self._width)()[:longest]
 
     def _weight(self, name: str, *shape: int, factors: Sequence[float] = (1.0,), end: Array | None = None) -> Read:
@@ -412,10 +399,8 @@ class _Network:
         width, inner, size = settings.width, settings.feed_forward, settings.attention_width
         found = dict[str, Read]()
         if settings.positions == "relative":
-            first, bias = (
-                f"{side}/layer_0/self_attention/relative_attention_bias",
-                f"{attention}/relative_attention_bias",
-            )
+            bias = f"{attention}/{RELATIVE}"
+            first = f"{side}/layer_0/self_attention/{RELATIVE}"
             read = self._weight(bias, settings.relative_buckets, settings.attention_heads)
             if not self._binary.same(first, bias):
                 raise self._error(bias, "other biases", "those of the first layer")
@@ -529,7 +514,9 @@ def _tokenizer(path: Path, stated: Mapping[str, Any], tokens: list[str], network
     specials = SpecialIds(pad=pad, bos=bos, eos=eos, unk=ids[stated["unk_token"]], ends_source=ends)
     try:
         if path.name == LIBRARY:
-            return Tokenizer(Vocabulary.from_library(specials, LibraryIds(read_json(path), len(pieces)), languages))
+            return Tokenizer(
+                Vocabulary.from_library(specials, LibraryIds(read_json(path, dict), len(pieces)), languages)
+            )
         split = read_sentencepiece(path, reserved=SENTINELS, codes=any(map(CODE.fullmatch, pieces)))
         known = {*scores_of(split.proto), *BYTES, *(pieces[id_] for id_ in (pad, bos, eos, ids[stated["unk_token"]]))}
         silent = [id_ for piece, id_ in ids.items() if RESERVED.fullmatch(piece) and piece not in known]
