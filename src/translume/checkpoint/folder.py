@@ -23,11 +23,14 @@ from pydantic import ConfigDict, TypeAdapter
 from translume import atomic, checksums
 from translume.config.tree import FORMAT as FORMAT
 from translume.errors import ModelFolderError, TrainingError, nearest, needed_by
+from translume.kernels.cpu import cache_folder
 
 MANIFEST = "manifest.json"
 WRONG_DIGEST = f"{{}}: damaged or changed: its SHA-256 is not the one in {MANIFEST}"
 DEMO = Path(__file__).parents[1] / "experiments" / "demo.model"
 """The folder of the model that `translume demo` trained, with its weights in int8."""
+IMPORTS = "imports"
+"""The folder of imports in the user's cache."""
 RESUME = "resume/"
 """Prefix of the names of the files from which a run is resumed."""
 
@@ -341,20 +344,31 @@ def is_hub(source: Path | str) -> bool:
 
 
 def model_folder(source: Path | str, *, progress: bool = True) -> Path:
-    """Return the folder of a model: `source`, or for a repository its import in the user's cache.
+    """Return the folder of a model: `source`, or its import in the user's cache.
 
     "demo", where no such file or folder is, is the model that comes with Translume.
-    A repository is downloaded and imported if it has changed since the last time.
+    A repository is downloaded and imported if it has changed since the last time; a package of Argos Translate or a
+    folder of CTranslate2 is imported when it is new.
     progress: whether a terminal shows how far a download is. Raises SettingsError if the libraries
     for it are not installed, and the errors of `import_model`.
     """
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f"folder: found {type(source).__name__}, expected a path or hf://owner/name")
     if not is_hub(source):
-        is_demo = str(source) == DEMO.stem and not Path(source).exists()
-        return DEMO if is_demo else Path(source)
+        path = Path(source)
+        if str(source) == DEMO.stem and not path.exists():
+            return DEMO
+        other = path.is_file() or (path.is_dir() and not (path / MANIFEST).exists())
+        if other and resolve_name("translume.interchange.ctranslate2_binary:needs_import")(path):
+            path = resolve_name("translume.interchange.argos:cached_import")(path)
+        return path
     folder: Path = hub_function("cached_model")(repository_name(source), progress=progress)
     return folder
+
+
+def is_cached_import(folder: Path | str) -> bool:
+    """Return whether a folder is the import of a package, or of a folder of CTranslate2, in the user's cache."""
+    return Path(folder).parent.parent == cache_folder() / IMPORTS
 
 
 def repository_name(source: Path | str) -> str:

@@ -394,7 +394,7 @@ def _read_vocabulary(folder: Path, manifest: Manifest, name: str, kind: Any) -> 
 
 def model_files(
     config: Config,
-    weights: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor] | Arrays,
     source: Tokenizer,
     target: Tokenizer | Labels,
     lengths: Lengths | None = None,

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
@@ -52,33 +53,34 @@ def quantized(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def tensor_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Content:
+def tensor_file(
+    tensors: Mapping[str, Tensor] | Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
+) -> Content:
     """Return the content of a safetensors file for `commit`. The same tensors give the same bytes.
 
-    `commit` writes it tensor by tensor, without a second copy in memory.
+    `commit` writes it tensor by tensor, without a second copy in memory. Each is looked up twice, for the header and to
+    be written, so that a mapping may compute it.
     """
-    ordered = dict(sorted(tensors.items()))
     notes = dict(metadata or {})
 
     def write(path: Path) -> None:
-        atomic.write(path, _pieces(ordered, notes))
+        atomic.write(path, _pieces(tensors, notes))
 
     return write
 
 
-def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    yield header_of(
-        {
-            name: (_NAMES[str(each.dtype).removeprefix("torch.")], each.shape, each.numel() * each.element_size())
-            for name, each in tensors.items()
-        },
-        metadata,
-        step=1,
-    )
-    for tensor in tensors.values():
-        if tensor.numel():
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
-            yield flat.view(torch.uint8).numpy().data
+def _pieces(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    sizes = {}
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        sizes[name] = (_NAMES[str(tensor.dtype).removeprefix("torch.")], tensor.shape, tensor.nbytes)
+    yield header_of(sizes, metadata, step=1)
+    for name in sizes:
+        tensor = tensors[name]
+        if not isinstance(tensor, np.ndarray):
+            tensor = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        if tensor.size:
+            yield np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data
 
 
 def read_tensors(path: Path, device: "torch.device | str" = "cpu") -> Iterator[tuple[str, Tensor]]:

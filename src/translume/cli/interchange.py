@@ -28,7 +28,7 @@ DTYPES = ("float32", "float16", "bfloat16", "int16", "int8")
 @json_option
 @threads_option
 def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, compute: Compute) -> None:
-    """Convert MODEL for TARGET (ctranslate2, huggingface, marian, onnx or translume) into the new folder OUT.
+    """Convert MODEL for TARGET (argos, ctranslate2, huggingface, marian, onnx or translume) into the new folder OUT.
 
     The export is loaded, and its forced log-probabilities are compared with the model's. The difference is printed and
     stored in OUT. Features that the target does not support are refused by name. For ctranslate2, `tokenizer.json` (or
@@ -52,7 +52,7 @@ def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, comp
 
 @click.command(
     "import",
-    short_help="Convert a model of transformers or Marian.",
+    short_help="Convert a model of transformers, Marian, CTranslate2 or Argos.",
     epilog="Example: translume import hf://Helsinki-NLP/opus-mt-en-de models/en-de",
 )
 @click.argument("source", type=FOLDER)
@@ -68,7 +68,8 @@ def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, comp
     "--vocabs",
     type=FILE,
     nargs=2,
-    help="Vocabularies of source and target of a Marian model: .spm or .yml; by default those beside it.",
+    help="Vocabularies of source and target of a Marian model: .spm or .yml; SentencePiece models of CTranslate2's; by "
+    "default those beside the weights.",
 )
 @click.option("--revision", help="Branch, tag or commit of a repository of the Hub.")
 @json_option
@@ -82,14 +83,15 @@ def import_(
     as_json: bool,
     compute: Compute,
 ) -> None:
-    """Convert the model of transformers or Marian in SOURCE to the new model folder OUT.
+    """Convert the model of transformers, Marian or CTranslate2 in SOURCE to the new model folder OUT.
 
     SOURCE is a folder or hf://owner/name[@revision], a repository of the Hugging Face Hub. It contains config.json,
-    the weights and a tokenizer: source.spm, target.spm and vocab.json of Marian, or the tokenizer.json of
-    `translume export`. Or SOURCE is a .npz or .bin of Marian, or the folder that holds it with its vocabularies and
-    decoder.yml. OUT is loaded, and its forced log-probabilities are compared with those of transformers, or of Marian
-    if pymarian is installed. The difference is printed and stored in OUT. Features that Translume does not support are
-    refused by name.
+    the weights and a tokenizer: source.spm, target.spm and vocab.json of Marian, or the tokenizer.json of `translume
+    export`. Or SOURCE is a .npz or .bin of Marian, or the folder that holds it with its vocabularies and decoder.yml;
+    or a folder of CTranslate2 with a SentencePiece model, or a package of Argos Translate. OUT is loaded, and its
+    forced log-probabilities are compared with those of transformers, or of Marian or CTranslate2 if pymarian or
+    ctranslate2 is installed. The difference is printed and stored in OUT. Features that Translume does not support
+    are refused by name.
     """
     from translume.checkpoint import is_hub
     from translume.checkpoint.folder import repository_name

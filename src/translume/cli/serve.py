@@ -142,11 +142,15 @@ def _settings_reader(
 
 def _read(config: Path | None, assignments: tuple[str, ...], named: dict[str, str]) -> "ServeSettings":
     from translume.checkpoint import model_folder
+    from translume.checkpoint.folder import is_cached_import
     from translume.serving.settings import ServeSettings
 
     settings = ServeSettings.read(config, assignments)
     models = {name: str(model_folder(source)) for name, source in (named or settings.models).items()}
-    return settings.model_copy(update={"models": models}).must_have_models()
+    changes: dict[str, Any] = {"models": models}
+    if any(is_cached_import(folder) for folder in models.values()):
+        changes |= {"on_demand": True, "pivot": settings.pivot or "en"}
+    return settings.model_copy(update=changes).must_have_models()
 
 
 def _named(model: Path) -> tuple[str, Path]:

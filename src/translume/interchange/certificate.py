@@ -96,8 +96,8 @@ class ForcedTargets:
 
     def examples(self, checkpoint: Checkpoint) -> Iterator[tuple[Array, Array, Array]]:
         """Yield the source [1, S] or [1, L, F], what the decoder reads [1, T], and the labels [1, T], of each pair."""
-        specials, eos = checkpoint.target_tokenizer.specials, checkpoint.source_tokenizer.specials.eos
-        sources = self.frames or [np.array([[*source, eos]]) for source in self.sources]
+        specials, end = checkpoint.target_tokenizer.specials, checkpoint.source_tokenizer.specials.source_end
+        sources = self.frames or [np.array([[*source, *end]]) for source in self.sources]
         for source, target in zip(sources, self.targets, strict=True):
             yield source, np.array([[specials.bos, *target]]), np.array([[*target, specials.eos]])
 

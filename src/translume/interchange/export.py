@@ -12,6 +12,7 @@ from translume.interchange.certificate import Certificate
 from translume.interchange.importing import new_folder, require_new
 
 TARGETS = {
+    "argos": ("translume.interchange.argos", "write_argos"),
     "ctranslate2": ("translume.interchange.ctranslate2", "write_ctranslate2"),
     "huggingface": ("translume.interchange.huggingface.writer", "write_huggingface"),
     "marian": ("translume.interchange.marian.writer", "write_marian"),

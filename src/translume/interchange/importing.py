@@ -3,8 +3,9 @@
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -17,6 +18,7 @@ from translume.checkpoint.folder import hub_function, repository_name
 from translume.checkpoint.model_card import UNKNOWN_LICENCE, licence_of
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate, DifferenceError
+from translume.interchange.ctranslate2_binary import is_ctranslate2, needs_import
 from translume.interchange.marian import is_marian
 from translume.json_values import JsonValue
 
@@ -59,19 +61,29 @@ def import_model(
 
 
 def import_folder(
-    source: Path, folder: Path, positions: Sinusoids, origin: str, vocabularies: Sequence[Path] = ()
+    source: Path,
+    folder: Path,
+    positions: Sinusoids,
+    origin: str,
+    vocabularies: Sequence[Path] = (),
+    *,
+    compare: bool = True,
 ) -> Imported:
-    """Import a folder or file as `import_model` does.  origin: the name of the model on the model card."""
+    """Import a folder or file as `import_model` does.
+
+    origin: the name of the model on the model card.  compare: whether to compare the result with the original.
+    """
     if not source.exists():
         raise ModelFolderError(f"{source}: no such folder, expected one as transformers saves it, or a .npz of Marian")
-    from translume.checkpoint import free  # needs torch, which an export may not
 
     require_new(folder)
-    original = _original(source, positions, vocabularies)
-    with new_folder(folder) as unfinished:
-        save_model(unfinished, original.checkpoint)
-        free(original.checkpoint.model)
+    with ExitStack() as stack, new_folder(folder) as unfinished:
+        original = _original(source, positions, vocabularies, stack)
+        if not compare:
+            original = replace(original, compare=None, notes=(*original.notes, "not compared with the original"))
+        original.save(unfinished)
         saved = load_checkpoint(unfinished, device="cpu", dtype="fp32")
+        config, parameters = saved.config, saved.parameters
         try:
             certificate = original.compare(saved) if original.compare else None
         except DifferenceError as error:  # of roundings alone, if both agree in double precision
@@ -81,7 +93,13 @@ def import_folder(
             saved.model.double()
             certificate = original.compare(saved)
             original = replace(original, notes=(*original.notes, f"compared in double precision: in single, {error}"))
-        _certify(unfinished, origin, original, certificate, licence=_licence_of(source))
+        stored = {"source": origin, **(asdict(certificate) if certificate else {}), "notes": list(original.notes)}
+        commit(unfinished, {CERTIFICATE: (json.dumps(stored, indent=1) + "\n").encode()})
+        line = f"imported from {origin} of {original.toolkit}" + (f"; {certificate}" if certificate else "")
+        data = "\n".join([line, *original.notes])
+        write_card(
+            unfinished, config, Card(parameters=parameters, data=data, licence=_licence_of(source), trained=False)
+        )
     return Imported(certificate=certificate, notes=original.notes)
 
 
@@ -116,21 +134,33 @@ def new_folder(folder: Path) -> Iterator[Path]:
 class _Original:
     """A model that was read.
 
-    toolkit: its name on the model card.  compare: compares the saved checkpoint with the original, if that is possible.
+    toolkit: its name on the model card.  save: writes the model folder, and frees the memory of the model.
+    compare: compares the saved checkpoint with the original, if that is possible.
     """
 
     toolkit: str
-    checkpoint: Checkpoint
+    save: Callable[[Path], None]
     notes: tuple[str, ...]
     compare: Callable[[Checkpoint], Certificate] | None
 
 
-def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path]) -> _Original:
+def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path], stack: ExitStack) -> _Original:
+    """Read the model in a file or folder.  stack: removes what was unpacked."""
+    if needs_import(source):
+        read, notes = partial(_imported("ctranslate2_reader", "read_ctranslate2"), sentences=vocabularies), ()
+        if is_ctranslate2(source):
+            model = read(source)
+        else:
+            package = stack.enter_context(_imported("argos", "opened")(source))
+            model, notes = read(package.folder, data=package.data, search=_imported("argos", "SEARCH")), package.notes
+        compare, reason = _imported("ctranslate2_reader", "comparison")(model)
+        notes += model.notes if compare else (*model.notes, f"not compared with CTranslate2: {reason}")
+        return _Original(toolkit="CTranslate2", save=model.save, notes=notes, compare=compare)
     if is_marian(source):
         model = _imported("marian.reader", "read_marian")(source, vocabularies)
         compare, reason = _imported("marian.writer", "comparison")(model)
         notes = model.notes if compare else (*model.notes, f"not compared with Marian: {reason}")
-        return _Original(toolkit="Marian", checkpoint=model.checkpoint, notes=notes, compare=compare)
+        return _Original(toolkit="Marian", save=partial(_save, model.checkpoint), notes=notes, compare=compare)
     if not source.is_dir():
         raise ModelFolderError(f"{source}: not a folder, expected one as transformers saves it, or a .npz of Marian")
     if vocabularies:
@@ -139,10 +169,17 @@ def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path]) 
     model = _imported("huggingface.reader", "read_huggingface")(source, positions)
     return _Original(
         toolkit="transformers",
-        checkpoint=model.checkpoint,
+        save=partial(_save, model.checkpoint),
         notes=model.notes,
         compare=lambda checkpoint: compare_folder(checkpoint, source),
     )
+
+
+def _save(checkpoint: Checkpoint, folder: Path) -> None:
+    from translume.checkpoint import free  # needs torch, which other imports may not
+
+    save_model(folder, checkpoint)
+    free(checkpoint.model)
 
 
 def _imported(module: str, name: str) -> Any:
@@ -161,14 +198,3 @@ def _licence_of(source: Path) -> str:
     except (OSError, ValueError, AttributeError):
         return ""
     return stated if isinstance(stated, str) and stated.isprintable() else ""
-
-
-def _certify(folder: Path, origin: str, original: _Original, certificate: Certificate | None, *, licence: str) -> None:
-    """Add the certificate to the model folder and to its model card."""
-    checkpoint = original.checkpoint
-    stored = {"source": origin, **(asdict(certificate) if certificate else {}), "notes": list(original.notes)}
-    commit(folder, {CERTIFICATE: (json.dumps(stored, indent=1) + "\n").encode()})
-    line = f"imported from {origin} of {original.toolkit}" + (f"; {certificate}" if certificate else "")
-    parameters = sum(tensor.numel() for tensor in checkpoint.model.parameters())
-    card = Card(parameters=parameters, data="\n".join([line, *original.notes]), licence=licence, trained=False)
-    write_card(folder, checkpoint.config, card)

@@ -31,8 +31,9 @@ def routes(server: Server) -> APIRouter:
 
     async def probe() -> None:
         for served in server.models.all:
-            work, item = served.probe()
-            await server.results(None, work, [item], PROBE_SECONDS)
+            if served.loaded:
+                work, item = served.probe()
+                await server.results(None, work, [item], PROBE_SECONDS)
 
     @router.get("/health/live", response_model=responses.Live, responses=errors(*ALWAYS))
     async def live() -> Response:

@@ -1,13 +1,18 @@
 """The models of a server, by name and by pair of languages."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
 from typing import Any, Final, Literal, Self
 
 import numpy as np
 
-from translume.config import DecodingSettings, Direction, FrameSettings
+from translume.checkpoint import Manifest, committed, read_config
+from translume.checkpoint.arrays import map_arrays
+from translume.checkpoint.loading import WEIGHTS, count_parameters
+from translume.config import Config, DecodingSettings, Direction, FrameSettings
 from translume.config.languages import SHOWN
 from translume.config.sources import RecordingSettings
 from translume.errors import SettingsError, TranslumeError, nearest
@@ -30,6 +35,8 @@ PROBE: Final = "a"
 GENERATE_PROBE: Final = DecodingSettings(strategy="greedy", max_length=1)
 PROBE_SETTINGS: Final = DecodingSettings(strategy="greedy", max_length=5, max_length_action="truncate")
 
+SIDES: Final = ("encoder", "decoder")
+
 Kind = Literal["translate", "transcribe", "classify", "generate"]
 OFFERS: Final[Mapping[Kind, tuple[str, ...]]] = {
     "translate": ("translate", "score", "inspect"),
@@ -45,6 +52,29 @@ NAMES: Final[Mapping[Kind, tuple[str, str]]] = {
     "generate": ("language model", "no_generator"),
 }
 """What a kind of model is called, and the code of an error if there is none."""
+
+
+class OnDemand:
+    """A translator that is loaded when it is first used, but for its settings. Threads share it."""
+
+    def __init__(self, config: Config, load: Callable[[], Translator]) -> None:
+        self.config, self._load, self._lock = config, load, Lock()
+        self._loaded: Translator | None = None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the translator is in memory."""
+        return self._loaded is not None
+
+    def load(self) -> Translator:
+        """Return the translator. Raises the errors of `Translator.load`."""
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.load(), name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +111,30 @@ class ServedModel:
         data = model.config.data
         only = offered[0] if offered else Direction(source=data.source_language, target=data.target_language)
         return replace(served, source=public(only.source), target=public(only.target))
+
+    @classmethod
+    def on_demand(cls, name: str, folder: Path, load: Callable[[], Translator]) -> Self:
+        """Describe a translator between two languages without loading it. Raises ModelFolderError."""
+        manifest = Manifest.read(folder)
+        config, arrays = read_config(folder, manifest), map_arrays(committed(folder, manifest, WEIGHTS))
+        tables = [arrays[table] for side in SIDES if (table := f"{side}.embedding.table.weight") in arrays]
+        facts = {
+            "parameters": count_parameters(arrays, config),
+            "source_vocabulary": len(tables[0]),
+            "target_vocabulary": len(tables[-1]),
+            "max_positions": config.model.max_positions,
+            "engine": {"kind": "unloaded", "dtype": "", "own_kernels": False},
+            "offers": list(OFFERS["translate"]),
+            "decoding": config.decoding.model_dump(mode="json"),
+        }
+        codes = public(config.data.source_language), public(config.data.target_language)
+        model = OnDemand(config, load)
+        return cls(name=name, model=model, kind="translate", facts=facts, source=codes[0], target=codes[1])
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the model is in memory."""
+        return not isinstance(self.model, OnDemand) or self.model.loaded
 
     def views(self) -> list[Self]:
         """Return the model once for each direction that it offers."""
@@ -186,8 +240,12 @@ def _facts_of_reader(model: Translator) -> dict[str, Any]:
 class ServedModels:
     """The models of a server. Immutable: a reload replaces it as a whole. Iterates over the translation models."""
 
-    def __init__(self, served: Iterable[ServedModel]) -> None:
-        """Raises SettingsError if there is no model, or if two have the same name."""
+    def __init__(self, served: Iterable[ServedModel], pivot: str = "") -> None:
+        """pivot: a language through which other pairs are translated, if not empty.
+
+        Raises SettingsError if there is no model, or if two have the same name.
+        """
+        self._pivot = pivot
         self._all: dict[str, ServedModel] = {}
         for each in served:
             if each.name in self._all:
@@ -250,6 +308,15 @@ class ServedModels:
         second = None if first is None else find_language(target, into[first])
         return next((each for each in self._views.values() if (each.source, each.target) == (first, second)), None)
 
+    def route(self, source: str, target: str) -> list[ServedModel]:
+        """Return the models to apply one after the other: one, two through the pivot, or none if there are none."""
+        direct = self.between(source, target)
+        steps = [direct] if direct or not self._pivot else self._through(source, target)
+        return [each for each in steps if each is not None] if all(steps) else []
+
+    def _through(self, source: str, target: str) -> list[ServedModel | None]:
+        return [self.between(source, self._pivot), self.between(self._pivot, target)]
+
     def choose(self, name: str, source: str, target: str) -> ServedModel:
         """Return the model for a request: by name, by both languages, or the only one. Raises RequestError."""
         if name:
@@ -281,4 +348,7 @@ class ServedModels:
             if each.source and each.target:
                 found.setdefault(each.source, {})[each.target] = None
                 found.setdefault(each.target, {})
+        for source, targets in found.items():
+            if self._pivot in targets:
+                targets |= {each: None for each in found[self._pivot] if each != source}
         return {source: list(targets) for source, targets in found.items()}

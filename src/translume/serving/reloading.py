@@ -32,7 +32,7 @@ from translume.translator.loading import ComputeOptions
 
 Load = Callable[[str, Path], ServedModel]
 """Loads the model of a folder under a name. Raises TranslumeError if the folder holds no valid model."""
-AT_START: Final = ("host", "port", "socket_mode", "proxies", "metrics", "workers")
+AT_START: Final = ("host", "port", "socket_mode", "proxies", "metrics", "workers", "on_demand", "pivot")
 """Settings that take effect only at startup."""
 LIMITS_AT_START: Final = (
     *("connections", "queue", "batch_tokens", "drain_seconds"),
@@ -82,14 +82,15 @@ class _LoadedFolder:
 class Loader:
     """Loads models, and keeps track of the loaded ones."""
 
-    def __init__(self, load: Load) -> None:
-        self._load = load
+    def __init__(self, load: Load, pivot: str = "") -> None:
+        """pivot: see `ServedModels`."""
+        self._load, self._pivot = load, pivot
         self._held: dict[str, _LoadedFolder] = {}
 
     def load_all(self, folders: Mapping[str, Path]) -> ServedModels:
         """Load all models; raise the error of the first that fails."""
         self._held = {name: self._loaded(name, folder) for name, folder in folders.items()}
-        return ServedModels(each.served for each in self._held.values())
+        return ServedModels((each.served for each in self._held.values()), self._pivot)
 
     def reload(self, folders: Mapping[str, Path]) -> tuple[ServedModels, ReloadReport]:
         """Load the models whose folder has changed, keep the others, and report both.
@@ -112,7 +113,7 @@ class Loader:
                 held[name] = before
                 kept.append(name)
         held = held or self._held  # a server needs at least one model
-        models = ServedModels(each.served for each in held.values())
+        models = ServedModels((each.served for each in held.values()), self._pivot)
         unloaded = tuple(self._held.keys() - held.keys())
         self._held = held
         return models, ReloadReport(loaded=tuple(loaded), kept=tuple(kept), unloaded=unloaded, problems=problems)
@@ -127,15 +128,22 @@ class Loader:
     def _loaded(self, name: str, folder: Path) -> _LoadedFolder:
         state = state_of(folder)
         served = self._load(name, folder)
-        served.run_probe()
+        if served.loaded:
+            served.run_probe()
         return _LoadedFolder(served=served, folder=folder, state=state)
 
 
-def load_served(computing: ComputeOptions, name: str, folder: Path) -> ServedModel:
-    """Load the model of a folder. Its facts have the digest of its manifest, which identifies the exact weights."""
-    digest = state_of(folder)
-    user_class = task_of(read_config(folder)).user_class()
-    served = ServedModel.from_model(name, user_class.load(folder, computing))
+def load_served(computing: ComputeOptions, name: str, folder: Path, *, on_demand: bool = False) -> ServedModel:
+    """Load the model of a folder. Its facts have the digest of its manifest, which identifies the exact weights.
+
+    on_demand: to load a translator between two languages when it is first used.
+    """
+    digest, config = state_of(folder), read_config(folder)
+    load = partial(task_of(config).user_class().load, folder, computing)
+    if on_demand and config.data.source_language and config.data.target_language and not config.data.source.reader:
+        served = ServedModel.on_demand(name, folder, load)
+    else:
+        served = ServedModel.from_model(name, load())
     return replace(served, facts={**served.facts, MANIFEST: digest, "licence": licence_of(model_folder(folder))})
 
 
@@ -147,7 +155,7 @@ def open_server(
     Raises TranslumeError if a model or the keys cannot be loaded.
     """
     access = open_access(settings.keys)
-    loader = Loader(partial(load_served, computing))
+    loader = Loader(partial(load_served, computing, on_demand=settings.on_demand), settings.pivot)
     server = Server(
         models=loader.load_all({name: Path(folder) for name, folder in settings.models.items()}),
         settings=settings,

@@ -189,6 +189,12 @@ class ServeSettings(Settings):
     models: dict[str, Folder] = Field(default_factory=dict)
     """Model folders by name, as a table `[models]` with lines such as `en-de = "models/en-de"`; or repositories of the
     Hub, such as `en-fr = "hf://Helsinki-NLP/opus-mt-en-fr"`."""
+    on_demand: bool = False
+    """Load a translator between two languages when a request first needs it, not at startup. On for packages of Argos
+    Translate on the command line."""
+    pivot: str = ""
+    """Code of a language through which texts are translated, by two models, if no model has a pair; empty: none. "en"
+    for packages of Argos Translate on the command line."""
     keys: KeySettings = KeySettings()
     limits: Limits = Limits()
 

@@ -166,6 +166,8 @@ class Vocabulary:
         }
         if ids.start_is_text:
             document["specials"]["start_is_text"] = True
+        if not ids.ends_source:
+            document["specials"]["ends_source"] = False
         if self.languages:
             document["languages"] = dict(self.languages)
         if self.silent:
@@ -277,8 +279,11 @@ def _checked_ids(document: dict[str, Any], size: int) -> tuple[SpecialIds, dict[
             raise ValueError(f"the special id {id_!r} is not one of the {size} of the vocabulary")
     if specials["unk"] is None and document["settings"]["kind"] in ("sentencepiece", "library"):
         raise ValueError("the special id None is not one of the vocabulary")
-    text = document["specials"].get("start_is_text") is True
-    return SpecialIds(**specials, start_is_text=text), languages, silent
+    text, end = (document["specials"].get(name, name == "ends_source") is True for name in _FLAGS)
+    return SpecialIds(**specials, start_is_text=text, ends_source=end), languages, silent
+
+
+_FLAGS = ("start_is_text", "ends_source")
 
 
 _ID_SETTINGS = ("kind", "size", "normalization", "lowercase", "whitespace", "unknown")

@@ -44,7 +44,8 @@ def alignments(
     if not pairs:
         return []
     reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    sources = [[*piece.read_ids, reads.specials.eos] for piece, _, _ in pairs]
+    end = reads.specials.source_end
+    sources = [[*piece.read_ids, *end] for piece, _, _ in pairs]
     given = [[writes.specials.bos, *piece.target_tags, *ids[:-1]] for piece, _, ids in pairs]
     arrays = *padded_arrays(sources, reads.specials.pad), padded_arrays(given, writes.specials.pad)[0]
     if engine is None:
@@ -54,7 +55,7 @@ def alignments(
     found = []
     for row, (piece, line, target) in enumerate(pairs):
         text, ids, tags = piece.text or line, piece.read_ids, len(piece.target_tags)
-        weights = attention[row, tags : tags + len(target), : len(ids) + 1]
+        weights = attention[row, tags : tags + len(target), : len(ids) + len(end)]
         source_text, target_text = reads.normalise(text), writes.decode(target)
         spans = reads.spans_in(text)
         if len(spans) > len(piece.ids):  # it was cut
@@ -66,10 +67,12 @@ def alignments(
         same = len(source_text) == len(text)
         found.append(
             Alignment(
-                source_tokens=tuple(reads.tokens([*ids, reads.specials.eos])),
+                source_tokens=tuple(reads.tokens([*ids, *end])),
                 weights=tuple(map(tuple, weights.tolist())),
-                links=_links(weights[:, :-1], from_words, to_words),
-                word_links=tuple(_word_links(weights[:, :-1], source_text, source_spans, target_text, target_spans))
+                links=_links(weights[:, : len(ids)], from_words, to_words),
+                word_links=tuple(
+                    _word_links(weights[:, : len(ids)], source_text, source_spans, target_text, target_spans)
+                )
                 if same
                 else (),
             )

@@ -36,6 +36,12 @@ SPLIT: Final = {"sentences": "always", "lines": "never"}
 """Earlier values of a request's `split`, and the values of `decoding.split` that they mean."""
 
 
+async def loaded(served: Any) -> None:
+    """Load a model in a thread, unless it is loaded."""
+    if not served.loaded:
+        await run_in_threadpool(served.model.load)
+
+
 async def settings_with(served: Any, changes: Mapping[str, Any], limits: Limits) -> DecodingSettings:
     """Return a model's [decoding] with changes; RequestError (422) for a value that is not allowed.
 

@@ -85,6 +85,17 @@ def installed_detector() -> Detector | None:
 def between(server: Server, source: str, target: str) -> Any:
     """Return the model from one language to another; None if both are the same language.
 
+    Raises RequestError (400) as `route`, and for languages that two models translate.
+    """
+    models = route(server, source, target)
+    if len(models) > 1:
+        raise _no_pair(source, target)
+    return models[0] if models else None
+
+
+def route(server: Server, source: str, target: str) -> list[Any]:
+    """Return the models from one language to another, to apply one after the other; none for the same language.
+
     Raises RequestError (400) in LibreTranslate's words if the server does not have them.
     """
     known, found = server.models.sources(), []
@@ -98,12 +109,16 @@ def between(server: Server, source: str, target: str) -> Any:
         found.append(language)
     source, target = found
     if source == target:
-        return None
-    served = server.models.between(source, target)
-    if served is None:
-        reason = f"{name_of(target)} ({target}) is not available as a target language from {name_of(source)} ({source})"
-        raise RequestError(400, reason, code="unknown_pair", field="target")
-    return served
+        return []
+    models = server.models.route(source, target)
+    if not models:
+        raise _no_pair(source, target)
+    return models
+
+
+def _no_pair(source: str, target: str) -> RequestError:
+    reason = f"{name_of(target)} ({target}) is not available as a target language from {name_of(source)} ({source})"
+    return RequestError(400, reason, code="unknown_pair", field="target")
 
 
 def sources_into(target: str, server: Server) -> list[str]:

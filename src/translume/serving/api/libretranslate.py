@@ -18,9 +18,9 @@ from translume.documents.sentences import SplitSegments
 from translume.serving.api import responses
 from translume.serving.api.body import JSON, URL_ENCODED, ApiRoute, read_fields, validated
 from translume.serving.api.cost import accept_parts
-from translume.serving.api.decoding import settings_with, split_language
+from translume.serving.api.decoding import loaded, settings_with, split_language
 from translume.serving.api.errors import RequestError, json_response, refuse_more
-from translume.serving.api.languages import UNKNOWN, Detector, SourceLanguage, between, detect, detect_sources, name_of
+from translume.serving.api.languages import UNKNOWN, Detector, SourceLanguage, detect, detect_sources, name_of, route
 from translume.serving.api.requests import DetectRequest, LibreTranslateRequest, as_list
 from translume.serving.api.responses import ALWAYS, KEYED, READ, described, errors
 from translume.serving.api.terms import Terms, terms_in
@@ -57,13 +57,14 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
             sources = [each.code for each in languages]
         if call.source == "auto" and not any(map(has_letters, texts)):
             await server.accept(request, texts)
-            translations = [Translation(source=text, text=text) for text in texts]
+            translations, models = [Translation(source=text, text=text) for text in texts], list[list[str]]()
         else:
             several = isinstance(call.q, list)
             translations = await translate_each(
                 request, server, texts, sources, call.target, call.alternatives, html=html, several=several
             )
-        return json_response(_response(call, translations, languages))
+            models = [[each.name for each in route(server, source, call.target)] for source in sources]
+        return json_response(_response(call, translations, languages, models))
 
     @router.post(
         "/detect",
@@ -147,24 +148,25 @@ async def translate_each(
     places: dict[str, list[int]] = {}
     for place, source in enumerate(sources):
         places.setdefault(source, []).append(place)
-    served = {source: between(server, source, target) for source in places}
+    routes = {source: route(server, source, target) for source in places}
     done: dict[int, Translation] = {}
     for source, own in places.items():
-        group, model = [texts[place] for place in own], served[source]
-        if model is None:
-            await server.accept(request, group)
-            found = [Translation(source=text, text=text) for text in group]
-        else:
+        found, models = [Translation(source=texts[place], text=texts[place]) for place in own], routes[source]
+        if not models:
+            await server.accept(request, [each.text for each in found])
+        for model in models:  # each is charged
+            await loaded(model)
+            last = model is models[-1]
             batch = RequestTexts(
-                texts=tuple(group),
+                texts=tuple(each.text for each in found),
                 field=field,
                 several=several,
                 timeout_seconds=server.limits.timeout_seconds,
                 language=split_language(model) if split or html else None,
                 places=tuple(own) if len(places) > 1 else (),
-                glossary=glossary,
+                glossary=glossary if last else (),
             )
-            found = await _translated(request, server, model, batch, alternatives, html=html)
+            found = await _translated(request, server, model, batch, alternatives if last else 0, html=html)
         done |= zip(own, found, strict=True)
     return [done[place] for place in range(len(texts))]
 
@@ -243,7 +245,10 @@ class _Pages:
 
 
 def _response(
-    call: LibreTranslateRequest, translations: Sequence[Translation], languages: Sequence[SourceLanguage]
+    call: LibreTranslateRequest,
+    translations: Sequence[Translation],
+    languages: Sequence[SourceLanguage],
+    models: Sequence[Sequence[str]],
 ) -> dict[str, Any]:
     """Return the body of a response: a string for a string, a list for a list."""
     fields: dict[str, list[Any]] = {"translatedText": [each.text for each in translations]}
@@ -253,6 +258,8 @@ def _response(
         fields["detectedLanguage"] = [each.detected for each in languages]
     if any(each.warning for each in languages):
         fields["warnings"] = [[each.warning] if each.warning else [] for each in languages]
+    if any(len(each) > 1 for each in models):
+        fields["models"] = [*models]
     return fields if isinstance(call.q, list) else {name: values[0] for name, values in fields.items()}
 
 

@@ -301,7 +301,8 @@ class InspectResponse(ResponseBody):
 class Engine(ResponseBody):
     """What computes."""
 
-    kind: Literal["fast", "plain"]
+    kind: Literal["fast", "plain", "unloaded"]
+    """"unloaded" for a model that no request has needed yet."""
     dtype: str
     own_kernels: bool
     """Whether the compiled kernels are in use."""
@@ -456,6 +457,8 @@ class LibreTranslateResponse(ResponseBody):
     """If the request asks for alternatives."""
     warnings: list[str] | list[list[str]] = []
     """With `source` = `auto`, if the server does not have the language that a text is in."""
+    models: list[str] | list[list[str]] = []
+    """The names of the models, if two translate a text one after the other."""
 
 
 class DeepLTranslation(ResponseBody):

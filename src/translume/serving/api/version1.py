@@ -12,7 +12,7 @@ from translume import __version__
 from translume.serving.api import responses
 from translume.serving.api.body import ApiRoute
 from translume.serving.api.cost import accept_parts, tokens_to_charge
-from translume.serving.api.decoding import constraints_of, settings_with, split_language
+from translume.serving.api.decoding import constraints_of, loaded, settings_with, split_language
 from translume.serving.api.errors import json_response, refuse_more
 from translume.serving.api.requests import ClassifyRequest, GenerateRequest, ScoreRequest, TranslateRequest, as_list
 from translume.serving.api.responses import ALWAYS, WORKED, errors, example, with_media
@@ -53,6 +53,7 @@ def _add_translation(router: APIRouter, server: Server) -> None:
     async def accepted(request: Request, call: TranslateRequest) -> tuple[str, Translating, SplitTexts]:
         """Return the name of the model, the work and the lines of a request, which is charged."""
         served = server.models.choose(call.model, call.source, call.target)
+        await loaded(served)
         alignment = {"alignment": True} if call.detail and not served.model.config.without_tokens else {}
         settings = await settings_with(served, {**alignment, **call.decoding}, server.limits)
         texts = RequestTexts(
@@ -130,6 +131,7 @@ def _add_scoring(router: APIRouter, server: Server) -> None:
         """Score each pair of a source and a target: log-probabilities in nats, token by token."""
         sources, targets = as_list(call.sources), as_list(call.targets)
         served = server.models.choose(call.model, call.source, call.target)
+        await loaded(served)
         await server.accept(request, (*sources, *targets))
         names = field_names("pairs", len(sources), several=True)
         work, pairs = Scoring(served.model, **served.direction), [*zip(sources, targets, strict=True)]

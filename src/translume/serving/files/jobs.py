@@ -31,7 +31,7 @@ from translume.documents.files import FORMATS
 from translume.documents.sentences import SplitSegments
 from translume.errors import TranslumeError
 from translume.serving.access.quotas import check_share
-from translume.serving.api.decoding import settings_with, split_language
+from translume.serving.api.decoding import loaded, settings_with, split_language
 from translume.serving.api.errors import RequestError, as_request_error, stopped
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.server import Server
@@ -254,6 +254,7 @@ class Jobs:
         limit = self._limits.file_characters
         segments, warnings = await self._documents.read(upload.suffix, upload.content, limit, served.source)
         job.warnings = warnings[:MAX_WARNINGS]
+        await loaded(served)
         language = split_language(served)
 
         def split() -> list[SplitSegments]:
