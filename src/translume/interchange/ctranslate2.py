@@ -176,7 +176,7 @@ def _compare(checkpoint: Checkpoint, folder: Path, quantization: Quantization) -
 def _names(tokenizer: Tokenizer) -> list[str]:
     """Return the tokens in the order of ids as tokenizer.json names them, so that its tokens are those of the model."""
     library = tokenizers.Tokenizer.from_str(standard_json(tokenizer))
-    return [str(library.id_to_token(each)) for each in range(len(tokenizer))]
+    return [library.id_to_token(id_) or piece for id_, piece in enumerate(tokenizer.pieces())]
 
 
 def _pieces(tokenizer: Tokenizer, rows: Sequence[Sequence[int]]) -> list[list[str]]:
