@@ -9,7 +9,7 @@ import ctranslate2
 import numpy as np
 import tokenizers
 import torch
-from ctranslate2.specs.common_spec import Activation
+from ctranslate2.specs.common_spec import Activation, LayerNormSpec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 from torch import Tensor
 
@@ -87,7 +87,8 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
             theirs.position_encodings.encodings = _copy(table)
         if settings.embedding_norm:
             _norm(theirs.layernorm_embedding, side.embedding.norm)
-        if settings.norm == "pre":
+        if settings.ends_normed:
+            theirs.layer_norm = LayerNormSpec(rms_norm=settings.normalization == "rms")
             _norm(theirs.layer_norm, side.norm)
         if isinstance(positions, RelativeBias):
             for layer in theirs.layer:

@@ -17,6 +17,7 @@ from translume.checkpoint.folder import hub_function, repository_name
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate, DifferenceError
 from translume.interchange.marian import is_marian
+from translume.interchange.state_dict import StateDict
 from translume.json_values import JsonValue
 
 CERTIFICATE = "import.json"
@@ -37,19 +38,25 @@ class Imported(JsonValue):
 
 @suggest_keywords
 def import_model(
-    source: Path | str, folder: Path | str, *, positions: Sinusoids = "hf", vocabularies: Sequence[Path | str] = ()
-) -> Imported:
-    """Import a model of transformers or Marian into the new model folder `folder`.
+    source: Path | str, folder: Path | str, *, positions: Sinusoids = "hf", vocabularies: Sequence[Path | str] = (),
+    layout: StateDict | None = None,
+) -> Imported:  # fmt: skip
+    """Import a model of transformers or Marian, or a state dict of PyTorch, into the new model folder `folder`.
 
     source: a folder as transformers saves it, or hf://owner/name[@revision], a repository of the Hugging Face Hub; or
     weights of Marian (.npz or .bin), or a folder with one such file.
     positions: "hf" for the sinusoids of transformers, "marian" for those that Marian trained an OPUS model with.
-    vocabularies: for Marian, the vocabularies of source and target; by default found beside the weights.
+    vocabularies: for Marian, the vocabularies of source and target; by default found beside the weights. For a state
+    dict, lists of tokens or objects of ids in JSON.
+    layout: what a file of PyTorch does not say about its state dict.
     Raises SettingsError naming what cannot be expressed, ModelFolderError or DataError for missing or damaged files,
     TranslumeError if `folder` is not empty or the two models differ too much. Then nothing is written.
     """
     if positions not in get_args(Sinusoids):
         raise SettingsError(f"positions: found {positions!r}{nearest(positions, get_args(Sinusoids))}")
+    if layout is not None:
+        paths = [Path(each) for each in vocabularies]
+        return import_folder(Path(source), Path(folder), positions, Path(source).name, paths, layout)
     if is_hub(source):
         imported: Imported = hub_function("import_repository")(repository_name(source), Path(folder), positions)
         return imported
@@ -58,13 +65,14 @@ def import_model(
 
 
 def import_folder(
-    source: Path, folder: Path, positions: Sinusoids, origin: str, vocabularies: Sequence[Path] = ()
-) -> Imported:
+    source: Path, folder: Path, positions: Sinusoids, origin: str, vocabularies: Sequence[Path] = (),
+    layout: StateDict | None = None,
+) -> Imported:  # fmt: skip
     """Import a folder or file as `import_model` does.  origin: the name of the model on the model card."""
     if not source.exists():
         raise ModelFolderError(f"{source}: no such folder, expected one as transformers saves it, or a .npz of Marian")
     require_new(folder)
-    original = _original(source, positions, vocabularies)
+    original = _original(source, positions, vocabularies, layout)
     with new_folder(folder) as unfinished:
         save_model(unfinished, original.checkpoint)
         free(original.checkpoint.model)
@@ -72,7 +80,7 @@ def import_folder(
         try:
             certificate = original.compare(saved) if original.compare else None
         except DifferenceError as error:  # of roundings alone, if both agree in double precision
-            if original.compare is None or original.toolkit != "transformers":
+            if original.compare is None or original.toolkit == "Marian":
                 raise
             saved = load_checkpoint(unfinished, device="cpu", dtype="fp32")
             saved.model.double()
@@ -122,7 +130,10 @@ class _Original:
     compare: Callable[[Checkpoint], Certificate] | None
 
 
-def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path]) -> _Original:
+def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path], layout: StateDict | None) -> _Original:
+    if layout is not None:
+        read = layout.read(source, vocabularies)
+        return _Original(toolkit="PyTorch", checkpoint=read.checkpoint, notes=read.notes, compare=read.compare)
     if is_marian(source):
         model = _imported("marian.reader", "read_marian")(source, vocabularies)
         compare, reason = _imported("marian.writer", "comparison")(model)

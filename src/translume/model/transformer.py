@@ -25,13 +25,13 @@ from translume.model.state import DecoderState, Past, Selectable
 
 
 class Encoder(nn.Module):
-    """A stack of self-attention layers over the source; with norm "pre" a final norm."""
+    """A stack of self-attention layers over the source; with norm "pre" or `final_norm` a final norm."""
 
     def __init__(self, settings: ModelSettings, embedding: Embedding | FrameEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
         self.layers = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.encoder_layers))
-        self.norm = norm_of(settings) if settings.norm == "pre" else nn.Identity()
+        self.norm = norm_of(settings) if settings.ends_normed else nn.Identity()
         self.drop = Dropout(settings.final_dropout)
 
     @property
@@ -118,7 +118,7 @@ class EmptyEncoder(Encoder):
 
 
 class Decoder(nn.Module):
-    """A stack of layers over the target, with cross-attention over the memory; with norm "pre" a final norm.
+    """A stack of layers over the target, with cross-attention over the memory; a final norm as in the encoder.
 
     crosses: whether the layers have cross-attention; a language model's have none.
     """
@@ -127,7 +127,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.settings, self.embedding, self.crosses = settings, embedding, crosses
         self.layers = nn.ModuleList(DecoderLayer(settings, crosses=crosses) for _ in range(settings.decoder_layers))
-        self.norm = norm_of(settings) if settings.norm == "pre" else nn.Identity()
+        self.norm = norm_of(settings) if settings.ends_normed else nn.Identity()
         self.drop = Dropout(settings.final_dropout)
 
     @property

@@ -108,7 +108,8 @@ class Family(ABC):
     def refuse(self, settings: ModelSettings) -> None:
         """Raise SettingsError naming the first setting that the family cannot express."""
         positions = encodings_where(lambda encoding: self.architecture in encoding.huggingface)
-        require_settings(settings, {"positions": positions, **self.possible}, self.architecture)
+        possible = {"positions": positions, "final_norm": (False,), **self.possible}
+        require_settings(settings, possible, self.architecture)
         if not isinstance(settings.head, SoftmaxSettings):
             raise SettingsError(
                 f"model.head.kind: found {settings.head.kind!r}, expected 'softmax' for {self.architecture}"
