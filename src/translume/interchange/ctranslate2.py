@@ -8,7 +8,7 @@ from typing import Any, Literal
 import ctranslate2
 import numpy as np
 import tokenizers
-from ctranslate2.specs.common_spec import Activation
+from ctranslate2.specs.common_spec import Activation, LayerNormSpec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 
 from translume.checkpoint import Checkpoint
@@ -90,7 +90,8 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
             theirs.position_encodings.encodings = _copy(table)
         if settings.embedding_norm:
             _norm(theirs.layernorm_embedding, network, f"{side}.embedding.norm")
-        if settings.norm == "pre":
+        if settings.ends_normed:
+            theirs.layer_norm = LayerNormSpec(rms_norm=settings.normalization == "rms")
             _norm(theirs.layer_norm, network, f"{side}.norm")
         if settings.positions == "relative":
             bias = network.weight(f"{side}.embedding.positions.bias", settings.relative_buckets, heads)
@@ -177,7 +178,7 @@ def _compare(checkpoint: Checkpoint, folder: Path, quantization: Quantization) -
 def _names(tokenizer: Tokenizer) -> list[str]:
     """Return the tokens in the order of ids as tokenizer.json names them, so that its tokens are those of the model."""
     library = tokenizers.Tokenizer.from_str(standard_json(tokenizer))
-    return [str(library.id_to_token(each)) for each in range(len(tokenizer))]
+    return [library.id_to_token(id_) or piece for id_, piece in enumerate(tokenizer.pieces())]
 
 
 def _pieces(tokenizer: Tokenizer, rows: Sequence[Sequence[int]]) -> list[list[str]]:
