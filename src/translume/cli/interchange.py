@@ -23,27 +23,28 @@ DTYPES = ("float32", "float16", "bfloat16", "int16", "int8")
 @click.argument("model", type=MODEL)
 @click.argument("target")
 @click.argument("out", type=FOLDER)
-@click.option("--weights", "dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
+@click.option("--weights", "dtype", type=click.Choice(DTYPES), help="[default: int8 for web, float32 for others]")
 @json_option
 @threads_option
-def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, compute: Compute) -> None:
-    """Convert MODEL for TARGET (ctranslate2, huggingface, marian or onnx) into the new folder OUT.
+def export_(model: Path, target: str, out: Path, dtype: str | None, as_json: bool, compute: Compute) -> None:
+    """Convert MODEL for TARGET (ctranslate2, huggingface, marian, onnx or web) into the new folder OUT.
 
     The export is loaded, and its forced log-probabilities are compared with the model's. The difference is printed and
     stored in OUT. Features that the target does not support are refused by name. For ctranslate2, `tokenizer.json` (or
     `source.json` and `target.json`) is a tokenizer of the library `tokenizers`. For huggingface, post-norm models
     become MarianMTModel, pre-norm models Pegasus, with AutoTokenizer. For onnx, the folder is what Optimum and
     transformers.js load, and onnx/translate.onnx translates ids by greedy search in ONNX Runtime alone. For marian, the
-    model must be one that was imported from Marian.
+    model must be one that was imported from Marian. For web, the folder is a page that translates in the browser,
+    offline too, from any static host: `python -m http.server -d OUT` shows it here.
     """
     from translume.interchange.export import export
 
     limit_threads(compute)
-    certificate = export(model, target, out, dtype=dtype)
+    certificate = export(model, target, out, dtype=dtype or "")
     if as_json:
         click.echo(json.dumps(certificate.to_dict()))
         return
-    click.echo(f"{out}: {target}, {dtype}; {certificate}")
+    click.echo(f"{out}: {target}, {certificate.dtype}; {certificate}")
     if certificate.same_translations is not None:
         click.echo(f"{certificate.same_translations} of {certificate.sentences} greedy translations are the same ids")
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from translume.checkpoint import Checkpoint
-from translume.config import ModelSettings
+from translume.config.base import Settings
 from translume.errors import SettingsError, TranslumeError
 from translume.json_values import JsonValue
 
@@ -19,13 +19,13 @@ TOLERANCE = 1e-3
 """Largest accepted |Δ log p| of a token in float32, in nats. For other formats it is reported but not limited."""
 
 
-def require_settings(settings: ModelSettings, possible: Mapping[str, Sequence[object]], target: str) -> None:
-    """Raise SettingsError naming the first [model] setting that has another value than those that a target has."""
+def require_settings(settings: Settings, possible: Mapping[str, Sequence[object]], target: str) -> None:
+    """Raise SettingsError naming the first setting that has another value than those that a target has."""
     for name, values in possible.items():
         value = getattr(settings, name)
         if value not in values:
             wanted = " or ".join(map(repr, values))
-            raise SettingsError(f"model.{name}: found {value!r}, expected {wanted} for {target}")
+            raise SettingsError(f"{settings.table}.{name}: found {value!r}, expected {wanted} for {target}")
 
 
 def require_linear_head(checkpoint: Checkpoint, target: str) -> None:

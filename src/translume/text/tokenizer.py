@@ -173,7 +173,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. <unk> and invalid bytes become U+FFFD; the other special tokens add nothing."""
-        return self._without_mark(self._text(ids))
+        return self.without_mark(self._text(ids))
 
     def beginning(self, ids: Sequence[int]) -> str:
         """Return a text that `decode` of any continuation of these ids begins with.
@@ -182,9 +182,10 @@ class Tokenizer:
         """
         spellings = self._bytes
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join([spellings[id_] for id_ in ids]))
-        return self._without_mark(text).rstrip()
+        return self.without_mark(text).rstrip()
 
-    def _without_mark(self, text: str) -> str:
+    def without_mark(self, text: str) -> str:
+        """Return the text of `spellings` as `decode` returns it: without the mark of its first word."""
         return without_mark(text, self._kind) if self._imported is None else self._imported.without_mark(text)
 
     def _text(self, ids: Sequence[int]) -> str:
