@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from translume.interchange.web.model_file import model_file
 from translume.kernels.building import LIBRARIES, WEB, CompilerError, compile_web
 from translume.kernels.loading import FOLDER
 from translume.text import Tokenizer
-from translume.text.imported import HOSTILE
+from translume.text.imported import HOSTILE, library_spaces
 from translume.text.segmentation import UNSPACED
 from translume.text.specials import BYTES
 from translume.text.standard import SPACES, standard_json
@@ -51,14 +52,15 @@ def write_web(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
     search = _search(checkpoint, dtype)
     network = build_engine(checkpoint.model, "int8").network
     longest = min(LONGEST, checkpoint.config.model.max_positions)
+    document, charsmap = _tokenizer(checkpoint.source_tokenizer)
     contents = {
         WEB: web_kernels(),
         "tokenizers.js": _NOTICE.encode() + tokenizers_script(),
         "model.bin": model_file(network, search, longest),
-        "tokenizer.json": _tokenizer(checkpoint.source_tokenizer).encode(),
+        "tokenizer.json": json.dumps(document, ensure_ascii=False).encode(),
         **{path.name: path.read_bytes() for path in sorted((_HERE / "page").iterdir())},
     }
-    about = _about(checkpoint, search, longest)
+    about = _about(checkpoint, search, longest, document["model"]) | {"charsmap": charsmap}
     about |= {"files": ["./", "model.json", *contents], "bytes": sum(map(len, contents.values()))}
     digest = hashlib.sha256(b"".join([json.dumps(about).encode(), *contents.values()])).hexdigest()
     contents["model.json"] = json.dumps(about | {"digest": digest}, ensure_ascii=False).encode()
@@ -103,16 +105,17 @@ def _compare(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
     return forced.compare(log_probs, "the page", folder, dtype)
 
 
-def _about(checkpoint: Checkpoint, search: KernelSearchSettings, longest: int) -> dict[str, Any]:
-    """Return what the page reads of a model apart from its weights: see translume.js."""
+def _about(
+    checkpoint: Checkpoint, search: KernelSearchSettings, longest: int, model: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what the page reads of a model apart from its weights: see translume.js.  model: of tokenizer.json."""
     source, target, decoding = checkpoint.source_tokenizer, checkpoint.target_tokenizer, checkpoint.config.decoding
     known = directions_of(checkpoint)
     offered = sorted(known.offered or [known.default], key=lambda each: each.target != (decoding.to or each.target))
     pairs = [(each, Tags.from_direction(checkpoint, each)) for each in offered]
     bos = target.specials.bos
-    spellings = [_json_bytes(each) for each in target.spellings]
-    settings, unk = source.settings, source.specials.unk
-    as_bytes = unk is None and settings.kind == "unigram"
+    settings, unk, learned = source.settings, source.specials.unk, _is_learned(source)
+    unigram = model["type"] == "Unigram"
     normalise = {
         "form": settings.normalization.upper() if settings.normalization != "none" else "",
         "lowercase": settings.lowercase,
@@ -133,15 +136,15 @@ def _about(checkpoint: Checkpoint, search: KernelSearchSettings, longest: int) -
         "limits": [target_limit(checkpoint, length, 0, decoding) for length in range(longest + 1)],
         "splits": splits_sentences(checkpoint, decoding.split),
         "keepsLetterless": keeps_letterless(checkpoint, decoding),
-        "normalise": normalise if _is_learned(source) else None,
+        "normalise": normalise if learned else None,
         "unknown": {
-            "id": (unk or 0) if settings.kind == "unigram" else None,
-            "first": source.vocabulary.pieces.index(BYTES[0]) if as_bytes else unk,
-            "as": "bytes" if as_bytes else "characters" if settings.kind == "unigram" else "one",
+            "id": model["unk_id"] if unigram else None,
+            "first": source.vocabulary.pieces.index(BYTES[0]) if model.get("byte_fallback") else unk,
+            "as": "bytes" if model.get("byte_fallback") else "characters" if learned and unigram else "one",
         },
         "strip": {"x": "all", "x ": "first"}.get(target.without_mark(" x "), ""),
-        "spellings": spellings,
-        "names": {id_: name for id_, name in enumerate(target.pieces()) if name != _name(spellings[id_])},
+        "pieces": target.pieces(),
+        "spellings": [each.decode("latin-1") for each in target.spellings],  # a character for each byte
     }  # fmt: skip
 
 
@@ -149,24 +152,16 @@ def _is_learned(tokenizer: Tokenizer) -> bool:
     return tokenizer.vocabulary.library is None and tokenizer.vocabulary.sentences is None
 
 
-def _json_bytes(spelling: bytes) -> str | list[int]:
-    """Return the text of a spelling; its bytes if they are none."""
-    try:
-        return spelling.decode()
-    except UnicodeDecodeError:
-        return list(spelling)
-
-
-def _name(spelling: str | list[int]) -> str:
-    """Return the name of a token that the page derives from its spelling."""
-    text = str(spelling)
-    return "▁" + text[1:] if text.startswith(" ") else text
-
-
-def _tokenizer(tokenizer: Tokenizer) -> str:
-    """Return the tokenizer.json of the sources, without the rules that translume.js applies itself."""
-    document = json.loads(standard_json(tokenizer))
-    return json.dumps(document | ({"normalizer": None} if _is_learned(tokenizer) else {}), ensure_ascii=False)
+def _tokenizer(tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
+    """Return the tokenizer.json without the rules that translume.js applies itself, and those of SentencePiece."""
+    document, charsmap = json.loads(standard_json(tokenizer)), ""
+    if _is_learned(tokenizer):
+        document["normalizer"] = None
+    elif tokenizer.vocabulary.sentences is not None:
+        steps = document["normalizer"]["normalizers"]
+        charsmap = next((each["precompiled_charsmap"] for each in steps if each["type"] == "Precompiled"), "")
+        document["normalizer"]["normalizers"] = steps[-len(library_spaces()) :]
+    return document, charsmap
 
 
 def web_kernels() -> bytes:

@@ -56,12 +56,40 @@ export class Engine {
   }
 }
 
+// SentencePiece's rules: at each place the longest one that fits. charsmap: in base64, the size of a double array of UTF-8
+// bytes (Darts-clone), that array, and what it leads to.
+class Rules {
+  constructor(charsmap) {
+    const bytes = Uint8Array.from(atob(charsmap), (each) => each.charCodeAt(0)), size = new DataView(bytes.buffer).getUint32(0, true);
+    this.units = new Uint32Array(bytes.buffer.slice(4, 4 + size));
+    this.texts = bytes.subarray(4 + size);
+  }
+
+  apply(text) {
+    const bytes = new TextEncoder().encode(text), found = [];
+    const child = (node) => node ^ ((this.units[node] >>> 10) << ((this.units[node] & 512) >>> 6));
+    for (let at = 0; at < bytes.length;) {
+      let node = child(0), length = 0, rule;
+      for (let end = at; end < bytes.length; end++) {
+        node ^= bytes[end];
+        if ((this.units[node] & 0x800000ff) !== bytes[end]) break;
+        const leaf = (this.units[node] >>> 8) & 1;
+        node = child(node);
+        if (leaf) [length, rule] = [end + 1 - at, this.units[node] & 0x7fffffff];
+      }
+      if (length) for (; this.texts[rule]; rule++) found.push(this.texts[rule]);
+      else while (found.push(bytes[at + length++]), (bytes[at + length] & 0xc0) === 0x80);
+      at += length;
+    }
+    return new TextDecoder('utf-8', { ignoreBOM: true }).decode(Uint8Array.from(found));
+  }
+}
+
 // Texts of a model. about: model.json.  tokenizer: encodes normalised sources, a Tokenizer of @huggingface/tokenizers.
 export class Translator {
   constructor(engine, about, tokenizer) {
-    Object.assign(this, { engine, about, tokenizer });
-    this.spellings = about.spellings.map((each) => (
-      typeof each === 'string' ? new TextEncoder().encode(each) : Uint8Array.from(each)));
+    Object.assign(this, { engine, about, tokenizer, rules: about.charsmap ? new Rules(about.charsmap) : null });
+    this.spellings = about.spellings.map((bytes) => Uint8Array.from(bytes, (each) => each.charCodeAt(0)));
   }
 
   // Load a page's folder. fetched: reads a file of it, like `fetch`.
@@ -85,7 +113,7 @@ export class Translator {
 
   // The ids of a source, without tags and EOS.
   encode(text) {
-    const normalised = this.about.normalise ? this.#normalised(text) : text;
+    const normalised = this.about.normalise ? this.#normalised(text) : this.rules ? this.rules.apply(text) : text;
     if (!normalised) return [];
     const { ids, tokens } = this.tokenizer.encode(normalised, { add_special_tokens: false });
     return ids.flatMap((id, place) => (id === undefined || id === this.about.unknown.id ? this.#unknown(tokens[place]) : [id]));
@@ -109,12 +137,6 @@ export class Translator {
     return this.about.strip === 'all' ? text.trim() : this.about.strip ? text.replace(/^ /, '') : text;
   }
 
-  // A token for display, as in `translume inspect`.
-  name(id) {
-    const known = this.about.names[id];
-    return known ?? new TextDecoder().decode(this.spellings[id]).replace(/^ /, '▁');
-  }
-
   // The sentences of a line, if the model was trained on sentences.
   sentences(line, language) {
     if (!this.about.splits || !Intl.Segmenter) return [line];
@@ -134,8 +156,8 @@ export class Translator {
     const [best] = this.engine.search(source, [...prompt, ...begin], { beam, limit, patience: about.patience * beam });
     const target = [...begin, ...best.tokens], spelt = this.spell(target);
     const steps = this.engine.inspect(prompt, target, listed).map(({ token, logProb, likeliest }, place) => ({
-      token, logProb, name: this.name(token), text: spelt[place],
-      likeliest: likeliest.map((each) => ({ ...each, name: this.name(each.token) })),
+      token, logProb, name: about.pieces[token], text: spelt[place],
+      likeliest: likeliest.map((each) => ({ ...each, name: about.pieces[each.token] })),
     }));
     const logProb = steps.reduce((sum, each) => sum + each.logProb, 0);
     return { text: this.decode(target), tokens: steps, logProb, complete: best.complete };
