@@ -25,11 +25,11 @@ DTYPES = ("float32", "float16", "bfloat16", "int16", "int8")
 @click.argument("model", type=MODEL)
 @click.argument("target")
 @click.argument("out", type=FOLDER)
-@click.option("--weights", "dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
+@click.option("--weights", "dtype", type=click.Choice(DTYPES), help="[default: int8 for web, float32 for others]")
 @json_option
 @threads_option
-def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, compute: Compute) -> None:
-    """Convert MODEL for TARGET (argos, ctranslate2, huggingface, marian, onnx or translume) into the new folder OUT.
+def export_(model: Path, target: str, out: Path, dtype: str | None, as_json: bool, compute: Compute) -> None:
+    """Convert MODEL for TARGET (argos, ctranslate2, huggingface, marian, onnx, translume or web) into the folder OUT.
 
     The export is loaded, and its forced log-probabilities are compared with the model's. The difference is printed and
     stored in OUT. Features that the target does not support are refused by name. For ctranslate2, `tokenizer.json` (or
@@ -37,16 +37,18 @@ def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, comp
     become MarianMTModel, pre-norm models Pegasus, with AutoTokenizer. For onnx, the folder is what Optimum and
     transformers.js load, and onnx/translate.onnx translates ids by greedy search in ONNX Runtime alone. For marian, the
     model must be one that was imported from Marian. For translume, it is a model folder with weights in another format.
+    For web, it is a page that translates in the browser, offline too, from any static host:
+    `python -m http.server -d OUT` shows it here.
     """
     from translume.interchange.export import export
     from translume.translator.loading import set_threads
 
     set_threads(compute.threads)
-    certificate = export(model, target, out, dtype=dtype)
+    certificate = export(model, target, out, dtype=dtype or "")
     if as_json:
         click.echo(json.dumps(certificate.to_dict()))
         return
-    click.echo(f"{out}: {target}, {dtype}; {certificate}")
+    click.echo(f"{out}: {target}, {certificate.dtype}; {certificate}")
     if certificate.same_translations is not None:
         click.echo(f"{certificate.same_translations} of {certificate.sentences} greedy translations are the same ids")
 
@@ -109,9 +111,9 @@ def import_(
     SOURCE is a folder or hf://owner/name[@revision], a repository of the Hugging Face Hub. It contains config.json,
     the weights and a tokenizer: SentencePiece models with their vocabularies, or a tokenizer.json. Or SOURCE is a .npz
     or .bin of Marian, or the folder that holds it with its vocabularies and decoder.yml; or a folder of CTranslate2
-    with a SentencePiece model, or a package of Argos Translate. OUT is loaded, and its forced log-probabilities are compared
-    with those of transformers, or of Marian or CTranslate2 if pymarian or ctranslate2 is installed. The difference is
-    printed and stored in OUT. Features that Translume does not support are refused by name.
+    with a SentencePiece model, or a package of Argos Translate. OUT is loaded, and its forced log-probabilities are
+    compared with those of transformers, or of Marian or CTranslate2 if pymarian or ctranslate2 is installed. The
+    difference is printed and stored in OUT. Features that Translume does not support are refused by name.
 
     With --layout, SOURCE is a state dict of torch.nn.Transformer with its embeddings and output layer, as in PyTorch's
     tutorial, or of the Annotated Transformer, alone or under model_state_dict, state_dict or model. It needs --heads

@@ -34,7 +34,7 @@ SETTINGS = "_settings.json"
 TEXTS, LONGEST = 200, 23
 """Number of random texts on which both tokenizers must agree, and their maximum length in tokens."""
 _EMPTY = {"version": "1.0", "added_tokens": []}
-_SPACES = "".join(f"\\x{{{code:x}}}" for code in range(0x3001) if chr(code).isspace())
+SPACES = "".join(f"\\x{{{code:x}}}" for code in range(0x3001) if chr(code).isspace())
 """White space as defined by Python's `str.split`, which is more than `\\s` of other regular expressions."""
 _FINAL_SIGMA = r"\p{Cased}\p{Case_Ignorable}*\KΣ(?!\p{Case_Ignorable}*\p{Cased})"
 """The Σ that `str.lower` makes a ς; the library's lower case looks at single characters."""
@@ -66,7 +66,7 @@ def _checked_json(tokenizer: Tokenizer) -> str:
         library = LibraryIds(document, len(pieces)).without_specials()
         rules = [] if library.normalizer is None else [library.normalizer]
         library.normalizer = normalizers.Sequence([*rules, *library_spaces()])
-        ends = decoders.Replace(Regex(rf"\A[{_SPACES}]+|[{_SPACES}]+\z"), "")
+        ends = decoders.Replace(Regex(rf"\A[{SPACES}]+|[{SPACES}]+\z"), "")
         last = [
             decoders.Replace(FOREIGN, ""),
             decoders.Replace(SPACE, " "),
@@ -146,7 +146,7 @@ def normalisation(settings: TokenizerSettings) -> list[normalizers.Normalizer]:
         lower = [normalizers.Replace(Regex(_FINAL_SIGMA), "ς"), normalizers.Lowercase()]
         steps += [*lower, *form, *lower] if form else lower
     if settings.whitespace == "collapse":
-        steps += [normalizers.Replace(Regex(f"[{_SPACES}]+"), " "), normalizers.Strip()]
+        steps += [normalizers.Replace(Regex(f"[{SPACES}]+"), " "), normalizers.Strip()]
     if settings.kind == "word":
         steps.append(normalizers.Replace(Regex(r"\A(?=[\s\S])"), " "))
     elif settings.kind not in ("character", "byte"):

@@ -177,7 +177,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. <unk> and invalid bytes become U+FFFD; the other special tokens add nothing."""
-        return self._without_mark(self._text(ids)) if self._of_library is None else self._of_library(ids)
+        return self.without_mark(self._text(ids)) if self._of_library is None else self._of_library(ids)
 
     def beginning(self, ids: Sequence[int]) -> str:
         """Return a text that `decode` of any continuation of these ids begins with.
@@ -188,9 +188,10 @@ class Tokenizer:
             return self._of_library(ids).rstrip(UNKNOWN).rstrip()
         spellings = self._bytes
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join([spellings[id_] for id_ in ids]))
-        return self._without_mark(text).rstrip()
+        return self.without_mark(text).rstrip()
 
-    def _without_mark(self, text: str) -> str:
+    def without_mark(self, text: str) -> str:
+        """Return the text of `spellings` as `decode` returns it: without the mark of its first word."""
         return without_mark(text, self._kind) if self._sentences is None else self._sentences.without_mark(text)
 
     def _text(self, ids: Sequence[int]) -> str:
