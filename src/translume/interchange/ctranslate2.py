@@ -9,7 +9,7 @@ import ctranslate2
 import numpy as np
 import tokenizers
 import torch
-from ctranslate2.specs.common_spec import Activation, LayerNormSpec
+from ctranslate2.specs.common_spec import Activation
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 from torch import Tensor
 
@@ -62,7 +62,7 @@ def write_ctranslate2(checkpoint: Checkpoint, folder: Path, quantization: Quanti
 def _spec(checkpoint: Checkpoint) -> TransformerSpec:
     model, settings = checkpoint.model, checkpoint.config.model
     options: dict[str, Any] = {
-        "pre_norm": settings.norm == "pre",
+        "pre_norm": settings.ends_normed,  # whether there are final norms
         "activation": _ACTIVATIONS[settings.activation],
         "ffn_glu": settings.activation in GATED,
         "rms_norm": settings.normalization == "rms",
@@ -79,6 +79,7 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
     ):
         embedding.weight = _copy(cast(Embedding, side.embedding).table.weight)
         theirs.scale_embeddings = settings.scale_embeddings
+        theirs.pre_norm = np.int8(settings.norm == "pre")
         positions = side.embedding.positions
         if not positions.in_attention:
             table = positions.table
@@ -88,7 +89,6 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
         if settings.embedding_norm:
             _norm(theirs.layernorm_embedding, side.embedding.norm)
         if settings.ends_normed:
-            theirs.layer_norm = LayerNormSpec(rms_norm=settings.normalization == "rms")
             _norm(theirs.layer_norm, side.norm)
         if isinstance(positions, RelativeBias):
             for layer in theirs.layer:
