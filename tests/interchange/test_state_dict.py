@@ -14,6 +14,9 @@ from tests.errors import raises
 from torch import nn
 
 import translume
+from translume.checkpoint import build_model
+from translume.config import ModelSettings
+from translume.engine import build_engine, self_test
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
 from translume.interchange.state_dict import StateDict
 from translume.translator import load
@@ -112,6 +115,29 @@ def test_the_annotated_transformer_is_read(tmp_path, vocabularies):
     found = translume.import_model(tmp_path / "model.pt", tmp_path / "out", vocabularies=vocabularies, layout=layout)
     assert found.certificate.difference < 1e-4
     assert load(tmp_path / "out").checkpoint.config.model.norm == "pre"
+
+
+def test_the_engine_and_ctranslate2_normalise_the_output_of_both_stacks(tmp_path, vocabularies):
+    settings = ModelSettings(
+        width=32, feed_forward=48, attention_heads=2, encoder_layers=2, decoder_layers=2, norm="post", final_norm=True,
+        positions="interleaved",
+    )  # fmt: skip
+    torch.manual_seed(1)
+    model = build_model(settings, 31, 31).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    assert self_test(build_engine(model), model).agrees
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (extra: export)")
+    torch.save(network().state_dict(), tmp_path / "model.pt")
+    translume.import_model(tmp_path / "model.pt", tmp_path / "out", vocabularies=vocabularies, layout=PLAIN)
+    assert translume.export(tmp_path / "out", "ctranslate2", tmp_path / "exported").difference < 1e-4
+
+
+def test_a_final_norm_needs_post_norm():
+    message = "model: final_norm has no effect with norm 'pre', which has one; expected norm 'post'"
+    with raises(SettingsError, message):
+        ModelSettings(norm="pre", final_norm=True)
 
 
 class Hostile:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import ctranslate2
 import numpy as np
 import tokenizers
-from ctranslate2.specs.common_spec import Activation, LayerNormSpec
+from ctranslate2.specs.common_spec import Activation
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 
 from translume.checkpoint import Checkpoint
@@ -66,7 +66,7 @@ def write_ctranslate2(checkpoint: Checkpoint, folder: Path, quantization: Quanti
 def _spec(checkpoint: Checkpoint) -> TransformerSpec:
     network, settings = network_of(checkpoint), checkpoint.config.model
     options: dict[str, Any] = {
-        "pre_norm": settings.norm == "pre",
+        "pre_norm": settings.ends_normed,  # whether there are final norms
         "activation": _ACTIVATIONS[settings.activation],
         "ffn_glu": settings.activation in GATED,
         "rms_norm": settings.normalization == "rms",
@@ -83,6 +83,7 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
     ):
         embedding.weight = _copy(network.table(side))
         theirs.scale_embeddings = settings.scale_embeddings
+        theirs.pre_norm = np.int8(settings.norm == "pre")
         if settings.positions not in IN_ATTENTION:
             table = network.positions(side)
             if table is None:  # without a table CTranslate2 adds sinusoids of its own
@@ -91,7 +92,6 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
         if settings.embedding_norm:
             _norm(theirs.layernorm_embedding, network, f"{side}.embedding.norm")
         if settings.ends_normed:
-            theirs.layer_norm = LayerNormSpec(rms_norm=settings.normalization == "rms")
             _norm(theirs.layer_norm, network, f"{side}.norm")
         if settings.positions == "relative":
             bias = network.weight(f"{side}.embedding.positions.bias", settings.relative_buckets, heads)
