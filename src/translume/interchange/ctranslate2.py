@@ -29,7 +29,7 @@ _ACTIVATIONS = {
     "geglu": Activation.GELUTanh,
 }
 _POSITIONS: dict[str, dict[str, Any]] = {
-    **{name: {} for name in ("none", "learned", *SINUSOIDS)},
+    **{name: {} for name in ("none", "learned", "interleaved", *SINUSOIDS)},
     "rotary": {"rotary_dim": 0, "rotary_interleave": False},
     "relative": {"relative_attention_bias": True},
 }

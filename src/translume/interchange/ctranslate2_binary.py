@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isfinite, prod
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,7 +98,12 @@ def is_ctranslate2(folder: Path) -> bool:
 
 def is_argos(source: Path) -> bool:
     """Return whether a file or folder is a package of Argos Translate, or one that it installed."""
-    return is_zipfile(source) if source.is_file() else (source / METADATA).is_file() and (source / "model").is_dir()
+    if source.is_dir():
+        return (source / METADATA).is_file() and (source / "model").is_dir()
+    if source.suffix == ".argosmodel" or not is_zipfile(source):  # NumPy and PyTorch write archives, too
+        return is_zipfile(source)
+    with ZipFile(source) as archive:
+        return any(name.rpartition("/")[2] == METADATA for name in archive.namelist())
 
 
 def needs_import(source: Path) -> bool:
