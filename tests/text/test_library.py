@@ -7,9 +7,13 @@ from tests.errors import raises
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+import translume
+from translume.config import Config
 from translume.errors import DataError
 from translume.text import Tokenizer
 from translume.text.imported import HOSTILE
+from translume.training import Validated
+from translume.translator import load
 
 LINES = ["A man is riding a bicycle.", "Two dogs don't play in the snow...", "Ein Mann fährt Fahrrad, 1,234 mal!"]
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<2de>", "<2fr>"]
@@ -97,3 +101,20 @@ def test_a_file_without_an_end_or_with_a_broken_model_is_a_one_line_error(tmp_pa
     with pytest.raises(DataError) as raised:
         Tokenizer.load(path)
     assert str(raised.value).startswith(f"{path}: damaged, or not a tokenizer of the library `tokenizers`: ")
+
+
+def test_a_model_is_trained_with_such_a_file(tmp_path):
+    write(tmp_path / "tokenizer.json", "bytes")
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"{line}\n" for line in LINES * 4), encoding="utf-8")
+    data = {f"{part}_{side}": str(lines) for part in ("train", "valid") for side in ("source", "target")}
+    model = {"width": 16, "feed_forward": 32, "attention_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
+    training = {"updates": 4, "validate_every": 2, "warmup_updates": 1, "learning_rate": 1e-2}
+    tokenizer = {"kind": "library", "path": str(tmp_path / "tokenizer.json")}
+    config = Config.build({"data": data, "model": model, "training": training, "tokenizer": tokenizer})
+    events = [*translume.train(config, tmp_path / "out")]
+    losses = [event.nll for event in events if isinstance(event, Validated)]
+    assert losses[-1] < losses[0]
+    translator = load(tmp_path / "out")
+    assert translator.checkpoint.source_tokenizer.settings.kind == "library"
+    assert translator.translate(LINES[0], max_length=3).text is not None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from translume.config import TokenizerSettings
-from translume.errors import DataError, SettingsError
+from translume.errors import SettingsError
 from translume.text import Tokenizer, train_tokenizer
 from translume.text.imported import LibraryIds
 from translume.text.standard import standard_json, tokenizer_files, write_tokenizers
@@ -107,14 +107,11 @@ def test_an_export_gets_both_files_of_each_side(tmp_path: Path) -> None:
     assert LibraryTokenizer.from_file(str(tmp_path / "target.json")).get_vocab_size() == len(target)
 
 
-def test_the_librarys_file_is_refused_with_the_name_of_the_other(tmp_path: Path) -> None:
+def test_the_librarys_file_is_read_as_it_is_with_the_same_ids(tmp_path: Path) -> None:
     write_tokenizers(tmp_path, ours := made(), ours)
-    with pytest.raises(DataError) as caught:
-        Tokenizer.load(tmp_path / "tokenizer.json")
-    assert str(caught.value) == (
-        f"{tmp_path}/tokenizer.json: is a tokenizer of the library `tokenizers`; "
-        "expected the model folder, or its tokenizer_settings-….json"
-    )
+    found = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert found.settings.kind == "library"
+    assert [found.encode(text) for text in CORPUS] == [ours.encode(text) for text in CORPUS]
 
 
 def test_a_special_token_of_which_pieces_cover_every_cut_is_text_but_has_no_standard_file() -> None:
