@@ -102,8 +102,11 @@ def is_argos(source: Path) -> bool:
         return (source / METADATA).is_file() and (source / "model").is_dir()
     if source.suffix == ".argosmodel" or not is_zipfile(source):  # NumPy and PyTorch write archives, too
         return is_zipfile(source)
-    with ZipFile(source) as archive:
-        return any(name.rpartition("/")[2] == METADATA for name in archive.namelist())
+    try:
+        with ZipFile(source) as archive:
+            return any(name.rpartition("/")[2] == METADATA for name in archive.namelist())
+    except BadZipFile:
+        return False
 
 
 def needs_import(source: Path) -> bool:
