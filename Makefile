@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 LOCKED_EXTRAS := train,demo,tensorboard,track,serve,detect,metrics,export,onnx,inspect,dev
 
-.PHONY: venv browser node demo test check format bench docs lock clean
+.PHONY: venv browser node wasm demo test check format bench docs lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -31,6 +31,10 @@ browser:
 # Install transformers.js and ONNX Runtime for Node, for the tests of ONNX exports in Node. Without them these are skipped.
 node:
 	@npm install --prefix build/node --no-save --ignore-scripts --loglevel=error @huggingface/transformers@4.3.1 onnxruntime-node@1.30.0
+
+# Compile the kernels to WebAssembly into the package, for `translume export … web`, which else compiles them each time.
+wasm: venv
+	@$(BIN)/python -c "from translume.kernels.building import *; from translume.kernels.loading import FOLDER; (FOLDER / LIBRARIES).mkdir(exist_ok=True); compile_web(FOLDER, FOLDER / LIBRARIES / WEB)"
 
 demo: venv
 	@$(BIN)/translume demo

@@ -1,4 +1,4 @@
-"""Hatch's build hook: compile the kernels of every instruction set into the wheel.
+"""Hatch's build hook: compile the kernels of every instruction set, and in WebAssembly, into the wheel.
 
 Without a C compiler, or with TRANSLUME_NATIVE=0, the wheel has no kernels and is for every platform. An editable
 installation compiles them at first use.
@@ -28,6 +28,12 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         sources = Path(self.root, KERNELS)
         building = load_building(sources)
+        try:
+            building.compile_web(sources, self.folder / building.WEB)
+            inside = f"translume/kernels/{building.LIBRARIES}/{building.WEB}"
+            build_data["force_include"][str(self.folder / building.WEB)] = inside
+        except building.CompilerError as error:
+            self.app.display_warning(f"the wheel has no kernels in WebAssembly: {error}")
         command = building.compiler()
         if command is None:
             self.app.display_warning("no C compiler was found (cc, gcc, clang): the wheel has no kernels")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from translume.errors import SettingsError
@@ -15,6 +16,12 @@ from translume.kernels.cpu import chosen_instructions, instruction_sets
 from translume.kernels.loading import FOLDER
 
 HERE = Path(__file__).parent
+CROSS = shutil.which("aarch64-linux-gnu-gcc")
+QEMU = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+emulated = pytest.mark.skipif(
+    CROSS is None or QEMU is None,
+    reason="no emulator or cross compiler (Debian: qemu-user-static, gcc-aarch64-linux-gnu, libc6-dev-arm64-cross)",
+)
 KNOWN = {each.name: each for sets in INSTRUCTION_SETS.values() for each in sets}
 
 
@@ -24,7 +31,7 @@ def run_checks(instructions: InstructionSet, folder: Path, *options: str, cc: st
     sources = [str(HERE / "check_kernels.c"), *(str(FOLDER / name) for name in ("threads.c", "linear.c"))]
     flags = ["-O0", "-I", str(FOLDER), "-o", str(program), *instructions.flags, *options]
     subprocess.run([cc or str(compiler()), *flags, *sources, "-lm"], check=True, capture_output=True)
-    runner = ["qemu-aarch64"] if cc else []
+    runner = [str(QEMU)] if cc else []
     return subprocess.run([*runner, str(program)], check=False, capture_output=True, text=True).stdout
 
 
@@ -45,12 +52,39 @@ def test_tiles_of_amx_have_the_products_of_vectors(tmp_path):
     assert emulated.startswith("agrees ")
 
 
+@emulated
 @pytest.mark.parametrize("name", ["neon", "neon-dotprod"])
 def test_neon_agrees_in_an_emulator(tmp_path, name):
-    cross = shutil.which("aarch64-linux-gnu-gcc")
-    if cross is None or shutil.which("qemu-aarch64") is None:
-        pytest.skip("no cross compiler or emulator of arm64")
-    assert run_checks(KNOWN[name], tmp_path, "-static", cc=cross).startswith("agrees ")
+    assert run_checks(KNOWN[name], tmp_path, "-static", cc=CROSS).startswith("agrees ")
+
+
+def run_models(name: str, folder: Path, cases: int) -> list[list[list[str]]]:
+    """Compile run_kernels.c for an instruction set and run it; return what each part of each case prints."""
+    instructions, arm = {**KNOWN, GENERIC.name: GENERIC}[name], name.startswith("neon")
+    program, flags = folder / name, ["-O2", *instructions.flags, *(["-static"] if arm else [])]
+    command = [str(CROSS if arm else compiler()), *flags, "-I", str(FOLDER), str(HERE / "run_kernels.c"), "-lm"]
+    subprocess.run([*command, "-o", str(program)], check=True, capture_output=True)
+    run = [*([str(QEMU)] if arm else []), str(program), str(cases)]
+    lines = subprocess.run(run, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [[part.split() for part in line.split("|")] for line in lines]
+
+
+@emulated
+@pytest.mark.skipif(compiler() is None, reason="no C compiler")
+@pytest.mark.parametrize("cases", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_models_and_searches_with_neon_are_those_without_vectors_of_a_set(tmp_path, cases):
+    """Speed is not measured: there is only an emulator here."""
+    wanted = run_models(GENERIC.name, tmp_path, cases)
+    for name in ("neon", "neon-dotprod"):
+        found = run_models(name, tmp_path, cases)
+        assert len(found) == len(wanted) == cases
+        for (exact, *ours), (expected, *theirs) in zip(found, wanted, strict=True):
+            assert exact == expected  # sums of int8
+            for one, other in zip(ours, theirs, strict=True):
+                tokens = [[each for each in side if each[0] == "t"] for side in (one, other)]
+                assert tokens[0] == tokens[1]
+                numbers = [np.array([float(each) for each in side if each[0] != "t"]) for side in (one, other)]
+                assert np.abs(numbers[0] - numbers[1]).max() <= 1e-6 * max(1.0, np.abs(numbers[1]).max())
 
 
 def test_the_fastest_set_is_chosen_unless_the_variable_names_another(monkeypatch):

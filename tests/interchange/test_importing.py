@@ -240,7 +240,7 @@ def test_ids_beyond_the_vocabulary_are_refused(folder, tmp_path):
         ("target.spm", "{path}: no such file, expected one as MarianTokenizer saves it"),
         ("vocab.json", "{path}: no such file, expected one as MarianTokenizer saves it"),
         ("source.spm", "{folder}: no tokenizer, expected source.spm, target.spm and vocab.json of Marian, "
-         "or the tokenizer.json of `translume export`"),
+         "or a tokenizer.json"),
     ],
 )  # fmt: skip
 def test_a_missing_file_is_named(folder, tmp_path, name, message):
@@ -388,18 +388,28 @@ def test_search_settings_that_are_left_out_are_noted(folder, tmp_path):
     assert (decoding.no_repeat_ngram, decoding.min_length) == (3, 8)  # without the start mark
 
 
-def test_a_foreign_tokenizer_json_is_refused(exported, tmp_path):
+def test_a_tokenizer_json_that_the_library_cannot_run_is_refused(exported, tmp_path):
     path = exported / "tokenizer.json"
     document = json.loads(path.read_text())
-    document["normalizer"]["normalizers"].append({"type": "StripAccents"})
+    document["normalizer"]["normalizers"].append({"type": "StripAccents"})  # the library panics on some texts
     path.write_text(json.dumps(document))
     assert refused(exported, tmp_path / "out", SettingsError) == (
-        f"{path}: not a tokenizer that `translume export` wrote"
+        f"{exported}: tokenizer: the library cannot read it: index out of bounds: the len is 4 but the index is 4"
     )
     path.write_text('{"model": {"type": "WordLevel", "vocab": {}}}')
-    assert refused(exported, tmp_path / "out", SettingsError) == (
-        f"{path}: not a tokenizer that `translume export` wrote"
+    assert refused(exported, tmp_path / "out", TranslumeError) == (
+        f"{exported}: transformers cannot read it (KeyError: 'added_tokens'), "
+        "expected a folder that it loads, tokenizer_config.json included"
     )
+
+
+def test_a_tokenizer_json_that_was_changed_is_run_as_it_is(exported, tmp_path):
+    path = exported / "tokenizer.json"
+    document = json.loads(path.read_text())
+    document["normalizer"]["normalizers"].insert(0, {"type": "Nmt"})
+    path.write_text(json.dumps(document))
+    translume.import_model(exported, tmp_path / "out")
+    assert load_checkpoint(tmp_path / "out").source_tokenizer.settings.kind == "library"
 
 
 def test_pegasus_that_is_not_tied_is_refused(exported, tmp_path):

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from translume.cli.options import FILE, FOLDER, MODEL, Compute, json_option, threads_option
+from translume.cli.options import FILE, FOLDER, MODEL, Compute, json_option, requires, threads_option
 from translume.cli.terminal import is_quiet, warn
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
     from translume.interchange.push import Format
+    from translume.interchange.state_dict import Layout
 
 DTYPES = ("float32", "float16", "bfloat16", "int16", "int8")
 
@@ -24,11 +25,11 @@ DTYPES = ("float32", "float16", "bfloat16", "int16", "int8")
 @click.argument("model", type=MODEL)
 @click.argument("target")
 @click.argument("out", type=FOLDER)
-@click.option("--weights", "dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
+@click.option("--weights", "dtype", type=click.Choice(DTYPES), help="[default: int8 for web, float32 for others]")
 @json_option
 @threads_option
-def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, compute: Compute) -> None:
-    """Convert MODEL for TARGET (argos, ctranslate2, huggingface, marian, onnx or translume) into the new folder OUT.
+def export_(model: Path, target: str, out: Path, dtype: str | None, as_json: bool, compute: Compute) -> None:
+    """Convert MODEL for TARGET (argos, ctranslate2, huggingface, marian, onnx, translume or web) into the folder OUT.
 
     The export is loaded, and its forced log-probabilities are compared with the model's. The difference is printed and
     stored in OUT. Features that the target does not support are refused by name. For ctranslate2, `tokenizer.json` (or
@@ -36,16 +37,18 @@ def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, comp
     become MarianMTModel, pre-norm models Pegasus, with AutoTokenizer. For onnx, the folder is what Optimum and
     transformers.js load, and onnx/translate.onnx translates ids by greedy search in ONNX Runtime alone. For marian, the
     model must be one that was imported from Marian. For translume, it is a model folder with weights in another format.
+    For web, it is a page that translates in the browser, offline too, from any static host:
+    `python -m http.server -d OUT` shows it here.
     """
     from translume.interchange.export import export
     from translume.translator.loading import set_threads
 
     set_threads(compute.threads)
-    certificate = export(model, target, out, dtype=dtype)
+    certificate = export(model, target, out, dtype=dtype or "")
     if as_json:
         click.echo(json.dumps(certificate.to_dict()))
         return
-    click.echo(f"{out}: {target}, {dtype}; {certificate}")
+    click.echo(f"{out}: {target}, {certificate.dtype}; {certificate}")
     if certificate.same_translations is not None:
         click.echo(f"{certificate.same_translations} of {certificate.sentences} greedy translations are the same ids")
 
@@ -68,34 +71,58 @@ def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, comp
     "--vocabs",
     type=FILE,
     nargs=2,
-    help="Vocabularies of source and target of a Marian model: .spm or .yml; SentencePiece models of CTranslate2's; by "
-    "default those beside the weights.",
+    help="Vocabularies of source and target, by default those beside the weights: of Marian, .spm or .yml; of "
+    "CTranslate2, SentencePiece models; of a state dict, lists of tokens or objects of ids in JSON.",
 )
 @click.option("--revision", help="Branch, tag or commit of a repository of the Hub.")
+@click.option("--layout", type=click.Choice(["nn.Transformer", "annotated"]), help="SOURCE is a state dict of PyTorch.")
+@click.option("--heads", type=click.IntRange(1), help="Number of attention heads of a state dict.")
+@click.option(
+    "--specials",
+    type=int,
+    nargs=4,
+    default=(0, 1, 2, 3),
+    show_default=True,
+    help="Ids in its vocabularies: unknown, padding, begin, end.",
+)
+@click.option("--set", "overrides", metavar="NAME=VALUE", multiple=True, help="A setting of it, as model.norm=pre.")
 @json_option
 @threads_option
+@requires("--layout", "--heads")
+@requires("--layout", "--vocabs")
+@requires("--heads", "--layout")
+@requires("--specials", "--layout")
+@requires("--set", "--layout")
 def import_(
     source: Path,
     out: Path,
     positions: Literal["hf", "marian"],
     vocabs: tuple[Path, Path] | None,
     revision: str | None,
+    layout: "Layout | None",
+    heads: int | None,
+    specials: tuple[int, int, int, int],
+    overrides: tuple[str, ...],
     as_json: bool,
     compute: Compute,
 ) -> None:
     """Convert the model of transformers, Marian or CTranslate2 in SOURCE to the new model folder OUT.
 
     SOURCE is a folder or hf://owner/name[@revision], a repository of the Hugging Face Hub. It contains config.json,
-    the weights and a tokenizer: source.spm, target.spm and vocab.json of Marian, or the tokenizer.json of `translume
-    export`. Or SOURCE is a .npz or .bin of Marian, or the folder that holds it with its vocabularies and decoder.yml;
-    or a folder of CTranslate2 with a SentencePiece model, or a package of Argos Translate. OUT is loaded, and its
-    forced log-probabilities are compared with those of transformers, or of Marian or CTranslate2 if pymarian or
-    ctranslate2 is installed. The difference is printed and stored in OUT. Features that Translume does not support
-    are refused by name.
+    the weights and a tokenizer: SentencePiece models with their vocabularies, or a tokenizer.json. Or SOURCE is a .npz
+    or .bin of Marian, or the folder that holds it with its vocabularies and decoder.yml; or a folder of CTranslate2
+    with a SentencePiece model, or a package of Argos Translate. OUT is loaded, and its forced log-probabilities are
+    compared with those of transformers, or of Marian or CTranslate2 if pymarian or ctranslate2 is installed. The
+    difference is printed and stored in OUT. Features that Translume does not support are refused by name.
+
+    With --layout, SOURCE is a state dict of torch.nn.Transformer with its embeddings and output layer, as in PyTorch's
+    tutorial, or of the Annotated Transformer, alone or under model_state_dict, state_dict or model. It needs --heads
+    and --vocabs; --set names what else the file does not say. It is compared with a plain forward in PyTorch.
     """
     from translume.checkpoint import is_hub
     from translume.checkpoint.folder import repository_name
     from translume.interchange.importing import import_model
+    from translume.interchange.state_dict import StateDict
     from translume.translator.loading import set_threads
 
     set_threads(compute.threads)
@@ -104,7 +131,8 @@ def import_(
         if not is_hub(source) or "@" in name:
             raise SettingsError(f"--revision {revision}: found {name}, expected hf://owner/name without a revision")
         source = Path(f"{name}@{revision}")
-    imported = import_model(source, out, positions=positions, vocabularies=vocabs or ())
+    read = layout and StateDict(layout=layout, heads=heads or 0, specials=specials, overrides=overrides)
+    imported = import_model(source, out, positions=positions, vocabularies=vocabs or (), layout=read)
     if as_json:
         click.echo(json.dumps(imported.to_dict()))
         return

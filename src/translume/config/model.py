@@ -25,6 +25,7 @@ class Positions:
 
 POSITIONS = {
     "sinusoidal": Positions("translume.model.positions:Sinusoidal", even="width"),
+    "interleaved": Positions("translume.model.positions:InterleavedSinusoidal", even="width"),
     "marian": Positions("translume.model.positions:MarianSinusoidal", even="width"),
     "fairseq": Positions("translume.model.positions:FairseqSinusoidal", even="width"),
     "learned": Positions("translume.model.positions:Learned"),
@@ -100,6 +101,8 @@ class ModelSettings(Settings):
     norm: Literal["pre", "post", "both"] = "pre"
     """Normalise before each sub-layer ("pre", with a final norm), after its residual sum ("post"), or before and after
     the sub-layer, with a final norm ("both", as in Gemma 2)."""
+    final_norm: bool = False
+    """With norm "post": normalise the output of the encoder and of the decoder too, as torch.nn.Transformer does."""
     normalization: Literal["layer", "rms"] = "layer"
     """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019)."""
     norm_epsilon: float = Field(default=1e-5, gt=0.0)
@@ -113,6 +116,7 @@ class ModelSettings(Settings):
     """The position encoding: "sinusoidal" or "learned" vectors added to embeddings; "rotary", which rotates queries and
     keys (Su et al. 2021); "relative", learned biases on attention scores by distance (Raffel et al. 2020); or "none".
 
+    "interleaved" is "sinusoidal" with each sine beside its cosine, as in PyTorch's tutorial.
     "marian" is "sinusoidal" with the slightly longer wavelengths of models trained with Marian; "fairseq" has these
     wavelengths too, and its first position is 2, as in M2M-100 and NLLB.
     """
@@ -182,6 +186,11 @@ class ModelSettings(Settings):
     def of_encoder(self) -> "ModelSettings":
         """The settings of the encoder's layers."""
         return self.model_copy(update={**self.encoder, "encoder": {}}) if self.encoder else self
+
+    @property
+    def ends_normed(self) -> bool:
+        """Whether the output of the encoder and of the decoder is normalised."""
+        return self.norm != "post" or self.final_norm
 
     @property
     def size_per_head(self) -> int:
@@ -277,6 +286,12 @@ class ModelSettings(Settings):
                 f"relative_max_distance is {self.relative_max_distance}, expected more than half of "
                 f"relative_buckets, {self.relative_buckets // 2}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _final_norm_has_an_effect(self) -> Self:
+        if self.final_norm and self.norm == "pre":
+            raise ValueError("final_norm has no effect with norm 'pre', which has one; expected norm 'post'")
         return self
 
     @model_validator(mode="after")

@@ -13,7 +13,8 @@ class TokenizerSettings(Settings):
     table: ClassVar[str] = "tokenizer"
 
     kind: Literal["bpe", "unigram", "wordpiece", "character", "byte", "word", "sentencepiece", "library"] = "bpe"
-    """The kind of tokens; "bpe" suits most languages. "sentencepiece" and "library" are for imported models only."""
+    """The kind of tokens; "bpe" suits most languages. "library" is any tokenizer.json of the
+    library `tokenizers`, which `path` names; "sentencepiece" is for imported models only."""
     target_kind: Literal["", "bpe", "unigram", "wordpiece", "character", "byte", "word"] = ""
     """The kind of the target's tokens if it differs, such as "word" for phones separated by blanks."""
     size: int = Field(default=8000, ge=8, le=10_000_000)
@@ -21,8 +22,8 @@ class TokenizerSettings(Settings):
     target_size: int = Field(default=0, ge=0, le=10_000_000)
     """Maximum size of the target's vocabulary; 0: `size`."""
     path: str = ""
-    """An existing file of `translume tokenizer train`, or the folder of a model that has one; empty trains one. The
-    other settings of tokens are then those of the file."""
+    """An existing file of `translume tokenizer train`, a tokenizer.json of the library `tokenizers`, or the folder of a
+    model that has one; empty trains one. The other settings of tokens are then those of the file."""
     target_path: str = ""
     """The same for the target when `shared` is false."""
     shared: bool = True

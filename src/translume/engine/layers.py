@@ -102,7 +102,7 @@ class Layers:
             epsilon=settings.norm_epsilon,
             layer=self._layers,
             first_norm=self._norm(f"{side}.embedding.norm", there=normed),
-            final_norm=self._norm(f"{side}.norm", there=settings.norm == "pre"),
+            final_norm=self._norm(f"{side}.norm", there=settings.ends_normed),
             **self._positions(side),
         )
         self.address = ctypes.addressof(self._stack)

@@ -144,6 +144,8 @@ class Network:
             return self.weight(name, settings.max_positions, settings.width)
         if name in self.weights:  # of Whisper's encoder
             return self.weight(name, None, settings.width)
+        if settings.positions == "interleaved":
+            return interleaved_sinusoids(settings.max_positions, settings.width)
         if settings.positions not in SINUSOIDS:
             return None
         first, longest_last = SINUSOIDS[settings.positions]
@@ -220,6 +222,14 @@ def sinusoids(count: int, width: int, *, longest_last: bool) -> Array:
     exponent = np.arange(0, width, 2) / (max(width - 2, 1) if longest_last else width)
     angles = np.arange(count)[:, None] * np.exp(-math.log(10_000) * exponent)
     return aligned(np.concatenate([np.sin(angles), np.cos(angles)], -1))
+
+
+@lru_cache(maxsize=4)
+def interleaved_sinusoids(count: int, width: int) -> Array:
+    """Return the table [count, width] of `model.positions.InterleavedSinusoidal`, computed in single precision."""
+    exponent = np.arange(0, width, 2, dtype=np.float32) * np.float32(math.log(10_000)) / np.float32(width)
+    angles = np.arange(count, dtype=np.float32)[:, None] * np.exp(-exponent)
+    return aligned(np.stack([np.sin(angles), np.cos(angles)], -1).reshape(count, width))
 
 
 def distance_buckets(distances: Array, count: int, furthest: int, *, causal: bool) -> Array:

@@ -107,14 +107,21 @@ class Int8Linear(PackedLinear):
     def _pack(cls, weight: Array, kernels: Kernels) -> tuple[Array, Array | None]:
         if not kernels.int8:
             raise NativeError(f"the kernels have no int8 products with {kernels.instructions}")
-        scales = np.maximum(np.maximum(weight.max(1), -weight.min(1)), TINY) / np.float32(INT8_MAX)
-        rounded = weight / scales[:, None]
-        np.clip(np.rint(rounded, out=rounded), -INT8_MAX, INT8_MAX, out=rounded)
-        rounded += kernels.offset
-        with np.errstate(invalid="ignore"):  # of a row with a NaN, whose scale is one
-            stored = rounded.astype(np.uint8 if kernels.offset else np.int8)
-        groups = stored.reshape(-1, kernels.panel, weight.shape[1] // kernels.group, kernels.group)
-        return groups.swapaxes(1, 2), scales
+        return quantized(weight, kernels.panel, kernels.group, kernels.offset)
+
+
+def quantized(weight: Array, panel: int, group: int, offset: int) -> tuple[Array, Array]:
+    """Return a weight [N, K] in int8 as [panels, K / group, panel, group], and the scale of each output.
+
+    offset: added to the stored numbers, which are unsigned then.
+    """
+    scales = np.maximum(np.maximum(weight.max(1), -weight.min(1)), TINY) / np.float32(INT8_MAX)
+    rounded = weight / scales[:, None]
+    np.clip(np.rint(rounded, out=rounded), -INT8_MAX, INT8_MAX, out=rounded)
+    rounded += offset
+    with np.errstate(invalid="ignore"):  # of a row with a NaN, whose scale is one
+        stored = rounded.astype(np.uint8 if offset else np.int8)
+    return stored.reshape(-1, panel, weight.shape[1] // group, group).swapaxes(1, 2), scales
 
 
 class Bfloat16Linear(PackedLinear):

@@ -79,6 +79,10 @@ class KernelRules:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def table(self, name: str) -> Array | None:
+        """Return the array that a field of the structure points to; None if it points to none."""
+        return self._kept.get(name)
+
     @property
     def address(self) -> int:
         """Of the structure, which lives as long as this object."""

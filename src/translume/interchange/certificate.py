@@ -13,6 +13,7 @@ from translume.checkpoint import Checkpoint, load_checkpoint, save_model, tensor
 from translume.checkpoint.loading import WEIGHTS
 from translume.checkpoint.weights import quantized
 from translume.config import ModelSettings
+from translume.config.base import Settings
 from translume.config.model import MODERN
 from translume.engine import Engine, EngineError
 from translume.errors import SettingsError, TranslumeError
@@ -28,20 +29,22 @@ TOLERANCE = 1e-3
 
 
 def require_settings(
-    settings: ModelSettings, possible: Mapping[str, Sequence[object]], target: str, modern: Collection[str] = ()
+    settings: Settings, possible: Mapping[str, Sequence[object]], target: str, modern: Collection[str] = ()
 ) -> None:
-    """Raise SettingsError naming the first [model] setting that has another value than those that a target has.
+    """Raise SettingsError naming the first setting that has another value than those that a target has.
 
     modern: settings of `MODERN` that a target has, whatever their values. It has the others, a norm before and after
     sub-layers and further activations only if `possible` says so.
     """
-    plain = {name: (ModelSettings.usual(name),) for name in MODERN if name not in modern}
-    activations = ("relu", "gelu", "swish", "swiglu", "geglu")
-    for name, values in {**plain, "norm": ("pre", "post"), "activation": activations, **possible}.items():
+    if isinstance(settings, ModelSettings):
+        plain = {name: (ModelSettings.usual(name),) for name in MODERN if name not in modern}
+        activations = ("relu", "gelu", "swish", "swiglu", "geglu")
+        possible = {**plain, "norm": ("pre", "post"), "activation": activations, **possible}
+    for name, values in possible.items():
         value = getattr(settings, name)
         if value not in values:
             wanted = " or ".join(map(repr, values))
-            raise SettingsError(f"model.{name}: found {value!r}, expected {wanted} for {target}")
+            raise SettingsError(f"{settings.table}.{name}: found {value!r}, expected {wanted} for {target}")
 
 
 def require_linear_head(checkpoint: Checkpoint, target: str) -> None:

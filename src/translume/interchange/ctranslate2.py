@@ -68,7 +68,7 @@ def write_ctranslate2(checkpoint: Checkpoint, folder: Path, quantization: Quanti
 def _spec(checkpoint: Checkpoint) -> TransformerSpec:
     network, settings = network_of(checkpoint), checkpoint.config.model
     options: dict[str, Any] = {
-        "pre_norm": settings.norm == "pre",
+        "pre_norm": settings.ends_normed,  # whether there are final norms
         "activation": _ACTIVATIONS[settings.activation],
         "ffn_glu": settings.activation in GATED,
         "rms_norm": settings.normalization == "rms",
@@ -85,6 +85,7 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
     ):
         embedding.weight = _copy(network.table(side))
         theirs.scale_embeddings = settings.scale_embeddings
+        theirs.pre_norm = np.int8(settings.norm == "pre")
         if settings.positions not in IN_ATTENTION:
             table = network.positions(side)
             if table is None:  # without a table CTranslate2 adds sinusoids of its own
@@ -92,7 +93,7 @@ def _spec(checkpoint: Checkpoint) -> TransformerSpec:
             theirs.position_encodings.encodings = _copy(table)
         if settings.embedding_norm:
             _norm(theirs.layernorm_embedding, network, f"{side}.embedding.norm")
-        if settings.norm == "pre":
+        if settings.ends_normed:
             _norm(theirs.layer_norm, network, f"{side}.norm")
         if settings.positions == "relative":
             bias = network.weight(f"{side}.embedding.positions.bias", settings.relative_buckets, heads)
@@ -184,7 +185,7 @@ def _names(tokenizer: Tokenizer) -> list[str]:
         if tokenizer.vocabulary.sentences is None:
             raise
         return [piece.replace(" ", SPACE) for piece in tokenizer.vocabulary.pieces]
-    return [str(library.id_to_token(each)) for each in range(len(tokenizer))]
+    return [library.id_to_token(id_) or piece for id_, piece in enumerate(tokenizer.pieces())]
 
 
 def _pieces(tokenizer: Tokenizer, rows: Sequence[Sequence[int]]) -> list[list[str]]:

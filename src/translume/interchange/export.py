@@ -18,6 +18,7 @@ TARGETS = {
     "marian": ("translume.interchange.marian.writer", "write_marian"),
     "onnx": ("translume.interchange.onnx.writer", "write_onnx"),
     "translume": ("translume.interchange.certificate", "write_translume"),
+    "web": ("translume.interchange.web.writer", "write_web"),
 }
 """Module and function that write each target: (checkpoint, empty folder, dtype) -> Certificate."""
 
@@ -25,10 +26,11 @@ Writer = Callable[..., Certificate]
 
 
 @suggest_keywords
-def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "float32") -> Certificate:
+def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "") -> Certificate:
     """Export `model` for `target` into the new folder, and return how far the reloaded export is from the original.
 
-    dtype: the format of the weights: "float32", "float16", "bfloat16", "int16" or "int8".
+    dtype: the format of the weights: "float32", "float16", "bfloat16", "int16" or "int8"; by default
+    "int8" for "web", and "float32" for the others.
     Raises SettingsError for an unknown target, a target that is not installed, or a setting that it cannot express;
     TranslumeError if the folder is not empty, a weight is not a finite number, or the export differs too much. Then
     nothing is written.
@@ -45,7 +47,7 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
     with new_folder(folder) as unfinished:
         unfinished.mkdir()
         try:
-            return write(checkpoint, unfinished, dtype)
+            return write(checkpoint, unfinished, dtype or ("int8" if target == "web" else "float32"))
         except TranslumeError as error:
             raise type(error)(str(error).replace(str(unfinished), str(folder))) from None
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from safetensors import SafetensorError
 
@@ -21,6 +21,9 @@ from translume.interchange.certificate import Certificate, DifferenceError
 from translume.interchange.ctranslate2_binary import is_ctranslate2, needs_import
 from translume.interchange.marian import is_marian
 from translume.json_values import JsonValue
+
+if TYPE_CHECKING:
+    from translume.interchange.state_dict import StateDict
 
 CERTIFICATE = "import.json"
 Sinusoids = Literal["hf", "marian"]
@@ -40,19 +43,25 @@ class Imported(JsonValue):
 
 @suggest_keywords
 def import_model(
-    source: Path | str, folder: Path | str, *, positions: Sinusoids = "hf", vocabularies: Sequence[Path | str] = ()
-) -> Imported:
-    """Import a model of transformers or Marian into the new model folder `folder`.
+    source: Path | str, folder: Path | str, *, positions: Sinusoids = "hf", vocabularies: Sequence[Path | str] = (),
+    layout: "StateDict | None" = None,
+) -> Imported:  # fmt: skip
+    """Import a model of transformers or Marian, or a state dict of PyTorch, into the new model folder `folder`.
 
     source: a folder as transformers saves it, or hf://owner/name[@revision], a repository of the Hugging Face Hub; or
     weights of Marian (.npz or .bin), or a folder with one such file.
     positions: "hf" for the sinusoids of transformers, "marian" for those that Marian trained an OPUS model with.
-    vocabularies: for Marian, the vocabularies of source and target; by default found beside the weights.
+    vocabularies: for Marian, the vocabularies of source and target; by default found beside the weights. For a state
+    dict, lists of tokens or objects of ids in JSON.
+    layout: what a file of PyTorch does not say about its state dict.
     Raises SettingsError naming what cannot be expressed, ModelFolderError or DataError for missing or damaged files,
     TranslumeError if `folder` is not empty or the two models differ too much. Then nothing is written.
     """
     if positions not in get_args(Sinusoids):
         raise SettingsError(f"positions: found {positions!r}{nearest(positions, get_args(Sinusoids))}")
+    if layout is not None:
+        paths = [Path(each) for each in vocabularies]
+        return import_folder(Path(source), Path(folder), positions, Path(source).name, paths, layout)
     if is_hub(source):
         imported: Imported = hub_function("import_repository")(repository_name(source), Path(folder), positions)
         return imported
@@ -66,6 +75,7 @@ def import_folder(
     positions: Sinusoids,
     origin: str,
     vocabularies: Sequence[Path] = (),
+    layout: "StateDict | None" = None,
     *,
     compare: bool = True,
 ) -> Imported:
@@ -78,7 +88,7 @@ def import_folder(
 
     require_new(folder)
     with ExitStack() as stack, new_folder(folder) as unfinished:
-        original = _original(source, positions, vocabularies, stack)
+        original = _original(source, positions, vocabularies, layout, stack)
         if not compare:
             original = replace(original, compare=None, notes=(*original.notes, "not compared with the original"))
         original.save(unfinished)
@@ -87,7 +97,7 @@ def import_folder(
         try:
             certificate = original.compare(saved) if original.compare else None
         except DifferenceError as error:  # of roundings alone, if both agree in double precision
-            if original.compare is None or original.toolkit != "transformers":
+            if original.compare is None or original.toolkit == "Marian":
                 raise
             saved = load_checkpoint(unfinished, device="cpu", dtype="fp32")
             saved.model.double()
@@ -144,8 +154,14 @@ class _Original:
     compare: Callable[[Checkpoint], Certificate] | None
 
 
-def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path], stack: ExitStack) -> _Original:
+def _original(
+    source: Path, positions: Sinusoids, vocabularies: Sequence[Path], layout: "StateDict | None", stack: ExitStack
+) -> _Original:
     """Read the model in a file or folder.  stack: removes what was unpacked."""
+    if layout is not None:
+        state = layout.read(source, vocabularies)
+        save = partial(_save, state.checkpoint)
+        return _Original(toolkit="PyTorch", save=save, notes=state.notes, compare=state.compare)
     if needs_import(source):
         read, notes = partial(_imported("ctranslate2_reader", "read_ctranslate2"), sentences=vocabularies), ()
         if is_ctranslate2(source):

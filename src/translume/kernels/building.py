@@ -101,7 +101,28 @@ def compile_library(command: str, sources: Path, instructions: InstructionSet, t
     Raises CompilerError if the compiler fails.
     """
     units = [str(sources / name) for name in SOURCES if name.endswith(".c")]
-    arguments = [command, *FLAGS, *instructions.flags, "-o", str(target), *units, "-lm"]
+    _run([command, *FLAGS, *instructions.flags, "-o", str(target), *units, "-lm"])
+
+
+WEB: Final = "kernels.wasm"
+"""The file name of the kernels in WebAssembly, in the folder LIBRARIES."""
+_WEB_FLAGS = (
+    "--target=wasm32-wasi", "-O2", "-msimd128", "-mbulk-memory", "-fno-math-errno", "-nostartfiles", "-Wl,--no-entry",
+    "-Wl,-z,stack-size=262144", "-Wl,--strip-all",
+)  # fmt: skip
+
+
+def compile_web(sources: Path, target: Path) -> None:
+    """Compile the C files in the folder `sources` to WebAssembly. Raises CompilerError, which says what that needs."""
+    try:
+        _run([shutil.which("clang") or "clang", *_WEB_FLAGS, "-o", str(target), str(sources / "web.c")])
+    except CompilerError as error:
+        needs = "needs clang with lld and wasi-libc (Debian: apt install clang lld wasi-libc), or a wheel that has it"
+        raise CompilerError(f"{WEB} {needs}: {error}") from None
+
+
+def _run(arguments: list[str]) -> None:
+    command = arguments[0]
     try:
         done = subprocess.run(arguments, capture_output=True, timeout=COMPILER_TIMEOUT_SECONDS, check=False)
     except (OSError, subprocess.SubprocessError) as error:

@@ -187,6 +187,8 @@ INLINE integers load_weights(const uint8_t *weight) {
     return found;
 #elif LANES == 16
     return (integers)_mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)weight));
+#elif defined(__wasm_simd128__)
+    return (integers)wasm_i16x8_load8x8(weight);
 #else
     return (integers)_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)weight));
 #endif
@@ -211,6 +213,8 @@ INLINE integers add_products(integers sums, integers weights, integers values) {
     return sums + (integers)_mm512_madd_epi16((__m512i)weights, (__m512i)values);
 #elif LANES == 8
     return sums + (integers)_mm256_madd_epi16((__m256i)weights, (__m256i)values);
+#elif defined(__wasm_simd128__)
+    return sums + (integers)wasm_i32x4_dot_i16x8((v128_t)weights, (v128_t)values);
 #else
     return (integers)vdotq_s32((int32x4_t)sums, (int8x16_t)weights, (int8x16_t)values);
 #endif

@@ -14,8 +14,8 @@
 #define GROUP 4 /* vpdpbusd: unsigned and signed bytes, four a lane */
 #define WEIGHT_OFFSET 128
 typedef int8_t activation;
-#elif LANES >= 8
-#define GROUP 2 /* vpmaddwd: 16-bit integers, two a lane; the sums of pairs of vpmaddubsw would saturate */
+#elif LANES >= 8 || defined(__wasm_simd128__)
+#define GROUP 2 /* vpmaddwd: 16-bit integers, two a lane; the sums of pairs of vpmaddubsw would saturate. i32x4.dot_i16x8_s */
 #define WEIGHT_OFFSET 0
 typedef int16_t activation;
 #elif defined(__ARM_FEATURE_DOTPROD)
@@ -35,8 +35,9 @@ typedef int8_t activation;
 #define HAS_BF16 0
 #endif
 
-/* A tile of TILE_ROWS x PANEL_VECTORS accumulators stays in registers: 32 of AVX-512 and NEON, 16 of AVX2. */
-#if LANES == 8
+/* A tile of TILE_ROWS x PANEL_VECTORS accumulators stays in registers: 32 of AVX-512 and NEON, 16 of AVX2 and of browsers
+   on x86. */
+#if LANES == 8 || defined(__wasm_simd128__)
 #define PANEL_VECTORS 2 /* vectors of outputs in a panel */
 #else
 #define PANEL_VECTORS 4

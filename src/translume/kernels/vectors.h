@@ -22,6 +22,9 @@
 #define LANES 4
 #define HAS_FP16 1
 #else
+#if defined(__wasm_simd128__)
+#include <wasm_simd128.h>
+#endif
 #define LANES 4
 #define HAS_FP16 0
 #endif
@@ -79,6 +82,8 @@ INLINE vector maximum(vector one, vector other) {
     return (vector)_mm512_max_ps((__m512)one, (__m512)other);
 #elif LANES == 8
     return (vector)_mm256_max_ps((__m256)one, (__m256)other);
+#elif defined(__wasm_simd128__)
+    return (vector)wasm_f32x4_pmax((v128_t)other, (v128_t)one);
 #else
     return select_lanes(one > other, one, other);
 #endif
@@ -89,6 +94,8 @@ INLINE vector minimum(vector one, vector other) {
     return (vector)_mm512_min_ps((__m512)one, (__m512)other);
 #elif LANES == 8
     return (vector)_mm256_min_ps((__m256)one, (__m256)other);
+#elif defined(__wasm_simd128__)
+    return (vector)wasm_f32x4_pmin((v128_t)other, (v128_t)one);
 #else
     return select_lanes(one < other, one, other);
 #endif
@@ -140,6 +147,8 @@ INLINE int any_lane(integers where) {
     return !_mm256_testz_si256((__m256i)where, (__m256i)where);
 #elif defined(__aarch64__)
     return vmaxvq_u32((uint32x4_t)where) != 0;
+#elif defined(__wasm_simd128__)
+    return wasm_v128_any_true((v128_t)where);
 #else
     int found = 0;
     for (int lane = 0; lane < LANES; lane++) found |= where[lane];

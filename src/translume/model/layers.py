@@ -144,7 +144,7 @@ def norm_of(settings: ModelSettings) -> nn.Module:
 
 def final_norm_of(settings: ModelSettings) -> nn.Module:
     """Return the new norm after the layers of a stack, over D; the identity if it has none."""
-    return nn.Identity() if settings.norm == "post" else norm_of(settings)
+    return norm_of(settings) if settings.ends_normed else nn.Identity()
 
 
 class Transform(nn.Sequential):

@@ -117,6 +117,18 @@ class Sinusoidal(PositionEncoding):
         self.register_buffer("table", table, persistent=False)
 
 
+class InterleavedSinusoidal(Sinusoidal):
+    """The same sinusoids, each sine beside its cosine, as PyTorch's tutorial computes them: in single precision."""
+
+    huggingface = frozenset()
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__(settings)
+        steps = torch.exp(-torch.arange(0, settings.width, 2) * math.log(10_000) / settings.width)
+        angles = torch.arange(settings.max_positions)[:, None] * steps
+        self.table = torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
+
+
 class MarianSinusoidal(Sinusoidal):
     """Sinusoids with slightly longer wavelengths, as Marian computes them. MarianMTModel has the paper's instead."""
 

@@ -25,7 +25,7 @@ from translume.model.state import DecoderState, Past, Selectable
 
 
 class Encoder(nn.Module):
-    """A stack of self-attention layers over the source; with norm "pre" a final norm."""
+    """A stack of self-attention layers over the source; with norm "pre" or `final_norm` a final norm."""
 
     def __init__(self, settings: ModelSettings, embedding: Embedding | FrameEmbedding) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class EmptyEncoder(Encoder):
 
 
 class Decoder(nn.Module):
-    """A stack of layers over the target, with cross-attention over the memory; with norm "pre" a final norm.
+    """A stack of layers over the target, with cross-attention over the memory; a final norm as in the encoder.
 
     crosses: whether the layers have cross-attention; a language model's have none.
     """

@@ -45,8 +45,8 @@ keeps marks apart while rules are applied to single characters.
 """
 UNKNOWN_PIECE: Final = FOREIGN + "?"
 """The library's piece for unknown characters."""
-_NOT_IN_TEXT = ("post_processor", "truncation", "padding")
-"""Parts of tokenizer.json that add special tokens or change lengths."""
+_LENGTHS = ("truncation", "padding")
+"""Parts of tokenizer.json that change lengths."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -63,29 +63,36 @@ class LibraryIds:
 
         Raises ValueError for a document that the library or this class cannot read.
         """
-        self.document = {**document, **dict.fromkeys(_NOT_IN_TEXT)}
-        self._library = read_library(self.document)
+        self.document = {**document, **dict.fromkeys(_LENGTHS)}
+        self._library = read_library({**self.document, "post_processor": None})
         self._library.encode_special_tokens = True
         self._add_cuts(self._library, exact=False)
-        self._normaliser = self._library.normalizer
         decoder = self.document.get("decoder") or {}
         self._steps = {step.get("type") for step in (decoder, *decoder.get("decoders", ()))}
         self._metaspace = "Metaspace" in self._steps
-        ids = self._library.get_vocab(with_added_tokens=True)
-        if sorted(ids.values()) != list(range(len(ids))) or len(ids) > size:
-            raise ValueError(f"ids of the vocabulary are not 0, 1, 2, … below {size}")
-        self.pieces = (*sorted(ids, key=ids.__getitem__), *(f"<unused {number}>" for number in range(len(ids), size)))
+        added = self._library.get_added_tokens_decoder()
+        names = {id_: piece for piece, id_ in self._library.get_vocab(with_added_tokens=True).items()}
+        names |= {id_: token.content for id_, token in added.items()}
+        if not names or max(names) >= size:
+            raise ValueError(f"ids of the vocabulary are not below {size}")
+        self.pieces = tuple(names.get(id_) or f"<unused {id_}>" for id_ in range(size))
+        self._silent = {*range(size)} - names.keys() | {id_ for id_, token in added.items() if token.special}
+        self._normaliser = self._library.normalizer
+        with library_errors():  # the library panics on some texts with some normalisers
+            changed = any(self.encode(self.normalise(text)) != self.encode(text) for text in HOSTILE if text.strip())
+        if changed:
+            self._normaliser, self._metaspace = None, False  # a normalised text would be read otherwise
 
     def _add_cuts(self, library: LibraryTokenizer, added: Iterable[str] = (), *, exact: bool) -> None:
-        """Cut special tokens in a text, since a unigram model would match them.
+        """Cut special tokens in a text, since a unigram model, or one that looks up words, would match them.
 
         added: special tokens beside those that are pieces of the model.  exact: see `special_cuts`.
         """
         model = self.document["model"]
-        if model.get("type") != "Unigram":
+        if model["type"] == "BPE" and not model.get("ignore_merges"):
             return
         tokens = {token.content: token.special for token in self._library.get_added_tokens_decoder().values()}
-        pieces = [piece for piece, _ in model["vocab"]]
+        pieces = [*dict(model["vocab"])]
         typed = [*(piece for piece in pieces if tokens.get(piece)), *added]
         matched = [piece for piece in pieces if piece not in tokens and piece[:1] != FOREIGN]
         if cuts := special_cuts(typed, matched, exact=exact):
@@ -117,32 +124,48 @@ class LibraryIds:
 
     def last_steps(self) -> list[decoders.Decoder]:
         """Return the library's steps from pieces to a text."""
-        if "ByteLevel" in self._steps:
-            return [decoders.ByteLevel()]
-        fallback = [decoders.ByteFallback()] if "ByteFallback" in self._steps else []
-        return [decoders.Replace(SPACE, " "), *fallback, decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        if self._steps & {"Metaspace"}:
+            fallback = [decoders.ByteFallback()] if "ByteFallback" in self._steps else []
+            return [decoders.Replace(SPACE, " "), *fallback, decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        # Without a decoder, the library puts a space between pieces.
+        return [self._library.decoder or decoders.WordPiece(FOREIGN, cleanup=False)]
 
-    def spellings(self, specials: SpecialIds, unknown: bytes) -> list[bytes]:
-        """Return what each id adds to a decoded text. Raises ValueError for a decoder that is not known."""
-        spelling = self._spelling()
-        result = [spelling(piece) for piece in self.pieces[: self._library.get_vocab_size()]]
-        for id_, token in self._library.get_added_tokens_decoder().items():
-            result[id_] = b"" if token.special else token.content.encode()
-        result += [b""] * (len(self.pieces) - len(result))
-        for id_ in specials.marks:
-            result[id_] = b""
+    def decoder(self, specials: SpecialIds, dropped: Set[int], unknown: str) -> Callable[[Iterable[int]], str]:
+        """Return the function from ids to their text, with `unknown` for unknown characters.
+
+        dropped: ids that add nothing, beside those of special tokens.
+        """
+        names: list[str | None] = [*self.pieces]
+        for id_ in self._silent | specials.marks | dropped:
+            names[id_] = None
         if specials.unk is not None and specials.unk != specials.eos:  # Whisper's EOS, which stands for no text
+            names[specials.unk] = unknown
+        join = self._joined
+        return lambda ids: join([name for id_ in ids if (name := names[id_]) is not None])
+
+    def _joined(self, pieces: Sequence[str]) -> str:
+        decoder = self._library.decoder
+        return " ".join(pieces) if decoder is None else str(decoder.decode(pieces))
+
+    def spellings(self, specials: SpecialIds, dropped: Set[int], unknown: bytes) -> list[bytes]:
+        """Return what each id adds to a decoded text in which others precede and follow it."""
+        spelling = self._spelling()
+        result = [spelling(piece) for piece in self.pieces]
+        for id_ in self._silent | specials.marks | dropped:
+            result[id_] = b""
+        if specials.unk is not None and specials.unk != specials.eos:
             result[specials.unk] = unknown
         return result
 
     def _spelling(self) -> Callable[[str], bytes]:
         if "ByteLevel" in self._steps:
             letters = _byte_letters()
-            return lambda piece: bytes(letters[letter] for letter in piece if letter in letters)
-        if not self._metaspace:
-            raise ValueError(f"decoder: found {sorted(map(str, self._steps))}, expected ByteLevel or Metaspace")
+            return lambda piece: bytes(map(letters.get, piece)) if letters.keys() >= set(piece) else piece.encode()  # type: ignore[arg-type]
         bytes_of = {piece: bytes([byte]) for byte, piece in enumerate(BYTES)} if "ByteFallback" in self._steps else {}
-        return lambda piece: bytes_of.get(piece) or piece.replace(SPACE, " ").encode()
+        if self._metaspace:
+            return lambda piece: bytes_of.get(piece) or piece.replace(SPACE, " ").encode()
+        after = len(self._joined(["A", "A"])) - 1  # "A", perhaps with a space before it
+        return lambda piece: bytes_of.get(piece) or self._joined(["A", piece, "A"])[1:-after].encode()
 
     def normalise(self, text: str) -> str:
         """Return the text as the model reads it."""
@@ -150,10 +173,6 @@ class LibraryIds:
         if self._normaliser is not None:
             text = self._normaliser.normalize_str(text)
         return text.replace(SPACE, " ").removeprefix(" ") if self._metaspace else text
-
-    def without_mark(self, text: str) -> str:
-        """Return a text that was spelt without the mark of its first word."""
-        return text.removeprefix(" ") if self._metaspace else text
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of the text, without special tokens."""
@@ -171,19 +190,19 @@ class LibraryIds:
 
 
 @contextmanager
-def _library_errors() -> Iterator[None]:
+def library_errors() -> Iterator[None]:
     """Raise ValueError for what the library cannot read, for which it raises the plain class."""
     try:
         yield
     except BaseException as error:
-        if type(error) is not Exception:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise ValueError(f"the library cannot read it: {error}") from None
 
 
 def read_library(document: Mapping[str, Any]) -> LibraryTokenizer:
     """Return the library's tokenizer of the object in a tokenizer.json. Raises ValueError if it cannot be read."""
-    with _library_errors():
+    with library_errors():
         return LibraryTokenizer.from_str(json.dumps(document))
 
 
@@ -397,7 +416,7 @@ def _library_rules(charsmap: bytes) -> Iterable[list[normalizers.Normalizer]]:
     if not charsmap:
         yield []
         return
-    with _library_errors():
+    with library_errors():
         rules = normalizers.Precompiled(charsmap)
     apart = normalizers.Replace(Regex(r"(?<=[\s\S])(?=[\p{M}ﾞﾟ])"), FOREIGN)
     yield [normalizers.NFC(), apart, rules, normalizers.Replace(FOREIGN, ""), normalizers.NFC()]

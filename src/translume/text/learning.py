@@ -49,7 +49,8 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], languages
     character, and SettingsError for a size too small for the alphabet or a kind that cannot be learned.
     """
     if settings.kind in ("sentencepiece", "library"):
-        raise SettingsError(f"tokenizer.kind: '{settings.kind}' is not learned but imported; expected 'unigram'")
+        wanted = "tokenizer.path to a tokenizer.json" if settings.kind == "library" else "'unigram'"
+        raise SettingsError(f"tokenizer.kind: '{settings.kind}' is not learned but imported; expected {wanted}")
     if settings.kind == "byte":
         return Tokenizer(Vocabulary.from_learned(settings, {}, languages=languages))
     counts = _count_segments(settings, texts)

@@ -14,7 +14,16 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from translume.config import TokenizerSettings
 from translume.errors import SettingsError
-from translume.text.imported import CODE, FOREIGN, HOSTILE, SPACE, UNKNOWN_PIECE, LibraryIds, library_spaces
+from translume.text.imported import (
+    CODE,
+    FOREIGN,
+    HOSTILE,
+    SPACE,
+    UNKNOWN_PIECE,
+    LibraryIds,
+    library_spaces,
+    read_library,
+)
 from translume.text.segmentation import UNSPACED, ranges, segment_pattern
 from translume.text.specials import BYTES
 from translume.text.tokenizer import Tokenizer
@@ -25,7 +34,7 @@ SETTINGS = "_settings.json"
 TEXTS, LONGEST = 200, 23
 """Number of random texts on which both tokenizers must agree, and their maximum length in tokens."""
 _EMPTY = {"version": "1.0", "added_tokens": []}
-_SPACES = "".join(f"\\x{{{code:x}}}" for code in range(0x3001) if chr(code).isspace())
+SPACES = "".join(f"\\x{{{code:x}}}" for code in range(0x3001) if chr(code).isspace())
 """White space as defined by Python's `str.split`, which is more than `\\s` of other regular expressions."""
 _FINAL_SIGMA = r"\p{Cased}\p{Case_Ignorable}*\KΣ(?!\p{Case_Ignorable}*\p{Cased})"
 """The Σ that `str.lower` makes a ς; the library's lower case looks at single characters."""
@@ -36,16 +45,28 @@ def standard_json(tokenizer: Tokenizer) -> str:
     """Return a tokenizer.json of the `tokenizers` library: the same ids with EOS at the end, and the same texts.
 
     Special tokens in a text are text, as here. BPE-dropout and the tags of languages are no part of it, except the only
-    tag of a tokenizer, which begins every text (BART). Raises SettingsError, naming the reason, for a tokenizer that
-    the library cannot express.
+    tag of a tokenizer, which begins every text (BART). A file of the library that does not work like this stays as it
+    came, but for its tags and EOS. Raises SettingsError, naming the reason, for another tokenizer that the library
+    cannot express.
     """
+    try:
+        return _checked_json(tokenizer)
+    except SettingsError:
+        if tokenizer.vocabulary.library is None:
+            raise
+        library = read_library(tokenizer.vocabulary.library.document)
+        library.post_processor = _around(tokenizer, tokenizer.pieces())
+        return library.to_str(pretty=True) + "\n"
+
+
+def _checked_json(tokenizer: Tokenizer) -> str:
     kind, ids = tokenizer.settings.kind, tokenizer.specials
     if tokenizer.vocabulary.sentences is not None:
         document, pieces = _sentence_document(tokenizer.vocabulary)
         library = LibraryIds(document, len(pieces)).without_specials()
         rules = [] if library.normalizer is None else [library.normalizer]
         library.normalizer = normalizers.Sequence([*rules, *library_spaces()])
-        ends = decoders.Replace(Regex(rf"\A[{_SPACES}]+|[{_SPACES}]+\z"), "")
+        ends = decoders.Replace(Regex(rf"\A[{SPACES}]+|[{SPACES}]+\z"), "")
         last = [
             decoders.Replace(FOREIGN, ""),
             decoders.Replace(SPACE, " "),
@@ -66,12 +87,7 @@ def standard_json(tokenizer: Tokenizer) -> str:
         pieces, last = tokenizer.pieces(), [decoders.ByteFallback(), decoders.Fuse()]
         if kind not in ("character", "byte"):
             last.append(decoders.Strip(" ", 1, 0))
-    begin, end = ([(pieces[id_], id_) for id_ in added] for added in (only_tag(tokenizer), ids.source_end))
-    before, after = ([piece for piece, _ in added] for added in (begin, end))
-    single = [*before, "$A", *after]
-    library.post_processor = processors.TemplateProcessing(
-        single=single, pair=[*single, "$B", *after], special_tokens=list({*begin, *end})
-    )
+    library.post_processor = _around(tokenizer, pieces)
     silent = (ids.marks | tokenizer.vocabulary.dropped) - {ids.unk}
     steps = [_spelt([pieces[id_] for id_ in sorted(silent)], "")]
     if ids.unk is not None:
@@ -79,6 +95,17 @@ def standard_json(tokenizer: Tokenizer) -> str:
     library.decoder = decoders.Sequence([*steps, *last])
     compare_with_library(tokenizer, library, pieces)
     return library.to_str(pretty=True) + "\n"
+
+
+def _around(tokenizer: Tokenizer, pieces: Sequence[str]) -> processors.PostProcessor:
+    """Return the step that adds the only tag, and what ends a source.  pieces: their names in the library, by id."""
+    added = only_tag(tokenizer), tokenizer.specials.source_end
+    begin, end = ([(pieces[id_], id_) for id_ in ids] for ids in added)
+    before, after = ([piece for piece, _ in some] for some in (begin, end))
+    single = [*before, "$A", *after]
+    return processors.TemplateProcessing(
+        single=single, pair=[*single, "$B", *after], special_tokens=list({*begin, *end})
+    )
 
 
 def only_tag(tokenizer: Tokenizer) -> list[int]:
@@ -119,7 +146,7 @@ def normalisation(settings: TokenizerSettings) -> list[normalizers.Normalizer]:
         lower = [normalizers.Replace(Regex(_FINAL_SIGMA), "ς"), normalizers.Lowercase()]
         steps += [*lower, *form, *lower] if form else lower
     if settings.whitespace == "collapse":
-        steps += [normalizers.Replace(Regex(f"[{_SPACES}]+"), " "), normalizers.Strip()]
+        steps += [normalizers.Replace(Regex(f"[{SPACES}]+"), " "), normalizers.Strip()]
     if settings.kind == "word":
         steps.append(normalizers.Replace(Regex(r"\A(?=[\s\S])"), " "))
     elif settings.kind not in ("character", "byte"):

@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from translume.config import TokenizerSettings
 from translume.errors import DataError, SettingsError
 from translume.text.bpe_dropout import MergeDropout
 from translume.text.imported import SPACE, SentenceIds
+from translume.text.library import read_library_vocabulary
 from translume.text.segmentation import MAX_SEGMENT, normaliser, segmenter, with_mark, without_mark
 from translume.text.specials import BYTES, SpecialIds
 from translume.text.vocabulary import MODELS, Vocabulary
@@ -35,7 +37,7 @@ class _SegmentIds(dict[str, tuple[int, ...]]):
         first, pieces = vocabulary.first, vocabulary.pieces
         self._ids = {piece: id_ for id_, piece in enumerate(pieces) if id_ >= first}
         self._unknown = vocabulary.specials.unk
-        self._byte = pieces.index(BYTES[0]) if self._unknown is None else 0
+        self._byte = pieces.index(BYTES[0]) if self._unknown is None and vocabulary.library is None else 0
         self._model = vocabulary.model() if vocabulary.settings.kind in MODELS else None
         alphabet = "".join(re.escape(piece) for piece in self._ids if len(piece) == 1)
         self._runs = re.compile(f"([{alphabet}]+)" if alphabet else "((?!))", re.DOTALL)
@@ -120,6 +122,8 @@ class Tokenizer:
         self._segment_ids = _SegmentIds(vocabulary)
         self._word_ids = _WordIds(self._segments, self._segment_ids)
         self._bytes, self._shown = _spellings(vocabulary), _Shown(vocabulary)
+        library = vocabulary.library
+        self._of_library = None if library is None else library.decoder(self.specials, vocabulary.dropped, UNKNOWN)
 
     def __len__(self) -> int:
         """Return V, the number of ids."""
@@ -173,19 +177,22 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. <unk> and invalid bytes become U+FFFD; the other special tokens add nothing."""
-        return self._without_mark(self._text(ids))
+        return self.without_mark(self._text(ids)) if self._of_library is None else self._of_library(ids)
 
     def beginning(self, ids: Sequence[int]) -> str:
         """Return a text that `decode` of any continuation of these ids begins with.
 
         Leaves out an incomplete character and trailing white space, since the continuation may change them.
         """
+        if self._of_library is not None:
+            return self._of_library(ids).rstrip(UNKNOWN).rstrip()
         spellings = self._bytes
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join([spellings[id_] for id_ in ids]))
-        return self._without_mark(text).rstrip()
+        return self.without_mark(text).rstrip()
 
-    def _without_mark(self, text: str) -> str:
-        return without_mark(text, self._kind) if self._imported is None else self._imported.without_mark(text)
+    def without_mark(self, text: str) -> str:
+        """Return the text of `spellings` as `decode` returns it: without the mark of its first word."""
+        return without_mark(text, self._kind) if self._sentences is None else self._sentences.without_mark(text)
 
     def _text(self, ids: Sequence[int]) -> str:
         """Return the text of ids including the mark of the first word."""
@@ -198,8 +205,9 @@ class Tokenizer:
         An id that adds nothing has begin = end. A character of several ids (bytes) belongs to each of them.
         """
         spelt = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # The mark of the first word is not part of the text.
-        shift = len(self._text(ids)) - len(self.decode(ids))
+        # The mark of the first word is not part of the text; a library may strip spaces at the end instead.
+        spelt_text, text = self._text(ids), self.decode(ids)
+        shift = len(spelt_text) - len(text) if self._of_library is None else spelt_text[:1] == " " != text[:1]
         spans, count, begun = [], 0, 0
         for id_ in ids:
             spelling = self._bytes[id_]
@@ -208,6 +216,8 @@ class Tokenizer:
             count += len(spelt.decode(spelling))
             begun = len(spelt.getstate()[0].decode(errors="replace"))  # 2 for half a surrogate pair
             spans.append((max(0, begin - shift), max(0, count + begun - shift)))
+        if self._of_library is not None:
+            spans = [(min(begin, len(text)), min(end, len(text))) for begin, end in spans]
         return spans
 
     def spans_in(self, text: str) -> list[tuple[int, int]]:
@@ -268,7 +278,11 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """Read a file that `save` wrote. Raises DataError, naming the file, for anything else."""
+        """Read a file that `save` wrote, or a tokenizer.json of the library `tokenizers` as it is.
+
+        Special tokens of the latter are those that the files beside it name, else the usual ones.
+        Raises DataError, naming the file, for anything else.
+        """
         if path.suffix in (".spm", ".model"):
             raise DataError(
                 f"{path}: found a SentencePiece model, expected a tokenizer.json of Translume; "
@@ -286,14 +300,23 @@ class Tokenizer:
             raise DataError(f"{path}: damaged or changed: {error}; restore it from a copy") from None
         except (ValueError, RecursionError):
             pass  # the error of `from_json` says more
-        return cls.from_json(text, str(path))
+        return cls._of_the_library(path, text) or cls.from_json(text, str(path))
+
+    @classmethod
+    def _of_the_library(cls, path: Path, text: str) -> "Tokenizer | None":
+        """Return the tokenizer of a file of the library `tokenizers`; None for another file."""
+        with suppress(ValueError, RecursionError):
+            document = json.loads(text)
+            if isinstance(document, dict) and {"model", "added_tokens"} <= document.keys():
+                return cls(read_library_vocabulary(path, document))
+        return None
 
 
 def _spellings(vocabulary: Vocabulary) -> list[bytes]:
     """Return what each id adds to a decoded text."""
     specials = vocabulary.specials
     if vocabulary.library is not None:
-        return vocabulary.library.spellings(specials, UNKNOWN.encode())
+        return vocabulary.library.spellings(specials, vocabulary.dropped, UNKNOWN.encode())
     unknown = (" " if vocabulary.settings.kind == "word" else "") + UNKNOWN
     result = [piece.encode() for piece in vocabulary.pieces]
     for id_ in specials.marks | vocabulary.dropped:

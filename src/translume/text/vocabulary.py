@@ -189,11 +189,6 @@ class Vocabulary:
             document = json.loads(text)
         except (json.JSONDecodeError, RecursionError) as error:
             raise DataError(f"{place}: not a tokenizer of Translume: not JSON: {error}") from None
-        if isinstance(document, dict) and {"model", "added_tokens"} <= set(document):
-            raise DataError(
-                f"{place}: is a tokenizer of the library `tokenizers`; "
-                "expected the model folder, or its tokenizer_settings-….json"
-            )
         if not isinstance(document, dict) or document.get("kind") != "translume tokenizer":
             raise DataError(f"{place}: is other JSON; expected a tokenizer written by Translume")
         if (format_ := document.get("format")) != FORMAT:
@@ -277,7 +272,7 @@ def _checked_ids(document: dict[str, Any], size: int) -> tuple[SpecialIds, dict[
     for id_ in (*known.values(), *languages.values(), *silent):
         if not isinstance(id_, int) or not 0 <= id_ < size:
             raise ValueError(f"the special id {id_!r} is not one of the {size} of the vocabulary")
-    if specials["unk"] is None and document["settings"]["kind"] in ("sentencepiece", "library"):
+    if specials["unk"] is None and document["settings"]["kind"] == "sentencepiece":
         raise ValueError("the special id None is not one of the vocabulary")
     text, end = (document["specials"].get(name, name == "ends_source") is True for name in _FLAGS)
     return SpecialIds(**specials, start_is_text=text, ends_source=end), languages, silent

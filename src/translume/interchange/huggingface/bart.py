@@ -16,14 +16,11 @@ from translume.interchange.huggingface.family import Family, Names, TiedTable, l
 from translume.interchange.huggingface.tokenizer import (
     NAME,
     SOURCE,
-    SPIECE,
     m2m100_tokenizer,
     marian_tokenizer,
-    read_exported_tokenizer,
     read_m2m100_tokenizer,
     read_marian_tokenizers,
     read_tokenizer,
-    refuse_tokenizers,
     tokenizer_class,
 )
 from translume.model import Transformer
@@ -195,7 +192,7 @@ class Bart(BartLayout):
     }  # fmt: skip
 
     def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
-        return read_tokenizer(folder, config, "")  # every text begins with `<s>` instead of a tag
+        return read_tokenizer(folder, config, known=(self.tokenizer_class,))  # `<s>` begins every text instead of a tag
 
     def describes(self, settings: ModelSettings) -> bool:
         return settings.embedding_norm and settings.norm == self.norm
@@ -217,8 +214,7 @@ class MBart(Bart):
     }  # fmt: skip
 
     def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
-        refuse_tokenizers(folder, (self.tokenizer_class,))
-        return read_tokenizer(folder, config, "[a-z]{2}_[A-Z]{2}")
+        return read_tokenizer(folder, config, "[a-z]{2}_[A-Z]{2}", known=(self.tokenizer_class,))
 
 
 class M2M100(BartLayout):
@@ -244,11 +240,11 @@ class M2M100(BartLayout):
         return config
 
     def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
-        refuse_tokenizers(folder, ("NllbTokenizer", "M2M100Tokenizer"))
         if tokenizer_class(folder) == "M2M100Tokenizer":
             tokenizer = read_m2m100_tokenizer(folder, config)
             return tokenizer, tokenizer
-        return read_tokenizer(folder, config, "[a-z]{3}_[A-Z][a-z]{3}")
+        known = ("NllbTokenizer", "M2M100Tokenizer")
+        return read_tokenizer(folder, config, "[a-z]{3}_[A-Z][a-z]{3}|__([a-z]{2,3})__", known=known)
 
     def written_tokenizer(self, checkpoint: Checkpoint) -> Any:
         return m2m100_tokenizer(checkpoint)
@@ -312,10 +308,9 @@ class Marian(BartLayout):
             return read_marian_tokenizers(folder, config)
         if not (folder / NAME).exists():
             raise ModelFolderError(
-                f"{folder}: no tokenizer, expected {SOURCE}, target.spm and vocab.json of Marian, "
-                f"or the {NAME} of `translume export`"
+                f"{folder}: no tokenizer, expected {SOURCE}, target.spm and vocab.json of Marian, or a {NAME}"
             )
-        return read_exported_tokenizer(folder, config)
+        return read_tokenizer(folder, config)
 
 
 class Pegasus(BartLayout):
@@ -334,9 +329,7 @@ class Pegasus(BartLayout):
     """Largest difference from sinusoids, in units of the dtype's epsilon, that does not count as learned positions."""
 
     def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
-        if (folder / SPIECE).exists() or tokenizer_class(folder).removesuffix("Fast") == self.tokenizer_class:
-            return read_tokenizer(folder, config, "")
-        return read_exported_tokenizer(folder, config)
+        return read_tokenizer(folder, config, known=(self.tokenizer_class,))
 
     def describes(self, settings: ModelSettings) -> bool:
         return settings.norm == "pre"

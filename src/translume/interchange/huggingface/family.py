@@ -13,7 +13,7 @@ from translume.config import ModelSettings, SoftmaxSettings
 from translume.errors import ModelFolderError, SettingsError
 from translume.interchange.certificate import require_settings
 from translume.interchange.huggingface.config import ForeignConfig, decoding_values, read_integer, shown
-from translume.interchange.huggingface.tokenizer import read_exported_tokenizer
+from translume.interchange.huggingface.tokenizer import read_tokenizer
 from translume.model import Transformer
 from translume.model.positions import encodings_where
 from translume.text import Tokenizer
@@ -102,7 +102,7 @@ class Family(ABC):
 
     def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
         """Read the tokenizers of source and target; one object if both are the same."""
-        return read_exported_tokenizer(folder, config)
+        return read_tokenizer(folder, config)
 
     # Writing
 
@@ -117,7 +117,8 @@ class Family(ABC):
     def refuse(self, settings: ModelSettings) -> None:
         """Raise SettingsError naming the first setting that the family cannot express."""
         positions = encodings_where(lambda encoding: self.architecture in encoding.huggingface)
-        require_settings(settings, {"positions": positions, **self.possible}, self.architecture, self.modern)
+        possible = {"positions": positions, "final_norm": (False,), **self.possible}
+        require_settings(settings, possible, self.architecture, self.modern)
         if settings.head.kind not in self.heads:
             wanted = " or ".join(map(repr, self.heads))
             raise SettingsError(

@@ -272,13 +272,24 @@ def _read_safetensors(path: Path, name: str | None = None) -> Any:
 
 
 def _load_pickled(path: Path) -> Mapping[str, Tensor]:
-    """Return the tensors of a PyTorch file, mapped into memory if its format allows, by torch's weights-only reader."""
+    """Return the tensors of a PyTorch file, as `read_pickled`."""
+    values = read_pickled(path)
+    if not isinstance(values, dict) or not all(map(is_plain, values.values())):
+        raise ModelFolderError(f"{path}: expected a dictionary of tensors by name, as save_pretrained writes it")
+    return values
+
+
+def read_pickled(path: Path) -> Any:
+    """Return the content of a PyTorch file, mapped into memory if its format allows, by torch's weights-only reader.
+
+    Raises ModelFolderError for a file that is damaged, or has more than tensors and plain values.
+    """
     try:
         with warnings.catch_warnings():
             # Protocol 2 or another: the reader checks every opcode whatever the number says.
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
             # Files of torch before 1.6 are not zip archives and cannot be mapped.
-            values = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
     except UnpicklingError as error:
         refused = re.search(r"GLOBAL (\S+)", str(error))
         raise ModelFolderError(
@@ -290,12 +301,10 @@ def _load_pickled(path: Path) -> Mapping[str, Tensor]:
     # torch raises any of these for truncated or empty files.
     except (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
         raise _damaged(path, error) from None
-    if not isinstance(values, dict) or not all(map(_is_plain, values.values())):
-        raise ModelFolderError(f"{path}: expected a dictionary of tensors by name, as save_pretrained writes it")
-    return values
 
 
-def _is_plain(value: object) -> bool:
+def is_plain(value: object) -> bool:
+    """Return whether a value is a tensor of numbers in memory."""
     return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_quantized
 
 

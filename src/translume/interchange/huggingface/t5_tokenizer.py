@@ -12,7 +12,8 @@ from translume.interchange.huggingface.config import ForeignConfig, read_json
 from translume.interchange.huggingface.tokenizer import (
     NAME,
     ambiguous_eos,
-    read_exported_tokenizer,
+    is_generic,
+    read_tokenizer,
     refuse_added_tokens,
     sentencepiece_tokenizer,
 )
@@ -31,6 +32,11 @@ LANGUAGE = re.compile("<2([^<>]+)>")
 UNUSED = re.compile("<unused_[0-9]+>")
 """Our name for ids of a model that its tokenizer lacks; they come last."""
 RESERVED = re.compile(f"{SENTINEL.pattern}|{LANGUAGE.pattern}")
+SHAPE = {
+    "model": ("Unigram",), "pre_tokenizer": ("WhitespaceSplit+Metaspace", "Metaspace"),
+    "normalizer": ("none", "Precompiled", "Precompiled+Replace"),
+}  # fmt: skip
+"""Parts of a tokenizer.json that transformers made from a SentencePiece model, whose ids texts get."""
 SENTINELS = 100
 """Number of sentinels that transformers adds unless tokenizer_config.json says otherwise."""
 
@@ -57,8 +63,8 @@ def read_t5_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
     elif (folder / NAME).is_file():
         place = folder / NAME
         document = read_json(place)
-        if _part(document, "pre_tokenizer") == "Split":
-            return read_exported_tokenizer(folder, config)[0]
+        if is_generic(folder) or any(_part(document, name) not in parts for name, parts in SHAPE.items()):
+            return read_tokenizer(folder, config, LANGUAGE.pattern, SENTINEL.pattern)[0]
         sentences, pieces = _from_json(place, document)
     else:
         raise ModelFolderError(f"{folder}: no tokenizer, expected {FILE} or {NAME} as T5Tokenizer saves them")
@@ -100,13 +106,6 @@ def _part(document: Mapping[str, Any], name: str) -> str:
 
 def _from_json(place: Path, document: Mapping[str, Any]) -> tuple[SentencePieces, list[str]]:
     """Return the SentencePiece model and all pieces of a tokenizer.json that transformers made from one."""
-    for name, expected in (
-        ("model", ("Unigram",)),
-        ("pre_tokenizer", ("WhitespaceSplit+Metaspace", "Metaspace")),
-        ("normalizer", ("none", "Precompiled", "Precompiled+Replace")),
-    ):
-        if (found := _part(document, name)) not in expected:
-            raise SettingsError(f"{place}: {name}: found {found}, expected {' or '.join(expected)} as for T5")
     model, normalizer = document["model"], document.get("normalizer") or {}
     try:
         scored = [(str(piece), float(score)) for piece, score in model["vocab"]]

@@ -20,12 +20,13 @@ from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read
 from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
 from translume.text.imported import SPACE, LibraryIds, read_library, scores_of
+from translume.text.library import unknown_id
 from translume.text.standard import compare_with_library, standard_json
 from translume.text.vocabulary import BOS, EOS, PAD, UNK, language_tag
 
 NAME, TOKENIZER_CONFIG, ADDED_TOKENS = "tokenizer.json", "tokenizer_config.json", "added_tokens.json"
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
-"""The class that `translume export` writes, by its names in releases of transformers, without "Fast"."""
+"""The class that runs any tokenizer.json as it is, by its names in releases of transformers, without "Fast"."""
 _FORMS: dict[str, Literal["nfc", "nfd", "nfkc"]] = {"NFC": "nfc", "NFD": "nfd", "NFKC": "nfkc"}
 _KINDS: dict[str, Literal["bpe", "unigram"]] = {"BPE": "bpe", "Unigram": "unigram"}
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
@@ -63,29 +64,43 @@ def tokenizer_class(folder: Path) -> str:
     return ""
 
 
-def refuse_tokenizers(folder: Path, known: Sequence[str]) -> None:
-    """Raise SettingsError if the tokenizer of a folder is neither one of these classes nor that of an export."""
-    found = tokenizer_class(folder).removesuffix("Fast")
-    if found not in (*known, *_GENERIC):
-        raise SettingsError(f"{folder}: tokenizer_class: found {found!r}, expected {' or '.join(map(repr, known))}")
+def is_generic(folder: Path) -> bool:
+    """Return whether transformers runs the tokenizer.json of a folder as it is."""
+    return tokenizer_class(folder).removesuffix("Fast") in _GENERIC
 
 
-def read_tokenizer(folder: Path, config: ForeignConfig, codes: str) -> tuple[Tokenizer, Tokenizer]:
-    """Read the tokenizer of both sides: that of an export, or as `read_wrapped_tokenizer`."""
-    if tokenizer_class(folder).removesuffix("Fast") in _GENERIC:
+def read_tokenizer(
+    folder: Path, config: ForeignConfig, codes: str = "", special: str = "", known: Sequence[str] = ()
+) -> tuple[Tokenizer, Tokenizer]:
+    """Read the tokenizer of both sides: that of an export, or as `read_wrapped_tokenizer`.
+
+    known: the classes that need no tokenizer.json; empty if none does.
+    """
+    if is_generic(folder) and is_exported(folder):
         return read_exported_tokenizer(folder, config)
-    tokenizer = read_wrapped_tokenizer(folder, config, codes)
+    if not (folder / NAME).exists():
+        if not known:
+            raise ModelFolderError(f"{folder}: no tokenizer, expected its {NAME}")
+        if (found := tokenizer_class(folder).removesuffix("Fast")) not in known:
+            raise SettingsError(f"{folder}: tokenizer_class: found {found!r}, expected {' or '.join(map(repr, known))}")
+    tokenizer = read_wrapped_tokenizer(folder, config, codes, special=special)
     return tokenizer, tokenizer
+
+
+def is_exported(folder: Path) -> bool:
+    """Return whether `translume export` wrote the tokenizer.json of a folder. Raises DataError for a damaged file."""
+    try:
+        read_library_tokenizer(folder)
+    except SettingsError:
+        return False
+    return True
 
 
 def read_exported_tokenizer(folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
     """Read the tokenizer of both sides, if `translume export` wrote it.
 
-    Raises ModelFolderError if there is none, SettingsError for one that does not fit config.json, and as
-    `read_library_tokenizer`.
+    Raises SettingsError for one that does not fit config.json, and as `read_library_tokenizer`.
     """
-    if not (folder / NAME).exists():
-        raise ModelFolderError(f"{folder}: no tokenizer, expected the {NAME} of `translume export`")
     tokenizer = read_library_tokenizer(folder)
     specials = tokenizer.specials
     for name, found, wanted in (
@@ -103,19 +118,17 @@ def read_exported_tokenizer(folder: Path, config: ForeignConfig) -> tuple[Tokeni
 def read_library_tokenizer(folder: Path) -> Tokenizer:
     """Read a folder's tokenizer.json, if `translume export` wrote it.
 
-    Raises DataError for a damaged file, SettingsError for one that gives other ids for some texts.
+    Raises ModelFolderError if there is none, DataError for a damaged file, SettingsError for one that gives other ids
+    for some texts.
     """
     path = folder / NAME
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from None
+    if not path.exists():
+        raise ModelFolderError(f"{folder}: no tokenizer, expected its {NAME}")
+    document = read_json(path)
     try:
         tokenizer = Tokenizer.from_json(_settings_text(document), str(path))
         library = read_library(document)
-    except (KeyError, TypeError, AttributeError, ValidationError, ValueError):
+    except (KeyError, TypeError, AttributeError, ValidationError, ValueError, DataError):
         raise SettingsError(f"{path}: not a tokenizer that `translume export` wrote") from None
     library.encode_special_tokens = True
     try:
@@ -329,24 +342,19 @@ def _pieces(path: Path) -> tuple[str, ...]:
     return tuple(sorted(ids, key=ids.__getitem__))
 
 
-def read_wrapped_tokenizer(folder: Path, config: ForeignConfig, codes: str, *, special: str = "") -> Tokenizer:
+def read_wrapped_tokenizer(
+    folder: Path, config: ForeignConfig, codes: str, *, special: str = "", frames: bool = False
+) -> Tokenizer:
     """Return the tokenizer of a folder, run by the library as transformers runs it.
 
-    codes: a regular expression for the special tokens that are tags of languages; empty if the token that begins every
-    text stands in their place, for a language without a code. Its group, if it has one, is the code.
-    special: a regular expression for further special tokens, which are no text.
+    codes: a regular expression for the tokens that are tags of languages. Its last group, if it has one, is the code.
+    Without any, the token that begins every text stands in their place, for a language without a code.
+    special: a regular expression for further special tokens, which are no text.  frames: whether it reads no sources.
     Raises DataError for damaged files, SettingsError for a tokenizer that is not supported.
     """
-    from transformers import AutoTokenizer
+    from translume.interchange.huggingface.loading import load_tokenizer
 
-    from translume.interchange.huggingface.compare import READ_ERRORS, suppress_transformers_output
-
-    with suppress_transformers_output():
-        try:
-            theirs = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        except READ_ERRORS as error:
-            reason = f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
-            raise DataError(f"{folder}: transformers cannot read the tokenizer ({reason})") from None
+    theirs = load_tokenizer(folder)
     backend = getattr(theirs, "backend_tokenizer", None)
     if backend is None:
         raise SettingsError(
@@ -356,19 +364,37 @@ def read_wrapped_tokenizer(folder: Path, config: ForeignConfig, codes: str, *, s
         raise SettingsError(
             f"{folder}: legacy_behaviour: found true, expected false: the tag of the language begins a text"
         )
-    if theirs.unk_token_id is None:
-        raise SettingsError(f"{folder}: unk_token: found null, expected the token of unknown characters")
-    document = json.loads(backend.to_str())
+    document, ids = json.loads(backend.to_str()), backend.get_vocab(with_added_tokens=True)
+    tags = {id_: match for piece, id_ in ids.items() if codes and (match := re.fullmatch(codes, piece))}
+    reserved = tags.keys() | {id_ for piece, id_ in ids.items() if special and re.fullmatch(special, piece)}
     for token in document["added_tokens"]:
-        token["special"] |= bool(special and re.fullmatch(special, token["content"]))
-    added = backend.get_added_tokens_decoder()
-    languages = {} if theirs.cls_token_id is None else {"": theirs.cls_token_id}
-    if codes:
-        tags = {id_: re.fullmatch(codes, token.content) for id_, token in added.items() if token.special}
-        languages = {tag[tag.lastindex or 0]: id_ for id_, tag in tags.items() if tag}
+        token["special"] |= token["id"] in reserved
+    added = {token["id"] for token in document["added_tokens"]}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    names = {id_: piece for piece, id_ in ids.items()}
+    document["added_tokens"] += [{"id": id_, "content": names[id_], **flags} for id_ in sorted(reserved - added)]
+    languages = {tag[tag.lastindex or 0]: id_ for id_, tag in sorted(tags.items())}
+    before = [] if frames else _before(folder, theirs, config, tags)
+    if before and not tags:
+        languages[""] = before[0]
     try:
         library = LibraryIds(document, config.vocabulary)
-        specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=theirs.unk_token_id)
+        unk = unknown_id(document["model"], ids) if theirs.unk_token_id is None else theirs.unk_token_id
+        specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=unk)
         return Tokenizer(Vocabulary.from_library(specials, library, languages))
     except ValueError as error:
         raise SettingsError(f"{folder}: tokenizer: {error}") from None
+
+
+def _before(folder: Path, theirs: Any, config: ForeignConfig, tags: Collection[int]) -> list[int]:
+    """Return the token that begins every text, if there is one.
+
+    Raises SettingsError if others are added, or if it is no tag although there are some.
+    """
+    *before, end = theirs("")["input_ids"] or [None]
+    if end != config.eos or len(before) > 1 or (tags and not {*tags} >= {*before}):
+        raise SettingsError(
+            f"{folder}: post_processor: found the ids {before} before a text and {end} after it, expected "
+            f"{'the tag of a language' if tags else 'at most one id'} and {config.eos}"
+        )
+    return before

@@ -10,9 +10,13 @@ from transformers import AutoConfig, GenerationConfig, MarianTokenizer, PreTrain
 from translume.checkpoint import Checkpoint
 from translume.errors import SettingsError, TranslumeError
 from translume.interchange.certificate import Certificate
-from translume.interchange.huggingface.compare import compare_with_huggingface, suppress_transformers_output
+from translume.interchange.huggingface.compare import compare_with_huggingface
+from translume.interchange.huggingface.loading import load_tokenizer, suppress_transformers_output
 from translume.interchange.huggingface.reader import family_for
 from translume.interchange.huggingface.tokenizer import NAME, TOKENIZER_CONFIG, library_tokenizer
+
+GENERIC = "PreTrainedTokenizerFast"
+"""The class that runs any tokenizer.json."""
 
 
 def write_huggingface(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate:
@@ -89,18 +93,29 @@ def _generation(checkpoint: Checkpoint) -> GenerationConfig:
 
 
 def _write_library_tokenizer(checkpoint: Checkpoint, tokenizer_class: str, folder: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json of a tokenizer that was imported from such files."""
+    """Write tokenizer.json and tokenizer_config.json of a tokenizer that was imported from such files.
+
+    The class is the usual one of the family, if it makes the same tokenizer of the files.
+    """
     tokenizer, limit = checkpoint.source_tokenizer, checkpoint.config.model.max_positions
     library = tokenizer.vocabulary.library
     assert library is not None
     pieces, specials = tokenizer.pieces(), tokenizer.specials
-    values: dict[str, object] = {"tokenizer_class": tokenizer_class, "model_max_length": limit}
+    values: dict[str, object] = {"model_max_length": limit, "model_input_names": ["input_ids", "attention_mask"]}
     values |= {f"{name}_token": pieces[specials.eos] for name in ("eos", "sep")}
-    values |= {f"{name}_token": "<s>" for name in ("bos", "cls") if "<s>" in pieces}
+    begin = "<s>" if "" not in tokenizer.languages else pieces[tokenizer.languages[""]]
+    values |= {f"{name}_token": begin for name in ("bos", "cls") if begin in pieces}
     values |= {"pad_token": pieces[specials.pad], **({"mask_token": "<mask>"} if "<mask>" in pieces else {})}
     values |= {} if specials.unk is None else {"unk_token": pieces[specials.unk]}
-    for name, document in ((NAME, library.document), (TOKENIZER_CONFIG, values)):
-        (folder / name).write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    parts = ("normalizer", "pre_tokenizer", "model", "post_processor", "decoder")
+    for each in filter(None, (tokenizer_class, GENERIC)):
+        values["tokenizer_class"] = each
+        for name, document in ((NAME, library.document), (TOKENIZER_CONFIG, values)):
+            (folder / name).write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        if each != GENERIC:
+            made = json.loads(load_tokenizer(folder).backend_tokenizer.to_str())
+            if all(made[part] == library.document[part] for part in parts):
+                break
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Any:
