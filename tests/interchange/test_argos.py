@@ -1,6 +1,8 @@
 """Packages of Argos Translate are imported, converted once for any command, and written again."""
 
 import json
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from .conftest import SOURCES
 pytest.importorskip("sentencepiece", reason="sentencepiece is not installed (extra: export)")
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (extra: export)")
 
-from .test_ctranslate2_import import opennmt_folder
+from . import test_ctranslate2_import
 
 ROOT = "translate-en_de-1_0"
 METADATA = {
@@ -37,7 +39,7 @@ def package(path: Path, model: Path, more=None, *, without: str = "", **metadata
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    return opennmt_folder(tmp_path_factory.mktemp("argos") / "model", quantization="int8")
+    return test_ctranslate2_import.opennmt_folder(tmp_path_factory.mktemp("argos") / "model", quantization="int8")
 
 
 @pytest.fixture
@@ -73,6 +75,20 @@ def test_any_command_converts_a_package_once(argos, tmp_path, monkeypatch) -> No
     assert translume.load(moved).folder == first.folder  # by content
     assert {path: path.stat().st_mtime_ns for path in first.folder.iterdir()} == made
     assert "not compared" in json.loads(next(first.folder.glob("import-*.json")).read_text())["notes"][-1]
+
+
+def test_nothing_needs_torch(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(test_ctranslate2_import, "HEADS", 2)  # of a size that the kernels have
+    argos = package(tmp_path / "en_de.argosmodel", test_ctranslate2_import.opennmt_folder(tmp_path / "model"))
+    program = (
+        "import sys; sys.modules['torch'] = None\nimport translume\n"
+        f"found = translume.import_model({str(argos)!r}, {str(tmp_path / 'ours')!r})\n"
+        f"text = translume.load({str(tmp_path / 'ours')!r}).translate('Two dogs play.').text\n"
+        f"translume.export({str(tmp_path / 'ours')!r}, 'argos', {str(tmp_path / 'back')!r})\n"
+        "print(found.certificate.difference < 1e-4, bool(text))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True True\n", "")
 
 
 def test_sentence_splitters_are_left_out(model, tmp_path) -> None:

@@ -13,11 +13,13 @@ import torch
 from tests.errors import raises
 
 import translume
+from translume.checkpoint import save_model
 from translume.errors import DataError, ModelFolderError, SettingsError
 from translume.interchange.ctranslate2_binary import read_binary
 from translume.interchange.ctranslate2_reader import read_ctranslate2
 from translume.translator import load
 
+from . import test_ctranslate2 as exports
 from . import test_families as families
 from .conftest import SOURCES, TARGETS, sentencepiece_of
 
@@ -203,6 +205,24 @@ def test_an_import_goes_back(opennmt, tmp_path) -> None:
     translume.import_model(opennmt, tmp_path / "ours")
     assert translume.export(tmp_path / "ours", "ctranslate2", tmp_path / "back").difference < 1e-5
     assert json.loads((tmp_path / "back" / "config.json").read_text())["add_source_eos"] is False
+    assert translume.import_model(tmp_path / "back", tmp_path / "again").certificate.difference < 1e-5
+    again, ours = load(tmp_path / "again").checkpoint, load(tmp_path / "ours").checkpoint
+    assert again.source_tokenizer.digest == ours.source_tokenizer.digest
+    assert again.config.model == ours.config.model
+
+
+@pytest.mark.parametrize("name", ["t5", "rotary", "two-vocabularies", "bytes", "embedding-norm", "swiglu"])
+def test_exports_of_our_own_models_come_back(tmp_path, name) -> None:
+    model = exports.checkpoint_of(**exports.VARIANTS[name])
+    save_model(tmp_path / "ours", model)
+    translume.export(tmp_path / "ours", "ctranslate2", tmp_path / "ct2")
+    found = translume.import_model(tmp_path / "ct2", tmp_path / "back")
+    assert found.certificate.difference < 1e-5
+    back = load(tmp_path / "back")
+    assert back.checkpoint.source_tokenizer.digest == model.source_tokenizer.digest
+    assert back.translate("a man", max_length=9, **_two()).text == (
+        load(tmp_path / "ours").translate("a man", max_length=9, **_two()).text
+    )
 
 
 def test_old_files_and_vocabularies_are_read(opennmt, tmp_path) -> None:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from translume.checkpoint import model_folder
 from translume.checkpoint.folder import is_cached_import
-from translume.cli import serve
+from translume.cli import main
 from translume.serving.reloading import Loader, load_served
 from translume.translator import load
 from translume.translator.loading import ComputeOptions
@@ -107,7 +107,7 @@ def test_the_command_serves_packages_on_demand(packages, monkeypatch) -> None:
 
     monkeypatch.setattr("translume.serving.settings.ServeSettings.must_have_models", stop)
     monkeypatch.setenv("TRANSLUME_CACHE", str(packages[0][1].parents[2]))
-    CliRunner().invoke(serve.command, [str(path) for path, _ in packages])
+    CliRunner().invoke(main, ["serve", *(str(path) for path, _ in packages)])
     (settings,) = seen
     assert (settings.on_demand, settings.pivot) == (True, "en")
     assert [*settings.models] == ["de_en", "en_fr", "en_de"]

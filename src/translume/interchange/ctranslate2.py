@@ -14,9 +14,11 @@ from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, Transform
 from translume.checkpoint import Checkpoint
 from translume.config.model import GATED
 from translume.engine.network import IN_ATTENTION, SINUSOIDS, Array, Linear, Network
+from translume.errors import SettingsError
 from translume.interchange.certificate import Certificate, forced_targets, require_linear_head, require_settings
 from translume.lazy import is_imported, torch
 from translume.text import Tokenizer
+from translume.text.imported import SPACE
 from translume.text.standard import standard_json, write_tokenizers
 from translume.translator.loading import network_of
 
@@ -177,7 +179,12 @@ def _compare(checkpoint: Checkpoint, folder: Path, quantization: Quantization) -
 
 def _names(tokenizer: Tokenizer) -> list[str]:
     """Return the tokens in the order of ids as tokenizer.json names them, so that its tokens are those of the model."""
-    library = tokenizers.Tokenizer.from_str(standard_json(tokenizer))
+    try:
+        library = tokenizers.Tokenizer.from_str(standard_json(tokenizer))
+    except SettingsError:
+        if tokenizer.vocabulary.sentences is None:
+            raise
+        return [piece.replace(" ", SPACE) for piece in tokenizer.vocabulary.pieces]
     return [library.id_to_token(id_) or piece for id_, piece in enumerate(tokenizer.pieces())]
 
 

@@ -22,6 +22,7 @@ from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SpecialIds, Tokenizer, Vocabulary
 from translume.text.imported import CODE, LibraryIds, scores_of
 from translume.text.specials import BYTES
+from translume.text.standard import SETTINGS
 
 CONFIG, LIBRARY = "config.json", "tokenizer.json"
 HEAD, EMBEDDING_NORM, RELATIVE = "decoder/projection/weight", "layernorm_embedding/gamma", "relative_attention_bias"
@@ -481,7 +482,9 @@ def _tokenizers(
     paths = list(sentences) or sorted(path for path in folder.iterdir() if SENTENCES.fullmatch(path.name))
     paths.sort(key=lambda path: not path.name.startswith("s"))  # source.spm and target.spm, src and tgt
     library = not sentences and (folder / LIBRARY).exists()
-    if library and (network.starts_with_eos or not paths):  # as transformers reads BART, mBART and NLLB
+    if not sentences and (own := sorted(folder.glob(f"*{SETTINGS}"))):  # of an export
+        paths = own
+    elif library and (network.starts_with_eos or not paths):  # as transformers reads BART, mBART and NLLB
         paths = [folder / LIBRARY]
     if not 1 <= len(paths) <= 2:
         found = ", ".join(path.name for path in paths) or "none"
@@ -495,6 +498,11 @@ def _tokenizers(
 
 def _tokenizer(path: Path, stated: Mapping[str, Any], tokens: list[str], network: _Network) -> Tokenizer:
     """Return the tokenizer of a SentencePiece model, or a tokenizer.json, with the ids of a vocabulary."""
+    if path.name.endswith(SETTINGS):
+        tokenizer = Tokenizer.from_json(path.read_text(encoding="utf-8", errors="replace"), str(path))
+        if len(tokenizer) != len(tokens):
+            raise DataError(f"{path}: found {len(tokenizer):,} tokens, expected {len(tokens):,} by the vocabulary")
+        return tokenizer
     pieces = [*tokens, BEGIN] if network.starts_with_zeros else tokens
     ids = {piece: id_ for id_, piece in enumerate(pieces)}
     if len(ids) != len(pieces):
@@ -527,9 +535,8 @@ def _tokenizer(path: Path, stated: Mapping[str, Any], tokens: list[str], network
 
 def comparison(model: Ct2Model) -> tuple[Callable[[Any], Any] | None, str]:
     """Return the function that compares a checkpoint with this model in CTranslate2, or None and the reason why not."""
-    for name in ("ctranslate2", "torch"):
-        if find_spec(name) is None:
-            return None, f"{name} is not installed; pip install {name}"
+    if find_spec("ctranslate2") is None:
+        return None, "ctranslate2 is not installed; pip install ctranslate2"
     return partial(_compare, model=model), ""
 
 

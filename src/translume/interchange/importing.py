@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from safetensors import SafetensorError
 
@@ -20,8 +20,10 @@ from translume.errors import ModelFolderError, SettingsError, TranslumeError, ne
 from translume.interchange.certificate import Certificate, DifferenceError
 from translume.interchange.ctranslate2_binary import is_ctranslate2, needs_import
 from translume.interchange.marian import is_marian
-from translume.interchange.state_dict import StateDict
 from translume.json_values import JsonValue
+
+if TYPE_CHECKING:
+    from translume.interchange.state_dict import StateDict
 
 CERTIFICATE = "import.json"
 Sinusoids = Literal["hf", "marian"]
@@ -42,7 +44,7 @@ class Imported(JsonValue):
 @suggest_keywords
 def import_model(
     source: Path | str, folder: Path | str, *, positions: Sinusoids = "hf", vocabularies: Sequence[Path | str] = (),
-    layout: StateDict | None = None,
+    layout: "StateDict | None" = None,
 ) -> Imported:  # fmt: skip
     """Import a model of transformers or Marian, or a state dict of PyTorch, into the new model folder `folder`.
 
@@ -73,7 +75,7 @@ def import_folder(
     positions: Sinusoids,
     origin: str,
     vocabularies: Sequence[Path] = (),
-    layout: StateDict | None = None,
+    layout: "StateDict | None" = None,
     *,
     compare: bool = True,
 ) -> Imported:
@@ -153,7 +155,7 @@ class _Original:
 
 
 def _original(
-    source: Path, positions: Sinusoids, vocabularies: Sequence[Path], layout: StateDict | None, stack: ExitStack
+    source: Path, positions: Sinusoids, vocabularies: Sequence[Path], layout: "StateDict | None", stack: ExitStack
 ) -> _Original:
     """Read the model in a file or folder.  stack: removes what was unpacked."""
     if layout is not None:
