@@ -27,6 +27,7 @@ POSITIONS = {
     "sinusoidal": Positions("translume.model.positions:Sinusoidal", even="width"),
     "marian": Positions("translume.model.positions:MarianSinusoidal", even="width"),
     "fairseq": Positions("translume.model.positions:FairseqSinusoidal", even="width"),
+    "interleaved": Positions("translume.model.positions:InterleavedSinusoidal", even="width"),
     "learned": Positions("translume.model.positions:Learned"),
     "rotary": Positions("translume.model.positions:Rotary", even="head"),
     "relative": Positions(
@@ -90,7 +91,8 @@ class ModelSettings(Settings):
     keys (Su et al. 2021); "relative", learned biases on attention scores by distance (Raffel et al. 2020); or "none".
 
     "marian" is "sinusoidal" with the slightly longer wavelengths of models trained with Marian; "fairseq" has these
-    wavelengths too, and its first position is 2, as in M2M-100 and NLLB.
+    wavelengths too, and its first position is 2, as in M2M-100 and NLLB. "interleaved" is "sinusoidal" with each cosine
+    beside its sine, as in OpenNMT-py and JoeyNMT.
     """
     relative_buckets: int = Field(default=32, ge=4, le=65_536)
     """For positions "relative": number of ranges of distances with a bias of their own."""

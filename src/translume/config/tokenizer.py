@@ -12,8 +12,11 @@ class TokenizerSettings(Settings):
 
     table: ClassVar[str] = "tokenizer"
 
-    kind: Literal["bpe", "unigram", "wordpiece", "character", "byte", "word", "sentencepiece", "library"] = "bpe"
-    """The kind of tokens; "bpe" suits most languages. "sentencepiece" and "library" are for imported models only."""
+    kind: Literal["bpe", "unigram", "wordpiece", "character", "byte", "word", "sentencepiece", "library", "split"] = (
+        "bpe"
+    )
+    """The kind of tokens; "bpe" suits most languages. "sentencepiece", "library" and "split" are for imported
+    models only."""
     target_kind: Literal["", "bpe", "unigram", "wordpiece", "character", "byte", "word"] = ""
     """The kind of the target's tokens if it differs, such as "word" for phones separated by blanks."""
     size: int = Field(default=8000, ge=8, le=10_000_000)

@@ -235,9 +235,12 @@ def labelled_batch(
 
 
 def _sources(ragged: Ragged, specials: SpecialIds) -> tuple[np.ndarray, np.ndarray]:
-    """Return ids [B, S], each followed by eos and padding, or frames [B, S, F], and their mask [B, S]."""
+    """Return ids [B, S], each followed by padding and perhaps before it eos, or frames [B, S, F], and their mask."""
     if ragged.tokens.ndim == 1:
-        return _rectangle(ragged, specials.eos, specials.pad)
+        ids, mask = _rectangle(ragged, specials.eos, specials.pad)
+        if not specials.ends_source:
+            ids, mask = np.where(mask[:, 1:], ids[:, :-1], specials.pad), mask[:, 1:]
+        return ids, mask
     return padded_frames(
         [ragged.tokens[start : start + n] for start, n in zip(ragged.starts, ragged.lengths, strict=True)]
     )

@@ -101,6 +101,9 @@ class Network:
             return self.weight(name, settings.max_positions, settings.width)
         if name in self.weights:  # of Whisper's encoder
             return self.weight(name, len(self.weights[name]), settings.width)
+        if settings.positions == "interleaved":
+            halves = sinusoids(settings.max_positions, settings.width, longest_last=False)
+            return aligned(halves.reshape(len(halves), 2, -1).swapaxes(1, 2).reshape(halves.shape))
         if settings.positions not in SINUSOIDS:
             return None
         first, longest_last = SINUSOIDS[settings.positions]

@@ -142,7 +142,7 @@ def step_milliseconds(translator: Translator, sources: Sequence[str]) -> tuple[f
     device = next(model.parameters()).device
     end, begin = checkpoint.source_tokenizer.specials, checkpoint.target_tokenizer.specials.bos
     encoded = checkpoint.source_tokenizer.encode_all([sources[row % len(sources)] for row in range(ROWS)])
-    source, mask = padded([[*ids[: longest - 1], end.eos] for ids in encoded], end.pad, device)
+    source, mask = padded([[*ids[: longest - 1], *end.source_end] for ids in encoded], end.pad, device)
     now = _clock(device)
     steps = min(STEPS, longest)
     head_times, step_times = [math.inf] * steps, [math.inf] * steps

@@ -142,7 +142,7 @@ def encoded_source(checkpoint: Checkpoint, source: Source, settings: DecodingSet
     if not ids:
         raise TranslationError("source: found a blank text, expected a sentence")
     tags, (read, warnings) = reading.tags, reading.cut_line(ids)
-    check_length(checkpoint, "source", (*tags.source, *read, checkpoint.source_tokenizer.specials.eos))
+    check_length(checkpoint, "source", (*tags.source, *read, *checkpoint.source_tokenizer.specials.source_end))
     return Piece(ids=tuple(read), source_tags=tags.source, target_tags=tags.target, warnings=warnings)
 
 
@@ -267,8 +267,8 @@ class TraceInputs:
 
     @property
     def source(self) -> tuple[int, ...]:
-        """The ids of a text, with tags and EOS."""
-        return (*self.search.piece.read_ids, self.search.checkpoint.source_tokenizer.specials.eos)
+        """The ids of a text, with tags and EOS, if the model reads one."""
+        return (*self.search.piece.read_ids, *self.search.checkpoint.source_tokenizer.specials.source_end)
 
     def source_spans(self) -> list[tuple[int, int]]:
         """Return the characters [begin, end) of the normalised text for each of `source` but EOS."""

@@ -80,8 +80,8 @@ class ForcedTargets:
 
     def examples(self, checkpoint: Checkpoint) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield the source [1, S] or [1, L, F], what the decoder reads [1, T], and the labels [T], of each pair."""
-        specials, eos = checkpoint.target_tokenizer.specials, checkpoint.source_tokenizer.specials.eos
-        sources = self.frames or [torch.tensor([[*source, eos]]) for source in self.sources]
+        specials, end = checkpoint.target_tokenizer.specials, checkpoint.source_tokenizer.specials.source_end
+        sources = self.frames or [torch.tensor([[*source, *end]]) for source in self.sources]
         for source, target in zip(sources, self.targets, strict=True):
             yield source, torch.tensor([[specials.bos, *target]]), torch.tensor([*target, specials.eos])
 

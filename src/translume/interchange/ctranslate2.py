@@ -121,7 +121,7 @@ def _vocabularies(spec: TransformerSpec, checkpoint: Checkpoint) -> None:
     spec.config.unk_token = pieces[unknown]
     spec.config.bos_token, spec.config.eos_token = pieces[specials.bos], pieces[specials.eos]
     spec.config.decoder_start_token = pieces[specials.bos]
-    spec.config.add_source_eos = True
+    spec.config.add_source_eos = source.specials.ends_source
 
 
 def _attention(theirs: Any, around: Residual, *linears: torch.nn.Linear) -> None:

@@ -17,6 +17,7 @@ from translume.checkpoint.folder import hub_function, repository_name
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate, DifferenceError
 from translume.interchange.marian import is_marian
+from translume.interchange.toolkits import is_toolkit
 from translume.json_values import JsonValue
 
 CERTIFICATE = "import.json"
@@ -123,6 +124,9 @@ class _Original:
 
 
 def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path]) -> _Original:
+    if is_toolkit(source):
+        model = _imported("toolkits.reader", "read_toolkit")(source, vocabularies)
+        return _Original(toolkit=model.toolkit, checkpoint=model.checkpoint, notes=model.notes, compare=None)
     if is_marian(source):
         model = _imported("marian.reader", "read_marian")(source, vocabularies)
         compare, reason = _imported("marian.writer", "comparison")(model)

@@ -117,6 +117,17 @@ class Sinusoidal(PositionEncoding):
         self.register_buffer("table", table, persistent=False)
 
 
+class InterleavedSinusoidal(Sinusoidal):
+    """Sinusoids of the paper's wavelengths, each cosine beside its sine, as in the paper."""
+
+    huggingface = frozenset()
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__(settings)
+        assert self.table is not None  # of `Sinusoidal`
+        self.register_buffer("table", self.table.unflatten(1, (2, -1)).mT.flatten(1), persistent=False)
+
+
 class MarianSinusoidal(Sinusoidal):
     """Sinusoids with slightly longer wavelengths, as Marian computes them. MarianMTModel has the paper's instead."""
 

@@ -20,6 +20,7 @@ class SpecialIds:
 
     `unk` is None if characters outside the vocabulary are encoded as bytes.
     `start_is_text`: BOS is an ordinary piece, which stands for text everywhere but at the start of a target.
+    `ends_source`: a source is read with EOS after it. Models that OpenNMT-py trained read none.
     """
 
     pad: int
@@ -27,6 +28,12 @@ class SpecialIds:
     eos: int
     unk: int | None
     start_is_text: bool = False
+    ends_source: bool = True
+
+    @property
+    def source_end(self) -> tuple[int, ...]:
+        """What follows the ids of a source: EOS or nothing."""
+        return (self.eos,) if self.ends_source else ()
 
     @property
     def outside_text(self) -> frozenset[int]:

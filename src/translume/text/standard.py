@@ -40,6 +40,8 @@ def standard_json(tokenizer: Tokenizer) -> str:
     the library cannot express.
     """
     kind, ids = tokenizer.settings.kind, tokenizer.specials
+    if tokenizer.vocabulary.words is not None:
+        raise SettingsError("tokenizer.kind: found 'split', whose pieces end words with a space, unlike the library's")
     if tokenizer.vocabulary.sentences is not None:
         document, pieces = _sentence_document(tokenizer.vocabulary)
         library = LibraryIds(document, len(pieces)).without_specials()
@@ -66,11 +68,11 @@ def standard_json(tokenizer: Tokenizer) -> str:
         pieces, last = tokenizer.pieces(), [decoders.ByteFallback(), decoders.Fuse()]
         if kind not in ("character", "byte"):
             last.append(decoders.Strip(" ", 1, 0))
-    tag, end = only_tag(tokenizer), pieces[ids.eos]
-    begin = [(pieces[id_], id_) for id_ in tag]
-    single = [*(piece for piece, _ in begin), "$A", end]
+    begin, end = ([(pieces[id_], id_) for id_ in added] for added in (only_tag(tokenizer), ids.source_end))
+    before, after = ([piece for piece, _ in added] for added in (begin, end))
+    single = [*before, "$A", *after]
     library.post_processor = processors.TemplateProcessing(
-        single=single, pair=[*single, "$B", end], special_tokens=list({*begin, (end, ids.eos)})
+        single=single, pair=[*single, "$B", *after], special_tokens=list({*begin, *end})
     )
     silent = (ids.marks | tokenizer.vocabulary.dropped) - {ids.unk}
     steps = [_spelt([pieces[id_] for id_ in sorted(silent)], "")]
@@ -225,7 +227,7 @@ def compare_with_library(
     drawn = [id_ for id_, piece in enumerate(pieces) if piece not in codes and id_ not in foreign]
     rows = [draw.choices(drawn, k=draw.randrange(LONGEST)) for _ in range(TEXTS)]
     for text in (*HOSTILE, *(f"{code} a" for code in codes), *map(tokenizer.decode, rows)):
-        ours, theirs = [*only_tag(tokenizer), *tokenizer.encode(text), specials.eos], library.encode(text).ids
+        ours, theirs = [*only_tag(tokenizer), *tokenizer.encode(text), *specials.source_end], library.encode(text).ids
         if not foreign.isdisjoint(ours):
             continue
         if ours != theirs:

@@ -37,7 +37,8 @@ def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[Piece, str, Sequenc
         return []
     reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
     device = checkpoint.device
-    source, mask = padded([[*piece.read_ids, reads.specials.eos] for piece, _, _ in pairs], reads.specials.pad, device)
+    end = reads.specials.source_end
+    source, mask = padded([[*piece.read_ids, *end] for piece, _, _ in pairs], reads.specials.pad, device)
     given, _ = padded(
         [[writes.specials.bos, *piece.target_tags, *ids[:-1]] for piece, _, ids in pairs], writes.specials.pad, device
     )
@@ -45,7 +46,7 @@ def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[Piece, str, Sequenc
     found = []
     for row, (piece, line, target) in enumerate(pairs):
         text, ids, tags = piece.text or line, piece.read_ids, len(piece.target_tags)
-        weights = attention[row, tags : tags + len(target), : len(ids) + 1]
+        weights = attention[row, tags : tags + len(target), : len(ids) + len(end)]
         source_text, target_text = reads.normalise(text), writes.decode(target)
         spans = reads.spans_in(text)
         if len(spans) > len(piece.ids):  # it was cut
@@ -57,10 +58,12 @@ def alignments(checkpoint: Checkpoint, pairs: Sequence[tuple[Piece, str, Sequenc
         same = len(source_text) == len(text)
         found.append(
             Alignment(
-                source_tokens=tuple(reads.tokens([*ids, reads.specials.eos])),
+                source_tokens=tuple(reads.tokens([*ids, *end])),
                 weights=tuple(map(tuple, weights.tolist())),
-                links=_links(weights[:, :-1], from_words, to_words),
-                word_links=tuple(_word_links(weights[:, :-1], source_text, source_spans, target_text, target_spans))
+                links=_links(weights[:, : len(ids)], from_words, to_words),
+                word_links=tuple(
+                    _word_links(weights[:, : len(ids)], source_text, source_spans, target_text, target_spans)
+                )
                 if same
                 else (),
             )

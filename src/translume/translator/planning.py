@@ -493,7 +493,7 @@ def source_arrays(pieces: Sequence[Piece], specials: SpecialIds) -> tuple[NDArra
     frames = [piece.frames for piece in pieces if piece.frames is not None]
     if frames:
         return padded_frames(frames)
-    return padded_arrays([[*piece.read_ids, specials.eos] for piece in pieces], specials.pad)
+    return padded_arrays([[*piece.read_ids, *specials.source_end] for piece in pieces], specials.pad)
 
 
 def padded_arrays(rows: Sequence[Sequence[int]], pad: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
