@@ -50,7 +50,7 @@ def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, comp
 
 @click.command(
     "import",
-    short_help="Convert a model of transformers or Marian.",
+    short_help="Convert a model of another toolkit.",
     epilog="Example: translume import hf://Helsinki-NLP/opus-mt-en-de models/en-de",
 )
 @click.argument("source", type=FOLDER)
@@ -66,7 +66,7 @@ def export_(model: Path, target: str, out: Path, dtype: str, as_json: bool, comp
     "--vocabs",
     type=FILE,
     nargs=2,
-    help="Vocabularies of source and target of a Marian model: .spm or .yml; by default those beside it.",
+    help="Vocabularies of source and target of Marian (.spm or .yml) or fairseq (dict); by default those beside it.",
 )
 @json_option
 @threads_option
@@ -78,12 +78,13 @@ def import_(
     as_json: bool,
     compute: Compute,
 ) -> None:
-    """Convert the model of transformers or Marian in SOURCE to the new model folder OUT.
+    """Convert the model of another toolkit in SOURCE to the new model folder OUT.
 
     SOURCE is a folder or hf://owner/name[@revision], a repository of the Hugging Face Hub. It contains config.json,
     the weights and a tokenizer: source.spm, target.spm and vocab.json of Marian, or the tokenizer.json of
     `translume export`. Or SOURCE is a .npz or .bin of Marian, or the folder that holds it with its vocabularies and
-    decoder.yml. OUT is loaded, and its forced log-probabilities are compared with those of transformers, or of Marian
+    decoder.yml; or a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye, or the folder that holds it, or one of
+    EOLE. OUT is loaded, and its forced log-probabilities are compared with those of transformers, or of Marian
     if pymarian is installed. The difference is printed and stored in OUT. Features that Translume does not support are
     refused by name.
     """

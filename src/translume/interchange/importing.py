@@ -1,4 +1,4 @@
-"""Import a model of transformers or Marian into a model folder, and compare it with the original."""
+"""Import a model of another toolkit into a model folder, and compare it with the original where that is possible."""
 
 import json
 import tempfile
@@ -40,12 +40,13 @@ class Imported(JsonValue):
 def import_model(
     source: Path | str, folder: Path | str, *, positions: Sinusoids = "hf", vocabularies: Sequence[Path | str] = ()
 ) -> Imported:
-    """Import a model of transformers or Marian into the new model folder `folder`.
+    """Import a model of transformers, Marian or another toolkit into the new model folder `folder`.
 
     source: a folder as transformers saves it, or hf://owner/name[@revision], a repository of the Hugging Face Hub; or
-    weights of Marian (.npz or .bin), or a folder with one such file.
+    weights of Marian (.npz or .bin), or a folder with one such file; or a checkpoint of fairseq, OpenNMT-py, JoeyNMT
+    or Sockeye, or a folder with one or of EOLE.
     positions: "hf" for the sinusoids of transformers, "marian" for those that Marian trained an OPUS model with.
-    vocabularies: for Marian, the vocabularies of source and target; by default found beside the weights.
+    vocabularies: for Marian and fairseq, the vocabularies of source and target; by default found beside the weights.
     Raises SettingsError naming what cannot be expressed, ModelFolderError or DataError for missing or damaged files,
     TranslumeError if `folder` is not empty or the two models differ too much. Then nothing is written.
     """

@@ -125,7 +125,8 @@ class InterleavedSinusoidal(Sinusoidal):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)
         assert self.table is not None  # of `Sinusoidal`
-        self.register_buffer("table", self.table.unflatten(1, (2, -1)).mT.flatten(1), persistent=False)
+        halves = self.table.view(len(self.table), 2, -1)
+        self.register_buffer("table", halves.mT.flatten(1), persistent=False)
 
 
 class MarianSinusoidal(Sinusoidal):

@@ -90,7 +90,8 @@ class Options:
 class Foreign:
     """A checkpoint that was read.
 
-    place: the file with the weights.  model, decoding: our settings.  weights: theirs, by name.
+    place: the file with the weights.  model, decoding: our settings.  feed_forward: the inner sizes of both sides.
+    weights: theirs, by name.
     names: returns for each of our weights the names of theirs, whose concatenation it is; zeros if there are none.
     computed: our weights that are made of theirs in other ways.  ignored: matches the names of theirs that are not
     needed.  notes: a line for each thing that was left out.
@@ -100,6 +101,7 @@ class Foreign:
     place: Path
     model: Mapping[str, Any]
     decoding: Mapping[str, Any]
+    feed_forward: Mapping[str, int]
     tokenizers: tuple[Tokenizer, Tokenizer]
     weights: Mapping[str, Any]
     names: Callable[[ModelSettings], Names]
@@ -145,9 +147,18 @@ class Foreign:
         if not theirs:
             return torch.zeros(shape)
         parts = [self.tensor(name) for name in theirs]
-        if "feed_forward" in ours:
-            sizes = [shape[0] // len(parts), *shape[1:]]
-            parts = [_padded(part, sizes) if part.ndim == len(sizes) else part for part in parts]
+        axis = 0 if ".feed_forward.inner." in ours else 1 if ours.endswith(".feed_forward.outer.weight") else None
+        if axis is not None:
+            units, inner = self.model["feed_forward"], self.feed_forward[ours.partition(".")[0]]
+            sizes = [units if place == axis else size for place, size in enumerate(shape)]
+            for name, part in zip(theirs, parts, strict=True):
+                wanted = [inner if place == axis else size for place, size in enumerate(sizes)]
+                if list(part.shape) != wanted:
+                    raise ModelFolderError(
+                        f"{self.place}: {name} is {list(part.shape)}, expected {wanted} by its options"
+                    )
+            missing = [0, units - inner] if axis == len(sizes) - 1 else [0, 0, 0, units - inner]
+            parts = [F.pad(part, missing) for part in parts]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def tensor(self, name: str) -> Tensor:
@@ -170,11 +181,6 @@ def _finite(place: str, tensor: Tensor) -> Tensor:
     if not torch.isfinite(tensor).all():
         raise ModelFolderError(f"{place} holds numbers that are not finite")
     return tensor
-
-
-def _padded(part: Tensor, sizes: Sequence[int]) -> Tensor:
-    missing = [max(0, size - had) for size, had in zip(sizes, part.shape, strict=True)]
-    return F.pad(part, [number for count in reversed(missing) for number in (0, count)])
 
 
 def stack_names(
@@ -201,7 +207,7 @@ def tied_tables(place: Path, weights: Mapping[str, Any], theirs: Sequence[str]) 
 
 def split_halves(interleaved: Tensor, heads: int) -> Tensor:
     """Return rows of queries or keys for our rotations, of the halves of a head, from those of neighbouring pairs."""
-    return interleaved.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(interleaved.shape)
+    return interleaved.view(heads, -1, 2, *interleaved.shape[1:]).transpose(1, 2).reshape(interleaved.shape)
 
 
 WORDS = SplitWords()
@@ -233,7 +239,11 @@ def find_subwords(folder: Path, sides: Sequence[Sequence[str]]) -> list[Subwords
 
 
 def _cuts(path: Path) -> bool:
-    return path.suffix in (".model", ".spm") or bool(re.search(r"codes?\b|bpe", path.name) and path.suffix != ".vocab")
+    """Return whether a file is a SentencePiece model by its suffix, or merges by its name and first line."""
+    if path.suffix in (".model", ".spm") or not re.search(r"(\b|_|bpe)codes?(\b|_)|(\b|_)bpe(\b|_)", path.name):
+        return path.suffix in (".model", ".spm")
+    with path.open("rb") as file:
+        return bool(re.fullmatch(rb"#version: .*|\S+ \S+( \d+)?", file.readline(1000).strip()))
 
 
 def _named(path: Path, names: Sequence[str]) -> bool:
@@ -282,10 +292,12 @@ def build_tokenizer(
         raise DataError(f"{place}: {error}") from None
 
 
-def special_ids(place: Path, pieces: Sequence[str], names: Mapping[str, str], **flags: bool) -> SpecialIds:
+def special_ids(
+    place: Path, pieces: Sequence[str], names: Mapping[str, str], *, ends_source: bool = True
+) -> SpecialIds:
     """Return the ids of special tokens by their names. Raises DataError if one is missing."""
     for name in names.values():
         if name not in pieces:
             raise DataError(f"{place}: the vocabulary lacks {name}")
     ids = {ours: pieces.index(name) for ours, name in names.items()}
-    return SpecialIds(pad=ids["pad"], bos=ids["bos"], eos=ids["eos"], unk=ids["unk"], **flags)
+    return SpecialIds(pad=ids["pad"], bos=ids["bos"], eos=ids["eos"], unk=ids["unk"], ends_source=ends_source)

@@ -65,9 +65,10 @@ def read_fairseq(path: Path, values: Mapping[str, Any], dictionaries: Sequence[P
         longest = max(1, min(map(len, rows.values())))
         computed |= {f"{side}.embedding.positions.table": table[:longest] for side, table in rows.items()}
     embedding_norm = options.switch("layernorm_embedding")
+    inner = {side: options.integer(f"{side}_ffn_embed_dim") for side in SIDES}
     model = {
         "width": sizes["embed_dim"],
-        "feed_forward": max(options.integer(f"{side}_ffn_embed_dim") for side in SIDES),
+        "feed_forward": max(inner.values()),
         "encoder_layers": options.integer("encoder_layers"),
         "decoder_layers": options.integer("decoder_layers"),
         "attention_heads": sizes["attention_heads"],
@@ -94,6 +95,7 @@ def read_fairseq(path: Path, values: Mapping[str, Any], dictionaries: Sequence[P
         toolkit="fairseq",
         place=path,
         model=model,
+        feed_forward=inner,
         decoding={"beam": 5, "stop": "first", "min_length": 1, "max_length": 200},
         tokenizers=_tokenizers(path, options, dictionaries),
         weights=weights,
@@ -142,7 +144,7 @@ def _head(
     if not ends:
         raise options.error("adaptive_softmax_cutoff", f"a rank below {size:,}, the size of the vocabulary")
     computed = {"head.table.bands.0": first[: ends[0]], "head.tails": first[ends[0] :]}
-    computed |= dict.fromkeys(("head.table.order", "head.table.rank"), torch.arange(size))
+    computed |= {f"head.table.{name}": torch.arange(size) for name in ("order", "rank")}  # one object is saved once
     for band in range(len(ends)):
         computed[f"head.table.projections.{band}"] = stored_tensor(path, weights, f"{at}.tail.{band}.0.weight")
         computed[f"head.table.bands.{band + 1}"] = stored_tensor(path, weights, f"{at}.tail.{band}.2.weight")

@@ -6,11 +6,11 @@ from typing import Any
 
 from translume.config import ModelSettings
 from translume.errors import ModelFolderError
+from translume.interchange.huggingface.bart import SIDES
 from translume.interchange.huggingface.family import Names, with_kinds
 from translume.interchange.marian.vocabulary import read_yaml
 from translume.interchange.toolkits import JOEYNMT
 from translume.interchange.toolkits.checkpoints import (
-    SIDES,
     Foreign,
     Options,
     Subwords,
@@ -71,6 +71,7 @@ def read_joeynmt(path: Path, values: Mapping[str, Any]) -> Foreign:
         for side in _SIDES
         if options.stated(f"data.{side}.tokenizer_cfg.pretokenizer", "none") == "moses"
     ]
+    inner = {side: options.integer(f"model.{side}.ff_size") for side in SIDES}
     tie, tables = tied_tables(path, values["model_state"], TABLES)
 
     def names(settings: ModelSettings) -> Names:
@@ -84,7 +85,7 @@ def read_joeynmt(path: Path, values: Mapping[str, Any]) -> Foreign:
         place=path,
         model={
             "width": options.alike("model.{}.hidden_size", options.integer),
-            "feed_forward": max(options.integer(f"model.{side}.ff_size") for side in SIDES),
+            "feed_forward": max(inner.values()),
             "encoder_layers": options.integer("model.encoder.num_layers"),
             "decoder_layers": options.integer("model.decoder.num_layers"),
             "attention_heads": options.alike("model.{}.num_heads", options.integer),
@@ -100,6 +101,7 @@ def read_joeynmt(path: Path, values: Mapping[str, Any]) -> Foreign:
             "head": {"kind": "softmax", "tie": tie, "bias": False},
         },
         decoding=_decoding(options),
+        feed_forward=inner,
         tokenizers=(_tokenizer(path, options, "src"), _tokenizer(path, options, "trg")),
         weights=values["model_state"],
         names=names,
@@ -113,7 +115,9 @@ def _decoding(options: Options) -> dict[str, Any]:
     beam, alpha = options.integer("testing.beam_size", 1), options.number("testing.beam_alpha", -1.0)
     search: dict[str, Any] = {"strategy": "beam", "beam": beam} if beam > 1 else {"strategy": "greedy"}
     longest = options.stated("testing.max_output_length", -1)
-    limit = {"max_length": longest} if type(longest) is int and longest > 0 else {}
+    limit: dict[str, Any] = {"max_length": longest} if type(longest) is int and longest > 0 else {}
+    if not options.switch("testing.generate_unk", True):
+        limit["suppress"] = [options.integer("data.special_symbols.unk_id")]
     return {**search, **limit, "min_length": 1, "length_penalty": max(alpha, 0.0), "length_penalty_form": "gnmt"}
 
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from translume.config import ModelSettings
 from translume.errors import DataError, ModelFolderError
+from translume.interchange.huggingface.bart import SIDES
 from translume.interchange.huggingface.family import Names, with_kinds
 from translume.interchange.pickled import damaged
 from translume.interchange.toolkits import EOLE
 from translume.interchange.toolkits.checkpoints import (
-    SIDES,
     Foreign,
     Options,
     build_tokenizer,
@@ -151,7 +151,10 @@ def read_eole(folder: Path) -> Foreign:
     kind = options.stated("embeddings.position_encoding_type", "SinusoidalInterleaved")
     names = {**_NORMS_OF_EOLE, "inner": "mlp.gate_up_proj", "gate": "mlp.up_proj", "outer": "mlp.down_proj"}
     layers = {side: f"{side}.transformer_layers" for side in SIDES}
-    tables = (*_TABLES_OF_EOLE, _OUTPUT)
+    source, target = (
+        next(filter(weights.__contains__, pair), pair[0]) for pair in (_TABLES_OF_EOLE, _TABLES_OF_EOLE[::-1])
+    )
+    tables = (source, target, _OUTPUT if _OUTPUT in weights else target)  # a shared one is stored once
     top = Options(str(folder / EOLE[0]), stated)
     return _foreign(
         "EOLE", files[0], top, model, kind, weights, tables, names, layers,
@@ -207,6 +210,7 @@ def _foreign(
             "head": {"kind": "softmax", "tie": tie, "bias": "generator.bias" in weights},
         },
         decoding=_SEARCH,
+        feed_forward=dict.fromkeys(SIDES, model["feed_forward"]),
         tokenizers=_tokenizers(path, vocabulary),
         weights=weights,
         names=names,

@@ -10,11 +10,11 @@ import yaml
 
 from translume.config import ModelSettings
 from translume.errors import DataError, ModelFolderError
+from translume.interchange.huggingface.bart import SIDES
 from translume.interchange.huggingface.family import Names, with_kinds
 from translume.interchange.marian.vocabulary import parse_yaml
 from translume.interchange.toolkits import SOCKEYE
 from translume.interchange.toolkits.checkpoints import (
-    SIDES,
     Foreign,
     Options,
     Subwords,
@@ -50,12 +50,12 @@ _BIASED = ("norm", "feed_forward", "forget")
 """Parts of the names of our layers that have biases in Sockeye."""
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # the package has no types
     """Reads the tagged tables of Sockeye's configuration as plain ones, and tuples as lists."""
 
 
-_Loader.add_multi_constructor("!", lambda loader, _, node: loader.construct_mapping(node, deep=True))  # type: ignore[no-untyped-call]
-_Loader.add_constructor(  # type: ignore[no-untyped-call]
+_Loader.add_multi_constructor("!", lambda loader, _, node: loader.construct_mapping(node, deep=True))
+_Loader.add_constructor(
     "tag:yaml.org,2002:python/tuple", lambda loader, node: loader.construct_sequence(node, deep=True)
 )
 
@@ -83,6 +83,7 @@ def read_sockeye(path: Path, weights: Mapping[str, Any]) -> Foreign:
     after = ("dr", "r") if norm == "pre" else ("drn", "rn")
     options.require({f"config_{side}.postprocess_sequence": after for side in SIDES})
     weights = _separated(path, weights, heads)
+    sizes = {side: options.integer(f"config_{side}.feed_forward_num_hidden") for side in SIDES}
     tie, tables = tied_tables(path, weights, TABLES)
     computed = {
         f"{side}.embedding.positions.table": stored_tensor(path, weights, f"{side}.pos_embedding.weight")[:longest]
@@ -113,7 +114,7 @@ def read_sockeye(path: Path, weights: Mapping[str, Any]) -> Foreign:
         place=path,
         model={
             "width": options.alike("config_{}.model_size", options.integer),
-            "feed_forward": max(options.integer(f"config_{side}.feed_forward_num_hidden") for side in SIDES),
+            "feed_forward": max(sizes.values()),
             "encoder_layers": options.integer("config_encoder.num_layers"),
             "decoder_layers": options.integer("config_decoder.num_layers"),
             "decoder_mixing": mixing,
@@ -130,6 +131,7 @@ def read_sockeye(path: Path, weights: Mapping[str, Any]) -> Foreign:
             "head": {"kind": "softmax", "tie": tie, "bias": True},
         },
         decoding={"beam": 5, "stop": "first", "length_penalty": 1.0},
+        feed_forward=sizes,
         tokenizers=_tokenizers(path),
         weights=weights,
         names=names,
@@ -154,7 +156,7 @@ def _separated(place: Path, weights: Mapping[str, Any], heads: int) -> dict[str,
             if tensor.ndim != 2 or len(tensor) % parts or not heads or size % heads:
                 found = list(tensor.shape)
                 raise ModelFolderError(f"{place}: {name} is {found}, expected keys and values of {heads} heads")
-            both = tensor[-2 * size :].unflatten(0, (heads, 2, size // heads)).transpose(0, 1)
+            both = tensor[-2 * size :].view(heads, 2, size // heads, -1).transpose(0, 1)
             changed[name] = torch.cat([tensor[: -2 * size], both.flatten(0, 2)])
     return changed
 
