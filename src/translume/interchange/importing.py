@@ -126,8 +126,9 @@ class _Original:
 
 def _original(source: Path, positions: Sinusoids, vocabularies: Sequence[Path]) -> _Original:
     if is_toolkit(source):
-        model = _imported("toolkits.reader", "read_toolkit")(source, vocabularies)
-        return _Original(toolkit=model.toolkit, checkpoint=model.checkpoint, notes=model.notes, compare=None)
+        foreign = _imported("toolkits.reader", "read_toolkit")(source, vocabularies)
+        notes = (*foreign.notes, f"not compared with {foreign.toolkit}, which is not run here")
+        return _Original(toolkit=foreign.toolkit, checkpoint=foreign.checkpoint(), notes=notes, compare=None)
     if is_marian(source):
         model = _imported("marian.reader", "read_marian")(source, vocabularies)
         compare, reason = _imported("marian.writer", "comparison")(model)

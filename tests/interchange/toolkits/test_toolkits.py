@@ -144,6 +144,8 @@ def damage(name):
             values["args"].arch = "fconv"
         elif name == "adaptive":
             values["args"].adaptive_input = True
+        elif name == "list":
+            values["model"] = [state]
         elif name == "options":
             del values["args"]
 
@@ -164,6 +166,7 @@ ERRORS = {
     "heads": "decoder_attention_heads: found 4, expected 2, that of encoder_attention_heads",
     "arch": "arch: found 'fconv', expected a transformer that translates",
     "adaptive": "adaptive_input: found True, expected False",
+    "list": "model: expected weights by name",
     "options": "found model, expected a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye",
 }
 

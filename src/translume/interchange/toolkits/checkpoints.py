@@ -1,5 +1,6 @@
 """What the readers of checkpoints share: stated options, weights under our names, and vocabularies."""
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -207,7 +208,7 @@ def tied_tables(place: Path, weights: Mapping[str, Any], theirs: Sequence[str]) 
 
 def split_halves(interleaved: Tensor, heads: int) -> Tensor:
     """Return rows of queries or keys for our rotations, of the halves of a head, from those of neighbouring pairs."""
-    return interleaved.view(heads, -1, 2, *interleaved.shape[1:]).transpose(1, 2).reshape(interleaved.shape)
+    return interleaved.reshape(heads, -1, 2, *interleaved.shape[1:]).transpose(1, 2).reshape(interleaved.shape)
 
 
 WORDS = SplitWords()
@@ -272,6 +273,17 @@ def read_lines(path: Path) -> list[str]:
         raise DataError(f"{path}: not UTF-8 text") from None
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file. Raises DataError if it holds anything else."""
+    try:
+        value = json.loads("\n".join(read_lines(path)))
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: expected a JSON object")
+    return value
 
 
 def build_tokenizer(

@@ -67,20 +67,15 @@ def read_fairseq(path: Path, values: Mapping[str, Any], dictionaries: Sequence[P
     embedding_norm = options.switch("layernorm_embedding")
     inner = {side: options.integer(f"{side}_ffn_embed_dim") for side in SIDES}
     model = {
-        "width": sizes["embed_dim"],
-        "feed_forward": max(inner.values()),
-        "encoder_layers": options.integer("encoder_layers"),
-        "decoder_layers": options.integer("decoder_layers"),
+        "width": sizes["embed_dim"], "feed_forward": max(inner.values()),
+        "encoder_layers": options.integer("encoder_layers"), "decoder_layers": options.integer("decoder_layers"),
         "attention_heads": sizes["attention_heads"],
         **{name: options.number(name, 0.0) for name in ("dropout", "attention_dropout", "activation_dropout")},
         "norm": "pre" if options.alike("{}_normalize_before", options.switch) else "post",
-        "activation": options.one_of("activation_fn", _ACTIVATIONS, "relu"),
-        "positions": positions,
-        "max_positions": longest,
-        "scale_embeddings": not options.switch("no_scale_embedding"),
-        "embedding_norm": embedding_norm,
-        "head": head,
-    }
+        "activation": options.one_of("activation_fn", _ACTIVATIONS, "relu"), "positions": positions,
+        "max_positions": longest, "scale_embeddings": not options.switch("no_scale_embedding"),
+        "embedding_norm": embedding_norm, "head": head,
+    }  # fmt: skip
 
     def names(settings: ModelSettings) -> Names:
         found = stack_names(settings, LAYERS)
@@ -92,17 +87,11 @@ def read_fairseq(path: Path, values: Mapping[str, Any], dictionaries: Sequence[P
         return {**tables, **with_kinds(found)}
 
     return Foreign(
-        toolkit="fairseq",
-        place=path,
-        model=model,
-        feed_forward=inner,
+        toolkit="fairseq", place=path, model=model, feed_forward=inner,
         decoding={"beam": 5, "stop": "first", "min_length": 1, "max_length": 200},
-        tokenizers=_tokenizers(path, options, dictionaries),
-        weights=weights,
-        names=names,
-        computed=computed,
+        tokenizers=_tokenizers(path, options, dictionaries), weights=weights, names=names, computed=computed,
         ignored=_IGNORED,
-    )
+    )  # fmt: skip
 
 
 def _options(path: Path, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -30,6 +30,7 @@ TABLES = ("src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.
 SPECIALS = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>"}
 """The default names of the first ids."""
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish"}
+_NORMS = {"pre": "pre", "post": "post"}
 _SIDES = ("src", "trg")
 _BLOCKS = {
     "feed_forward.inner": ("feed_forward.pwff_layer.0",), "feed_forward.outer": ("feed_forward.pwff_layer.3",),
@@ -74,6 +75,19 @@ def read_joeynmt(path: Path, values: Mapping[str, Any]) -> Foreign:
     inner = {side: options.integer(f"model.{side}.ff_size") for side in SIDES}
     tie, tables = tied_tables(path, values["model_state"], TABLES)
 
+    model = {
+        "width": options.alike("model.{}.hidden_size", options.integer), "feed_forward": max(inner.values()),
+        "encoder_layers": options.integer("model.encoder.num_layers"),
+        "decoder_layers": options.integer("model.decoder.num_layers"),
+        "attention_heads": options.alike("model.{}.num_heads", options.integer),
+        "dropout": options.number("model.decoder.dropout", 0.0),
+        "norm": options.alike("model.{}.layer_norm", lambda name: options.one_of(name, _NORMS)), "norm_epsilon": 1e-6,
+        "activation": options.alike("model.{}.activation", lambda name: options.one_of(name, _ACTIVATIONS, "relu")),
+        "positions": "interleaved", "max_positions": LONGEST,
+        "scale_embeddings": options.alike("model.{}.embeddings.scale", options.switch),
+        "head": {"kind": "softmax", "tie": tie, "bias": False},
+    }  # fmt: skip
+
     def names(settings: ModelSettings) -> Names:
         found = stack_names(settings, _LAYERS)
         if settings.norm == "pre":
@@ -81,33 +95,10 @@ def read_joeynmt(path: Path, values: Mapping[str, Any]) -> Foreign:
         return {**tables, **with_kinds(found)}
 
     return Foreign(
-        toolkit="JoeyNMT",
-        place=path,
-        model={
-            "width": options.alike("model.{}.hidden_size", options.integer),
-            "feed_forward": max(inner.values()),
-            "encoder_layers": options.integer("model.encoder.num_layers"),
-            "decoder_layers": options.integer("model.decoder.num_layers"),
-            "attention_heads": options.alike("model.{}.num_heads", options.integer),
-            "dropout": options.number("model.decoder.dropout", 0.0),
-            "norm": options.alike(
-                "model.{}.layer_norm", lambda name: options.one_of(name, {"pre": "pre", "post": "post"})
-            ),
-            "norm_epsilon": 1e-6,
-            "activation": options.alike("model.{}.activation", lambda name: options.one_of(name, _ACTIVATIONS, "relu")),
-            "positions": "interleaved",
-            "max_positions": LONGEST,
-            "scale_embeddings": options.alike("model.{}.embeddings.scale", options.switch),
-            "head": {"kind": "softmax", "tie": tie, "bias": False},
-        },
-        decoding=_decoding(options),
-        feed_forward=inner,
+        toolkit="JoeyNMT", place=path, model=model, decoding=_decoding(options), feed_forward=inner,
         tokenizers=(_tokenizer(path, options, "src"), _tokenizer(path, options, "trg")),
-        weights=values["model_state"],
-        names=names,
-        ignored=r"\.pe\.pe$",
-        notes=tuple(notes),
-    )
+        weights=values["model_state"], names=names, ignored=r"\.pe\.pe$", notes=tuple(notes),
+    )  # fmt: skip
 
 
 def _decoding(options: Options) -> dict[str, Any]:

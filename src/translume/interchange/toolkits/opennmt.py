@@ -1,6 +1,5 @@
 """Read checkpoints of OpenNMT-py's translation models, and folders of EOLE, which continues it."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from translume.interchange.toolkits.checkpoints import (
     Options,
     build_tokenizer,
     find_subwords,
-    read_lines,
+    read_object,
     special_ids,
     split_halves,
     stack_names,
@@ -120,8 +119,8 @@ def read_opennmt(path: Path, values: Mapping[str, Any]) -> Foreign:
 
 def read_eole(folder: Path) -> Foreign:
     """Read a folder of EOLE."""
-    stated, vocabulary = (_json(folder / name) for name in EOLE)
-    options = Options(f"{folder / EOLE[0]}: model", stated["model"])
+    stated, vocabulary = (read_object(folder / name) for name in EOLE)
+    options = Options(f"{folder / EOLE[0]}: model", stated.get("model", {}))
     options.require(_SAME_IN_EOLE)
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
@@ -172,7 +171,7 @@ def _foreign(
     and the output layer.  parts: names of norms and feed-forward maps in a layer.  layers: names of the layers of a
     side.  interleaved: whether rotations are of neighbouring pairs.
     """
-    if kind and kind not in _POSITIONS:
+    if not isinstance(kind, str) or (kind and kind not in _POSITIONS):
         raise options.error("position_encoding_type", " or ".join(_POSITIONS))
     if kind == "Rotary" and interleaved:
         weights = _with_halves(path, weights, model["attention_heads"])
@@ -217,7 +216,7 @@ def _foreign(
         ignored=r"\.pe$|\.rope\.|layer_scalar$",
         notes=tuple(
             f"{options.place}: transforms: {name} is not done here: text must be so already"
-            for name in options.stated("transforms", [])
+            for name in map(str, options.stated("transforms") or [])
             if name in _UNREAD
         ),
     )
@@ -257,13 +256,3 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         raise damaged(path, error) from None
     except OSError as error:
         raise ModelFolderError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads("\n".join(read_lines(path)))
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: expected a JSON object, as EOLE saves it")
-    return value

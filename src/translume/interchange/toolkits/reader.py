@@ -2,10 +2,8 @@
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from translume.checkpoint import Checkpoint
 from translume.errors import ModelFolderError, SettingsError
 from translume.interchange.pickled import load_pickled
 from translume.interchange.toolkits import CHECKPOINTS, SOCKEYE, is_eole
@@ -19,32 +17,20 @@ PREFERRED = ("checkpoint_best.pt", "best.ckpt", "checkpoint_last.pt", "latest.ck
 """The checkpoint of a folder with several."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolkitModel:
-    """An imported model, the name of its toolkit, and one line for each thing that was left out."""
-
-    toolkit: str
-    checkpoint: Checkpoint
-    notes: tuple[str, ...]
-
-
-def read_toolkit(source: Path, vocabularies: Sequence[Path] = ()) -> ToolkitModel:
+def read_toolkit(source: Path, vocabularies: Sequence[Path] = ()) -> Foreign:
     """Read a checkpoint, or the one in a folder.
 
     vocabularies: of source and target, for fairseq.
-    Raises ModelFolderError for a missing or damaged file and weights of another shape, DataError for damaged
-    vocabularies, SettingsError naming the first option that we cannot express.
+    Raises ModelFolderError for a missing or damaged file, DataError for damaged vocabularies, SettingsError naming the
+    first option that we cannot express.
     """
-    foreign = _read(source, vocabularies)
-    note = f"not compared with {foreign.toolkit}, which is not run here"
-    return ToolkitModel(toolkit=foreign.toolkit, checkpoint=foreign.checkpoint(), notes=(*foreign.notes, note))
-
-
-def _read(source: Path, vocabularies: Sequence[Path]) -> Foreign:
     if source.is_dir() and is_eole(source):
         return read_eole(source)
     path = _checkpoint_in(source) if source.is_dir() else source
     values = load_pickled(path, "tensors and plain values", [(Namespace, "argparse.Namespace")])
+    for part in ("model", "model_state", "generator"):
+        if isinstance(values, Mapping) and not _named(values.get(part) or {}):
+            raise ModelFolderError(f"{path}: {part}: expected weights by name")
     if isinstance(values, Mapping) and "model" in values and values.keys() & {"args", "cfg"}:
         return read_fairseq(path, values, vocabularies)
     if vocabularies:
@@ -53,10 +39,14 @@ def _read(source: Path, vocabularies: Sequence[Path]) -> Foreign:
         return read_opennmt(path, values)
     if isinstance(values, Mapping) and "model_state" in values:
         return read_joeynmt(path, values)
-    if isinstance(values, Mapping) and "output_layer.weight" in values:
+    if _named(values) and "output_layer.weight" in values:
         return read_sockeye(path, values)
     found = ", ".join(map(str, list(values)[:5])) if isinstance(values, Mapping) else type(values).__name__
     raise ModelFolderError(f"{path}: found {found}, expected a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye")
+
+
+def _named(values: object) -> bool:
+    return isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
 
 
 def _checkpoint_in(folder: Path) -> Path:

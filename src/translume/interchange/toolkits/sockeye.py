@@ -1,6 +1,5 @@
 """Read models of Sockeye 3: a folder with `config`, `params.best` and the vocabularies of both sides."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from translume.interchange.toolkits.checkpoints import (
     build_tokenizer,
     find_subwords,
     read_lines,
+    read_object,
     special_ids,
     stack_names,
     stored_tensor,
@@ -91,6 +91,17 @@ def read_sockeye(path: Path, weights: Mapping[str, Any]) -> Foreign:
         if learned
     }
 
+    model = {
+        "width": options.alike("config_{}.model_size", options.integer), "feed_forward": max(sizes.values()),
+        "encoder_layers": options.integer("config_encoder.num_layers"),
+        "decoder_layers": options.integer("config_decoder.num_layers"), "decoder_mixing": mixing,
+        "attention_heads": heads, "dropout": options.number("config_decoder.dropout_prepost", 0.0),
+        "attention_dropout": options.number("config_decoder.dropout_attention", 0.0),
+        "activation_dropout": options.number("config_decoder.dropout_act", 0.0), "norm": norm, "norm_epsilon": 1e-6,
+        "activation": "swiglu" if gated else activation, "positions": "learned" if learned else "sinusoidal",
+        "max_positions": longest, "scale_embeddings": True, "head": {"kind": "softmax", "tie": tie, "bias": True},
+    }  # fmt: skip
+
     def names(settings: ModelSettings) -> Names:
         inner = {"feed_forward.inner": ("ff.ff1", "ff.linear") if gated else ("ff.ff1",)}
         own = _ATTENTION if mixing == "attention" else _SSRU
@@ -110,34 +121,10 @@ def read_sockeye(path: Path, weights: Mapping[str, Any]) -> Foreign:
         return {**tables, "head.bias": ["output_layer.bias"], **named}
 
     return Foreign(
-        toolkit="Sockeye",
-        place=path,
-        model={
-            "width": options.alike("config_{}.model_size", options.integer),
-            "feed_forward": max(sizes.values()),
-            "encoder_layers": options.integer("config_encoder.num_layers"),
-            "decoder_layers": options.integer("config_decoder.num_layers"),
-            "decoder_mixing": mixing,
-            "attention_heads": heads,
-            "dropout": options.number("config_decoder.dropout_prepost", 0.0),
-            "attention_dropout": options.number("config_decoder.dropout_attention", 0.0),
-            "activation_dropout": options.number("config_decoder.dropout_act", 0.0),
-            "norm": norm,
-            "norm_epsilon": 1e-6,
-            "activation": "swiglu" if gated else activation,
-            "positions": "learned" if learned else "sinusoidal",
-            "max_positions": longest,
-            "scale_embeddings": True,
-            "head": {"kind": "softmax", "tie": tie, "bias": True},
-        },
-        decoding={"beam": 5, "stop": "first", "length_penalty": 1.0},
-        feed_forward=sizes,
-        tokenizers=_tokenizers(path),
-        weights=weights,
-        names=names,
-        computed=computed,
+        toolkit="Sockeye", place=path, model=model, decoding={"beam": 5, "stop": "first", "length_penalty": 1.0},
+        feed_forward=sizes, tokenizers=_tokenizers(path), weights=weights, names=names, computed=computed,
         ignored=r"pos_embedding\.weight$|^traced",
-    )
+    )  # fmt: skip
 
 
 def _filled(layer: Mapping[str, tuple[str, ...]], own: str, norm: str) -> Names:
@@ -156,7 +143,7 @@ def _separated(place: Path, weights: Mapping[str, Any], heads: int) -> dict[str,
             if tensor.ndim != 2 or len(tensor) % parts or not heads or size % heads:
                 found = list(tensor.shape)
                 raise ModelFolderError(f"{place}: {name} is {found}, expected keys and values of {heads} heads")
-            both = tensor[-2 * size :].view(heads, 2, size // heads, -1).transpose(0, 1)
+            both = tensor[-2 * size :].reshape(heads, 2, size // heads, -1).transpose(0, 1)
             changed[name] = torch.cat([tensor[: -2 * size], both.flatten(0, 2)])
     return changed
 
@@ -169,12 +156,8 @@ def _tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
 
 def _tokenizer(path: Path, subwords: Subwords) -> Tokenizer:
     """Return the tokenizer of a vocabulary, an object of tokens, each with its id."""
-    try:
-        ids = json.loads("\n".join(read_lines(path)))
-    except (ValueError, RecursionError):
-        ids = None
-    numbers = [*ids.values()] if isinstance(ids, dict) else [None]
-    if not all(type(each) is int for each in numbers) or {*numbers} != {*range(len(numbers))}:
-        raise DataError(f"{path}: expected a JSON object of tokens, each with its id, 0, 1, 2, …")
+    ids = read_object(path)
+    if not all(type(each) is int for each in ids.values()) or {*ids.values()} != {*range(len(ids))}:
+        raise DataError(f"{path}: expected tokens, each with its id, 0, 1, 2, …")
     pieces = sorted(ids, key=ids.__getitem__)
     return build_tokenizer(path, pieces, special_ids(path, pieces, SPECIALS), subwords)
