@@ -158,7 +158,7 @@ def changed(good, path: str, value: object) -> str:
             "settings.kind",
             "bqe",
             "t.json: damaged: settings.kind: Input should be 'bpe', 'unigram', 'wordpiece', 'character', 'byte', "
-            "'word', 'sentencepiece' or 'library', found 'bqe'",
+            "'word', 'sentencepiece', 'library' or 'split', found 'bqe'",
         ),
         (
             "settings",

@@ -55,7 +55,7 @@ def export_(model: Path, target: str, out: Path, dtype: str | None, as_json: boo
 
 @click.command(
     "import",
-    short_help="Convert a model of transformers, Marian, CTranslate2 or Argos.",
+    short_help="Convert a model of another toolkit.",
     epilog="Example: translume import hf://Helsinki-NLP/opus-mt-en-de models/en-de",
 )
 @click.argument("source", type=FOLDER)
@@ -72,7 +72,7 @@ def export_(model: Path, target: str, out: Path, dtype: str | None, as_json: boo
     type=FILE,
     nargs=2,
     help="Vocabularies of source and target, by default those beside the weights: of Marian, .spm or .yml; of "
-    "CTranslate2, SentencePiece models; of a state dict, lists of tokens or objects of ids in JSON.",
+    "CTranslate2, SentencePiece models; of fairseq, dict; of a state dict, lists of tokens or objects of ids in JSON.",
 )
 @click.option("--revision", help="Branch, tag or commit of a repository of the Hub.")
 @click.option("--layout", type=click.Choice(["nn.Transformer", "annotated"]), help="SOURCE is a state dict of PyTorch.")
@@ -106,14 +106,15 @@ def import_(
     as_json: bool,
     compute: Compute,
 ) -> None:
-    """Convert the model of transformers, Marian or CTranslate2 in SOURCE to the new model folder OUT.
+    """Convert the model of another toolkit in SOURCE to the new model folder OUT.
 
     SOURCE is a folder or hf://owner/name[@revision], a repository of the Hugging Face Hub. It contains config.json,
     the weights and a tokenizer: SentencePiece models with their vocabularies, or a tokenizer.json. Or SOURCE is a .npz
     or .bin of Marian, or the folder that holds it with its vocabularies and decoder.yml; or a folder of CTranslate2
-    with a SentencePiece model, or a package of Argos Translate. OUT is loaded, and its forced log-probabilities are
-    compared with those of transformers, or of Marian or CTranslate2 if pymarian or ctranslate2 is installed. The
-    difference is printed and stored in OUT. Features that Translume does not support are refused by name.
+    with a SentencePiece model, or a package of Argos Translate; or a checkpoint of fairseq, OpenNMT-py, JoeyNMT or
+    Sockeye, or the folder that holds it, or one of EOLE. OUT is loaded, and its forced log-probabilities are compared
+    with those of transformers, or of Marian or CTranslate2 if pymarian or ctranslate2 is installed. The difference is
+    printed and stored in OUT. Features that Translume does not support are refused by name.
 
     With --layout, SOURCE is a state dict of torch.nn.Transformer with its embeddings and output layer, as in PyTorch's
     tutorial, or of the Annotated Transformer, alone or under model_state_dict, state_dict or model. It needs --heads

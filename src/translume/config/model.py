@@ -118,7 +118,8 @@ class ModelSettings(Settings):
 
     "interleaved" is "sinusoidal" with each sine beside its cosine, as in PyTorch's tutorial.
     "marian" is "sinusoidal" with the slightly longer wavelengths of models trained with Marian; "fairseq" has these
-    wavelengths too, and its first position is 2, as in M2M-100 and NLLB.
+    wavelengths too, and its first position is 2, as in M2M-100 and NLLB. "interleaved" is "sinusoidal" with each cosine
+    beside its sine, as in OpenNMT-py and JoeyNMT.
     """
     relative_buckets: int = Field(default=32, ge=4, le=65_536)
     """For positions "relative": number of ranges of distances with a bias of their own."""

@@ -12,9 +12,11 @@ class TokenizerSettings(Settings):
 
     table: ClassVar[str] = "tokenizer"
 
-    kind: Literal["bpe", "unigram", "wordpiece", "character", "byte", "word", "sentencepiece", "library"] = "bpe"
+    kind: Literal["bpe", "unigram", "wordpiece", "character", "byte", "word", "sentencepiece", "library", "split"] = (
+        "bpe"
+    )
     """The kind of tokens; "bpe" suits most languages. "library" is any tokenizer.json of the
-    library `tokenizers`, which `path` names; "sentencepiece" is for imported models only."""
+    library `tokenizers`, which `path` names; "sentencepiece" and "split" are for imported models only."""
     target_kind: Literal["", "bpe", "unigram", "wordpiece", "character", "byte", "word"] = ""
     """The kind of the target's tokens if it differs, such as "word" for phones separated by blanks."""
     size: int = Field(default=8000, ge=8, le=10_000_000)

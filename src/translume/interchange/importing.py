@@ -1,4 +1,4 @@
-"""Import a model of transformers or Marian into a model folder, and compare it with the original."""
+"""Import a model of another toolkit into a model folder, and compare it with the original where that is possible."""
 
 import json
 import tempfile
@@ -20,6 +20,7 @@ from translume.errors import ModelFolderError, SettingsError, TranslumeError, ne
 from translume.interchange.certificate import Certificate, DifferenceError
 from translume.interchange.ctranslate2_binary import is_ctranslate2, needs_import
 from translume.interchange.marian import is_marian
+from translume.interchange.toolkits import is_toolkit
 from translume.json_values import JsonValue
 
 if TYPE_CHECKING:
@@ -46,13 +47,14 @@ def import_model(
     source: Path | str, folder: Path | str, *, positions: Sinusoids = "hf", vocabularies: Sequence[Path | str] = (),
     layout: "StateDict | None" = None,
 ) -> Imported:  # fmt: skip
-    """Import a model of transformers or Marian, or a state dict of PyTorch, into the new model folder `folder`.
+    """Import a model of another toolkit, or a state dict of PyTorch, into the new model folder `folder`.
 
     source: a folder as transformers saves it, or hf://owner/name[@revision], a repository of the Hugging Face Hub; or
-    weights of Marian (.npz or .bin), or a folder with one such file.
+    weights of Marian (.npz or .bin), or a folder with one such file; or a checkpoint of fairseq, OpenNMT-py, JoeyNMT
+    or Sockeye, or a folder with one or of EOLE.
     positions: "hf" for the sinusoids of transformers, "marian" for those that Marian trained an OPUS model with.
-    vocabularies: for Marian, the vocabularies of source and target; by default found beside the weights. For a state
-    dict, lists of tokens or objects of ids in JSON.
+    vocabularies: for Marian and fairseq, the vocabularies of source and target; by default found beside the weights.
+        For a state dict, lists of tokens or objects of ids in JSON.
     layout: what a file of PyTorch does not say about its state dict.
     Raises SettingsError naming what cannot be expressed, ModelFolderError or DataError for missing or damaged files,
     TranslumeError if `folder` is not empty or the two models differ too much. Then nothing is written.
@@ -162,6 +164,11 @@ def _original(
         state = layout.read(source, vocabularies)
         save = partial(_save, state.checkpoint)
         return _Original(toolkit="PyTorch", save=save, notes=state.notes, compare=state.compare)
+    if is_toolkit(source):
+        foreign = _imported("toolkits.reader", "read_toolkit")(source, vocabularies)
+        notes = (*foreign.notes, f"not compared with {foreign.toolkit}, which is not run here")
+        save = partial(_save, foreign.checkpoint())
+        return _Original(toolkit=foreign.toolkit, save=save, notes=notes, compare=None)
     if needs_import(source):
         read, notes = partial(_imported("ctranslate2_reader", "read_ctranslate2"), sentences=vocabularies), ()
         if is_ctranslate2(source):

@@ -1,21 +1,26 @@
 """Read SentencePiece models, .spm files. Unsupported options are refused by name."""
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from translume.errors import DataError, SettingsError
 from translume.text import SentencePieces
-from translume.text.imported import CONTROL, USER_DEFINED, package, read_proto, scores_of
+from translume.text.imported import CONTROL, NORMAL, USER_DEFINED, package, read_proto, scores_of
 from translume.text.specials import BYTES
 
+UNUSED = 5
+"""The type of a piece that no text is cut into."""
 KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
-def read_sentencepiece(path: Path, reserved: re.Pattern[str] | None = None, *, codes: bool = True) -> SentencePieces:
+def read_sentencepiece(
+    path: Path, reserved: re.Pattern[str] | None = None, *, codes: bool = True, only: Collection[str] | None = None
+) -> SentencePieces:
     """Read the model in a file, unigram or byte-pair encoding.
 
     reserved: matches whole pieces that do not segment text, although the file may say that they do.
-    codes: see `SentencePieces`.
+    codes: see `SentencePieces`.  only: the pieces that text may be cut into, beside single characters; None: all.
     Raises DataError for a damaged file, SettingsError naming an option that would change the segmentation here.
     """
     processor = package().SentencePieceProcessor
@@ -31,6 +36,8 @@ def read_sentencepiece(path: Path, reserved: re.Pattern[str] | None = None, *, c
     for piece in proto.pieces:
         if reserved is not None and isinstance(piece.piece, str) and reserved.fullmatch(piece.piece):
             piece.type = CONTROL
+        elif only is not None and piece.type == NORMAL and len(piece.piece) > 1 and piece.piece not in only:
+            piece.type = UNUSED
     trainer, normaliser, denormaliser = proto.trainer_spec, proto.normalizer_spec, proto.denormalizer_spec
     kind = KINDS.get(trainer.model_type, str(trainer.model_type))
     for name, found, wanted in (

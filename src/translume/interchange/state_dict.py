@@ -19,7 +19,8 @@ from translume.checkpoint import Checkpoint, assign, build_model
 from translume.config import Config, ModelSettings
 from translume.errors import DataError, ModelFolderError, SettingsError
 from translume.interchange.certificate import Certificate, forced_targets, label_log_probs
-from translume.interchange.huggingface.reader import is_plain, read_pickled
+from translume.interchange.huggingface.reader import is_plain
+from translume.interchange.pickled import load_pickled
 from translume.model.positions import encoding_class
 from translume.text import SpecialIds, Tokenizer, Vocabulary
 from translume.text.imported import LibraryIds
@@ -207,7 +208,7 @@ class _Names:
 
 def _tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a file in float32, under their own names or within one of WRAPPERS."""
-    values = read_pickled(path)
+    values = load_pickled(path, "tensors only")
     for name in WRAPPERS:
         if isinstance(values, dict) and isinstance(values.get(name), dict):
             values = values[name]

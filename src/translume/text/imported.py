@@ -32,7 +32,7 @@ LINES, LONGEST, RULES = 10_000, 23, 1000
 """Number of random lines of pieces on which the library must agree with SentencePiece, their maximum length, and the
 maximum number of rules of several characters that are tried."""
 
-_NORMAL, CONTROL, USER_DEFINED, _BYTE = 1, 3, 4, 6
+NORMAL, CONTROL, USER_DEFINED, _BYTE = 1, 3, 4, 6
 """Types of pieces: a control piece is never found in a text."""
 _UNIGRAM, _BPE = 1, 2
 CACHE_SIZE, MAX_CACHED = 200_000, 48
@@ -326,7 +326,7 @@ def read_proto(content: bytes) -> Any:
 
 def scores_of(proto: Any) -> dict[str, float]:
     """Return the scores of the pieces that segment text: log-probabilities in nats, or numbers that order merges."""
-    return {each.piece: each.score for each in proto.pieces if each.type == _NORMAL}
+    return {each.piece: each.score for each in proto.pieces if each.type == NORMAL}
 
 
 def build_proto(scores: Mapping[str, float], charsmap: bytes, *, fallback: bool, merges: bool = False) -> Any:
@@ -336,7 +336,7 @@ def build_proto(scores: Mapping[str, float], charsmap: bytes, *, fallback: bool,
     for piece, kind in kinds.items():
         proto.pieces.add(piece=piece, score=0.0, type=kind)
     for piece, score in scores.items():
-        proto.pieces.add(piece=piece.replace(" ", SPACE), score=score, type=_NORMAL)
+        proto.pieces.add(piece=piece.replace(" ", SPACE), score=score, type=NORMAL)
     proto.trainer_spec.model_type = _BPE if merges else _UNIGRAM
     proto.trainer_spec.byte_fallback = fallback
     proto.normalizer_spec.precompiled_charsmap = charsmap

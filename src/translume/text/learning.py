@@ -48,7 +48,7 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], languages
     rarest characters, at most 0.05 % of the text, are encoded as bytes or <unk>. Raises DataError for texts without a
     character, and SettingsError for a size too small for the alphabet or a kind that cannot be learned.
     """
-    if settings.kind in ("sentencepiece", "library"):
+    if settings.kind in ("sentencepiece", "library", "split"):
         wanted = "tokenizer.path to a tokenizer.json" if settings.kind == "library" else "'unigram'"
         raise SettingsError(f"tokenizer.kind: '{settings.kind}' is not learned but imported; expected {wanted}")
     if settings.kind == "byte":

@@ -61,6 +61,8 @@ def standard_json(tokenizer: Tokenizer) -> str:
 
 def _checked_json(tokenizer: Tokenizer) -> str:
     kind, ids = tokenizer.settings.kind, tokenizer.specials
+    if tokenizer.vocabulary.words is not None:
+        raise SettingsError("tokenizer.kind: found 'split', whose pieces end words with a space, unlike the library's")
     if tokenizer.vocabulary.sentences is not None:
         document, pieces = _sentence_document(tokenizer.vocabulary)
         library = LibraryIds(document, len(pieces)).without_specials()

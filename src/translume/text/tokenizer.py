@@ -22,6 +22,7 @@ from translume.text.imported import SPACE, SentenceIds
 from translume.text.library import read_library_vocabulary
 from translume.text.segmentation import MAX_SEGMENT, normaliser, segmenter, with_mark, without_mark
 from translume.text.specials import BYTES, SpecialIds
+from translume.text.split_words import SplitIds
 from translume.text.vocabulary import MODELS, Vocabulary
 
 CACHE_SIZE: Final = 200_000
@@ -111,7 +112,9 @@ class Tokenizer:
         self._sentences = (
             None if sentences is None else SentenceIds(sentences, vocabulary.pieces, self.specials, vocabulary.dropped)
         )
-        self._imported = self._sentences or vocabulary.library
+        words = vocabulary.words
+        split = None if words is None else SplitIds(words, vocabulary.pieces, self.specials)
+        self._imported = self._sentences or vocabulary.library or split
         self.normalise = normaliser(vocabulary.settings) if self._imported is None else self._imported.normalise
         """Normalises a text, as before learning and encoding; `decode` returns normalised text."""
         self.languages: Mapping[str, int] = vocabulary.languages
@@ -204,6 +207,8 @@ class Tokenizer:
 
         An id that adds nothing has begin = end. A character of several ids (bytes) belongs to each of them.
         """
+        if (words := self.vocabulary.words) is not None:
+            return words.spans(self._bytes[id_].decode() for id_ in ids)
         spelt = codecs.getincrementaldecoder("utf-8")(errors="replace")
         # The mark of the first word is not part of the text; a library may strip spaces at the end instead.
         spelt_text, text = self._text(ids), self.decode(ids)
@@ -318,7 +323,10 @@ def _spellings(vocabulary: Vocabulary) -> list[bytes]:
     if vocabulary.library is not None:
         return vocabulary.library.spellings(specials, vocabulary.dropped, UNKNOWN.encode())
     unknown = (" " if vocabulary.settings.kind == "word" else "") + UNKNOWN
-    result = [piece.encode() for piece in vocabulary.pieces]
+    pieces = vocabulary.pieces
+    if (words := vocabulary.words) is not None:
+        unknown, pieces = words.spelling(UNKNOWN), tuple(map(words.spelling, pieces))
+    result = [piece.encode() for piece in pieces]
     for id_ in specials.marks | vocabulary.dropped:
         result[id_] = b""
     if specials.unk is not None:

@@ -14,6 +14,7 @@ from translume.config.base import RAISE_RAW
 from translume.errors import DataError
 from translume.text.imported import SPACE, LibraryIds, SentencePieces
 from translume.text.specials import BYTES, SpecialIds, SpeechTokens
+from translume.text.split_words import SplitWords
 
 FORMAT = 1
 PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
@@ -41,6 +42,8 @@ class Vocabulary:
     """The SentencePiece model; only for "sentencepiece", whose special tokens may have any ids."""
     library: LibraryIds | None = None
     """The tokenizer of the library; only for "library", whose special tokens may have any ids."""
+    words: SplitWords | None = None
+    """How words are cut; only for "split", whose special tokens may have any ids."""
     languages: Mapping[str, int] = field(default_factory=dict)
     """The id of the tag of each language code: a special token that tells the model a language. Any text stays text."""
     silent: frozenset[int] = frozenset()
@@ -116,6 +119,13 @@ class Vocabulary:
         )
 
     @classmethod
+    def from_words(cls, words: SplitWords, pieces: Sequence[str], specials: SpecialIds) -> Self:
+        """Build a vocabulary of these pieces of words. Raises ValueError for one that is empty or occurs twice."""
+        _check_pieces(pieces)
+        settings = imported_settings("split", len(pieces))
+        return cls(settings=settings, specials=specials, pieces=tuple(pieces), first=len(pieces), words=words)
+
+    @classmethod
     def from_bytes(cls, pieces: tuple[str, ...], specials: SpecialIds, silent: Iterable[int]) -> Self:
         """Build the vocabulary of an imported model of bytes, whose special tokens may have any ids.
 
@@ -174,8 +184,10 @@ class Vocabulary:
             document["silent"] = sorted(self.silent)
         if self.library is not None:
             document["tokenizer"] = self.library.document
-        elif self.sentences is None and self.settings.kind == "byte" and self.pieces[: len(BYTE_PIECES)] != BYTE_PIECES:
+        elif self.settings.kind == "byte" and self.pieces[: len(BYTE_PIECES)] != BYTE_PIECES:
             document["pieces"] = self.pieces
+        elif self.words is not None:
+            document |= {"pieces": self.pieces, "words": self.words.to_dict()}
         elif self.sentences is not None:
             document |= {"pieces": self.pieces, "sentencepiece": self.sentences.to_dict()}
         else:
@@ -215,6 +227,8 @@ class Vocabulary:
             specials, languages, silent = _checked_ids(document, len(pieces))
             if settings.kind == "byte":
                 return cls.from_bytes(pieces, specials, silent)
+            if settings.kind == "split":
+                return cls.from_words(SplitWords.from_dict(document["words"]), pieces, specials)
             sentences = SentencePieces.from_dict(document["sentencepiece"])
             return cls.from_sentencepiece(sentences, pieces, specials, languages=languages, silent=silent)
         return cls._checked_learned(settings, document)
@@ -272,7 +286,7 @@ def _checked_ids(document: dict[str, Any], size: int) -> tuple[SpecialIds, dict[
     for id_ in (*known.values(), *languages.values(), *silent):
         if not isinstance(id_, int) or not 0 <= id_ < size:
             raise ValueError(f"the special id {id_!r} is not one of the {size} of the vocabulary")
-    if specials["unk"] is None and document["settings"]["kind"] == "sentencepiece":
+    if specials["unk"] is None and document["settings"]["kind"] in ("sentencepiece", "split"):
         raise ValueError("the special id None is not one of the vocabulary")
     text, end = (document["specials"].get(name, name == "ends_source") is True for name in _FLAGS)
     return SpecialIds(**specials, start_is_text=text, ends_source=end), languages, silent
@@ -289,7 +303,7 @@ def id_settings(settings: TokenizerSettings) -> TokenizerSettings:
     return TokenizerSettings(**{name: getattr(settings, name) for name in _ID_SETTINGS})
 
 
-def imported_settings(kind: Literal["sentencepiece", "library", "byte"], size: int) -> TokenizerSettings:
+def imported_settings(kind: Literal["sentencepiece", "library", "byte", "split"], size: int) -> TokenizerSettings:
     """Return the settings of an imported tokenizer, whose own rules normalise a text."""
     if kind == "byte":
         return TokenizerSettings(kind=kind, size=size, normalization="none", whitespace="keep", unknown="bytes")

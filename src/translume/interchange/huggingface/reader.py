@@ -1,14 +1,9 @@
 """Read a model from a folder of transformers as a model of ours."""
 
-import re
-import struct
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
-from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,6 +21,7 @@ from translume.interchange.huggingface.fsmt import Fsmt
 from translume.interchange.huggingface.t5 import T5, LongT5, Mt5, Umt5
 from translume.interchange.huggingface.t5gemma import T5Gemma
 from translume.interchange.huggingface.whisper import Whisper
+from translume.interchange.pickled import damaged, load_pickled
 
 FAMILIES: dict[str, type[Family]] = {
     family.architecture: family
@@ -266,48 +262,19 @@ def _read_safetensors(path: Path, name: str | None = None) -> Any:
         with safe_open(path, framework="pt") as file:
             return file.keys() if name is None else file.get_tensor(name)
     except SafetensorError as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
     except OSError as error:
         raise ModelFolderError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def _load_pickled(path: Path) -> Mapping[str, Tensor]:
-    """Return the tensors of a PyTorch file, as `read_pickled`."""
-    values = read_pickled(path)
+    """Return the tensors of a PyTorch file; see `load_pickled`."""
+    values = load_pickled(path, "tensors only")
     if not isinstance(values, dict) or not all(map(is_plain, values.values())):
         raise ModelFolderError(f"{path}: expected a dictionary of tensors by name, as save_pretrained writes it")
     return values
 
 
-def read_pickled(path: Path) -> Any:
-    """Return the content of a PyTorch file, mapped into memory if its format allows, by torch's weights-only reader.
-
-    Raises ModelFolderError for a file that is damaged, or has more than tensors and plain values.
-    """
-    try:
-        with warnings.catch_warnings():
-            # Protocol 2 or another: the reader checks every opcode whatever the number says.
-            warnings.filterwarnings("ignore", message="Detected pickle protocol")
-            # Files of torch before 1.6 are not zip archives and cannot be mapped.
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
-    except UnpicklingError as error:
-        refused = re.search(r"GLOBAL (\S+)", str(error))
-        raise ModelFolderError(
-            f"{path}: refused by torch's weights-only reader, which executes nothing: found "
-            f"{refused[1] if refused else 'damaged or unknown data'}, expected tensors only"
-        ) from None
-    except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be read: {error.strerror or error}") from None
-    # torch raises any of these for truncated or empty files.
-    except (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
-        raise _damaged(path, error) from None
-
-
 def is_plain(value: object) -> bool:
     """Return whether a value is a tensor of numbers in memory."""
     return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_quantized
-
-
-def _damaged(path: Path, error: BaseException) -> ModelFolderError:
-    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return ModelFolderError(f"{path}: damaged: {reason}")

@@ -71,10 +71,12 @@ def read_yaml(path: Path, *, plain: bool = False) -> dict[object, object]:
         raise DataError(f"{path}: not YAML: not UTF-8 text") from None
 
 
-def parse_yaml(text: str, place: str, *, plain: bool = False) -> dict[object, object]:
-    """Return the mapping in a YAML text; see `read_yaml`. Errors begin with `place`."""
+def parse_yaml(
+    text: str, place: str, *, plain: bool = False, loader: type[yaml.SafeLoader] = yaml.SafeLoader
+) -> dict[object, object]:
+    """Return the mapping in a YAML text; see `read_yaml`. Errors begin with `place`.  loader: reads values."""
     try:
-        found = yaml.load(text, Loader=yaml.BaseLoader if plain else yaml.SafeLoader)
+        found = yaml.load(text, Loader=yaml.BaseLoader if plain else loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{place}: not YAML: {reason}") from None
