@@ -109,12 +109,12 @@ class Tokenizer:
         self.settings: TokenizerSettings = vocabulary.settings
         self.specials: SpecialIds = vocabulary.specials
         sentences = vocabulary.sentences
-        self._sentences = (
-            None if sentences is None else SentenceIds(sentences, vocabulary.pieces, self.specials, vocabulary.dropped)
-        )
-        words = vocabulary.words
-        split = None if words is None else SplitIds(words, vocabulary.pieces, self.specials)
-        self._imported = self._sentences or vocabulary.library or split
+        self._spelt: SentenceIds | SplitIds | None = None
+        if sentences is not None:
+            self._spelt = SentenceIds(sentences, vocabulary.pieces, self.specials, vocabulary.dropped)
+        elif (words := vocabulary.words) is not None:
+            self._spelt = SplitIds(words, vocabulary.pieces, self.specials)
+        self._imported = self._spelt or vocabulary.library
         self.normalise = normaliser(vocabulary.settings) if self._imported is None else self._imported.normalise
         """Normalises a text, as before learning and encoding; `decode` returns normalised text."""
         self.languages: Mapping[str, int] = vocabulary.languages
@@ -195,7 +195,7 @@ class Tokenizer:
 
     def without_mark(self, text: str) -> str:
         """Return the text of `spellings` as `decode` returns it: without the mark of its first word."""
-        return without_mark(text, self._kind) if self._sentences is None else self._sentences.without_mark(text)
+        return without_mark(text, self._kind) if self._spelt is None else self._spelt.without_mark(text)
 
     def _text(self, ids: Sequence[int]) -> str:
         """Return the text of ids including the mark of the first word."""
