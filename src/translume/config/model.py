@@ -25,9 +25,9 @@ class Positions:
 
 POSITIONS = {
     "sinusoidal": Positions("translume.model.positions:Sinusoidal", even="width"),
-    "interleaved": Positions("translume.model.positions:InterleavedSinusoidal", even="width"),
     "marian": Positions("translume.model.positions:MarianSinusoidal", even="width"),
     "fairseq": Positions("translume.model.positions:FairseqSinusoidal", even="width"),
+    "interleaved": Positions("translume.model.positions:InterleavedSinusoidal", even="width"),
     "learned": Positions("translume.model.positions:Learned"),
     "rotary": Positions(
         "translume.model.positions:Rotary",
@@ -116,10 +116,9 @@ class ModelSettings(Settings):
     """The position encoding: "sinusoidal" or "learned" vectors added to embeddings; "rotary", which rotates queries and
     keys (Su et al. 2021); "relative", learned biases on attention scores by distance (Raffel et al. 2020); or "none".
 
-    "interleaved" is "sinusoidal" with each sine beside its cosine, as in PyTorch's tutorial.
+    "interleaved" is "sinusoidal" with each sine beside its cosine, as in PyTorch's tutorial, OpenNMT-py and JoeyNMT.
     "marian" is "sinusoidal" with the slightly longer wavelengths of models trained with Marian; "fairseq" has these
-    wavelengths too, and its first position is 2, as in M2M-100 and NLLB. "interleaved" is "sinusoidal" with each cosine
-    beside its sine, as in OpenNMT-py and JoeyNMT.
+    wavelengths too, and its first position is 2, as in M2M-100 and NLLB.
     """
     relative_buckets: int = Field(default=32, ge=4, le=65_536)
     """For positions "relative": number of ranges of distances with a bias of their own."""

@@ -92,8 +92,8 @@ def normaliser(settings: TokenizerSettings) -> Callable[[str], str]:
 
 
 def with_mark(text: str, kind: str) -> str:
-    """Return the text with its first word marked; `without_mark` is the inverse."""
-    if not text or kind in ("character", "byte"):
+    """Return the text with its first word marked, unless kind marks the ends; `without_mark` is the inverse."""
+    if not text or kind in ("character", "byte", "split"):
         return text
     if kind != "word" and _UNSPACED_START.match(text):
         return text

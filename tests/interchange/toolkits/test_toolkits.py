@@ -89,6 +89,7 @@ def test_words_are_cut_by_merges_as_subword_nmt_cuts_them():
     assert tokenizer.decode(ids) == tokenizer.normalise("  ab cdb\ta ") == "ab cdb a"
     assert tokenizer.spans(ids) == tokenizer.spans_in("ab cdb a") == [(0, 2), (2, 5), (5, 6), (6, 8)]
     assert tokenizer.beginning(ids[:2]) == "ab cd"
+    assert tokenizer.spelling("ab c") == b"ab c"  # a target may continue the last word of a prefix
     assert Tokenizer.from_json(tokenizer.to_json()).encode("cdb <s>") == tokenizer.encode("cdb <s>") == [9, 8, 0, 0, 0]
 
 
@@ -167,7 +168,7 @@ ERRORS = {
     "arch": "arch: found 'fconv', expected a transformer that translates",
     "adaptive": "adaptive_input: found True, expected False",
     "list": "model: expected weights by name",
-    "options": "found model, expected a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye",
+    "options": "found model, expected a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye, or --layout",
 }
 
 

@@ -42,7 +42,9 @@ def read_toolkit(source: Path, vocabularies: Sequence[Path] = ()) -> Foreign:
     if _named(values) and "output_layer.weight" in values:
         return read_sockeye(path, values)
     found = ", ".join(map(str, list(values)[:5])) if isinstance(values, Mapping) else type(values).__name__
-    raise ModelFolderError(f"{path}: found {found}, expected a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye")
+    raise ModelFolderError(
+        f"{path}: found {found}, expected a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye, or --layout"
+    )
 
 
 def _named(values: object) -> bool:
