@@ -18,6 +18,7 @@ NOT_RUN = {
     "import": "needs a model of another toolkit; tests/interchange runs it",
     "heads": "trains several models; tests/cli/test_heads.py runs it",
     "export": "compares with another toolkit; tests/interchange runs it",
+    "pack": "needs widths that the kernels have; tests/engine runs it",
 }
 
 
@@ -120,6 +121,7 @@ def test_every_command_takes_quiet_once_and_dtype_where_it_has_an_effect() -> No
             if "--dtype" in parameter.opts:
                 assert isinstance(parameter.type, click.Choice)
                 offered[path[0]] = list(parameter.type.choices)
+    assert offered.pop("pack") == ["fp32", "bf16", "int8"]
     with_engine = {verb for verb, dtypes in offered.items() if dtypes == ["auto", "fp32", "bf16", "int8"]}
     assert with_engine == {"translate", "backtranslate", "generate", "evaluate", "score", "serve"}
     assert all(dtypes == ["auto", "fp32", "bf16"] for verb, dtypes in offered.items() if verb not in with_engine)

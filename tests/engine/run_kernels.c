@@ -8,6 +8,7 @@
 
 #include "copying.c"
 #include "layers.c"
+#include "threads.c"
 #include "linear.c"
 #include "logits.c"
 #include "search.c"

@@ -72,7 +72,7 @@ def test_kernels_with_wrong_products_are_not_used(monkeypatch):
     monkeypatch.setitem(LINEAR, "fp32", Wrong)
     with pytest.raises(NativeError) as caught:
         linear("fp32", numbers(13, 7))
-    assert str(caught.value) == "the kernels' products in fp32 differ by 0.38 of their bound from those in fp32"
+    assert str(caught.value) == "the kernels' products in fp32 differ by 0.25 of their bound from those in fp32"
 
 
 def test_weights_that_are_no_numbers_are_packed_and_found_in_the_search():

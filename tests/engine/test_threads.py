@@ -25,7 +25,8 @@ def one_thread_afterwards() -> Iterator[None]:
 def products(dtype: str, rows: int) -> np.ndarray:
     random = np.random.default_rng(3)
     weight, bias = random.standard_normal((WIDE[1], WIDE[0])), random.standard_normal(WIDE[1])
-    layer = LINEAR[dtype](weight.astype(np.float32), bias.astype(np.float32))
+    kind = LINEAR[dtype]
+    layer = kind(kind.pack(weight.astype(np.float32), bias.astype(np.float32)))
     return layer(random.standard_normal((rows, WIDE[0])).astype(np.float32))
 
 

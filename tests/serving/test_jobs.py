@@ -86,7 +86,7 @@ def settings_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SERVED: Any = SimpleNamespace(
-    source="en", target="de", model=SimpleNamespace(config=SimpleNamespace(without_tokens=True))
+    source="en", target="de", loaded=True, model=SimpleNamespace(config=SimpleNamespace(without_tokens=True))
 )
 
 

@@ -6,7 +6,6 @@ the kernels' instruction set and the weights. Processes that map it share its me
 
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -61,6 +60,8 @@ class PackedFile:
         try:
             return self._mapped(weights)
         except ModelFolderError as error:
+            import logging  # takes milliseconds, and most starts need none
+
             logging.getLogger(__name__).warning("%s; the weights are packed anew", error)
             return {}
 

@@ -422,11 +422,11 @@ typedef struct {
     float *y;
     int accumulate;
     quantized scratch;
-} product;
+} shared_product;
 
 /* Compute the panels of a part, some at a time for all rows. */
 static void compute_part(void *task, int64_t part) {
-    const product *own = task;
+    const shared_product *own = task;
     const linear *layer = own->layer;
     int64_t rows = own->rows, pass = PANEL_CACHE_BYTES / panel_bytes(layer), last = panel_count(layer);
     int64_t begin = part * own->share;
@@ -467,6 +467,6 @@ void linear_forward(const linear *layer, const float *x, int64_t rows, float *y,
 #endif
     if (share < least) share = least;
     if (threads == 1 || !share) share = panels;
-    product task = {layer, x, rows, share, y, accumulate, scratch};
+    shared_product task = {layer, x, rows, share, y, accumulate, scratch};
     share_work(compute_part, &task, (panels + share - 1) / share);
 }

@@ -493,4 +493,6 @@ def _count(text: str, target: str) -> int:
     before = rf"(?<!{_WORD})(?<![.,])" if text[0].isalnum() else ""
     # A full stop after a number ends the sentence, unless a digit follows.
     after = rf"(?!{_WORD}|[.,:/-]\d)" if text[-1].isalnum() else ""
+    if text[0] == "%":  # a digit may follow, as in _VARIABLE
+        after = rf"(?!(?!\d){_WORD})"
     return len(re.findall(before + re.escape(text) + after, target))
