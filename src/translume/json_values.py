@@ -6,6 +6,7 @@ JSON has no infinite numbers: null stands for −inf, the log-probability of som
 import json
 import math
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError, WithJsonSchema
@@ -90,3 +91,19 @@ def schema_of(*kinds: type, title: str) -> dict[str, Any]:
         schema_generator=_WithoutTitles,
     )
     return {"$schema": GenerateJsonSchema.schema_dialect, **definitions, "oneOf": [*references.values()]}
+
+
+def read_json(path: Path, kind: type[Any] = dict) -> Any:
+    """Return the dict or list, as `kind` says, in a JSON file. Raises FileNotFoundError, and DataError if damaged."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, kind):
+        wanted = "object" if kind is dict else "array"
+        raise DataError(f"{path}: found {type(value).__name__}, expected a JSON {wanted}")
+    return value

@@ -1,6 +1,5 @@
 """Read a folder of CTranslate2 as a model of ours: settings, vocabularies and weights, without torch."""
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from translume import json_values
 from translume.checkpoint import commit, model_files
 from translume.config import Config
 from translume.config.model import GATED
@@ -167,16 +167,9 @@ def _stated(folder: Path, binary: Binary) -> dict[str, Any]:
 def read_json(path: Path, kind: type[Any]) -> Any:
     """Return the dict or list in a JSON file. Raises ModelFolderError if it is missing, DataError if it is damaged."""
     try:
-        value = json.loads(path.read_bytes())
+        return json_values.read_json(path, kind)
     except FileNotFoundError:
         raise ModelFolderError(f"{path}: no such file, expected it in a folder of CTranslate2") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from None
-    if not isinstance(value, kind):
-        raise DataError(f"{path}: found {type(value).__name__} in JSON, expected {kind.__name__}")
-    return value
 
 
 def _vocabularies(folder: Path) -> tuple[list[str], list[str]]:

@@ -1,12 +1,12 @@
 """Read a tokenizer.json of the `tokenizers` library, with the special tokens that the files beside it name."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from translume.errors import DataError
+from translume.json_values import read_json
 from translume.text.imported import LibraryIds
 from translume.text.specials import SpecialIds
 from translume.text.vocabulary import Vocabulary
@@ -82,12 +82,5 @@ def _named(path: Path, ids: Mapping[str, int]) -> dict[str, int]:
 
 
 def _beside(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise DataError(f"{path}: found {type(values).__name__}, expected a JSON object")
-    return values
+    found: dict[str, Any] = read_json(path) if path.is_file() else {}
+    return found

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from translume.errors import DataError, ModelFolderError, SettingsError
+from translume import json_values
+from translume.errors import ModelFolderError, SettingsError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 _CARRIED = frozenset({
@@ -179,15 +180,9 @@ def _notes(place: Path, values: Mapping[str, Any], tagged: bool, own: Collection
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file. Raises ModelFolderError if it is missing, DataError for a damaged one."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values: dict[str, Any] = json_values.read_json(path)
     except FileNotFoundError:
         raise ModelFolderError(f"{path}: no such file, expected one as transformers saves it") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise DataError(f"{path}: found {type(values).__name__}, expected a JSON object")
     return values
 
 
