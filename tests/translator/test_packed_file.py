@@ -1,4 +1,4 @@
-"""A packed file beside a model's weights gives the same engine, and is made anew where it is not of use."""
+"""A packed file beside a model's weights gives the same engine, and is written again where it cannot be used."""
 
 import logging
 import os
@@ -88,7 +88,7 @@ def damages(content: bytes) -> Iterator[bytes]:
     yield b"{}" + bytes(3000)
 
 
-def test_a_damaged_packed_file_is_made_anew_with_a_note(folder, caplog):
+def test_a_damaged_packed_file_is_written_again_with_a_note(folder, caplog):
     engine(folder, pack=True)
     [path] = written(folder)
     content = path.read_bytes()
@@ -98,19 +98,19 @@ def test_a_damaged_packed_file_is_made_anew_with_a_note(folder, caplog):
         assert engine(folder, pack=True).packed_file == path
         reason = "it is empty" if not damaged else "a checksum is wrong"
         assert [each.getMessage() for each in caplog.records] == [
-            f"{path}: damaged: {reason}; the weights are packed anew"
+            f"{path}: damaged: {reason}; the weights are packed again"
         ]
         assert path.read_bytes() == content
 
 
-def test_a_file_of_another_version_is_made_anew_with_a_note(folder, caplog, monkeypatch):
+def test_a_file_of_another_version_is_written_again_with_a_note(folder, caplog, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(packed_file, "_code", lambda: "another")
         engine(folder, pack=True)
     [path] = written(folder)
     assert engine(folder).packed_file is None
     assert [each.getMessage() for each in caplog.records] == [
-        f"{path}: packed by another version of Translume, or from other weights; the weights are packed anew"
+        f"{path}: packed by another version of Translume, or from other weights; the weights are packed again"
     ]
     engine(folder, pack=True)
     caplog.clear()
@@ -179,7 +179,7 @@ def test_damaged_weights_beside_a_packed_file_are_found_when_they_are_used(name,
     if "table" in name:  # which the engine reads as it is in a file in fp32
         with pytest.raises(ModelFolderError) as caught:
             engine(tmp_path)
-        assert f"{path}: damaged: a checksum is wrong; the weights are packed anew" in caplog.text
+        assert f"{path}: damaged: a checksum is wrong; the weights are packed again" in caplog.text
     else:
         assert outputs(engine(tmp_path), tmp_path) == expected
         with pytest.raises(ModelFolderError) as caught:

@@ -268,7 +268,7 @@ def _print_engine_report(report: dict[str, Any]) -> None:
 def pack(model: Path, dtypes: tuple["Dtype", ...]) -> None:
     """Write the weights of MODEL as the fast engine reads them on this machine, beside its weights.
 
-    Each later start maps the file instead of packing the weights anew.
+    Each later start maps the file instead of packing the weights again.
     """
     from translume.checkpoint import load_checkpoint
     from translume.translator.loading import engine_of

@@ -1,4 +1,4 @@
-"""The packed weights of a model in a file beside it, which later starts map into memory instead of packing anew.
+"""The packed weights of a model in a file beside it, which later starts map into memory instead of packing again.
 
 The file has tensors as safetensors writes them, then the `word_sums` of these bytes. Its name tells the dtype,
 the kernels' instruction set and the weights. Processes that map it share its memory.
@@ -62,7 +62,7 @@ class PackedFile:
         except ModelFolderError as error:
             import logging  # takes milliseconds, and most starts need none
 
-            logging.getLogger(__name__).warning("%s; the weights are packed anew", error)
+            logging.getLogger(__name__).warning("%s; the weights are packed again", error)
             return {}
 
     def _mapped(self, weights: Mapping[str, Array]) -> Kept:

@@ -170,7 +170,7 @@ def write_argos(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certificate
     with tempfile.TemporaryDirectory(prefix="translume-") as around:
         model = Path(around) / MODEL
         model.mkdir()
-        certificate = write_ctranslate2(checkpoint, model, dtype)  # type: ignore[arg-type]
+        certificate = write_ctranslate2(checkpoint, model, dtype)  # type: ignore[arg-type]  # it refuses other names
         metadata = {
             "package_version": "1.0", "argos_version": "1.9.0", "type": "translate", "from_code": codes[0],
             "from_name": codes[0], "to_code": codes[1], "to_name": codes[1],
