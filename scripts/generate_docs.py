@@ -17,7 +17,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from translume.config import Config, Settings
-from translume.config.base import OneOf, documentation, literal
+from translume.config.base import OfKind, OneOf, Options, documentation, literal
 from translume.inspection.values import SCHEMAS, schema_text
 from translume.serving.settings import ServeSettings
 
@@ -167,13 +167,15 @@ def choices(field: FieldInfo) -> str:
 
 
 def settings_in(annotation: Any) -> list[type[Settings]]:
-    """Return the groups of settings that a field may hold: one class, or the classes of a union by kind."""
+    """Return the groups of settings that a field may hold: one class, or those of all kinds."""
     if get_origin(annotation) is Annotated:
         return settings_in(get_args(annotation)[0])
     if get_origin(annotation) in (typing.Union, types.UnionType):
         return [found for member in get_args(annotation) for found in settings_in(member)]
     if get_origin(annotation) is tuple:
         return settings_in(get_args(annotation)[0])
+    if isinstance(annotation, type) and issubclass(annotation, OfKind):
+        return [*annotation.kinds().values()]
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, Settings) else []
 
 
@@ -184,6 +186,8 @@ def type_name(annotation: Any) -> str:
         return type_name(arguments[0])
     if origin is Literal:
         return ", ".join(f"`{literal(value)}`" for value in arguments)
+    if annotation is Options:
+        return "tables"
     if origin is dict:
         return f"table: {type_name(arguments[1])}"
     if origin is tuple:

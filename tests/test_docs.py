@@ -161,6 +161,7 @@ def lines_of_commands(page: Path) -> Iterator[tuple[str, list[str]]]:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
 def test_commands_are_parsed(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("translume.checkpoint.model_folder", lambda name, **more: Path(name))
+    monkeypatch.setattr("translume.cli.group.load_parts", lambda words: None)
     monkeypatch.setattr(click.Context, "invoke", lambda *values, **more: None)
     wrong = []
     for line, words in lines_of_commands(page):

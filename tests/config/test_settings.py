@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from translume.config import Config, DecodingSettings, ModelSettings, SoftmaxSettings
-from translume.config.base import Settings
+from translume.config.base import OfKind, Settings
 from translume.errors import SettingsError
 
 REFUSED = {
@@ -135,6 +135,8 @@ def test_every_settings_class_knows_its_table() -> None:
                 yield from groups(inner, f"{table}.{name}".removeprefix("."))
 
     def classes_in(annotation: object) -> list[type[Settings]]:
+        if isinstance(annotation, type) and issubclass(annotation, OfKind):
+            return [*annotation.kinds().values()]
         if isinstance(annotation, type) and issubclass(annotation, Settings):
             return [annotation]
         return [found for each in get_args(annotation) for found in classes_in(each)]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from tests.documents.test_markup_placement import changed
 
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 from translume.documents.marked_text import PLACEHOLDERS
 
 CHANGES: dict[str, Callable[[str], str]] = {

@@ -9,8 +9,7 @@ import zipfile
 import pytest
 from tests.errors import raises
 
-from translume.documents import segments
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS, segments
 from translume.errors import DocumentError
 
 W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.errors import raises
 
+from translume.documents import FORMATS
 from translume.documents.encoding import EncodedText
-from translume.documents.files import FORMATS
 from translume.errors import DocumentError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff"), max_size=30)

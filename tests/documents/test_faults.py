@@ -12,7 +12,8 @@ from tests.documents.test_other_formats import TEXT, A, open_document
 from tests.documents.test_word_files import archive, body, contents
 from tests.errors import raises
 
-from translume.documents.files import FORMATS, HtmlFile, read_document, translated_file
+from translume.documents import FORMATS
+from translume.documents.files import HtmlFile, read_document, translated_file
 from translume.documents.segments import language_tag
 from translume.documents.sentences import SplitSegments
 from translume.errors import DocumentError

@@ -7,7 +7,7 @@ from tests.documents.marked import translated, variants
 from tests.documents.test_markup_placement import changed
 from tests.errors import raises
 
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 from translume.errors import DocumentError
 
 HEADER = 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n\n'

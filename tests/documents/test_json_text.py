@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.documents.marked import CHANGES, translated, variants
 from tests.errors import raises
 
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 from translume.errors import DocumentError
 
 CASES = {

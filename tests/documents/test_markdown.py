@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.documents.marked import CHANGES, translated
 
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 
 CASES = {
     "headings": ("# A title #\n\nTwo\n---\n### c# ###\n", "# A TITLE #\n\nTWO\n---\n### C# ###\n"),

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translume.documents.files import FORMATS, Document
+from translume.documents import FORMATS
+from translume.documents.files import Document
 from translume.documents.markup_placement import DEEPEST, LARGEST_TABLE, Sentence, _in_order, place_markup
 from translume.documents.segments import Mark, Segment
 from translume.documents.sentences import SplitSegments

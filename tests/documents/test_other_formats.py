@@ -13,7 +13,7 @@ from tests.documents.test_markup_placement import changed, linked
 from tests.documents.test_word_files import archive, contents
 from tests.errors import raises
 
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 from translume.documents.markup_placement import place_markup
 from translume.documents.pdf import paragraphs
 from translume.documents.segments import Mark

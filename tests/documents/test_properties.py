@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.documents.marked import translated, variants
 from tests.documents.test_markup_placement import changed
 
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 
 CASES = {
     "separators": ("a=b\nc : d\ne f\ng\th\n i  =  j", "a=B\nc : D\ne F\ng\tH\n i  =  J"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.documents.test_markup_placement import changed
 from tests.errors import raises
 
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 from translume.documents.sentences import SplitSegments
 from translume.errors import DocumentError
 

@@ -4,7 +4,7 @@ import pytest
 from tests.documents.marked import translated, variants
 from tests.errors import raises
 
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 from translume.errors import DocumentError
 
 DONE = '<tu><tuv xml:lang="EN"><seg>a</seg></tuv><tuv xml:lang="de-DE"><seg>b</seg></tuv></tu>'

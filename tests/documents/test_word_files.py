@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.documents.test_markup_placement import changed, linked
 
+from translume.documents import FORMATS
 from translume.documents import office as word
-from translume.documents.files import FORMATS
 from translume.documents.markup_placement import place_markup
 from translume.documents.segments import Mark
 from translume.errors import DocumentError

@@ -9,7 +9,7 @@ from tests.documents.test_other_formats import A
 from tests.documents.test_word_files import archive, contents
 from tests.errors import raises
 
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 from translume.errors import DocumentError
 
 S = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'

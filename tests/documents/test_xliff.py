@@ -6,7 +6,7 @@ import pytest
 from tests.documents.marked import translated, variants
 from tests.errors import raises
 
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 from translume.errors import DocumentError
 
 LONG = {"u": "trans-unit", "s": "source", "t": "target", "seg": "segment", "m": 'mrk mtype="seg"'}

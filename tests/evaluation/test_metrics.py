@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from translume.checkpoint.history import score_lines
 from translume.config import Config, EvaluationSettings
+from translume.config.evaluation import METRICS
 from translume.errors import TranslumeError
-from translume.evaluation import METRICS, compare, evaluate, measure
+from translume.evaluation import compare, evaluate, measure
 from translume.tasks import find_task
 
 FOUND = ["The cat sat on the mat .", "a Dog runs", "two women sit on a bench in the park .", "nothing"]

@@ -1,6 +1,5 @@
 """All output heads that the settings know, built over a small vocabulary."""
 
-import typing
 from collections.abc import Callable
 from pkgutil import resolve_name
 
@@ -9,18 +8,18 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from translume.config import heads
+from translume.config import HeadKind
 from translume.model import Head, HeadData, HeadSizes
+from translume.parts import load_parts_of_parent
+
+load_parts_of_parent()
 
 WIDTH, VOCABULARY = 13, 101
 
 
 def kinds() -> list[type]:
-    """The settings classes of all heads: members of the union `HeadSettings`."""
-    found = heads.HeadSettings
-    while typing.get_origin(found) is typing.Annotated:
-        found = typing.get_args(found)[0]
-    return list(typing.get_args(found)) or [found]
+    """The settings classes of all heads."""
+    return [*HeadKind.kinds().values()]
 
 
 def variants() -> list[tuple[type, dict[str, object]]]:

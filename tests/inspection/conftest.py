@@ -1,7 +1,6 @@
 """Small translators of every head and both norms, with random weights wide enough for distinct predictions."""
 
 import copy
-import typing
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -39,10 +38,7 @@ MARKUP = ALPHABET + "<>/&\"'"
 
 def kinds() -> list[type]:
     """The settings classes of all heads."""
-    found = heads.HeadSettings
-    while typing.get_origin(found) is typing.Annotated:
-        found = typing.get_args(found)[0]
-    return [kind for kind in typing.get_args(found) if kind is not heads.ClassifySettings]
+    return [kind for kind in heads.HeadKind.kinds().values() if kind is not heads.ClassifySettings]
 
 
 class Pairs:

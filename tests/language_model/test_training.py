@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from translume.checkpoint import Checkpoint, build_language_model, load_any, read_config
 from translume.cli import main
-from translume.config import Config, ModelSettings
-from translume.config.heads import head_kinds
+from translume.config import Config, HeadKind, ModelSettings
 from translume.data.corpus import TokenizedCorpus
 from translume.data.pairs import read_pairs
 from translume.data.plan import BatchPlan
@@ -140,7 +139,7 @@ def test_cached_steps_are_whole_passes(positions: str, norm: str, mixing: str) -
             state = state.select(torch.tensor([0, 1, 2]))
 
 
-@pytest.mark.parametrize("kind", sorted(set(head_kinds()) - {"classify", "copy", "shortlist"}))
+@pytest.mark.parametrize("kind", sorted(set(HeadKind.kinds()) - {"classify", "copy", "shortlist"}))
 def test_every_head_over_tokens_can_be_trained(kind: str, make: Make, tmp_path: Path) -> None:
     config = make({"model": {"head": {"kind": kind}}}, updates=2, validate_every=2)
     events = list(train(config, tmp_path / "model", device="cpu", threads=1))

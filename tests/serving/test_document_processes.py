@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 from translume.errors import DocumentError
 from translume.serving.api.errors import RequestError
 from translume.serving.files import parsing

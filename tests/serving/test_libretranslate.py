@@ -8,7 +8,7 @@ from urllib.error import HTTPError
 
 import pytest
 
-from translume.documents import SUFFIXES
+from translume.documents import FORMATS
 from translume.serving.models import ServedModel
 from translume.translator import Translator
 
@@ -358,7 +358,7 @@ def test_settings_and_health(live: Any) -> None:
         "keyRequired": False,
         "language": {"source": {"code": "en", "name": "English"}, "target": {"code": "de", "name": "German"}},
         "suggestions": False,
-        "supportedFilesFormat": [*SUFFIXES],
+        "supportedFilesFormat": [*FORMATS],
     }
 
 

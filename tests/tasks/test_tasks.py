@@ -8,18 +8,20 @@ from pathlib import Path
 import pytest
 
 import translume
-import translume.tasks
+from translume import parts
 from translume.checkpoint import load_any, read_config
 from translume.config import Config
+from translume.config.evaluation import METRICS
 from translume.errors import ModelFolderError, SettingsError
-from translume.evaluation import METRICS
 from translume.tasks import Task, find_task, metric_names, task_names
+from translume.tasks.task import TASKS
 from translume.training import Finished, Validated, train
 
 TOY = '''
 """Copying: a sequence task that measures how many target tokens the encoder's source holds."""
 
 from translume.checkpoint import Checkpoint, load_any
+from translume.parts import part
 from translume.tasks.sequence import SequenceTask
 from translume.training.validation import TaskMetrics
 
@@ -41,6 +43,7 @@ class Copier:
         return self.checkpoint.config
 
 
+@part("task", "copying", interface=1)
 class CopyingTask(SequenceTask):
     name = "copying"
     summary = "a copy of a text"
@@ -56,9 +59,6 @@ class CopyingTask(SequenceTask):
 
     def validation_metrics(self, model, corpus, network, device, group):
         return lambda stop: TaskMetrics(values={"pairs": float(corpus.pairs)})
-
-
-TASK = CopyingTask()
 '''
 
 
@@ -69,7 +69,7 @@ def test_the_parts_of_a_task_are_classes_of_its_name() -> None:
         type("Incomplete", (Task,), {})()
 
 
-def test_tasks_are_the_modules_of_the_package() -> None:
+def test_metrics_of_tasks_have_names() -> None:
     assert task_names() == ["classification", "language_model", "sequence"]
     assert metric_names()[:5] == ["nll", "accuracy", "macro_f1", "perplexity", "bits_per_byte"]
     assert {*find_task("sequence").metrics} == {*METRICS}
@@ -81,9 +81,11 @@ def test_tasks_are_the_modules_of_the_package() -> None:
 @pytest.fixture
 def copying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
     """A third task, in a module of its own, and settings for it."""
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "copying.py").write_text(TOY)
-    monkeypatch.setattr(translume.tasks, "__path__", [*translume.tasks.__path__, str(tmp_path / "tasks")])
+    (tmp_path / "copying.py").write_text(TOY)
+    monkeypatch.setenv(parts.VARIABLE, "")
+    monkeypatch.setattr(parts, "_modules", {})
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    parts.load_parts([str(tmp_path / "copying.py")])
     random.seed(1)
     lines = [" ".join(random.choice("abcdefgh") for _ in range(random.randint(1, 9))) for _ in range(101)]
     (tmp_path / "train.txt").write_text("".join(f"{line}\n" for line in lines))
@@ -107,7 +109,8 @@ def copying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]
             },
         }
     )
-    sys.modules.pop("translume.tasks.copying", None)
+    sys.modules.pop("copying", None)
+    del TASKS["copying"]
 
 
 def test_a_third_task_is_one_module(copying: Config, tmp_path: Path) -> None:

@@ -71,11 +71,11 @@ def test_matrices_inside_layers_are_changed_as_by_torchs_muon_and_all_else_by_ad
         (
             {"shard": "optimizer"},
             "settings: training: shard is 'optimizer' with optimizer = 'muon', expected 'none': "
-            "Muon reads whole matrices",
+            "it reads whole matrices",
         ),
         (
             {"shard": "full"},
-            "settings: training: shard is 'full' with optimizer = 'muon', expected 'none': Muon reads whole matrices",
+            "settings: training: shard is 'full' with optimizer = 'muon', expected 'none': it reads whole matrices",
         ),
         (
             {"lora_rank": 3},

@@ -2,7 +2,6 @@
 
 import atexit
 import gc
-import importlib
 import re
 import signal
 import sys
@@ -28,33 +27,34 @@ from translume.cli.terminal import (
     undecoded_byte,
 )
 from translume.errors import ModelFolderError, TranslumeError, nearest, needed_by
+from translume.parts import find, load_parts
 
-COMMANDS = {
-    "demo": "experiments.demo",
-    "init": "init.command",
-    "train": "train.command",
-    "translate": "translate.command",
-    "backtranslate": "synthetic.backtranslate",
-    "distil": "synthetic.distil",
-    "classify": "classify.command",
-    "generate": "generate.command",
-    "score": "score.command",
-    "evaluate": "evaluate.command",
-    "inspect": "inspect.command",
-    "heads": "experiments.heads",
-    "export": "interchange.export_",
-    "import": "interchange.import_",
-    "push": "interchange.push_",
-    "serve": "serve.command",
-    "keys": "keys.command",
-    "show": "show.command",
-    "pack": "show.pack",
-    "config": "show.config",
-    "data": "data.command",
-    "tokenizer": "tokenizer.command",
-    "completion": "group.completion",
+COMMANDS: dict[str, Any] = {
+    "demo": "translume.cli.experiments:demo",
+    "init": "translume.cli.init:command",
+    "train": "translume.cli.train:command",
+    "translate": "translume.cli.translate:command",
+    "backtranslate": "translume.cli.synthetic:backtranslate",
+    "distil": "translume.cli.synthetic:distil",
+    "classify": "translume.cli.classify:command",
+    "generate": "translume.cli.generate:command",
+    "score": "translume.cli.score:command",
+    "evaluate": "translume.cli.evaluate:command",
+    "inspect": "translume.cli.inspect:command",
+    "heads": "translume.cli.experiments:heads",
+    "export": "translume.cli.interchange:export_",
+    "import": "translume.cli.interchange:import_",
+    "push": "translume.cli.interchange:push_",
+    "serve": "translume.cli.serve:command",
+    "keys": "translume.cli.keys:command",
+    "show": "translume.cli.show:command",
+    "pack": "translume.cli.show:pack",
+    "config": "translume.cli.show:config",
+    "data": "translume.cli.data:command",
+    "tokenizer": "translume.cli.tokenizer:command",
+    "completion": "translume.cli.group:completion",
 }
-"""Module and name of each command, in the order of --help."""
+"""The commands, in the order of --help."""
 
 _WORDS = "translume.words"
 """Key of the arguments in the context of the command line."""
@@ -113,13 +113,28 @@ _QUIET_OPTION = click.Option(
 )
 
 
-def add_quiet(command: click.Command) -> None:
-    """Give a command, or each command of a group, the option --quiet."""
+def _import_parts(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
+    load_parts(values)
+
+
+_IMPORT_OPTION = click.Option(
+    ["--import"],
+    metavar="MODULE",
+    multiple=True,
+    is_eager=True,  # settings may name its parts
+    expose_value=False,
+    callback=_import_parts,
+    help="Import parts from my_parts.py, a module or an entry point. Repeatable.",
+)
+
+
+def add_common_options(command: click.Command) -> None:
+    """Give a command, or each command of a group, the options --import and --quiet."""
     if isinstance(command, click.Group):
         for each in command.commands.values():
-            add_quiet(each)
+            add_common_options(each)
     elif _QUIET_OPTION not in command.params:
-        command.params.append(_QUIET_OPTION)
+        command.params += [_IMPORT_OPTION, _QUIET_OPTION]
 
 
 class LazyCommands(CommandGroup):
@@ -131,9 +146,8 @@ class LazyCommands(CommandGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(".")
-        command: click.Command = getattr(importlib.import_module(f"translume.cli.{module}"), name)
-        add_quiet(command)
+        command: click.Command = find("command", cmd_name)
+        add_common_options(command)
         return command
 
     def main(  # type: ignore[override]  # without click's other keywords
@@ -259,6 +273,9 @@ def version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=version, help="Show the version.")
 def main() -> None:
     """Train, evaluate, inspect and serve encoder-decoder Transformers."""
+
+
+main.params.append(_IMPORT_OPTION)
 
 
 @click.command(

@@ -38,7 +38,7 @@ from translume.cli.options import (
     set_option,
 )
 from translume.cli.terminal import LimitCount, ProgressBar, warn
-from translume.documents import SUFFIXES, ZIPPED
+from translume.documents import FORMATS, ZIPPED
 from translume.errors import DataError, DocumentError, SettingsError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 def is_document(file: str) -> bool:
     """Return whether a file is translated as a document, by its suffix. Plain text is translated line by line."""
-    return _suffix(file) in SUFFIXES and _suffix(file) != ".txt"
+    return _suffix(file) in FORMATS and _suffix(file) != ".txt"
 
 
 def check_output(file: str, out: Path | None) -> None:

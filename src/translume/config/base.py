@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from inspect import cleandoc, getsource
@@ -11,7 +12,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from pkgutil import resolve_name
 from textwrap import dedent
-from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -19,14 +20,20 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    SerializeAsAny,
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
     WrapValidator,
+    field_validator,
     model_validator,
 )
 
 from translume.errors import SettingsError, nearest
+from translume.parts import find, names, option_class
+
+Part = TypeVar("Part", bound="Settings")
 
 
 def explain(root: type[BaseModel], error: ValidationError, table: str = "") -> str:
@@ -35,21 +42,18 @@ def explain(root: type[BaseModel], error: ValidationError, table: str = "") -> s
     table: the path of `root` in the settings, such as "decoding"; empty for the whole tree.
     """
     fault = error.errors(include_url=False)[0]
-    parts = _without_kinds(root, [str(part) for part in fault["loc"]])
+    parts = [str(part) for part in fault["loc"]]
     above = [table] if table else []
     path = ".".join([*above, *parts])
     found = fault["input"]
     if fault["type"] == "extra_forbidden":
-        group = _group(root, parts[:-1], _kind_in(fault["loc"], parts))
+        group = _group(root, parts[:-1])
         known = [".".join([*above, *parts[:-1], name]) for name in group.model_fields] if group else []
         return f"{path}: no such setting{nearest(path, known)}"
     if fault["type"] == "missing":
         return f"{path}: missing"
     if fault["type"] == "value_error":
         return f"{path}: {fault['ctx']['error']}" if path else str(fault["ctx"]["error"])
-    if fault["type"] == "union_tag_invalid":
-        names = re.findall(r"'([^']*)'", fault["ctx"]["expected_tags"])
-        return f"{path}.kind: found {fault['ctx']['tag']!r}{nearest(str(fault['ctx']['tag']), names)}"
     if fault["type"] == "literal_error":
         names = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
         hint = nearest(str(found), names) if isinstance(found, str) else f"; known: {', '.join(names)}"
@@ -64,47 +68,18 @@ def explain(root: type[BaseModel], error: ValidationError, table: str = "") -> s
     return f"{path}: found {found!r}, expected {wanted}"
 
 
-def _without_kinds(root: type[BaseModel], parts: list[str]) -> list[str]:
-    """Return the path as users write it, without the kind that pydantic adds after the name of a union."""
-    for place in range(1, len(parts)):
-        if parts[place] in _kinds(root, parts[:place]):
-            return parts[:place] + parts[place + 1 :]
-    return parts
-
-
-def _kind_in(whole: tuple[str | int, ...], parts: list[str]) -> str:
-    """Return the kind that `_without_kinds` removed from `whole`, or an empty string."""
-    return next((str(word) for word, part in zip(whole, [*parts, ""], strict=False) if str(word) != part), "")
-
-
-def _kinds(root: type[BaseModel], parts: list[str]) -> dict[str, type[BaseModel]]:
-    """Return the classes of a union of groups, by kind; empty for a single class."""
-    group = _group(root, parts[:-1])
-    field = group.model_fields.get(parts[-1]) if group else None
-    members = get_args(field.annotation) if field and not _member(field.annotation) else ()
-    if not any(isinstance(member, type) and issubclass(member, BaseModel) for member in members):
-        return {}
-    return {member.model_fields["kind"].default: member for member in members}
-
-
-def _group(root: type[BaseModel], parts: list[str], kind: str = "") -> type[BaseModel] | None:
+def _group(root: type[BaseModel], parts: list[str]) -> type[BaseModel] | None:
     group: type[BaseModel] = root
-    for place, part in enumerate(parts):
+    for part in parts:
         if part.isdecimal():
             continue  # the place in a list of tables
-        field = group.model_fields.get(part)
-        if field is None:
-            return None
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            group = field.annotation
-            continue
-        if member := _member(field.annotation):
+        annotation = field.annotation if (field := group.model_fields.get(part)) else None
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            group = annotation
+        elif member := _member(annotation):
             group = member
-            continue
-        kinds = _kinds(root, parts[: place + 1])
-        if kind not in kinds:
+        else:
             return None
-        group = kinds[kind]
     return group
 
 
@@ -135,6 +110,16 @@ RAISE_RAW: Final = "raise_raw"
 """Validation context in which pydantic's ValidationError is raised unchanged, instead of a SettingsError."""
 
 
+class Options(dict[str, "SerializeAsAny[Settings]"]):
+    """Settings of parts from outside, by the names of the parts. Nothing changes them."""
+
+    def __hash__(self) -> int:  # type: ignore[override]  # as of all settings
+        return hash(tuple(self.items()))
+
+
+OptionTables = Annotated[Options, WithJsonSchema({"type": "object"})]
+
+
 class Settings(BaseModel):
     """A group of settings: immutable, strict about types ("8" is not 8), without unknown keys or infinite numbers.
 
@@ -160,19 +145,35 @@ class Settings(BaseModel):
 
         return WrapValidator(validate_in_one_line).__get_pydantic_core_schema__(source, handler)
 
+    @field_validator("options", mode="plain", check_fields=False)
+    @classmethod
+    def _options_are_of_parts(cls, tables: Any) -> Options:
+        if not isinstance(tables, dict):
+            raise ValueError(f"found {tables!r}, expected tables")
+        classes = {name: option_class(f"{cls.table}.options.{name}") for name in tables}
+        return Options({name: each.model_validate(tables[name]) for name, each in classes.items()})
+
+    def option(self, kind: type[Part]) -> Part:
+        """Return the settings of a part from outside, by their class; its defaults if there are none."""
+        tables: dict[str, Settings] = getattr(self, "options", {})
+        return next((each for each in tables.values() if isinstance(each, kind)), None) or kind()
+
     def stated(self) -> dict[str, Any]:
         """Return the settings that were given a value, as nested mappings, without those that have their defaults."""
         values: dict[str, Any] = {}
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
+            if isinstance(value, Options):
+                if value:
+                    values[name] = {part: options.stated() for part, options in value.items()}
+                continue
             if not isinstance(value, Settings):
                 if name in self.model_fields_set:
                     values[name] = value
                 continue
             inner = value.stated()
-            one_of_several = not isinstance(field.annotation, type)  # chosen by its kind
-            if one_of_several and (inner or value != field.get_default(call_default_factory=True)):
-                inner = {"kind": getattr(value, "kind"), **inner}  # noqa: B009  # not all settings have a kind
+            if isinstance(value, OfKind) and (inner or value != field.get_default(call_default_factory=True)):
+                inner = {"kind": value.kind, **inner}
             if inner:
                 values[name] = inner
         return values
@@ -184,6 +185,34 @@ class Settings(BaseModel):
             if name != "seed" and isinstance(value, int) and value >= LARGEST:
                 raise ValueError(f"{name} is {value}, expected less than {LARGEST}")
         return self
+
+
+class OfKind(Settings):
+    """A table with a class of its own for each `kind`: the parts of a kind in `parts.KINDS`."""
+
+    part: ClassVar[str]
+    """The kind of part."""
+    usual: ClassVar[str]
+    """The `kind` of a table that does not name one."""
+    kind: str
+
+    @classmethod
+    def kinds(cls) -> dict[str, type[Self]]:
+        """Return the classes by `kind`."""
+        return {name: find(cls.part, name) for name in names(cls.part)}
+
+    @classmethod
+    def choose(cls, value: Any) -> Any:
+        """Return the settings of a table, or of the `kind` alone, as an object of the class of its kind."""
+        if isinstance(value, cls):
+            return value
+        values = {"kind": value} if isinstance(value, str) else value
+        if not isinstance(values, dict):
+            raise ValueError(f"found {value!r}, expected a table")
+        kind = values.get("kind", cls.usual)
+        if kind not in names(cls.part):
+            raise SettingsError(f"{cls.table}.kind: found {kind!r}{nearest(str(kind), names(cls.part))}")
+        return find(cls.part, kind).model_validate({"kind": kind, **values})
 
 
 def as_tuple(value: Any) -> Any:
@@ -201,20 +230,34 @@ Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A validator that allows only the names returned by `function`, given as "package.module:function"."""
+    """A validator that allows only the names that `function`, given as "package.module:function", returns.
+
+    arguments: of the function.
+    """
 
     function: str
+    arguments: tuple[str, ...] = ()
 
     def allowed(self) -> list[str]:
         """Return the names."""
-        names: list[str] = resolve_name(self.function)()
-        return names
+        found: list[str] = resolve_name(self.function)(*self.arguments)
+        return found
 
     def __call__(self, value: str) -> str:
-        names = self.allowed()
-        if value not in names:
-            raise ValueError(f"found {value!r}{nearest(value, names)}")
+        known = self.allowed()
+        if value not in known:
+            raise ValueError(f"found {value!r}{nearest(value, known)}")
         return value
+
+
+def part_name(kind: str) -> OneOf:
+    """Return the validator of the name of a part of a kind."""
+    return OneOf("translume.parts:names", (kind,))
+
+
+def part_names(kind: str) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+    """Return the validator of several names of parts of a kind."""
+    return lambda values: tuple(map(part_name(kind), values))
 
 
 Numbers = Annotated[tuple[float, ...], BeforeValidator(as_tuple)]
@@ -227,10 +270,11 @@ def to_toml(settings: Settings, *, comments: bool = False, table: str = "") -> s
     tables: list[str] = []
     for name in type(settings).model_fields:
         value = getattr(settings, name)
-        if isinstance(value, Settings):
+        if isinstance(value, Settings | Options):
             path = f"{table}.{name}" if table else name
-            body = to_toml(value, comments=comments, table=path)
-            tables.append(f"\n[{path}]\n{body}".rstrip("\n"))
+            groups = {path: value} if isinstance(value, Settings) else {f"{path}.{part}": value[part] for part in value}
+            for place, group in groups.items():
+                tables.append(f"\n[{place}]\n{to_toml(group, comments=comments, table=place)}".rstrip("\n"))
             continue
         if isinstance(value, tuple) and value and isinstance(value[0], Settings):
             path = f"{table}.{name}" if table else name

@@ -1,20 +1,22 @@
 """[decoding]: defaults of the search; every call may override them."""
 
-from typing import ClassVar, Literal, Self, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from translume.config.base import Ids, Names, Settings
+from translume.config.base import Ids, Names, Options, OptionTables, Settings, part_name, part_names
 from translume.errors import nearest
 
-STRATEGIES = {
+STRATEGIES: dict[str, Any] = {
     "beam": "translume.decoding.beam_search:BeamSearch",
     "diverse": "translume.decoding.diverse:DiverseBeam",
     "greedy": "translume.decoding.beam_search:Greedy",
     "sampling": "translume.decoding.sampling:Sampling",
     "stochastic": "translume.decoding.stochastic_beam:StochasticBeam",
 }
-"""The class of each strategy, with `of(settings, keys)` and `reads`; imported when used."""
+"""The class of each strategy, with `of(settings, keys)` and `reads`."""
+RULES: dict[str, Any] = {}
+"""Functions from [decoding] and the target's tokenizer to a rule; other settings choose our own rules."""
 
 MAX_TARGETS = 65_536
 """Maximum number of targets kept, sampled or returned for one sentence; more would exhaust memory."""
@@ -42,7 +44,7 @@ class DecodingSettings(Settings):
     """Code of the language to translate into, for a model of several; empty if the model has one."""
     from_: str = ""
     """Code of the language of the texts; empty if the model has one, or if it does not read the source's language."""
-    strategy: str = "beam"
+    strategy: Annotated[str, AfterValidator(part_name("strategy"))] = "beam"
     """How the next tokens are chosen: "beam", "diverse", "greedy", "sampling" or "stochastic" (drawn, none twice)."""
     beam: int = Field(default=5, ge=1, le=MAX_TARGETS)
     """Beam width: hypotheses kept per sentence, over all groups for "diverse"."""
@@ -151,13 +153,10 @@ class DecodingSettings(Settings):
     Use the `label_smoothing` of the training, which must have been spread over "all" tokens. Neither this nor
     `calibrated` changes the log-probabilities reported.
     """
-
-    @field_validator("strategy")
-    @classmethod
-    def _strategy_is_known(cls, name: str) -> str:
-        if name not in STRATEGIES:
-            raise ValueError(f"found {name!r}{nearest(name, STRATEGIES)}")
-        return name
+    rules: Annotated[Names, AfterValidator(part_names("rule"))] = ()
+    """Rules from outside, which change scores or forbid tokens before each step."""
+    options: OptionTables = Field(default_factory=Options)
+    """Settings of parts from outside, a table for each."""
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -248,6 +247,8 @@ class DecodingOptions(TypedDict, total=False):
     ctc_weight: float
     calibrated: bool
     unsmooth: float
+    rules: str | tuple[str, ...] | list[str]
+    options: dict[str, dict[str, Any]]
 
 
 def names_file(banned: str) -> bool:

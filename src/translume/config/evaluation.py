@@ -1,10 +1,10 @@
 """[evaluation]: how translations are measured."""
 
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from translume.config.base import Names, Settings
+from translume.config.base import Names, Options, OptionTables, Settings
 
 TOKENIZERS = {
     **dict.fromkeys(("zh", "yue", "wuu", "lzh"), "zh"),
@@ -18,6 +18,22 @@ def tokenizer_of(language: str) -> str:
     return TOKENIZERS.get(language.lower().replace("_", "-").split("-")[0], "13a")
 
 
+METRICS: dict[str, Any] = {
+    "bleu": "translume.evaluation.sacrebleu_metrics:bleu",
+    "chrf": "translume.evaluation.sacrebleu_metrics:chrf",
+    "ter": "translume.evaluation.sacrebleu_metrics:ter",
+    "exact_match": "translume.evaluation.string_metrics:exact_match",
+    "wer": "translume.evaluation.string_metrics:wer",
+    "per": "translume.evaluation.string_metrics:per",
+    "cer": "translume.evaluation.string_metrics:cer",
+    "rouge1": "translume.evaluation.string_metrics:rouge1",
+    "rouge2": "translume.evaluation.string_metrics:rouge2",
+    "rougeL": "translume.evaluation.string_metrics:rouge_l",
+    "squad_f1": "translume.evaluation.string_metrics:squad_f1",
+    "squad_exact": "translume.evaluation.string_metrics:squad_exact",
+    "sari": "translume.evaluation.sacrebleu_metrics:sari",
+}
+"""Functions from [evaluation] to a metric."""
 TRANSLATION_METRICS = ("bleu", "chrf")
 """The metrics of "auto" for translation."""
 
@@ -40,6 +56,8 @@ class EvaluationSettings(Settings):
     """Ignore case."""
     stride: int = Field(default=0, ge=0)
     """Tokens from one window to the next in which a language model reads a long document; 0: half its context."""
+    options: OptionTables = Field(default_factory=Options)
+    """Settings of parts from outside, a table for each."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
 """[model.head]: the output head, from hidden states to probabilities; one class for each kind."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, SerializeAsAny, model_validator
 
-from translume.config.base import Settings
+from translume.config.base import OfKind
 
 Tie = Literal["all", "target", "embeddings", "none"]
 Measure = Literal["nll", "objective"]
@@ -15,10 +15,12 @@ def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-class HeadKind(Settings):
+class HeadKind(OfKind):
     """Settings common to all heads."""
 
     table: ClassVar[str] = "model.head"
+    part: ClassVar[str] = "head"
+    usual: ClassVar[str] = "softmax"
 
     implementation: ClassVar[str]
     """The class of the head: "module:Class"."""
@@ -30,7 +32,6 @@ class HeadKind(Settings):
     """The name in a model folder of its one linear map to the logits of a softmax; empty if it is not one."""
     measure: ClassVar[Measure] = "nll"
     """The quantity that validation reports: the nll, or the loss without smoothing if the head defines no nll."""
-    kind: str
     tie: Tie
 
     @property
@@ -247,31 +248,20 @@ class ClassifySettings(HeadKind):
         return dict.fromkeys(("label_smoothing", "z_loss", "confidence_penalty", "r_drop", "teacher"), why)
 
 
-def _softmax_unless_named(value: object) -> object:
-    return {"kind": "softmax", **value} if isinstance(value, dict) else value
-
-
-HeadSettings = Annotated[
-    SoftmaxSettings
-    | CappedSettings
-    | ProjectedSettings
-    | SampledSettings
-    | ShortlistSettings
-    | SigmoidSettings
-    | EntmaxSettings
-    | AdaptiveSettings
-    | HierarchicalSettings
-    | MixtureSettings
-    | CopySettings
-    | ClassifySettings,
-    Field(discriminator="kind"),
-    BeforeValidator(_softmax_unless_named),
-]
-"""Every kind of head, discriminated by `kind`; a new one is a class above and its name in this union."""
-
-
-def head_kinds() -> dict[str, type[HeadKind]]:
-    """Return the settings class of every kind of head, in the order of the union."""
-    union = get_args(HeadSettings)[0]
-    members: tuple[type[HeadKind], ...] = get_args(union) or (union,)
-    return {str(member.model_fields["kind"].default): member for member in members}
+HEADS: dict[str, type[HeadKind]] = {
+    "softmax": SoftmaxSettings,
+    "capped": CappedSettings,
+    "projected": ProjectedSettings,
+    "sampled": SampledSettings,
+    "shortlist": ShortlistSettings,
+    "sigmoid": SigmoidSettings,
+    "entmax": EntmaxSettings,
+    "adaptive": AdaptiveSettings,
+    "hierarchical": HierarchicalSettings,
+    "mixture": MixtureSettings,
+    "copy": CopySettings,
+    "classify": ClassifySettings,
+}
+"""The settings of every kind of head."""
+HeadSettings = Annotated[SerializeAsAny[HeadKind], PlainValidator(HeadKind.choose)]
+"""The settings of one head, of the class of its `kind`."""

@@ -1,47 +1,37 @@
 """[model]: the architecture; saved with the weights and never changed afterwards."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from translume.config.base import Settings, as_tuple
+from translume.config.base import Options, OptionTables, Settings, as_tuple, part_name
 from translume.config.heads import HeadSettings, SoftmaxSettings
 from translume.errors import nearest
 
-
-@dataclass(frozen=True, slots=True)
-class Positions:
-    """Properties of a position encoding that validation needs; everything else is in its class.
-
-    implementation: "module:Class".  even: the size that must be even: "width", or "head" for that of an attention head.
-    settings: names of the settings that only this encoding reads.
-    """
-
-    implementation: str
-    even: Literal["", "width", "head"] = ""
-    settings: tuple[str, ...] = ()
-
-
-POSITIONS = {
-    "sinusoidal": Positions("translume.model.positions:Sinusoidal", even="width"),
-    "marian": Positions("translume.model.positions:MarianSinusoidal", even="width"),
-    "fairseq": Positions("translume.model.positions:FairseqSinusoidal", even="width"),
-    "interleaved": Positions("translume.model.positions:InterleavedSinusoidal", even="width"),
-    "learned": Positions("translume.model.positions:Learned"),
-    "rotary": Positions(
-        "translume.model.positions:Rotary",
-        even="head",
-        settings=("rotary_base", "rotary_scale", "rotary_local_base"),
-    ),
-    "relative": Positions(
-        "translume.model.positions:RelativeBias",
-        settings=("relative_buckets", "relative_max_distance", "relative_per_layer"),
-    ),
-    "none": Positions("translume.model.positions:PositionEncoding"),
+POSITIONS: dict[str, Any] = {
+    "sinusoidal": "translume.model.positions:Sinusoidal",
+    "marian": "translume.model.positions:MarianSinusoidal",
+    "fairseq": "translume.model.positions:FairseqSinusoidal",
+    "interleaved": "translume.model.positions:InterleavedSinusoidal",
+    "learned": "translume.model.positions:Learned",
+    "rotary": "translume.model.positions:Rotary",
+    "relative": "translume.model.positions:RelativeBias",
+    "none": "translume.model.positions:PositionEncoding",
 }
-"""The position encodings by name; a new one is a module in `model.positions` and a line here."""
-
+"""The classes of position encodings."""
+_EVEN_WIDTH = frozenset({"sinusoidal", "marian", "fairseq", "interleaved"})
+"""Position encodings for which `width` must be even; "rotary" needs an even width per head."""
+_READERS = {
+    "rotary_base": "rotary", "rotary_scale": "rotary", "rotary_local_base": "rotary",
+    "relative_buckets": "relative", "relative_max_distance": "relative", "relative_per_layer": "relative",
+}  # fmt: skip
+"""The position encoding that alone reads a setting."""
+NORMS: dict[str, Any] = {"layer": "translume.model.layers:layer_norm", "rms": "translume.model.layers:rms_norm"}
+"""Functions from [model] to a norm over the last dimension, of size `width`."""
+FEED_FORWARDS: dict[str, Any] = {"dense": "translume.model.layers:FeedForward"}
+"""Functions from [model] to the module of a feed-forward block, from [..., D] to the same shape."""
+ATTENTIONS: dict[str, Any] = {"softmax": "translume.model.attention:attend"}
+"""Functions that mix values by queries and keys, as `attend` does, or classes of such modules, built from [model]."""
 
 LanguageTags = Literal["none", "source", "target", "speech", "english_speech"]
 """Where a model reads the tags of its languages."""
@@ -49,7 +39,8 @@ GATED = frozenset({"swiglu", "geglu"})
 """Activations of feed-forward blocks with a gate: act(x W) ⊙ (x V) (Shazeer 2020)."""
 MODERN = (
     "encoder", "key_value_heads", "query_key_norm", "attention_cap", "attention_windows", "relative_per_layer",
-    "rotary_base", "rotary_scale", "rotary_local_base", "late_positions", "final_transform",
+    "rotary_base", "rotary_scale", "rotary_local_base", "late_positions", "final_transform", "attention",
+    "feed_forward_kind",
 )  # fmt: skip
 """Settings that a format, the kernels or a search on a GPU have only if they say so; by default they do nothing."""
 ENCODER = (
@@ -103,7 +94,11 @@ class ModelSettings(Settings):
     the sub-layer, with a final norm ("both", as in Gemma 2)."""
     final_norm: bool = False
     """With norm "post": normalise the output of the encoder and of the decoder too, as torch.nn.Transformer does."""
-    normalization: Literal["layer", "rms"] = "layer"
+    attention: Annotated[str, AfterValidator(part_name("attention"))] = "softmax"
+    """How values are mixed by queries and keys: "softmax", or a part from outside."""
+    feed_forward_kind: Annotated[str, AfterValidator(part_name("feed_forward"))] = "dense"
+    """The feed-forward block: "dense", or a part from outside."""
+    normalization: Annotated[str, AfterValidator(part_name("norm"))] = "layer"
     """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019)."""
     norm_epsilon: float = Field(default=1e-5, gt=0.0)
     """Added to the variance in every norm, for numerical stability."""
@@ -112,7 +107,7 @@ class ModelSettings(Settings):
 
     "gelu_tanh" and "geglu" approximate GELU by a hyperbolic tangent, as GPT-2 and T5 v1.1 do.
     """
-    positions: str = "sinusoidal"
+    positions: Annotated[str, AfterValidator(part_name("position"))] = "sinusoidal"
     """The position encoding: "sinusoidal" or "learned" vectors added to embeddings; "rotary", which rotates queries and
     keys (Su et al. 2021); "relative", learned biases on attention scores by distance (Raffel et al. 2020); or "none".
 
@@ -181,6 +176,8 @@ class ModelSettings(Settings):
     encoder: dict[str, Any] = Field(default_factory=dict)
     """Settings in which the encoder differs, such as {norm = "post"}: sizes, norms, activation, windows."""
     head: HeadSettings = SoftmaxSettings.model_construct()
+    options: OptionTables = Field(default_factory=Options)
+    """Settings of parts from outside, a table for each."""
 
     @property
     def of_encoder(self) -> "ModelSettings":
@@ -212,8 +209,9 @@ class ModelSettings(Settings):
         return self.attention_windows[layer % len(self.attention_windows)] if self.attention_windows else 0
 
     def modern(self) -> list[str]:
-        """Return the names of the settings of `MODERN` that do something."""
-        return [name for name in MODERN if getattr(self, name) != self.usual(name)]
+        """Return the names of the settings of `MODERN` that do something, and of those that name other parts."""
+        found = [name for name in MODERN if getattr(self, name) != self.usual(name)]
+        return found if self.normalization in ("layer", "rms") else [*found, "normalization"]
 
     @classmethod
     def usual(cls, name: str) -> Any:
@@ -263,24 +261,15 @@ class ModelSettings(Settings):
                 )
         return self
 
-    @field_validator("positions")
-    @classmethod
-    def _positions_are_known(cls, name: str) -> str:
-        if name not in POSITIONS:
-            raise ValueError(f"found {name!r}{nearest(name, POSITIONS)}")
-        return name
-
     @model_validator(mode="after")
     def _positions_fit(self) -> Self:
-        encoding, head_width = POSITIONS[self.positions], self.size_per_head
-        if encoding.even == "head" and head_width % 2:
-            raise ValueError(f"{self.positions} positions need an even width per head, found {head_width}")
-        if encoding.even == "width" and self.width % 2:
+        if self.positions == "rotary" and self.size_per_head % 2:
+            raise ValueError(f"rotary positions need an even width per head, found {self.size_per_head}")
+        if self.positions in _EVEN_WIDTH and self.width % 2:
             raise ValueError(f"{self.positions} positions need an even width, found {self.width}")
-        for name, other in ((name, other) for name, other in POSITIONS.items() if name != self.positions):
-            for setting in other.settings:
-                if getattr(self, setting) != type(self).model_fields[setting].default:
-                    raise ValueError(f"{setting} is set with positions '{self.positions}', expected '{name}'")
+        for setting, reader in _READERS.items():
+            if reader != self.positions and getattr(self, setting) != self.usual(setting):
+                raise ValueError(f"{setting} is set with positions '{self.positions}', expected '{reader}'")
         if self.relative_max_distance <= self.relative_buckets // 2:
             raise ValueError(
                 f"relative_max_distance is {self.relative_max_distance}, expected more than half of "

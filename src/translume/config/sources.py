@@ -3,15 +3,17 @@
 from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, PlainValidator, SerializeAsAny, model_validator
 
-from translume.config.base import Settings
+from translume.config.base import OfKind
 
 
-class SourceKind(Settings):
+class SourceKind(OfKind):
     """Settings common to all kinds of sources."""
 
     table: ClassVar[str] = "data.source"
+    part: ClassVar[str] = "source"
+    usual: ClassVar[str] = "text"
 
     reader: ClassVar[str] = ""
     """The class that reads the frames of a source, "module:Class"; empty for text, which a tokenizer reads."""
@@ -23,7 +25,6 @@ class SourceKind(Settings):
     """What a source is, in descriptions of a model: "speech to text"."""
     hub_task: ClassVar[str] = "translation"
     """The name on model hubs for the task of writing such sources as text."""
-    kind: str
 
     @property
     def window(self) -> int:
@@ -191,16 +192,13 @@ class ImageSettings(FrameSettings):
         return self.model_copy(update={"max_pixels": min(self.max_pixels, pixels)})
 
 
-def _as_table(value: object) -> object:
-    """Return the table of a source that is named by its kind alone: "audio" is {kind = "audio"}."""
-    if isinstance(value, str):
-        return {"kind": value}
-    return {"kind": "text", **value} if isinstance(value, dict) else value
-
-
-SourceSettings = Annotated[
-    TextSettings | FeatureSettings | ImageSettings | AudioSettings | WhisperSettings,
-    Field(discriminator="kind"),
-    BeforeValidator(_as_table),
-]
-"""What the encoder reads; a new kind is a class here, a reader in `sources` and, if needed, an embedding in `model`."""
+SOURCES: dict[str, type[SourceKind]] = {
+    "text": TextSettings,
+    "features": FeatureSettings,
+    "image": ImageSettings,
+    "audio": AudioSettings,
+    "whisper": WhisperSettings,
+}
+"""The settings of every kind of source."""
+SourceSettings = Annotated[SerializeAsAny[SourceKind], PlainValidator(SourceKind.choose)]
+"""The settings of what the encoder reads, of the class of its `kind`; "audio" stands for {kind = "audio"}."""

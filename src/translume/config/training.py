@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from translume.config.base import OneOf, Settings, as_tuple
+from translume.config.base import OneOf, Options, OptionTables, Settings, as_tuple, part_name
 from translume.errors import closest
 
 CPU_TOKENS = 4096
@@ -14,6 +14,23 @@ CPU_TOKENS = 4096
 LoraTarget = Literal["query", "key", "value", "output", "feed_forward", "recurrence"]
 """Linear maps that low-rank adapters can adapt."""
 LoraTargets = Annotated[tuple[LoraTarget, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+
+
+OBJECTIVES: dict[str, Any] = {"likelihood": "translume.model.head:likelihood"}
+"""Functions from [training] to an `Objective` of `model.head`, or None for the loss of the head itself."""
+OPTIMIZERS: dict[str, Any] = {
+    "adam": "torch.optim:Adam",
+    "adamw": "torch.optim:AdamW",
+    "muon": "translume.training.muon:Muon",
+}
+"""Ours, and functions from groups of parameters and [training] to an optimiser of torch."""
+SCHEDULES: dict[str, Any] = {
+    "inverse_sqrt": "translume.training.optimisation:inverse_sqrt",
+    "noam": "translume.training.optimisation:noam",
+    "cosine": "translume.training.optimisation:cosine",
+    "constant": "translume.training.optimisation:constant",
+}
+"""Functions from an update, counted from 1, [training] and the width of the network to its learning rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +66,14 @@ class TrainingSettings(Settings):
     """
     accumulate: int = Field(default=1, ge=1)
     """Number of batches whose gradients are summed for one update."""
-    optimizer: Literal["adam", "adamw", "muon"] = "adamw"
+    objective: Annotated[str, AfterValidator(part_name("objective"))] = "likelihood"
+    """What the head's loss is: "likelihood", that of the labels, or a part from outside."""
+    optimizer: Annotated[str, AfterValidator(part_name("optimizer"))] = "adamw"
     """Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019), or Muon (Jordan et al. 2024) for the matrices
     inside layers with AdamW for the rest."""
     learning_rate: float = Field(default=5e-4, gt=0.0)
     """Peak learning rate; for "noam" a factor on its formula."""
-    schedule: Literal["inverse_sqrt", "noam", "cosine", "constant"] = "inverse_sqrt"
+    schedule: Annotated[str, AfterValidator(part_name("schedule"))] = "inverse_sqrt"
     """How the learning rate decays after the warm-up."""
     warmup_updates: int = Field(default=4000, ge=0)
     """Updates over which the learning rate rises linearly from zero."""
@@ -138,6 +157,8 @@ class TrainingSettings(Settings):
     feed-forward blocks; "recurrence" for those of SSRUs."""
     lora_norms: bool = False
     """Train the gains and biases of norms besides the adapters."""
+    options: OptionTables = Field(default_factory=Options)
+    """Settings of parts from outside, a table for each."""
 
     @property
     def batch_tokens(self) -> int:
@@ -146,9 +167,9 @@ class TrainingSettings(Settings):
 
     @model_validator(mode="after")
     def _muon_needs_whole_matrices(self) -> Self:
-        if self.optimizer == "muon" and self.shard != "none":
+        if self.optimizer not in ("adam", "adamw") and self.shard != "none":
             raise ValueError(
-                f"shard is {self.shard!r} with optimizer = 'muon', expected 'none': Muon reads whole matrices"
+                f"shard is {self.shard!r} with optimizer = '{self.optimizer}', expected 'none': it reads whole matrices"
             )
         if self.optimizer == "muon" and self.lora_rank:
             raise ValueError(

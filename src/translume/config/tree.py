@@ -1,5 +1,6 @@
 """The settings of a run: reading TOML with overrides, and the tree of all groups."""
 
+import logging
 import os
 import re
 import tomllib
@@ -7,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from glob import escape, has_magic
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
-from translume.config.base import RAISE_RAW, Settings, explain, to_toml
+from translume.config.base import RAISE_RAW, Names, Settings, as_tuple, explain, to_toml
 from translume.config.data import PATHS, DataSettings
 from translume.config.decoding import OF_LANGUAGE_MODELS, OF_SOURCES, DecodingSettings, names_file
 from translume.config.evaluation import EvaluationSettings
@@ -19,6 +20,7 @@ from translume.config.model import ModelSettings
 from translume.config.tokenizer import TokenizerSettings
 from translume.config.training import TrainingSettings
 from translume.errors import DataError, SettingsError
+from translume.parts import load_parts, load_parts_of_parent, loaded
 
 Tree = TypeVar("Tree", bound=Settings)
 
@@ -50,10 +52,31 @@ def build(root: type[Tree], values: Mapping[str, Any], overrides: Iterable[str],
     tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
     for assignment in overrides:
         override(tree, assignment)
+    missing = _missing_modules(tree)
     try:
         return root.model_validate(tree, context=RAISE_RAW)
     except ValidationError as error:
-        raise SettingsError(f"{place}: {explain(root, error)}") from None
+        raise SettingsError(f"{place}: {explain(root, error)}{missing}") from None
+    except SettingsError as error:  # of a table that has a class for each kind
+        raise SettingsError(f"{place}: {error}{missing}") from None
+
+
+def _missing_modules(tree: Mapping[str, Any]) -> str:
+    """Return what to say of modules of parts that a model was made with and that were not imported; usually nothing.
+
+    Warns of those that have changed since then.
+    """
+    plugins = tree.get("plugins")
+    made_with = plugins.get("identities") if isinstance(plugins, dict) else None
+    if not isinstance(made_with, dict) or not made_with:
+        return ""
+    load_parts_of_parent()
+    present = loaded()
+    for name, identity in made_with.items():
+        if present.get(name, identity) != identity:
+            logging.getLogger(__name__).warning("%s: is %s, the model was made with %s", name, present[name], identity)
+    lacking = [f"{name} ({identity})" for name, identity in made_with.items() if name not in present]
+    return f"; the model was made with parts of {', '.join(lacking)}: give --import" if lacking else ""
 
 
 def override(tree: dict[str, Any], assignment: str) -> None:
@@ -94,6 +117,17 @@ def _variable(match: re.Match[str], place: str) -> str:
     return found
 
 
+class PluginSettings(Settings):
+    """[plugins]: modules with parts from outside."""
+
+    table: ClassVar[str] = "plugins"
+
+    modules: Names = ()
+    """Files, names of modules, or entry points of installed packages; a run imports them, a model folder does not."""
+    identities: dict[str, str] = Field(default_factory=dict)
+    """Version and digest of each module that a training imported."""
+
+
 FORMAT = 2
 """Format of the settings and model folders that this version writes, and the newest that it reads."""
 
@@ -113,6 +147,7 @@ class Config(Settings):
     training: TrainingSettings = TrainingSettings.model_construct()
     evaluation: EvaluationSettings = EvaluationSettings.model_construct()
     decoding: DecodingSettings = DecodingSettings.model_construct()
+    plugins: PluginSettings = PluginSettings.model_construct()
 
     @field_validator("format")
     @classmethod
@@ -139,7 +174,13 @@ class Config(Settings):
         Raises SettingsError naming the file and the setting, DataError if the file cannot be read.
         """
         path = Path(path)
-        config = cls.parse(read_text(path), overrides, place=str(path))
+        tables = parse_toml(read_text(path), str(path))
+        plugins = tables.get("plugins")
+        named = as_tuple(plugins.get("modules", ())) if isinstance(plugins, dict) else ()
+        load_parts(str(path.parent / each) if each.endswith(".py") else each for each in named if isinstance(each, str))
+        config = cls.build(tables, overrides, place=str(path))
+        if identities := loaded():
+            config = config.model_copy(update={"plugins": config.plugins.model_copy(update={"identities": identities})})
         return config.relative_to(path.parent)
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from functools import cache, lru_cache
-from pkgutil import resolve_name
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -14,6 +13,7 @@ from translume.decoding.beam import Beam, BeamStatus, Candidates, Keys
 from translume.decoding.scoring import Coverage, LengthPenalty
 from translume.errors import SettingsError
 from translume.lazy import Tensor
+from translume.parts import find
 
 
 class Strategy(Protocol):
@@ -114,5 +114,5 @@ def resolve_strategy(settings: DecodingSettings, given: Iterable[str]) -> Decodi
 
 @cache
 def _class_of(name: str) -> type[StrategyClass]:
-    found: type[StrategyClass] = resolve_name(STRATEGIES[name])
+    found: type[StrategyClass] = find("strategy", name)
     return found

@@ -1,11 +1,11 @@
 """File formats that can be translated, and the plain ones among them: text and HTML."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import Final, Protocol
 
+from translume.documents import FORMATS
 from translume.documents.encoding import EncodedText, in_utf_8
 from translume.documents.html import HtmlText
 from translume.documents.segments import Segment, check_segments
@@ -83,28 +83,6 @@ class HtmlFile:
         return self.encoded.encode(self.page.with_runs(runs, language), "xmlcharrefreplace")
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A file format.
-
-    reader: module and function, imported when it is used.  media_type: of translated files.
-    written: suffix of translated files, if it is another one.  encoded: whether it is plain text in any encoding.
-    compared: whether the letters of a translated file are compared with the translations. In other formats, some are
-    read as markup, or not at all.
-    """
-
-    reader: str
-    media_type: str
-    written: str = ""
-    encoded: bool = False
-    compared: bool = False
-
-    def read(self, data: bytes) -> Document:
-        """Return the document in a file; DocumentError if it does not have the format."""
-        read: Callable[[bytes], Document] = resolve_name(f"translume.documents.{self.reader}")
-        return read(data)
-
-
 def read_document(suffix: str, data: bytes, language: str = "", encoding: str = "") -> tuple[Document, list[str]]:
     """Return a file and what a user should know about it; DocumentError if it does not have the format.
 
@@ -121,7 +99,7 @@ def read_document(suffix: str, data: bytes, language: str = "", encoding: str = 
         if found and not encoding:
             warnings.append(f"it is not UTF-8; read as {found}, written in UTF-8")
     with needed_by(f"{suffix} files"):
-        document = form.read(data)
+        document: Document = form.read(data)
     warnings += document.warnings
     if not document.segments and data.strip():
         warnings.append("found no text to translate")
@@ -157,36 +135,3 @@ def _letters(segment: Segment, runs: Sequence[str]) -> str:
     """Return the letters of runs, without those of fields and of what may be the mark of a note."""
     own = (run for place, run in enumerate(runs) if place not in segment.kept and place not in segment.scripts)
     return "".join(filter(str.isalpha, "".join(own)))
-
-
-FORMATS: Final = {
-    ".txt": Format("files:PlainText.from_bytes", "text/plain", encoded=True),
-    ".html": Format("files:HtmlFile.from_bytes", "text/html", compared=True),
-    ".htm": Format("files:HtmlFile.from_bytes", "text/html", compared=True),
-    ".srt": Format("subtitles:Subtitles.from_bytes", "application/x-subrip", encoded=True),
-    ".vtt": Format("subtitles:Subtitles.from_bytes", "text/vtt", encoded=True),
-    ".docx": Format(
-        "office:read_word", "application/vnd.openxmlformats-officedocument.wordprocessingml.document", compared=True
-    ),
-    ".pptx": Format(
-        "office:read_presentation",
-        "application/vnd.openxmlformats-officedocument.presentationml.presentation",
-        compared=True,
-    ),
-    ".odt": Format("open_document:read_open_document", "application/vnd.oasis.opendocument.text", compared=True),
-    ".epub": Format("book:Book.from_bytes", "application/epub+zip", compared=True),
-    ".pdf": Format("pdf:PdfText.from_bytes", "text/plain", written=".txt"),
-    ".odp": Format(
-        "open_document:read_open_presentation", "application/vnd.oasis.opendocument.presentation", compared=True
-    ),
-    ".xlsx": Format("workbook:read_workbook", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
-    ".md": Format("markdown:read_markdown", "text/markdown", encoded=True),
-    ".po": Format("gettext:read_po", "text/x-gettext-translation"),
-    ".json": Format("json_text:read_json", "application/json"),
-    ".xliff": Format("xliff:read_xliff", "application/xliff+xml"),
-    ".xlf": Format("xliff:read_xliff", "application/xliff+xml"),
-    ".properties": Format("properties:read_properties", "text/x-java-properties"),
-    ".xml": Format("android:read_android", "application/xml"),
-    ".tmx": Format("translation_memory:read_tmx", "application/x-tmx+xml"),
-}
-"""File formats by suffix, in lower case."""

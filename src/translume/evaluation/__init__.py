@@ -5,7 +5,6 @@ from translume.evaluation.calibration import Calibration as Calibration
 from translume.evaluation.calibration import Reliability as Reliability
 from translume.evaluation.calibration import fit_temperature as fit_temperature
 from translume.evaluation.calibration import measure_calibration as measure_calibration
-from translume.evaluation.metrics import METRICS as METRICS
 from translume.evaluation.metrics import compare as compare
 from translume.evaluation.metrics import evaluate as evaluate
 from translume.evaluation.metrics import measure as measure

@@ -1,35 +1,20 @@
 """The registry of metrics, the evaluation of translations against references, and the comparison of two systems."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from translume.config import DecodingSettings, Direction, EvaluationSettings
+from translume.config.evaluation import METRICS
 from translume.config.languages import NO_DIRECTION
 from translume.data.scripts import mostly_in
 from translume.errors import DataError, SettingsError, nearest, needed_by, suggest_keywords
-from translume.evaluation.sacrebleu_metrics import bleu, chrf, sari, ter
 from translume.evaluation.scores import Comparison, Counts, Interval, Metric, References, Score, Scores, known
-from translume.evaluation.string_metrics import error_rate, exact_match, rouge, squad_exact, squad_f1
+from translume.parts import find
 from translume.translator import Perplexity, Translator
 
-METRICS: Mapping[str, Callable[[EvaluationSettings], Metric]] = {
-    "bleu": bleu,
-    "chrf": chrf,
-    "ter": ter,
-    "exact_match": exact_match,
-    "wer": partial(error_rate, "wer", "blank"),
-    "per": partial(error_rate, "per", "blank"),
-    "cer": partial(error_rate, "cer", "char"),
-    **{kind: partial(rouge, kind) for kind in ("rouge1", "rouge2", "rougeL")},
-    "squad_f1": squad_f1,
-    "squad_exact": squad_exact,
-    "sari": sari,
-}
-"""Metrics by the name used in settings. A new metric is one module and one line here."""
 UNSPACED = {"korean": "ko", "thai": "th", "lao": "lo", "khmer": "km", "burmese": "my", "tibetan": "bo"}
 """Languages with a tokenizer of their own, by script, beside Chinese and Japanese."""
 SURVEYED = 1000
@@ -52,7 +37,8 @@ def metric_from(name: str, settings: EvaluationSettings) -> Metric:
     """Create a metric by name; raise SettingsError with the nearest known name for an unknown one."""
     if name not in METRICS:
         raise SettingsError(f"evaluation.metrics: found '{name}'{nearest(name, METRICS)}")
-    return METRICS[name](settings)
+    metric: Metric = find("metric", name)(settings)
+    return metric
 
 
 @suggest_keywords

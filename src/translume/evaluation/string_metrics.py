@@ -82,6 +82,9 @@ def error_rate(name: str, unit: Unit, settings: EvaluationSettings) -> Metric:
     return Percentage(name, name.upper(), counts, signature, "({:.0f} edits, {:.0f} tokens)")
 
 
+wer, per, cer = (partial(error_rate, *each) for each in (("wer", "blank"), ("per", "blank"), ("cer", "char")))
+
+
 def exact_match(settings: EvaluationSettings) -> Metric:
     """Return the percentage of texts that equal one of their references, ignoring white space at both ends.
 
@@ -118,6 +121,7 @@ def rouge(kind: str, settings: EvaluationSettings) -> Metric:
     return Percentage(kind, kind.replace("rouge", "ROUGE-"), best_of(fmeasure), signature)
 
 
+rouge1, rouge2, rouge_l = (partial(rouge, kind) for kind in ("rouge1", "rouge2", "rougeL"))
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 

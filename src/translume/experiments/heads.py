@@ -16,7 +16,6 @@ from translume.checkpoint import FolderLock, Manifest, read_history
 from translume.checksums import sealed, unsealed
 from translume.config import Config, HeadKind
 from translume.config.base import RAISE_RAW
-from translume.config.heads import head_kinds as every_head_kind
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError, nearest
 from translume.experiments.measuring import BEST, ROWS, Measures, Outcome, Task, run_in_worker
 from translume.json_values import JsonValue, to_json, to_values
@@ -64,7 +63,7 @@ class Row(JsonValue):
 
 def head_kinds() -> dict[str, type[HeadKind]]:
     """Return the settings class of every head over tokens, by its kind."""
-    return {kind: member for kind, member in every_head_kind().items() if member.predicts == "tokens"}
+    return {kind: member for kind, member in HeadKind.kinds().items() if member.predicts == "tokens"}
 
 
 def chosen_kinds(words: str) -> tuple[str, ...]:

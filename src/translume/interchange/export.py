@@ -1,8 +1,8 @@
 """Export a model folder to another toolkit, and compare the export with the original."""
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,17 +10,18 @@ from translume.checkpoint import Checkpoint, load_checkpoint, model_folder
 from translume.errors import SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate
 from translume.interchange.importing import new_folder, require_new
+from translume.parts import find
 
-TARGETS = {
-    "argos": ("translume.interchange.argos", "write_argos"),
-    "ctranslate2": ("translume.interchange.ctranslate2", "write_ctranslate2"),
-    "huggingface": ("translume.interchange.huggingface.writer", "write_huggingface"),
-    "marian": ("translume.interchange.marian.writer", "write_marian"),
-    "onnx": ("translume.interchange.onnx.writer", "write_onnx"),
-    "translume": ("translume.interchange.certificate", "write_translume"),
-    "web": ("translume.interchange.web.writer", "write_web"),
+TARGETS: dict[str, Any] = {
+    "argos": "translume.interchange.argos:write_argos",
+    "ctranslate2": "translume.interchange.ctranslate2:write_ctranslate2",
+    "huggingface": "translume.interchange.huggingface.writer:write_huggingface",
+    "marian": "translume.interchange.marian.writer:write_marian",
+    "onnx": "translume.interchange.onnx.writer:write_onnx",
+    "translume": "translume.interchange.certificate:write_translume",
+    "web": "translume.interchange.web.writer:write_web",
 }
-"""Module and function that write each target: (checkpoint, empty folder, dtype) -> Certificate."""
+"""Functions that write each target: (checkpoint, empty folder, dtype) -> Certificate."""
 
 Writer = Callable[..., Certificate]
 
@@ -63,7 +64,6 @@ def _refuse_damaged_weights(checkpoint: Checkpoint, model: Path | str) -> None:
 def _writer(target: str) -> Writer:
     if target not in TARGETS:
         raise SettingsError(f"export: found {target!r}{nearest(target, TARGETS)}")
-    module, name = TARGETS[target]
     with needed_by("export"):
-        writer: Writer = getattr(import_module(module), name)
+        writer: Writer = find("export", target)
     return writer

@@ -1,7 +1,7 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2), over packed batches in training and a cache in decoding."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from translume.config import ModelSettings
+from translume.errors import SettingsError
 from translume.model import compiled
 from translume.model.dropout import keep_mask, rounded
 from translume.model.layout import Layout
@@ -20,6 +21,22 @@ from translume.model.positions import (
     relative_biases,
 )
 from translume.model.state import KeyValue, LayerPast
+from translume.parts import find
+
+
+def attend(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *,
+    dropout: float = 0.0, causal: bool = False, cap: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Return softmax(Q Kᵀ / √d + mask) V, [N, H, t, d], of a query [N, H, t, d], and keys and values [N, H, S, d].
+
+    mask: bool, True where reading is allowed, or floats added to the scores. A query with no allowed key gets zeros.
+    dropout: rate on the attention weights.  causal: query i reads keys 0 … i; then the mask must be None.
+    cap: scores are c·tanh(score / c); 0: as they are.
+    """
+    if cap:
+        return F.dropout(_weights(query, keys, mask, causal=causal, cap=cap), dropout) @ values
+    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +45,7 @@ class AttentionOptions:
 
     dropout: rate on the attention weights.  causal: each token reads only itself and earlier ones.
     positions: position information of self-attention, for the G places of the layout's grid.
-    cap: as for `attend`.
+    cap: as for `attend`.  mix: `attend`, or an attention from outside.
     """
 
     heads: int
@@ -36,6 +53,7 @@ class AttentionOptions:
     causal: bool = False
     positions: AttentionPositions = NO_POSITIONS
     cap: float = 0.0
+    mix: Callable[..., Tensor] = attend
 
 
 def packed_attention(
@@ -50,7 +68,7 @@ def packed_attention(
     """
     bias, rotation = options.positions.bias, options.positions.rotation
     longest = max(layout.grid.size(1) for layout in layouts)
-    plain = bias is None and options.dropout == 0.0 and not options.cap
+    plain = bias is None and options.dropout == 0.0 and not options.cap and options.mix is attend
     if plain and longest <= compiled.LONGEST and compiled.library_for(first, second):
         wide = None if rotation is None else rotation.float().contiguous()
         return compiled.attention(first, second, layouts, options.heads, wide, causal=options.causal)
@@ -61,10 +79,10 @@ def packed_attention(
     if bias is not None:
         mask = _masked_bias(bias.to(query.dtype), mask, causal=options.causal)
     causal = options.causal and bias is None
-    if options.dropout > 0.0 and query.device.type == "cpu":
+    if options.dropout > 0.0 and query.device.type == "cpu" and options.mix is attend:
         mixed = _attend_with_dropout(query, keys, values, mask, options, causal=causal)
     else:
-        mixed = attend(query, keys, values, mask, dropout=options.dropout, causal=causal, cap=options.cap)
+        mixed = options.mix(query, keys, values, mask, dropout=options.dropout, causal=causal, cap=options.cap)
     return layout.join(mixed.contiguous()[None])
 
 
@@ -147,6 +165,13 @@ class Linear(nn.Linear):
         return F.linear(x, self.weight, self.bias)
 
 
+def attention_of(settings: ModelSettings) -> Callable[..., Tensor]:
+    """Return `attend`, or a new module of the attention from outside that the settings name."""
+    found = find("attention", settings.attention)
+    mix: Callable[..., Tensor] = found(settings) if isinstance(found, type) else found
+    return mix
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention: softmax(Q Kᵀ / √d) V with H heads over one sequence.
 
@@ -157,7 +182,7 @@ class SelfAttention(nn.Module):
         """layer: its number, which chooses the window."""
         super().__init__()
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
-        self.head_size, self.cap = settings.size_per_head, settings.attention_cap
+        self.head_size, self.cap, self.mix = settings.size_per_head, settings.attention_cap, attention_of(settings)
         self.window, self._furthest = settings.window(layer), settings.relative_max_distance
         self.query_size, self.key_size = settings.attention_width, settings.key_value_width
         self.query_key_value = Linear(settings.width, self.query_size + 2 * self.key_size, settings.bias)
@@ -204,7 +229,7 @@ class SelfAttention(nn.Module):
         """Map the tokens x [n, D] of a layout to the same shape.  positions: for the G places of its grid."""
         dropout = self.dropout if self.training else 0.0
         own = self._own(positions, 0, layout.grid.size(1), causal=causal)
-        options = AttentionOptions(self.heads, dropout, causal, own, self.cap)
+        options = AttentionOptions(self.heads, dropout, causal, own, self.cap, self.mix)
         result: Tensor = self.output(packed_attention(self.project(x), None, (layout, layout), options))
         return result
 
@@ -223,7 +248,7 @@ class SelfAttention(nn.Module):
         mask = causal_mask(x.size(1), place, x.device)
         if positions.bias is not None:
             mask = _masked_bias(positions.bias.to(x.dtype), mask, causal=False)
-        result: Tensor = self.output(_merge(attend(query, keys, values, mask, cap=self.cap)))
+        result: Tensor = self.output(_merge(self.mix(query, keys, values, mask, cap=self.cap)))
         return result
 
     def padded(self, x: Tensor, mask: Tensor | None, positions: AttentionPositions, *, causal: bool = False) -> Tensor:
@@ -239,7 +264,7 @@ class SelfAttention(nn.Module):
             causal = False
         query, keys, values = self._heads(x, positions)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(query, keys, values, mask, dropout=dropout, causal=causal, cap=self.cap)
+        mixed = self.mix(query, keys, values, mask, dropout=dropout, causal=causal, cap=self.cap)
         result: Tensor = self.output(_merge(mixed))
         return result
 
@@ -250,7 +275,7 @@ class SelfAttention(nn.Module):
         allowed = mask[:, None, None]
         if causal:
             allowed = allowed & torch.ones(x.size(1), x.size(1), dtype=torch.bool, device=x.device).tril()
-        return attention_weights(query, keys, allowed, positions.bias, self.cap)
+        return weights_of(self.mix, query, keys, allowed, positions.bias, self.cap)
 
     def _heads(self, x: Tensor, positions: AttentionPositions) -> tuple[Tensor, Tensor, Tensor]:
         query, keys, values = (_split(part, self.heads) for part in self.project(x).chunk(3, -1))
@@ -265,7 +290,7 @@ class CrossAttention(nn.Module):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
-        self.head_size, self.cap = settings.size_per_head, settings.attention_cap
+        self.head_size, self.cap, self.mix = settings.size_per_head, settings.attention_cap, attention_of(settings)
         self._shared = settings.attention_width // settings.key_value_width
         self.query = Linear(settings.width, settings.attention_width, settings.bias)
         self.key_value = Linear(settings.of_encoder.width, 2 * settings.key_value_width, settings.bias)
@@ -296,7 +321,7 @@ class CrossAttention(nn.Module):
 
     def packed(self, x: Tensor, memory: Tensor, layout: Layout, memory_layout: Layout) -> Tensor:
         """Return [n, D] from target tokens x [n, D] and memory [m, D], packed by two layouts with the same rows."""
-        options = AttentionOptions(self.heads, self.dropout if self.training else 0.0, cap=self.cap)
+        options = AttentionOptions(self.heads, self.dropout if self.training else 0.0, cap=self.cap, mix=self.mix)
         mixed = packed_attention(self.queries(x), self.project(memory), (layout, memory_layout), options)
         result: Tensor = self.output(mixed)
         return result
@@ -305,7 +330,7 @@ class CrossAttention(nn.Module):
         """Return [B, T, D] from target tokens x [B, T, D] and a memory [B, S, D].  mask: as for `attend`."""
         query = _split(self.queries(x), self.heads)
         keys, values = (_split(part, self.heads) for part in self.project(memory).chunk(2, -1))
-        mixed = attend(query, keys, values, mask, dropout=self.dropout if self.training else 0.0, cap=self.cap)
+        mixed = self.mix(query, keys, values, mask, dropout=self.dropout if self.training else 0.0, cap=self.cap)
         result: Tensor = self.output(_merge(mixed))
         return result
 
@@ -319,29 +344,14 @@ class CrossAttention(nn.Module):
         # An exported graph cannot depend on the values of a mask, and to read them the host would wait for a GPU.
         fixed = torch.compiler.is_exporting() or compiled.on_device(x)
         allowed = None if not fixed and bool(mask.all()) else mask[:, None, None]
-        mixed = _merge(attend(_split(query, self.heads), memory.keys, memory.values, allowed, cap=self.cap))
+        mixed = _merge(self.mix(_split(query, self.heads), memory.keys, memory.values, allowed, cap=self.cap))
         result: Tensor = self.output(mixed.view(-1, length, self.output.in_features))
         return result
 
     def weights(self, x: Tensor, memory: KeyValue, mask: Tensor) -> Tensor:
         """Return the attention weights [B, H, t, S] of x [B, t, D] over a memory; mask [B, S]."""
         query = _split(self.queries(x), self.heads)
-        return attention_weights(query, memory.keys, mask[:, None, None], cap=self.cap)
-
-
-def attend(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *,
-    dropout: float = 0.0, causal: bool = False, cap: float = 0.0,
-) -> Tensor:  # fmt: skip
-    """Return softmax(Q Kᵀ / √d + mask) V, [N, H, t, d], of a query [N, H, t, d], and keys and values [N, H, S, d].
-
-    mask: bool, True where reading is allowed, or floats added to the scores. A query with no allowed key gets zeros.
-    dropout: rate on the attention weights.  causal: query i reads keys 0 … i; then the mask must be None.
-    cap: scores are c·tanh(score / c); 0: as they are.
-    """
-    if cap:
-        return F.dropout(_weights(query, keys, mask, causal=causal, cap=cap), dropout) @ values
-    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+        return weights_of(self.mix, query, memory.keys, mask[:, None, None], cap=self.cap)
 
 
 ALIGNMENT = 8
@@ -381,6 +391,20 @@ def attention_weights(
     if bias is not None:
         scores = scores + bias
     return scores.masked_fill(~allowed, -math.inf).softmax(-1).masked_fill(~allowed, 0.0)
+
+
+def weights_of(
+    mix: Callable[..., Tensor], query: Tensor, keys: Tensor, allowed: Tensor, bias: Tensor | None = None,
+    cap: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Return the weights of an attention, as `attention_weights` does; SettingsError for one that has none."""
+    if mix is attend:
+        return attention_weights(query, keys, allowed, bias, cap)
+    own = getattr(mix, "weights", None)
+    if own is None:
+        raise SettingsError(f"model.attention: {type(mix).__name__} has no method `weights`; it cannot be shown")
+    weights: Tensor = own(query, keys, allowed, bias)
+    return weights
 
 
 def causal_mask(count: int, place: int, device: torch.device) -> Tensor | None:

@@ -168,7 +168,8 @@ class Classifier(nn.Module):
         labels = labels[:, 0]
         if compiled.on_device(source) and self.has_fixed_shapes(options):
             counted = target_mask[:, 0]
-            loss = self.head.loss(self.pooled(source, source_mask), labels, None, replace(options, weights=counted))
+            weighted = replace(options, weights=counted)
+            loss = weighted.loss(self.head, self.pooled(source, source_mask), labels, None)
             return replace(loss, tokens=int(counted.sum()) if tokens is None else tokens)
         if tokens != len(labels):  # a batch may be filled up with rows that do not count
             rows = Layout.of(target_mask, tokens).tokens
@@ -180,7 +181,8 @@ class Classifier(nn.Module):
             source, source_mask, labels = (torch.cat([each, each]) for each in (source, source_mask, labels))
         hidden = self.pooled(source, source_mask)
         complete = options.with_teacher_targets(source, source_mask, target, target_mask)
-        loss = self.head.loss(hidden, labels, None, complete if self.head.blends_teacher_loss else options)
+        given = complete if self.head.blends_teacher_loss else options
+        loss = given.loss(self.head, hidden, labels, None)
         return with_penalties(self.head, loss, hidden, None, complete)
 
     def has_fixed_shapes(self, options: LossOptions) -> bool:

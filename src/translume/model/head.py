@@ -14,6 +14,8 @@ from translume.belief import NextToken, unchecked
 from translume.model.compiled import on_device
 from translume.model.state import Selectable
 
+Objective = Callable[["Head", Tensor, Tensor, Any, "LossOptions"], "HeadLoss"]
+"""Returns the loss of hidden states [n, D] and labels [n], as `Head.loss` does. The first argument is the head."""
 PredictRows = Callable[[Tensor], NextToken]
 """Return the predicted distribution of some labels of a batch, given their indices [m]."""
 
@@ -74,6 +76,7 @@ class LossOptions:
     teacher_targets: the teacher's distributions for one batch.
     ctc_weight: share of the objective that is the loss of `Transformer.ctc`.
     weights: [n], 1 for rows that count and 0 for padding, for heads that `weighs_rows`; None: all rows count.
+    objective: what computes the loss of a head; None: the head itself.
     row_losses: computes what `heads.fixed_cross_entropy.row_losses` does, compiled; None: not compiled.
     Heads ignore `confidence_penalty` and the fields after it: `model.penalties` adds these terms for any head. Heads
     with `blends_teacher_loss` add the teacher's term themselves.
@@ -89,11 +92,18 @@ class LossOptions:
     ctc_weight: float = 0.0
     weights: Tensor | None = None
     row_losses: Callable[..., Any] | None = None
+    objective: Objective | None = None
+
+    def loss(self, head: "Head", hidden: Tensor, labels: Tensor, context: Any) -> HeadLoss:
+        """Return the loss of a head, or what `objective` makes of it."""
+        if self.objective is not None:
+            return self.objective(head, hidden, labels, context, self)
+        return head.loss(hidden, labels, context, self)
 
     @property
     def has_penalties(self) -> bool:
-        """Whether `model.penalties` or the head computes terms for rows that count only."""
-        return bool(self.confidence_penalty or self.r_drop or self.teacher)
+        """Whether a part of the loss is computed for rows that count only."""
+        return bool(self.confidence_penalty or self.r_drop or self.teacher or self.objective)
 
     @property
     def share(self) -> float:
@@ -109,6 +119,10 @@ class LossOptions:
         return replace(
             self, teacher_targets=self.teacher.network.teacher_targets(source, source_mask, target, target_mask)
         )
+
+
+def likelihood(settings: object) -> None:
+    """Return None: the loss is that of the head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

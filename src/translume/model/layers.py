@@ -15,6 +15,7 @@ from translume.model.dropout import Dropout, recomputed
 from translume.model.layout import Layout
 from translume.model.positions import AttentionPositions
 from translume.model.state import Cells, LayerPast
+from translume.parts import find
 
 
 class FeedForward(nn.Module):
@@ -137,9 +138,24 @@ SubLayer = Callable[[Tensor], Tensor]
 
 def norm_of(settings: ModelSettings) -> nn.Module:
     """Return a new norm over D."""
-    if settings.normalization == "rms":
-        return nn.RMSNorm(settings.width, eps=settings.norm_epsilon)
+    norm: nn.Module = find("norm", settings.normalization)(settings)
+    return norm
+
+
+def layer_norm(settings: ModelSettings) -> nn.Module:
+    """Return a LayerNorm (Ba et al. 2016)."""
     return nn.LayerNorm(settings.width, eps=settings.norm_epsilon, bias=settings.bias)
+
+
+def rms_norm(settings: ModelSettings) -> nn.Module:
+    """Return an RMSNorm (Zhang and Sennrich 2019)."""
+    return nn.RMSNorm(settings.width, eps=settings.norm_epsilon)
+
+
+def feed_forward_of(settings: ModelSettings) -> nn.Module:
+    """Return a new feed-forward block, from x [..., D] to the same shape."""
+    block: nn.Module = find("feed_forward", settings.feed_forward_kind)(settings)
+    return block
 
 
 def final_norm_of(settings: ModelSettings) -> nn.Module:
@@ -202,7 +218,7 @@ class EncoderLayer(nn.Module):
         """layer: its number."""
         super().__init__()
         self.self_attention = SelfAttention(settings, layer)
-        self.feed_forward = FeedForward(settings)
+        self.feed_forward = feed_forward_of(settings)
         self.around_attention, self.around_feed_forward = Residual(settings), Residual(settings)
 
     def forward(self, x: Tensor, attend: SubLayer) -> Tensor:
@@ -237,7 +253,7 @@ class DecoderLayer(nn.Module):
         self.self_attention = Ssru(settings) if settings.decoder_mixing == "ssru" else SelfAttention(settings, layer)
         if crosses:
             self.cross_attention = CrossAttention(settings)
-        self.feed_forward = FeedForward(settings)
+        self.feed_forward = feed_forward_of(settings)
         self.around_self = Residual(settings)
         if crosses:
             self.around_cross = Residual(settings)

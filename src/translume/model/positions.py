@@ -7,7 +7,6 @@ needs and which formats support it; no code branches on its name.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import ClassVar
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from translume.config import ModelSettings
 from translume.config.model import POSITIONS
+from translume.parts import find
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class PositionEncoding(nn.Module):
 
 def encoding_class(name: str) -> type[PositionEncoding]:
     """Return the class of an encoding, by its name in `model.positions`."""
-    found: type[PositionEncoding] = resolve_name(POSITIONS[name].implementation)
+    found: type[PositionEncoding] = find("position", name)
     return found
 
 

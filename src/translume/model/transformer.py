@@ -302,7 +302,7 @@ class Transformer(nn.Module):
         hidden, layout, context = forced[:3]
         complete = options.with_teacher_targets(source, source_mask, target, target_mask)
         given = complete if self.head.blends_teacher_loss else options
-        loss = self.head.loss(hidden, layout.pack(labels), context, given)
+        loss = given.loss(self.head, hidden, layout.pack(labels), context)
         loss = with_penalties(self.head, loss, hidden, context, complete)
         if self.ctc is None or not options.ctc_weight:
             return loss
@@ -326,7 +326,7 @@ class Transformer(nn.Module):
         hidden = self.decoder.padded(target, memory, source_mask)
         counted = self.predicted(target_mask)
         weighted = replace(options, weights=counted.flatten())
-        loss = self.head.loss(hidden.flatten(0, 1), labels.flatten(), None, weighted)
+        loss = weighted.loss(self.head, hidden.flatten(0, 1), labels.flatten(), None)
         return replace(loss, tokens=int(counted.sum()) if tokens is None else tokens)
 
     @torch.no_grad()

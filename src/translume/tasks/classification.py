@@ -119,6 +119,3 @@ class ClassificationTask(Task):
         from translume.experiments.texts import propose_for_labels
 
         return propose_for_labels(data, count)
-
-
-TASK = ClassificationTask()

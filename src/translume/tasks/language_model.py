@@ -134,6 +134,3 @@ class LanguageModelTask(Task):
         from translume.experiments.texts import propose_for_documents
 
         return propose_for_documents(data, count)
-
-
-TASK = LanguageModelTask()

@@ -32,6 +32,12 @@ class SequenceTask(Task):
         **dict.fromkeys(("ter", "wer", "per", "cer"), False),
     }
 
+    def metric_names(self) -> list[str]:
+        """As `Task.metric_names`, with the metrics from outside."""
+        from translume.config.evaluation import METRICS
+
+        return [*super().metric_names(), *(name for name, found in METRICS.items() if not isinstance(found, str))]
+
     def check(self, data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
         """Raise SettingsError for a model of several target languages that does not read which one is meant."""
         targets = list(dict.fromkeys(corpus.target_language for corpus in data.corpus))
@@ -120,6 +126,3 @@ class SequenceTask(Task):
         from translume.experiments.pairs import propose_for_pairs
 
         return propose_for_pairs(data, count)
-
-
-TASK = SequenceTask()

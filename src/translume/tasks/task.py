@@ -1,29 +1,32 @@
-"""The interface of a task, and the registry of the tasks in this package.
+"""The interface of a task, and the table of tasks.
 
 A `Task` contains everything that differs between translation, classification and other tasks. Code outside this package
 does not branch on the task's name, but calls the methods of its `Task`. A method imports what it needs when it is
 called, so that a task may use any package and reading settings stays fast.
 """
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from functools import cache
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from translume.errors import SettingsError
+from translume.parts import find
 
 if TYPE_CHECKING:
     from translume.config import Config, DataSettings, ModelSettings, TrainingSettings
 
-_INTERFACE = "task"
-"""This module, the only one of the package that does not define a task."""
+TASKS: dict[str, Any] = {
+    "classification": "translume.tasks.classification:ClassificationTask",
+    "language_model": "translume.tasks.language_model:LanguageModelTask",
+    "sequence": "translume.tasks.sequence:SequenceTask",
+}
+"""The class of each task."""
 
 
 class Task(ABC):
-    """A task. A module of this package assigns one to `TASK`; the module's name is the value of `data.task`.
+    """A task. Its name in `TASKS` is the value of `data.task`.
 
     summary: description for `--help`.  model: name of a model of the task in messages, such as "translator".
     command: the subcommand that runs a model, `translume COMMAND`.  example: name of one line of training data.
@@ -59,7 +62,13 @@ class Task(ABC):
 
     def larger_is_better(self, metric: str) -> bool:
         """Return whether a larger value of `training.metric` is better; "nll" is smaller for better models."""
-        return metric != "nll" and self.metrics[metric]
+        if metric in self.metrics or metric == "nll":
+            return metric != "nll" and self.metrics[metric]
+        return bool(getattr(find("metric", metric), "larger_is_better", True))
+
+    def metric_names(self) -> list[str]:
+        """Return the names that `training.metric` may have."""
+        return ["nll", *self.metrics]
 
     @abstractmethod
     def check(self, data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
@@ -133,15 +142,19 @@ class Task(ABC):
 
 
 def task_names() -> list[str]:
-    """Return the names of all tasks, which are the modules of this package."""
-    folders = sys.modules["translume.tasks"].__path__
-    return sorted(module.name for module in iter_modules(folders) if module.name != _INTERFACE)
+    """Return the names of all tasks."""
+    return list(TASKS)
 
 
 def find_task(name: str) -> Task:
     """Return the task of a name that `task_names` lists."""
-    task: Task = import_module(f"translume.tasks.{name}").TASK
-    return task
+    return _task_of_class(find("task", name))
+
+
+@cache
+def _task_of_class(kind: type[Task]) -> Task:
+    """Return the one task of a class."""
+    return kind()
 
 
 def task_of(config: "Config") -> Task:
@@ -150,24 +163,24 @@ def task_of(config: "Config") -> Task:
 
 
 def metric_names() -> list[str]:
-    """Return every name that `training.metric` may have: "nll", and the metrics of all tasks."""
-    return ["nll", *dict.fromkeys(metric for name in task_names() for metric in find_task(name).metrics)]
+    """Return every name that `training.metric` may have in any task."""
+    return list(dict.fromkeys(metric for name in task_names() for metric in find_task(name).metric_names()))
 
 
 def check_settings(data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
     """Raise SettingsError, naming `place`, if task, output head, metric and loss terms do not fit together."""
-    from translume.config.heads import head_kinds  # here, since it loads pydantic
+    from translume.config.heads import HeadKind  # here, since it loads pydantic
 
     task = find_task(data.task)
     if model.head.predicts != task.predicts:
-        fitting = [kind for kind, head in head_kinds().items() if head.predicts == task.predicts]
+        fitting = [kind for kind, head in HeadKind.kinds().items() if head.predicts == task.predicts]
         tasks = " or ".join(f"'{name}'" for name in task_names() if find_task(name).predicts == model.head.predicts)
         expected = f"model.head.kind = '{fitting[0]}'" if len(fitting) == 1 else f"data.task = {tasks}"
         raise SettingsError(
             f"{place}: data.task = '{task.name}' with model.head.kind = '{model.head.kind}', expected {expected}"
         )
-    if training.metric not in ("nll", *task.metrics):
-        known = ", ".join(("nll", *task.metrics))
+    if training.metric not in task.metric_names():
+        known = ", ".join(task.metric_names())
         raise SettingsError(f"{place}: training.metric: found '{training.metric}', known for this task: {known}")
     task.check(data, model, training, place)
     if training.ctc_weight and (not data.source.reader or task.predicts != "tokens"):

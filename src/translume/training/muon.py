@@ -16,6 +16,8 @@ from translume.training.adam import Map
 
 MOMENTUM = 0.95
 """Decay of the momentum."""
+SAVED = "moment1"
+"""What the names of saved momenta begin with, as those of Adam's first moments."""
 SCALE = 0.4
 """Root mean square of the change of a matrix by a step of rate 1. That of Adam is 0.2 to 0.4 (Liu et al. 2025, 2.2)."""
 
@@ -64,6 +66,15 @@ class Muon:
         self._jobs = [
             names[place : place + _TOGETHER] for names in shapes.values() for place in range(0, len(names), _TOGETHER)
         ]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors to save, as the first moments of an optimiser."""
+        return {f"{SAVED}.{name}": momentum for name, momentum in self.momenta.items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+        for name, momentum in self.momenta.items():
+            momentum.copy_(state[f"{SAVED}.{name}"])
 
     def step(self, rate: float, decay: float, factor: float | Tensor, run: Map) -> None:
         """Change the weights.  decay: of the weights, decoupled from the gradients.  factor: of the gradients."""

@@ -18,6 +18,7 @@ from translume.model import HeadLoss, LossOptions
 from translume.model.attention import use_kernels_of_any_shape
 from translume.model.classifier import Network
 from translume.model.compiled import gradient_accumulation_fusion, on_device
+from translume.parts import find
 from translume.text import SpecialIds
 from translume.training import adam, muon
 from translume.training.data_parallel import ReplicaPool, Share, replica_count, replica_of, shares_of
@@ -26,6 +27,7 @@ from translume.training.device_passes import DevicePasses
 from translume.training.events import Event
 from translume.training.group import Group
 from translume.training.mapped import kept
+from translume.training.other_optimizer import OtherOptimizer
 
 Precision = Literal["fp32", "bf16", "fp16"]
 """The precision of matrix products and activations in training; the weights that the optimiser changes are fp32."""
@@ -39,8 +41,6 @@ positions."""
 
 MOMENTS = (("moment1", "exp_avg"), ("moment2", "exp_avg_sq"))
 """Names of Adam's moments, saved and in torch."""
-MOMENTUM = MOMENTS[0][0]
-"""The name of Muon's momentum, saved."""
 
 
 def inverse_sqrt(update: int, settings: TrainingSettings, width: int) -> float:
@@ -69,17 +69,10 @@ def constant(update: int, settings: TrainingSettings, width: int) -> float:
     return settings.learning_rate * min(1.0, update / max(1, settings.warmup_updates))
 
 
-SCHEDULES: dict[str, Callable[[int, TrainingSettings, int], float]] = {
-    "inverse_sqrt": inverse_sqrt,
-    "noam": noam,
-    "cosine": cosine,
-    "constant": constant,
-}
-
-
 def learning_rate(update: int, settings: TrainingSettings, width: int) -> float:
     """Return the learning rate of an update, counted from 1, for a model of `width` D."""
-    return SCHEDULES[settings.schedule](update, settings, width)
+    rate: float = find("schedule", settings.schedule)(update, settings, width)
+    return rate
 
 
 def loss_options(settings: TrainingSettings, vocabulary: int, specials: SpecialIds | None) -> LossOptions:
@@ -97,7 +90,10 @@ def loss_options(settings: TrainingSettings, vocabulary: int, specials: SpecialI
         smoothed = torch.ones(vocabulary, dtype=torch.bool)
         smoothed[[*specials.outside_targets]] = False
     penalties = settings.confidence_penalty, settings.r_drop
-    return LossOptions(smoothing, settings.z_loss, smoothed, *penalties, ctc_weight=settings.ctc_weight)
+    objective = find("objective", settings.objective)(settings)
+    return LossOptions(
+        smoothing, settings.z_loss, smoothed, *penalties, ctc_weight=settings.ctc_weight, objective=objective
+    )
 
 
 class _Flat:
@@ -238,23 +234,29 @@ class Updater:
         self.trained_parameters = sum(parameter.numel() for parameter in named.values())
         kept = {id(p) for p in model.partly_frozen()}  # without weight decay
         divided = settings.shard == "optimizer"
-        inner = muon.names_of_matrices(model) if settings.optimizer == "muon" else set()
-        if settings.optimizer == "muon" and not inner:
-            raise SettingsError("training.optimizer: 'muon' trains matrices inside layers, found no layer")
-        for matrices, decay in ((True, settings.weight_decay), (False, 0.0)):
-            part = {
-                name: p
-                for name, p in named.items()
-                if (p.dim() > 1 and id(p) not in kept) == matrices and name not in inner
-            }
+        inner = set()  # what neither Adam nor AdamW updates
+        if settings.optimizer == "muon":
+            inner = muon.names_of_matrices(model)
+            if not inner:
+                raise SettingsError("training.optimizer: 'muon' trains matrices inside layers, found no layer")
+        elif settings.optimizer not in ("adam", "adamw"):
+            inner = set(named)
+        matrices = {name for name, p in named.items() if p.dim() > 1 and id(p) not in kept}
+        for decays, decay in ((True, settings.weight_decay), (False, 0.0)):
+            part = {name: p for name, p in named.items() if (name in matrices) == decays and name not in inner}
             if part:
                 self._flats.append(_Flat(part, precision, *((self._group.rank, self._group.size) if divided else ())))
                 groups.append(([self._flats[-1].own], decay))
-        self._of_adam, self._muon = list(self._flats), None
+        self._of_adam = list(self._flats)
+        self._other: muon.Muon | OtherOptimizer | None = None
         if inner:
             self._inner = _Flat({name: p for name, p in named.items() if name in inner}, precision)
             self._flats.append(self._inner)
-            self._muon = muon.Muon(*self._inner.weights_and_gradients(), precision)
+            views = self._inner.weights_and_gradients()
+            if settings.optimizer == "muon":
+                self._other = muon.Muon(*views, precision)
+            else:
+                self._other = OtherOptimizer(settings, *views, matrices)
         if precision in NARROW:
             for parameter in model.parameters():
                 if not parameter.requires_grad:
@@ -354,9 +356,10 @@ class Updater:
         factor = limit / norm if limit and norm > limit else 1.0
         for gradient in gradients:
             gradient.mul_(factor / tokens)
-        self._adam.step(learning_rate)
-        if self._muon is not None:
-            self._muon.step(learning_rate, self.settings.weight_decay, 1.0, self._run)
+        if self._of_adam:
+            self._adam.step(learning_rate)
+        if self._other is not None:
+            self._other.step(learning_rate, self.settings.weight_decay, 1.0, self._run)
         self._share_weights()
         return float(norm)
 
@@ -367,14 +370,15 @@ class Updater:
         assert self._guard is not None
         norm, divisor, skips = self._guard.check(norm, tokens, objective, self.settings.clip_norm)
         self._adam.step_guarded(learning_rate, divisor, skips)
-        if self._muon is not None:
-            changed = [self._inner.master.detach()]
-            if self._guard.scale is not None:  # the training goes on after an update that is left out
-                changed += self._muon.momenta.values()
-            before = [each.clone() for each in changed]
-            self._muon.step(learning_rate, self.settings.weight_decay, divisor.reciprocal(), self._run)
-            for now, earlier in zip(changed, before, strict=True):
-                now.copy_(torch.where(skips > 0, earlier, now))
+        if self._other is not None:
+            master, scales = self._inner.master.detach(), self._guard.scale is not None
+            # With a scale the training goes on after an update that is left out.
+            before = {name: each.clone() for name, each in (self._other.state() if scales else {}).items()}
+            weights = master.clone()
+            self._other.step(learning_rate, self.settings.weight_decay, divisor.reciprocal(), self._run)
+            master.copy_(torch.where(skips > 0, weights, master))
+            for name, now in (self._other.state() if scales else {}).items():
+                now.copy_(torch.where(skips.to(now.device) > 0, before.get(name, torch.zeros_like(now)), now))
         self._share_weights()
         return norm
 
@@ -393,9 +397,9 @@ class Updater:
         limit = self.settings.clip_norm
         factor = (limit / norm if limit and norm > limit else 1.0) / tokens
         self._adam.step_compiled(vectors[: len(self._of_adam)], learning_rate, factor, self._run)
-        if self._muon is not None:
+        if self._other is not None:
             self._inner.gather()
-            self._muon.step(learning_rate, self.settings.weight_decay, factor, self._run)
+            self._other.step(learning_rate, self.settings.weight_decay, factor, self._run)
             self._inner.clear()
             self._inner.refresh()
         self._waits = False
@@ -446,10 +450,10 @@ class Updater:
             tensors["step"] = state["step"].reshape(1)
             for kind, key in MOMENTS:
                 tensors |= {f"{kind}.{name}": view for name, view in flat.views(state[key]).items()}
+        if self._other is not None and (tensors or not self._of_adam):
+            tensors |= self._other.state()
         if tensors and self._guard is not None:
             tensors |= self._guard.state()
-        if tensors and self._muon is not None:
-            tensors |= {f"{MOMENTUM}.{name}": momentum for name, momentum in self._muon.momenta.items()}
         return tensors
 
     def whole_state(self, folder: Path) -> dict[str, Tensor]:
@@ -481,9 +485,8 @@ class Updater:
             return
         if self._guard is not None:
             self._guard.load(state)
-        if self._muon is not None:
-            for name, momentum in self._muon.momenta.items():
-                momentum.copy_(state[f"{MOMENTUM}.{name}"])
+        if self._other is not None:
+            self._other.load(state)
         for flat in self._of_adam:
             moments = {"step": state["step"].reshape(()).to(flat.master.device, copy=True)}
             for kind, key in MOMENTS:

@@ -32,6 +32,7 @@ from translume.decoding import (
 )
 from translume.errors import DataError, SettingsError
 from translume.lazy import Tensor, torch
+from translume.parts import find
 from translume.text import Tokenizer
 from translume.text.segmentation import UNSPACED, character_class
 from translume.text.specials import SECONDS_PER_TIME
@@ -74,6 +75,7 @@ def build_rules(tokenizer: Tokenizer, begins: Sequence[bool], settings: Decoding
     if phrases:
         rules.append(_banned(tokenizer, phrases))
     text = tokenizer.spelling(settings.prefix)
+    rules += [find("rule", name)(settings, tokenizer) for name in settings.rules]
     if text:
         spellings = _spellings(tokenizer, only and only.ids)
         _refuse_unspelled(spellings, text, "decoding.vocabulary" if only else "the target's vocabulary")

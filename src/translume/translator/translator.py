@@ -13,6 +13,7 @@ from translume.config import DecodingOptions, DecodingSettings, Direction, Direc
 from translume.decoding import Average, Fusion, LanguageModel, Stepper, strategy_from
 from translume.errors import SettingsError, suggest_keywords
 from translume.lazy import Tensor
+from translume.parts import load_parts
 from translume.tasks import task_of
 from translume.translator.assembly import ProgressCallback, ProgressReporter, build_translations
 from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
@@ -388,6 +389,7 @@ def load(
     dtype: Dtype = "auto",
     threads: int | None = None,
     engine: EngineName = "auto",
+    plugins: Sequence[str] = (),
 ) -> Any:
     """The `Translator`, the `Classifier` or the `Generator` in a model folder, which decides.
 
@@ -397,9 +399,11 @@ def load(
     The defaults are those of the commands `translume translate`, `classify` and `generate`: "auto" searches with the
     fast engine, or with the plain model where there is none. See `ComputeOptions`.
     threads: of the kernels and of torch in the whole process; None: all cores, or as $OMP_NUM_THREADS says.
+    plugins: modules of parts to import, as by --import. A model folder alone never makes Translume import any.
     Raises ModelFolderError if the folder is not a model folder, is damaged or was written by a newer Translume.
     """
     refuse_threads(threads)
+    load_parts(plugins)
     options = ComputeOptions(engine=engine, device=device, dtype=dtype, threads=threads)
     folder = model_folder(folder)
     user_class: type[LoadedModel[Any]] = task_of(read_config(folder)).user_class()

@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 from translume.documents.html import HtmlText
 from translume.documents.sentences import SplitSegments
 from translume.serving.api import responses

@@ -27,7 +27,7 @@ from starlette.concurrency import run_in_threadpool
 from translume import atomic
 from translume.atomic import replace_file
 from translume.checksums import sealed, unsealed
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 from translume.documents.sentences import SplitSegments
 from translume.errors import TranslumeError
 from translume.serving.access.quotas import check_share

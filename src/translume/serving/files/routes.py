@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from translume.documents.files import FORMATS
+from translume.documents import FORMATS
 from translume.serving.access.quotas import client_of
 from translume.serving.api import responses
 from translume.serving.api.body import FORM, FORM_LIMITS, ApiRoute, B, media_type, validated
