@@ -1,30 +1,40 @@
 """Parts from a file outside the package: trained, resumed, measured, translated, inspected, served and exported."""
 
 import json
+import math
 import os
 import random
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fastapi.testclient import TestClient
+from torch import nn
 
 import translume
 from translume import parts
 from translume.cli.group import main
 from translume.config import Config
+from translume.contracts import check_part
 from translume.errors import SettingsError
-from translume.parts import INTERFACE, KINDS, VARIABLE, find, load_parts, names, part, table_of
+from translume.evaluation import Score
+from translume.parts import INTERFACE, KINDS, VARIABLE, load_parts, names, part, table_of
 from translume.serving.api.app import build_app
 from translume.serving.models import ServedModel, ServedModels
 from translume.serving.server import Server
 
-FILE = Path(__file__).parent / "everything.py"
+NAMES = {kind: f"{'.' if kind == 'document' else ''}my_{kind}" for kind in KINDS}
+NEED_MORE = {"classify", "sari"}
+"""Parts that need labels or sources that the checks do not have."""
 SETTINGS = """
 [data]
+task = "my_task"
 train = ["train.tsv"]
 valid = ["train.tsv"]
 [tokenizer]
@@ -36,53 +46,50 @@ feed_forward = 23
 attention_heads = 2
 encoder_layers = 1
 decoder_layers = 1
-positions = "linear"
-normalization = "power"
-attention = "warm"
-feed_forward_kind = "square"
+positions = "my_position"
+normalization = "my_norm"
+attention = "my_attention"
+feed_forward_kind = "my_feed_forward"
 dropout = 0.0
-head = {kind = "cosine", scale = 5.0}
-options.power.power = 3.0
+head = {kind = "my_head", scale = 5.0}
+options.my_norm.power = 3.0
 [training]
 updates = 4
 save_every = 2
 validate_every = 2
 max_tokens = 256
 precision = "fp32"
-objective = "focal"
-optimizer = "momentum"
-schedule = "linear"
-metric = "length"
+objective = "my_objective"
+optimizer = "my_optimizer"
+schedule = "my_schedule"
+metric = "my_metric"
 [evaluation]
-metrics = ["length", "exact_match"]
+metrics = ["my_metric", "exact_match"]
 [decoding]
-strategy = "narrow"
-rules = ["no_repeat"]
+strategy = "my_strategy"
+rules = ["my_rule"]
 max_length = 13
 [plugins]
-modules = ["everything.py"]
+modules = MODULES
 """
-OUTSIDE = {
-    "head": "cosine", "position": "linear", "norm": "power", "attention": "warm", "feed_forward": "square",
-    "objective": "focal", "optimizer": "momentum", "schedule": "linear", "metric": "length", "strategy": "narrow",
-    "rule": "no_repeat", "document": ".say", "export": "numpy", "command": "hello",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with settings and data, beside the file of parts; the parts go at the end."""
+    """A folder with a part of each kind, as `translume new part` writes them, data and settings; all go at the end."""
     folder = tmp_path_factory.mktemp("outside")
-    (folder / FILE.name).write_bytes(FILE.read_bytes())
+    with chdir(folder):
+        for kind in KINDS:
+            main(["new", "part", kind, f"my_{kind}", "--quiet"], standalone_mode=False)
     random.seed(7)
     lines = ["".join(random.choice("abcde ") for _ in range(random.randint(2, 9))).strip() or "a" for _ in range(61)]
     (folder / "train.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in lines))
-    (folder / "all.toml").write_text(SETTINGS)
+    (folder / "all.toml").write_text(SETTINGS.replace("MODULES", str([f"my_{kind}.py" for kind in KINDS])))
     yield folder
-    for kind, name in OUTSIDE.items():
+    for kind, name in NAMES.items():
         table_of(kind).pop(name, None)
+        sys.modules.pop(f"my_{kind}", None)
     parts._modules.clear()
-    sys.modules.pop("everything", None)
     sys.path.remove(str(folder))
     os.environ.pop(VARIABLE, None)
 
@@ -102,19 +109,72 @@ def ran(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_every_part_of_ours_is_found_in_its_table() -> None:
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("document", "source", "command", "export")])
+def test_our_own_parts_have_the_properties_of_their_kind(kind: str) -> None:
+    for name in names(kind):
+        if name not in NEED_MORE and not name.startswith("my_"):
+            check_part(kind, name)
+
+
+def test_the_tests_that_come_with_a_new_part_pass(folder: Path) -> None:
+    load_parts([str(folder / f"my_{kind}.py") for kind in KINDS])
     for kind in KINDS:
-        for name in names(kind):
-            assert find(kind, name) is not None, (kind, name)
+        test = runpy.run_path(str(folder / f"test_my_{kind}.py"))
+        test[f"test_it_is_a_{kind}"]()
+
+
+class Leaky(nn.Module):
+    """A norm by all tokens of a batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / (x.abs().mean() + 1.0)
+
+
+class First:
+    """A metric of the first text."""
+
+    def count(self, texts, references, sources=()):
+        return np.array([[len(texts[0])]] * len(texts))
+
+    def score(self, total):
+        return Score(name="first", title="first", value=float(total[0]), signature="none")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "damaged", "message"),
+    [
+        ("norm", "leaky", lambda settings: Leaky(), "differ"),
+        ("schedule", "endless", lambda update, settings, width: math.inf, "rates are not finite"),
+        ("metric", "first", lambda settings: First(), "in another order, differ"),
+    ],
+)
+def test_a_part_without_a_property_is_named(kind, name, damaged, message, monkeypatch) -> None:
+    monkeypatch.setitem(table_of(kind), name, damaged)
+    with pytest.raises(AssertionError, match=message):
+        check_part(kind, name)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["haed", "a"], "new part: found 'haed'; did you mean 'head'?"),
+        (["head", "A-b"], "new part: found the name 'A-b', expected lower-case letters, digits and _"),
+        (["head", "my_head"], "my_head.py: exists; choose another name"),
+    ],
+)
+def test_new_refuses_in_one_line(words: list[str], message: str, folder: Path, capsys) -> None:
+    with chdir(folder), pytest.raises(SystemExit):
+        main(["new", "part", *words])
+    assert capsys.readouterr().err == f"Error: {message}\n"
 
 
 def test_a_model_of_outside_parts_is_trained_resumed_and_measured(model: Path, folder: Path, capsys) -> None:
     config = translume.load(model).config
     chosen = config.model.head.kind, config.model.positions, config.training.optimizer
-    assert chosen == ("cosine", "linear", "momentum")
-    assert config.plugins.identities["everything"].startswith("3.1 sha256:")
+    assert chosen == ("my_head", "my_position", "my_optimizer")
+    assert config.plugins.identities["my_head"].startswith("sha256:")
     rows = [json.loads(line) for line in (model / "history.jsonl").read_text().splitlines()]
-    assert "length" in json.dumps(rows)
+    assert "my_metric" in json.dumps(rows)
     halves, words = folder / "halves", ["train", str(folder / "all.toml"), "--threads", "1", "--out"]
     ran([*words, str(halves), "--set", "training.updates=2", "--set", "training.schedule=constant"], capsys)
     whole = folder / "whole"
@@ -124,11 +184,11 @@ def test_a_model_of_outside_parts_is_trained_resumed_and_measured(model: Path, f
     assert all(torch.equal(one[name], other[name]) for name in one)
     (folder / "source").write_text("abc\nde a\n")
     told = ran(["evaluate", str(model), str(folder / "source"), str(folder / "source")], capsys)
-    assert "length|unit:characters" in told
+    assert "my_metric|unit:characters" in told
 
 
 def test_it_translates_inspects_serves_and_exports(model: Path, folder: Path, capsys) -> None:
-    translator = translume.load(model, plugins=[str(folder / FILE.name)])
+    translator = translume.load(model, plugins=[str(folder / "my_head.py")])
     found = translator.translate("abc", nbest=2)
     assert len(found.hypotheses) == 2
     assert all(a != b for each in found.hypotheses for a, b in zip(each.tokens, each.tokens[1:], strict=False))
@@ -139,14 +199,14 @@ def test_it_translates_inspects_serves_and_exports(model: Path, folder: Path, ca
     served = ServedModels([ServedModel.from_model("all", translator)])
     with TestClient(build_app(Server(models=served)), "http://localhost") as client:
         assert client.post("/v1/translate", json={"text": "abc"}).status_code == 200
-    (folder / "a.say").write_text("abc\n")
-    ran(["translate", str(model), str(folder / "a.say"), "--out", str(folder / "b.say")], capsys)
-    assert (folder / "b.say").exists()
-    ran(["export", str(model), "numpy", str(folder / "exported")], capsys)
+    (folder / "a.my_document").write_text("abc\n")
+    ran(["translate", str(model), str(folder / "a.my_document"), "--out", str(folder / "b.my_document")], capsys)
+    assert (folder / "b.my_document").exists()
+    ran(["export", str(model), "my_export", str(folder / "exported")], capsys)
     assert (folder / "exported" / "weights.npz").exists()
-    with pytest.raises(SettingsError, match=r"model\.head\.kind: found .cosine., expected a linear map"):
+    with pytest.raises(SettingsError, match=r"model\.head\.kind: found .my_head., expected a linear map"):
         translume.export(model, "ctranslate2", folder / "other")
-    assert ran(["hello"], capsys) == "hello\n"
+    assert int(ran(["my_command", str(model)], capsys).replace(",", "")) == translator.checkpoint.parameters
 
 
 def test_a_model_folder_imports_nothing_by_itself(model: Path, folder: Path, warm_python: Path) -> None:
@@ -160,19 +220,22 @@ def test_a_model_folder_imports_nothing_by_itself(model: Path, folder: Path, war
         )  # fmt: skip
 
     without = run()
-    identity = Config.read(folder / "all.toml").plugins.identities["everything"]
     assert (without.returncode, without.stdout) == (1, "")
-    assert without.stderr.endswith(f"; the model was made with parts of everything ({identity}): give --import\n")
+    identities = Config.read(folder / "all.toml").plugins.identities
+    lacking = ", ".join(f"my_{kind} ({identities[f'my_{kind}']})" for kind in KINDS)
+    assert without.stderr.endswith(f"; the model was made with parts of {lacking}: give --import\n")
     assert without.stderr.count("\n") == 1
-    assert run("--import", str(folder / FILE.name)).returncode == 0
-    changed = folder / "changed"
-    changed.mkdir()
-    (changed / FILE.name).write_text(FILE.read_text() + "\n")
-    other = run("--import", str(changed / FILE.name))
-    assert other.returncode == 0
+    files = [folder / f"my_{kind}.py" for kind in KINDS]
+    assert run(*(word for file in files for word in ("--import", str(file)))).returncode == 0
+    changed = folder / "changed" / "my_rule.py"
+    changed.parent.mkdir()
+    changed.write_text((folder / "my_rule.py").read_text() + "\n")
+    files.remove(folder / "my_rule.py")
+    other = run(*(word for file in (changed, *files) for word in ("--import", str(file))))
+    assert other.returncode == 0, other.stderr
     note = other.stderr.splitlines()[0]
-    assert note.startswith("everything: is 3.1 sha256:")
-    assert note.endswith(f", the model was made with {identity}")
+    assert note.startswith("my_rule: is sha256:")
+    assert note.endswith(f", the model was made with {identities['my_rule']}")
 
 
 @pytest.mark.parametrize(

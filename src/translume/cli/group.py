@@ -52,6 +52,7 @@ COMMANDS: dict[str, Any] = {
     "config": "translume.cli.show:config",
     "data": "translume.cli.data:command",
     "tokenizer": "translume.cli.tokenizer:command",
+    "new": "translume.cli.new:new",
     "completion": "translume.cli.group:completion",
 }
 """The commands, in the order of --help."""

@@ -403,7 +403,7 @@ def weights_of(
     own = getattr(mix, "weights", None)
     if own is None:
         raise SettingsError(f"model.attention: {type(mix).__name__} has no method `weights`; it cannot be shown")
-    weights: Tensor = own(query, keys, allowed, bias)
+    weights: Tensor = own(query, keys, allowed, bias, cap)
     return weights
 
 
