@@ -111,7 +111,7 @@ def command(
 def _generations(generator: "Generator", settings: "DecodingSettings") -> "Iterator[Generation]":
     """Yield the generations of the prompts of standard input, of typed ones at once."""
     from translume.data.lines import STANDARD_INPUT, read_lines
-    from translume.translator.planning import Line
+    from translume.translator.planning import Line, up_to_an_error
 
     failed: list[DataError] = []
 
@@ -124,7 +124,7 @@ def _generations(generator: "Generator", settings: "DecodingSettings") -> "Itera
 
     rest = lines()
     while part := list(islice(rest, 1 if sys.stdin.isatty() else PROMPTS)):
-        yield from generator.generate_lines(part, settings)
+        yield from up_to_an_error(partial(generator.generate_lines, settings=settings), part)
     if failed:
         raise failed[0]
 

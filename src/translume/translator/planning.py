@@ -1,6 +1,6 @@
 """Split lines into pieces that the model can read, and group them into windows and batches."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import shake_128
 from itertools import chain, groupby, repeat, zip_longest
@@ -425,6 +425,20 @@ def windows(
     if window:
         yield window
     broken.raise_error()
+
+
+def up_to_an_error(work: Callable[[Sequence[Line]], Iterable[T]], lines: Sequence[Line]) -> Iterator[T]:
+    """Yield the results of lines, in order. An error names the first line without one, after those before it.
+
+    work: returns the results of consecutive lines, or raises LineError for one of them.
+    """
+    try:
+        done = work(lines)
+    except LineError as error:
+        if before := lines[: lines.index(error.line)]:
+            yield from up_to_an_error(work, before)
+        raise error from None
+    yield from done
 
 
 def batches(lengths: Sequence[int], max_tokens: int, *, shortest: int = 1) -> Iterator[list[int]]:

@@ -13,7 +13,7 @@ from translume.config import DecodingSettings
 from translume.errors import SettingsError, TranslationError, needed_by
 from translume.parallel import Closing, ProcessLostError, WorkerPool, in_order
 from translume.translator.loading import ComputeOptions
-from translume.translator.planning import Line, LineError, numbered_lines, windows
+from translume.translator.planning import Line, LineError, numbered_lines, up_to_an_error, windows
 from translume.translator.results import TargetScore, Translation
 from translume.translator.translator import Translator, load
 
@@ -33,9 +33,9 @@ CONNECT_SECONDS: Final = 10.0
 T = TypeVar("T")
 R = TypeVar("R")
 Work = Callable[[Any, Sequence[Line], DecodingSettings], Iterable[R]]
-"""A function of (model, lines, settings) that yields a result for each line, in order.
+"""A function of (model, lines, settings) that returns a result for each line, in order; see `up_to_an_error`.
 
-It raises LineError for the first line that has none, after the results of those before it. Processes import it by name.
+Processes import it by name.
 """
 
 
@@ -66,7 +66,7 @@ def outcomes(
             continue
         readable = list(takewhile(lambda line: not line.fault, lines[done : done + count]))
         try:
-            for result in work(model, readable, settings):
+            for result in up_to_an_error(lambda part: work(model, part, settings), readable):
                 done += 1
                 yield result
             count *= 2
