@@ -222,29 +222,6 @@ class Reading:
         return self.cut(parts) if self.cuts_lines else (parts, ())
 
 
-MAX_READINGS = 16
-
-
-class Readings:
-    """The last results of `Reading.from_settings` for a model. Threads may share it."""
-
-    def __init__(self, model: Checkpoint) -> None:
-        self._model = model
-        self._known: dict[tuple[DecodingSettings, Direction | None], Reading] = {}
-
-    def of(self, settings: DecodingSettings, direction: Direction | None = None) -> Reading:
-        """Return `Reading.from_settings`."""
-        key = settings, direction
-        try:
-            found = self._known.get(key)
-        except TypeError:  # `model_copy` has set a list for a tuple
-            return Reading.from_settings(self._model, settings, direction)
-        if found is None:
-            found = Reading.from_settings(self._model, settings, direction)
-            self._known = dict([*self._known.items(), (key, found)][-MAX_READINGS:])
-        return found
-
-
 def plan_lines(lines: Sequence[Line], tokenizer: Tokenizer, reading: Reading) -> list[LinePlan]:
     """Split lines into pieces that a model can read.  tokenizer: of the sources.
 

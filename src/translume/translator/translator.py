@@ -2,7 +2,7 @@
 
 from collections.abc import Generator as Steps
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -25,7 +25,6 @@ from translume.translator.planning import (
     LineError,
     LinePlan,
     Reading,
-    Readings,
     directions_of,
     numbered_lines,
     plan_lines,
@@ -66,7 +65,7 @@ class Translator(LoadedModel[Checkpoint]):
         self.fusion = fusion
         self._checked: DecodingSettings | None = None
         """The settings of the last call, if nothing outside them can make them invalid."""
-        self._readings = Readings(checkpoint)
+        self._reading = lru_cache(16)(partial(Reading.from_settings, checkpoint))
 
     def _facts(self) -> tuple[str, list[str]]:
         model, directions = self.config.model, self.directions
@@ -289,7 +288,10 @@ class Translator(LoadedModel[Checkpoint]):
 
     def reading(self, settings: DecodingSettings, direction: Direction | None = None) -> Reading:
         """How the model reads lines; see `Reading.from_settings`."""
-        return self._readings.of(settings, direction)
+        try:
+            return self._reading(settings, direction)
+        except TypeError:  # `model_copy` has set a list for a tuple
+            return Reading.from_settings(self.checkpoint, settings, direction)
 
     def check(self, settings: DecodingSettings) -> None:
         """Raise SettingsError if settings contradict each other or need what this model does not have."""
