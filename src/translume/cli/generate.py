@@ -78,14 +78,14 @@ def command(
     generator = load_generator_with(model, overrides, compute, ("decoding",))
     settings = generator.choose(None)
     if folder is not None:
-        from translume.translator.workers import generate
+        from translume.translator import Generator
 
         if settings.nbest > 1 and not as_json:
             raise SettingsError("--nbest: expected --json as well with --input, which has all texts of a prompt")
         work = FileWork(
             model=model,
             loaded=generator,
-            work=generate,
+            work=Generator.generate_lines,
             settings=settings,
             files=files,
             row=json_row if as_json else partial(json_row, value=_prompt_and_text),

@@ -1,6 +1,6 @@
 """Lines that share one search: each enters while others run, and is given back when it is done."""
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -176,14 +176,15 @@ class Cohort(Generic[Key]):
             if apart.keys() <= set(unneeded()):
                 raise _UnneededError
 
-        def translate(
-            translator: Translator, lines: Sequence[Line], settings: DecodingSettings
-        ) -> Iterator[Translation]:
-            return translator.translate_lines(lines, settings, on_progress, check_cancelled)
-
         numbered = [replace(line, number=number) for number, (line, _) in enumerate(apart.values())]
         on_progress = {number: report for number, (_, report) in enumerate(apart.values()) if report is not None}
         try:
-            return dict(zip(apart, outcomes(translate, self._settings, self._translator, numbered), strict=True))
+            results = outcomes(
+                lambda model, lines, how: model.translate_lines(lines, how, on_progress, check_cancelled),
+                self._settings,
+                self._translator,
+                numbered,
+            )
+            return dict(zip(apart, results, strict=True))
         except _UnneededError:
             return {}

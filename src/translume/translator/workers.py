@@ -14,11 +14,11 @@ from translume.errors import SettingsError, TranslationError, needed_by
 from translume.parallel import Closing, ProcessLostError, WorkerPool, in_order
 from translume.translator.loading import ComputeOptions
 from translume.translator.planning import Line, LineError, numbered_lines, up_to_an_error, windows
-from translume.translator.results import TargetScore, Translation
+from translume.translator.results import Translation
 from translume.translator.translator import Translator, load
 
 if TYPE_CHECKING:
-    from translume.translator.generator import Generation, Generator
+    from translume.translator.generator import Generator
 
 LINES_PER_TASK: Final = 256
 AFTER_FAILURE: Final = 16
@@ -35,23 +35,8 @@ R = TypeVar("R")
 Work = Callable[[Any, Sequence[Line], DecodingSettings], Iterable[R]]
 """A function of (model, lines, settings) that returns a result for each line, in order; see `up_to_an_error`.
 
-Processes import it by name.
+Such as `Translator.translate_lines`. Processes import it by name.
 """
-
-
-def translate(translator: Translator, lines: Sequence[Line], settings: DecodingSettings) -> Iterable[Translation]:
-    """Translate lines; a `Work`."""
-    return translator.translate_lines(lines, settings)
-
-
-def score(translator: Translator, lines: Sequence[Line], settings: DecodingSettings) -> Iterable[TargetScore]:
-    """Score the targets of lines; a `Work`.  settings: the languages, and `max_tokens` in a batch."""
-    return translator.score_lines(lines, settings)
-
-
-def generate(generator: "Generator", lines: Sequence[Line], settings: DecodingSettings) -> Iterable["Generation"]:
-    """Continue lines, which are prompts; a `Work`."""
-    return generator.generate_lines(lines, settings)
 
 
 def outcomes(
@@ -158,7 +143,7 @@ class Workers(Closing):
         frames: bool = False,
     ) -> Iterator[Translation]:
         """Yield what `Translator.translate_all` yields, or raise its errors.  frames: see `numbered_lines`."""
-        for result in self.run(translate, numbered_lines(texts, constraints, frames=frames), settings):
+        for result in self.run(Translator.translate_lines, numbered_lines(texts, constraints, frames=frames), settings):
             if isinstance(result, LineError):
                 raise result
             yield result
