@@ -6,7 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b, sha256
 from itertools import islice
 from pathlib import Path
@@ -237,9 +237,7 @@ class Builder:
             parts = separate(folder, self._layout, counts, self._sample.chosen())
             self._count_held_out(cast(list[int], parts["held_out"]["first"]))
         return {
-            "token": self._layout.token,
-            "length": self._layout.length,
-            "frame_size": self._layout.frame_size,
+            **asdict(self._layout),
             "parts": parts,
             "files": [place.file for place in self._places],
             "account": Account.joined(self._accounts).to_dict(),
