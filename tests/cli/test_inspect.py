@@ -160,12 +160,6 @@ STEPS = "expected STEP=TEXT such as 3=house; steps count from 0"
         ("corpus model empty empty", "empty: empty file, expected one sentence a line"),
         ("corpus model none a.de", "none: no such file"),
         ("pairs model", "inspect pairs: expected --input and --output"),
-        ("model --corpus a.en a.de", "--corpus is now `translume inspect corpus`"),
-        ("model --corpus --input a.en", "--corpus is now `translume inspect corpus`"),
-        ("model --compare other ab", "--compare is now `translume inspect corpus --compare`"),
-        ("model ab --why-not A", "--why-not is now `translume inspect why-not`"),
-        ("model ab --force 1=A", "--force is now `translume inspect force`"),
-        ("model ab --edit b", "--edit is now `translume inspect edit`"),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_a_one_line_error(run, folder: Path, monkeypatch, words: str, message: str) -> None:

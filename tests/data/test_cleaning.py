@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from translume.config.data import CleaningSettings
-from translume.data.cleaning import Account, Ledger, Seen, hashes
+from translume.data.cleaning import Account, Seen, hashes
 from translume.data.pairs import Pair
 from translume.data.scripts import SCRIPTS, mostly_in
 from translume.data.token_cache import prepare
@@ -97,14 +97,12 @@ def test_end_token_counts_towards_max_positions(corpus_files, by_bytes, tmp_path
 
 def test_account_with_lost_pairs_raises_value_error():
     with pytest.raises(ValueError, match=r"^pairs were lost"):
-        Account(read=3, used=1, held_out=1, dropped={}, examples={})
+        Account.total([Account(read=3, used=1, held_out=1)])
 
 
 def test_an_account_survives_plain_values():
-    ledger = Ledger()
-    ledger.read, ledger.used = 3, 2
-    ledger.drop("too long", Pair(source="x" * 500, target="y", file="a.en", line=7))
-    account = ledger.close()
+    account = Account(read=3, used=2)
+    account.drop("too long", Pair(source="x" * 500, target="y", file="a.en", line=7))
     assert Account.from_dict(account.to_dict()) == account
     assert account.summary(examples=True).splitlines()[2] == f"    a.en:7: '{'x' * 200}…' | 'y'"
 

@@ -1,6 +1,5 @@
 """The whole demo with few updates: training, evaluation, inspection, and a second run."""
 
-import math
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +10,9 @@ pytest.importorskip("babel", reason="the demo's extra is not installed")
 
 from translume.cli import main
 from translume.cli.experiments import bars, share
-from translume.experiments.demo import TokenBelief, beliefs, demo_config, make_corpus
+from translume.experiments.demo import demo_config, make_corpus
+from translume.inspection import trace
+from translume.translator import load
 
 
 @pytest.fixture(scope="module")
@@ -46,27 +47,15 @@ def test_a_second_run_reports_that_the_demo_is_finished(demo: tuple[Path, Result
     assert again.stdout == first.stdout
 
 
-def test_probabilities_shown_equal_those_of_forced_decoding(demo: tuple[Path, Result]) -> None:
-    from translume.translator import load
-
-    translator = load(demo[0], device="cpu", dtype="fp32")
-    translation = translator.translate("The soup must cook for 7 minutes.")
-    tokens = beliefs(translator, translation.source, translation.hypotheses[0], runners_up=3)
-    scored = translator.score(translation.source, translation.hypotheses[0])
-    for token, log_prob in zip(tokens, scored.token_log_probs, strict=True):
-        assert math.isclose(math.log(token.probability), log_prob, abs_tol=1e-4)
-        assert len(token.runners_up) == 3
-        assert token.probability + sum(probability for _, probability in token.runners_up) <= 1.000001
-
-
-def test_the_length_of_a_bar_is_the_probability() -> None:
-    sure = TokenBelief(token="▁Die", probability=0.75, runners_up=(("▁Der", 0.2), ("▁Das", 0.05)))
-    wide = TokenBelief(token="汤", probability=1.0, runners_up=())
-    assert list(bars([sure, wide])) == [
-        "  ▁Die ███████████████░░░░░  75.0 %   ▁Der 20.0 %   ▁Das 5.0 %",
-        "  汤   ████████████████████ 100.0 %",
-    ]
-    assert share(0.99999) == "99.9 %"
+def test_bars_show_the_probability_of_each_token_and_the_likeliest_others(demo: tuple[Path, Result]) -> None:
+    traced = trace(load(demo[0], device="cpu", dtype="fp32"), "The soup must cook for 7 minutes.", k=4, show=())
+    lines = list(bars(traced))
+    for line, token, step in zip(lines, traced.target_tokens, traced.steps, strict=True):
+        assert line.split()[0] == token.text
+        assert line.count("█") == round(20 * step.p_model) == 20 - line.count("░")
+        others = [each for each in step.top_model.candidates if each.id != token.id][:3]
+        assert line.endswith("   ".join(f"{each.text} {share(each.p_model)}" for each in others))
+    assert [share(p) for p in (0.75, 1.0, 0.99999)] == ["75.0 %", "100.0 %", "99.9 %"]
 
 
 def test_the_demos_settings_are_valid_for_any_number_of_updates() -> None:

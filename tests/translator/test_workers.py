@@ -12,7 +12,7 @@ from translume.errors import ModelFolderError, SettingsError, TranslationError
 from translume.translator import ComputeOptions, Translator, load, workers
 from translume.translator.planning import Line, LineError, numbered_lines
 from translume.translator.results import Translation
-from translume.translator.workers import RayPool, Workers, options_of, outcomes, score, translate
+from translume.translator.workers import RayPool, Workers, options_of, outcomes
 
 Make = Callable[..., Translator]
 FAST = ComputeOptions(engine="fast", dtype="fp32", device="cpu", threads=1)
@@ -64,7 +64,7 @@ def test_workers_score_targets_as_the_translator_does_and_name_those_that_they_c
     _, translator = saved
     pairs = [("abc", "xy"), ("e" * 30, "x"), ("", ""), ("hello you", "abc")]
     lines = [(Line(number=n, text=source, target=target), 1) for n, (source, target) in enumerate(pairs, 1)]
-    found = list(pair.run(score, iter(lines), translator.config.decoding))
+    found = list(pair.run(Translator.score_lines, iter(lines), translator.config.decoding))
     assert str(found.pop(1)) == "line 2: the source has 31 tokens with EOS, expected at most 17"
     wanted = list(translator.score_all(pairs[:1] + pairs[2:]))
     assert [each.tokens for each in found] == [each.tokens for each in wanted]
@@ -152,7 +152,7 @@ def test_actors_translate_in_order_survive_a_death_and_name_lines_that_fail(save
     pool = RayPool("local", folder, 2, FAST)
     with Workers(pool) as actors:
         found = []
-        for each in actors.run(translate, numbered_lines(texts), settings):
+        for each in actors.run(Translator.translate_lines, numbered_lines(texts), settings):
             found.append(each)
             if len(found) == 1:
                 ray.kill(pool._actors[0], no_restart=False)
@@ -160,7 +160,7 @@ def test_actors_translate_in_order_survive_a_death_and_name_lines_that_fail(save
         wanted = translator.translate_all([text for text in texts if len(text) < 30], settings=settings)
         assert [each.text for each in found if not isinstance(each, LineError)] == [each.text for each in wanted]
     with Workers(RayPool("local", tmp_path, 1, FAST)) as actors, pytest.raises(ModelFolderError, match="not a model"):
-        list(actors.run(translate, numbered_lines(["a"]), settings))
+        list(actors.run(Translator.translate_lines, numbered_lines(["a"]), settings))
 
 
 def test_an_address_without_a_cluster_is_one_line(tmp_path):

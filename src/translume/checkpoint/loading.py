@@ -343,7 +343,7 @@ def read_lengths(folder: Path, manifest: Manifest | None = None) -> Lengths | No
     content = read_committed(folder, manifest, LENGTHS)
     try:
         return Lengths.from_json(content.decode())
-    except (ValueError, KeyError, TypeError):
+    except ValueError:
         place = folder / manifest.files[LENGTHS].file
         raise ModelFolderError(f"{place}: damaged: not lengths as Translume writes them") from None
 

@@ -26,13 +26,14 @@ from translume.errors import SettingsError, TrainingError
 
 if TYPE_CHECKING:
     from translume.config import Config
-    from translume.experiments.demo import DemoCorpus, TokenBelief
+    from translume.experiments.demo import DemoCorpus
     from translume.experiments.heads import Comparison, Row
+    from translume.inspection import Trace
     from translume.training.events import Interrupted
     from translume.translator import Translator
 
 SHOWN = 5
-BAR_WIDTH = 20
+BAR_WIDTH, ALTERNATIVES = 20, 3
 
 
 @click.command(
@@ -83,14 +84,15 @@ def _show_results(folder: Path, corpus: "DemoCorpus", data: Path, compute: Compu
         click.echo(
             f"  {source}\n    {translation.text}" + ("" if translation.text == target else f"\n    reference: {target}")
         )
-    from translume.experiments.demo import beliefs
+    from translume.inspection import trace
 
-    predictions = [beliefs(translator, each.source, each.hypotheses[0]) for each in translations if each.hypotheses]
-    if predictions:
+    found = [each for each in translations if each.hypotheses]
+    traces = [trace(translator, each.source, each.hypotheses[0], k=ALTERNATIVES + 1, show=()) for each in found]
+    if traces:
         # The sentence with the least certain token is the most interesting.
-        tokens = min(predictions, key=lambda each: min(token.probability for token in each))
+        traced = min(traces, key=lambda each: min(step.p_model for step in each.steps))
         click.echo("\nThe predicted distribution at each token of one of them (probability, then the alternatives):")
-        for line in bars(tokens):
+        for line in bars(traced):
             click.echo(line)
     click.echo("")
     for line in next_steps(folder, data, corpus):
@@ -110,17 +112,18 @@ def _measure(translator: "Translator", corpus: "DemoCorpus") -> None:
         click.echo(f"  {score}")
 
 
-def bars(tokens: Sequence["TokenBelief"]) -> Iterator[str]:
+def bars(traced: "Trace") -> Iterator[str]:
     """Yield a line for each token: the token, a bar for its probability, and the alternatives."""
     from rich.cells import cell_len
 
-    width = max(cell_len(token.token) for token in tokens)
-    for token in tokens:
-        filled = round(token.probability * BAR_WIDTH)
+    width = max(cell_len(token.text) for token in traced.target_tokens)
+    for token, step in zip(traced.target_tokens, traced.steps, strict=True):
+        filled = round(step.p_model * BAR_WIDTH)
         bar = "█" * filled + "░" * (BAR_WIDTH - filled)
-        others = "   ".join(f"{other} {share(probability)}" for other, probability in token.runners_up)
-        padding = " " * (width - cell_len(token.token))
-        yield f"  {token.token}{padding} {bar} {share(token.probability):>7}   {others}".rstrip()
+        others = [each for each in step.top_model.candidates if each.id != token.id][:ALTERNATIVES]
+        listed = "   ".join(f"{each.text} {share(each.p_model)}" for each in others)
+        padding = " " * (width - cell_len(token.text))
+        yield f"  {token.text}{padding} {bar} {share(step.p_model):>7}   {listed}".rstrip()
 
 
 def share(probability: float) -> str:

@@ -78,14 +78,14 @@ def command(
     generator = load_generator_with(model, overrides, compute, ("decoding",))
     settings = generator.choose(None)
     if folder is not None:
-        from translume.translator.workers import generate
+        from translume.translator import Generator
 
         if settings.nbest > 1 and not as_json:
             raise SettingsError("--nbest: expected --json as well with --input, which has all texts of a prompt")
         work = FileWork(
             model=model,
             loaded=generator,
-            work=generate,
+            work=Generator.generate_lines,
             settings=settings,
             files=files,
             row=json_row if as_json else partial(json_row, value=_prompt_and_text),
@@ -111,7 +111,7 @@ def command(
 def _generations(generator: "Generator", settings: "DecodingSettings") -> "Iterator[Generation]":
     """Yield the generations of the prompts of standard input, of typed ones at once."""
     from translume.data.lines import STANDARD_INPUT, read_lines
-    from translume.translator.planning import Line
+    from translume.translator.planning import Line, up_to_an_error
 
     failed: list[DataError] = []
 
@@ -124,7 +124,7 @@ def _generations(generator: "Generator", settings: "DecodingSettings") -> "Itera
 
     rest = lines()
     while part := list(islice(rest, 1 if sys.stdin.isatty() else PROMPTS)):
-        yield from generator.generate_lines(part, settings)
+        yield from up_to_an_error(partial(generator.generate_lines, settings=settings), part)
     if failed:
         raise failed[0]
 

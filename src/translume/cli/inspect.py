@@ -23,7 +23,6 @@ from translume.cli.options import (
     compute_options,
     decoding_options,
     json_option,
-    moved_option,
     set_option,
 )
 from translume.cli.terminal import ProgressBar, note, print_json, print_lines, progress_over, warn
@@ -141,12 +140,6 @@ def _shared_options(command: Command) -> Command:
 )
 @_HTML
 @_shared_options
-@moved_option("--corpus", "inspect corpus")
-@moved_option("--compare", "inspect corpus --compare")
-@moved_option("--input", "inspect pairs --input")
-@moved_option("--why-not", "inspect why-not")
-@moved_option("--force", "inspect force")
-@moved_option("--edit", "inspect edit")
 @collected(TextOptions)
 def text(options: TextOptions) -> None:
     """Show, for every token of the translation of TEXT, the predicted distribution, the alternatives, how decoding

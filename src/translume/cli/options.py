@@ -165,18 +165,6 @@ def refuse_text(file: str, command: str) -> None:
         raise DataError(f"{file}: no such file{'' if is_name else hint}")
 
 
-def moved_option(name: str, command: str) -> Callable[[Command], Command]:
-    """Return a hidden option that names the command which it has become."""
-
-    def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            raise SettingsError(f"{name} is now `translume {command}`")
-
-    return click.option(
-        name, is_flag=False, flag_value="", hidden=True, is_eager=True, expose_value=False, callback=refuse
-    )
-
-
 def typed_command() -> str:
     """Return the command line of this command, without flags: they only change what is printed."""
     words = ["translume", str(click.get_current_context().info_name)]

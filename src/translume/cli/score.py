@@ -77,14 +77,12 @@ def command(
             warn(f"{place}: {warning}")
 
     if folder is not None:
-        from translume.translator.workers import score
-
         direction = translator.direction(to=to, from_=from_)
         languages = {"from_": direction.source, "to": direction.target}
         work = FileWork(
             model=model,
             loaded=translator,
-            work=score,
+            work=Translator.score_lines,
             settings=translator.config.decoding.model_copy(update=languages),
             files=files,
             row=json_row if as_json else partial(line_row, value=lambda found: f"{found.log_prob:.6f}"),

@@ -62,7 +62,6 @@ def backtranslate(model: Path, files: FileOptions, tag: str, overrides: tuple[st
     Lines without a translation are left out. `--strategy sampling` draws the translations from the model.
     """
     from translume.translator import Translator
-    from translume.translator.workers import translate
 
     if not files.inputs or files.output is None:
         raise SettingsError("--input, --output: expected both")
@@ -76,7 +75,7 @@ def backtranslate(model: Path, files: FileOptions, tag: str, overrides: tuple[st
     work = FileWork(
         model=model,
         loaded=translator,
-        work=translate,
+        work=Translator.translate_lines,
         settings=settings,
         files=files,
         row=partial(_synthetic_pair, tag=tag, counts=counts),
@@ -144,7 +143,6 @@ def distil(
     from translume.config import Config
     from translume.data.pairs import origins
     from translume.translator import Translator
-    from translume.translator.workers import translate
 
     settings = Config.read(config, overrides)
     decoding = _decoding(settings, teacher)
@@ -155,7 +153,7 @@ def distil(
         FileWork(
             model=teacher,
             loaded=translator,
-            work=translate,
+            work=Translator.translate_lines,
             settings=decoding,
             files=files,
             row=partial(line_row, value=str),

@@ -216,13 +216,13 @@ def command(
     if folder is not None:
         if settings.nbest > 1:
             raise SettingsError("--nbest cannot be combined with --input")
-        from translume.translator.workers import translate
+        from translume.translator import Translator
 
         translator.check(settings)
         work = FileWork(
             model=model,
             loaded=translator,
-            work=translate,
+            work=Translator.translate_lines,
             settings=settings,
             files=files,
             row=partial(line_row, value=str),

@@ -1,7 +1,7 @@
 """A batch: padded ids of some pairs, as model input."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 
 import numpy as np
@@ -10,7 +10,7 @@ from translume.lazy import Tensor, torch
 from translume.text import Labels, SpecialIds, Tokenizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """B pairs, padded to the longest source S and the longest target T (bos and eos included).
 
@@ -29,6 +29,7 @@ class Batch:
     target: Tensor
     labels: Tensor
     target_mask: Tensor
+    _: KW_ONLY
     lines: tuple[int, ...]
     tokens: int
 
@@ -45,13 +46,13 @@ class Batch:
         if torch.device(device) == self.source.device:
             return self
         moved = [t.to(device, non_blocking=True) for t in self._tensors()]
-        return _batch(moved, self.lines, self.tokens)
+        return Batch(*moved, lines=self.lines, tokens=self.tokens)
 
     def pinned(self) -> "Batch":
         """Return the batch in pinned memory, from which a GPU can copy it during computations; itself without CUDA."""
         if not torch.cuda.is_available():
             return self
-        return _batch([tensor.pin_memory() for tensor in self._tensors()], self.lines, self.tokens)
+        return Batch(*(tensor.pin_memory() for tensor in self._tensors()), lines=self.lines, tokens=self.tokens)
 
     def record_stream(self, stream: "torch.Stream") -> None:
         """Keep the memory of a batch on a GPU until this stream has used it; for batches that another stream copied."""
@@ -69,7 +70,8 @@ class Batch:
         tokens = int(self.target_mask[:middle].sum()) - tags * middle
         first = [_joined(tensor[:middle], tensor[pairs:filled]) for tensor in self._tensors()]
         second = [_joined(tensor[middle:pairs], tensor[filled:]) for tensor in self._tensors()]
-        return _batch(first, self.lines[:middle], tokens), _batch(second, self.lines[middle:], self.tokens - tokens)
+        one = Batch(*first, lines=self.lines[:middle], tokens=tokens)
+        return one, Batch(*second, lines=self.lines[middle:], tokens=self.tokens - tokens)
 
     def filled(
         self,
@@ -100,27 +102,14 @@ class Batch:
         tensors[0][self.rows :, 0] = source_specials.eos if ids else 0
         tensors[1][self.rows :, 0] = True
         tensors[2][self.rows :, 0] = bos
-        return _batch(tensors, self.lines, self.tokens)
+        return Batch(*tensors, lines=self.lines, tokens=self.tokens)
 
     def without_rows(self) -> "Batch":
         """Return a batch without pairs, of length 0."""
-        return _batch([tensor[:0, :0] for tensor in self._tensors()], (), 0)
+        return Batch(*(tensor[:0, :0] for tensor in self._tensors()), lines=(), tokens=0)
 
     def _tensors(self) -> list[Tensor]:
         return [self.source, self.source_mask, self.target, self.labels, self.target_mask]
-
-
-def _batch(tensors: Sequence[Tensor], lines: tuple[int, ...], tokens: int) -> Batch:
-    source, source_mask, target, labels, target_mask = tensors
-    return Batch(
-        source=source,
-        source_mask=source_mask,
-        target=target,
-        labels=labels,
-        target_mask=target_mask,
-        lines=lines,
-        tokens=tokens,
-    )
 
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:
@@ -189,7 +178,7 @@ def padded_batch(
         labels = _after(np.full_like(tags.target, specials.pad), labels)
         target_mask = _after(tags.target != -1, target_mask)
     tensors = [torch.from_numpy(array) for array in (source_ids, source_mask, shifted, labels, target_mask)]
-    return _batch(tensors, lines, int(target.lengths.sum()) + len(lines))
+    return Batch(*tensors, lines=lines, tokens=int(target.lengths.sum()) + len(lines))
 
 
 def _after(first: np.ndarray, rest: np.ndarray) -> np.ndarray:
@@ -215,7 +204,7 @@ def block_batch(
     np.copyto(given[:, 1:], labels[:, :-1], where=inside[:, 1:])
     sources = np.full((len(lines), 1), source_tokenizer.specials.eos, np.int64)
     arrays = (sources, np.ones_like(sources, np.bool_), given, labels, inside)
-    return _batch([torch.from_numpy(array) for array in arrays], lines, int(target.lengths.sum()))
+    return Batch(*map(torch.from_numpy, arrays), lines=lines, tokens=int(target.lengths.sum()))
 
 
 def labelled_batch(
@@ -231,7 +220,7 @@ def labelled_batch(
         classes = target.tokens[target.starts].astype(np.int64)[:, None]
     nothing = np.zeros((len(lines), 1), np.int64)
     arrays = (source_ids, source_mask, nothing, classes, np.ones_like(nothing, np.bool_))
-    return _batch([torch.from_numpy(array) for array in arrays], lines, len(lines))
+    return Batch(*map(torch.from_numpy, arrays), lines=lines, tokens=len(lines))
 
 
 def _sources(ragged: Ragged, specials: SpecialIds) -> tuple[np.ndarray, np.ndarray]:

@@ -6,9 +6,9 @@ that has too few; since that would waste much of a small corpus, the pairs of a 
 move on to larger buckets where this takes fewer tokens.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import product
 from typing import Any, Final, cast
 
 import numpy as np
@@ -176,8 +176,8 @@ def choose_buckets(
 ) -> tuple[Bucket, ...]:
     """Return at most `MAX_BUCKETS` buckets that hold all pairs of a corpus with little padding.
 
-    They depend only on the lengths and weights of the pairs and on the other arguments. Dynamic programming finds
-    buckets of a simple kind for each number of them; those of which a plan has the least padding are then improved.
+    They depend only on the lengths and weights of the pairs and on the other arguments. Of buckets of simple
+    kinds, those with which a plan has the least padding are improved.
     widest: longest source and target, without marks and tags, that a bucket must hold for pairs outside the corpus.
     scale: number of pairs in a plan by that of the corpus.
     Raises SettingsError if a single pair exceeds `max_tokens`.
@@ -188,9 +188,7 @@ def choose_buckets(
             widths_of(first, np.arange(first.pairs, dtype=np.uint32), max_tokens)
         corpus, widest = corpus.of_epoch(0, 1), (0, corpus.longest)
     histogram = _histogram(corpus, _Lengths(corpus, max_tokens, dropout), widest, scale)
-    turned = _Histogram(histogram.counts.T, histogram.targets, histogram.sources, max_tokens)
-    found = [*_partitions(histogram), *(tuple((i, j) for j, i in places) for places in _partitions(turned))]
-    best = _improved(min(found, key=histogram.cost), histogram)
+    best = _improved(min(_simple(histogram), key=histogram.cost), histogram)
     return tuple(_with_frames(corpus, histogram.buckets(best)))
 
 
@@ -393,59 +391,20 @@ def _edges(counts: Numbers) -> Numbers:
     return np.unique(lengths[np.searchsorted(mass, mass[-1] * np.arange(1, EDGES + 1) // EDGES)])
 
 
-def _partitions(histogram: _Histogram) -> Iterator[Places]:
-    """Yield the best buckets, 1 to `MAX_BUCKETS` of them: ranges of target lengths, each with its own of sources.
+def _simple(histogram: _Histogram) -> Iterator[Places]:
+    """Yield buckets of simple kinds, at most `MAX_BUCKETS`: sides that grow together, and all pairs of some sides."""
 
-    `best[k, j]` is the least cost of the pairs in the first j columns with at most k buckets. For each bucket, half a
-    batch is added: its last batch is filled, or its pairs move on.
-    """
-    before = np.pad(histogram.counts.cumsum(1), ((0, 0), (1, 0))).T  # [J + 1, I]
-    columns = len(histogram.targets)
-    best = np.full((MAX_BUCKETS + 1, columns + 1), _NEVER)
-    best[:, 0] = 0
-    found: dict[tuple[int, int], Places] = {(k, 0): () for k in range(MAX_BUCKETS + 1)}
-    for j in range(columns):
-        costs, ranges = _ranges(before[j + 1] - before[: j + 1], histogram, j)
-        chosen: dict[int, tuple[int, int]] = {}
-        for used, cost in enumerate(costs, 1):
-            totals = best[: MAX_BUCKETS + 1 - used, : j + 1] + cost  # [k - used, first column]
-            for k, first in enumerate(totals.argmin(1).tolist(), used):
-                if totals[k - used, first] < best[k, j + 1]:
-                    best[k, j + 1], chosen[k] = totals[k - used, first], (used, first)
-        for k, (used, first) in chosen.items():
-            found[k, j + 1] = (*found[k - used, first], *((i, j) for i in ranges(used, first)))
-    yield from (found[k, columns] for k in range(1, MAX_BUCKETS + 1))
+    def parts(size: int, count: int) -> list[int]:
+        return [max(0, -(-size * part // count) - 1) for part in range(1, count + 1)]
 
-
-def _ranges(
-    counts: Numbers, histogram: _Histogram, column: int
-) -> tuple[list[Numbers], Callable[[int, int], Iterator[int]]]:
-    """Divide source lengths into ranges, whose targets have the length of a column, for several counts [P, I] of pairs.
-
-    Returns the minimum costs [P] with at most 1, 2, …, `MAX_BUCKETS` ranges, and a function from their number and an
-    index p to the indices of the largest lengths of the ranges.
-    """
-    target = histogram.targets[column]
-    widths = histogram.sources + target
-    half = histogram.max_tokens // np.maximum(histogram.sources, target) * widths // 2
-    totals = np.pad(counts.cumsum(1), ((0, 0), (1, 0)))  # [P, I + 1]
-    inside = totals[:, None, 1:] - totals[:, :-1, None]  # [P, first, last]
-    costs = np.where(inside > 0, inside * widths + half, 0)
-    costs[:, np.tri(len(widths), k=-1, dtype=np.bool_)] = _NEVER
-    ends = (totals[:, 1:] < totals[:, -1:]).sum(1)  # the largest length of a pair
-    best = [costs[:, 0]]
-    for _ in range(1, min(MAX_BUCKETS, len(widths))):
-        best.append(np.minimum(best[-1], (best[-1][:, :-1, None] + costs[:, 1:]).min(1)))
-
-    def ranges(count: int, row: int) -> Iterator[int]:
-        last = int(ends[row])
-        for with_one, without in pairwise(each[row] for each in reversed(best[:count])):
-            if with_one[last] < without[last]:
-                yield last
-                last = int((without[:last] + costs[row, 1 : last + 1, last]).argmin())
-        yield last
-
-    return [each[np.arange(len(counts)), ends] for each in best], ranges
+    rows, columns = histogram.counts.shape
+    for apart in range(2):  # the longest lengths in a bucket of their own
+        for count in range(1, MAX_BUCKETS - apart + 1):
+            sources = parts(rows - apart, count)
+            others = range(1, (MAX_BUCKETS - apart) // count + 1)
+            grids = (product(sources, parts(columns - apart, other)) for other in others)
+            for kind in (zip(sources, parts(columns - apart, count), strict=True), *grids):
+                yield tuple(dict.fromkeys((*kind, (rows - 1, columns - 1))))
 
 
 def _improved(places: Places, histogram: _Histogram) -> Places:

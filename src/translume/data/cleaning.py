@@ -1,10 +1,10 @@
 """Cleaning rules, duplicate detection, and the counts of pairs used, held out and dropped."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from typing import Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from translume.config.data import CleaningSettings
 from translume.data.pairs import Pair
 from translume.data.scripts import mostly_in
+from translume.json_values import JsonValue
 
 REASONS = (
     "empty",
@@ -38,18 +39,15 @@ def is_blank(text: str) -> bool:
     return _BLANK.fullmatch(text) is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """Counts of pairs or documents, and one example for each reason (texts truncated to 200 characters).
+@dataclass(slots=True, kw_only=True)
+class Account(JsonValue):
+    """Counts of pairs or documents, and one example for each reason (texts truncated to 200 characters)."""
 
-    read == used + held_out + sum of dropped; otherwise there is a bug in Translume, and ValueError is raised.
-    """
-
-    read: int
-    used: int
-    held_out: int
-    dropped: dict[str, int]
-    examples: dict[str, Pair]
+    read: int = 0
+    used: int = 0
+    held_out: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, Pair] = field(default_factory=dict)
     truncated: int = 0
     """How many of the used or held-out texts were truncated."""
     unit: str = "pairs"
@@ -61,13 +59,18 @@ class Account:
     def joined(cls, directions: dict[str, "Account"]) -> "Account":
         """Return the sums of the accounts of one or more directions."""
         total = cls.total(list(directions.values()))
-        return total if len(directions) == 1 else replace(total, directions=directions)
+        if len(directions) > 1:
+            total.directions = {name: cls.total([each]) for name, each in directions.items()}
+        return total
 
     @classmethod
     def total(cls, every: "Sequence[Account]") -> "Account":
-        """Return the sums of one or more accounts, each reason with its first example."""
+        """Return the sums of one or more accounts, each reason with its first example, in the order of the rules.
+
+        Raises ValueError if read ≠ used + held_out + dropped: there is a bug in Translume.
+        """
         reasons = [reason for reason in REASONS if any(reason in each.dropped for each in every)]
-        return cls(
+        found = cls(
             read=sum(each.read for each in every),
             used=sum(each.used for each in every),
             held_out=sum(each.held_out for each in every),
@@ -78,49 +81,33 @@ class Account:
             truncated=sum(each.truncated for each in every),
             unit=every[0].unit,
         )
+        if found.read != found.used + found.held_out + sum(found.dropped.values()):
+            raise ValueError(f"pairs were lost: {found}")
+        return found
 
-    def __post_init__(self) -> None:
-        if self.read != self.used + self.held_out + sum(self.dropped.values()):
-            raise ValueError(f"pairs were lost: {self.read} read, {self.used} used, {self.held_out}, {self.dropped}")
+    def drop(self, reason: str, pair: Pair, count: int = 1) -> None:
+        """Count `count` pairs under a reason. The first pair of each reason is its example."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + count
+        if reason not in self.examples:
+            source, target = (
+                text if len(text) <= _SHOWN else text[:_SHOWN] + "…" for text in (pair.source, pair.target)
+            )
+            self.examples[reason] = Pair(source=source, target=target, file=pair.file, line=pair.line)
 
-    def to_dict(self) -> dict[str, object]:
+    def keep(self, pairs: list[Pair], codes: NDArray[np.int8]) -> list[Pair]:
+        """Return the pairs with the code KEPT, and count the others under their reasons."""
+        if (codes == KEPT).all():
+            return pairs
+        for code in np.unique(codes[codes != KEPT]).tolist():
+            dropped = np.flatnonzero(codes == code)
+            self.drop(REASONS[code], pairs[int(dropped[0])], len(dropped))
+        return [pairs[i] for i in np.flatnonzero(codes == KEPT).tolist()]
+
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; `from_dict` is the inverse."""
-        examples = {
-            reason: {"source": pair.source, "target": pair.target, "file": pair.file, "line": pair.line}
-            for reason, pair in self.examples.items()
-        }
-        values = {
-            "read": self.read,
-            "used": self.used,
-            "held_out": self.held_out,
-            "dropped": dict(self.dropped),
-            "examples": examples,
-        }
-        more: dict[str, object] = {} if self.unit == "pairs" else {"unit": self.unit}
-        if self.truncated:
-            more["truncated"] = self.truncated
-        if self.directions:
-            more["directions"] = {name: account.to_dict() for name, account in self.directions.items()}
-        return {**values, **more}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, object]) -> "Account":
-        """Read what `to_dict` returned. Raises KeyError, TypeError or ValueError for other mappings."""
-        counts = {name: values[name] for name in ("read", "used", "held_out")}
-        dropped, examples, directions = values["dropped"], values["examples"], values.get("directions", {})
-        if not isinstance(dropped, dict) or not isinstance(examples, dict) or not isinstance(directions, dict):
-            raise TypeError("dropped, examples and directions are mappings")
-        read, used, held_out = (int(str(count)) for count in counts.values())
-        return cls(
-            read=read,
-            used=used,
-            held_out=held_out,
-            dropped={str(reason): int(count) for reason, count in dropped.items()},
-            examples={str(reason): Pair(**pair) for reason, pair in examples.items()},
-            truncated=int(str(values.get("truncated", 0))),
-            unit=str(values.get("unit", "pairs")),
-            directions={str(name): cls.from_dict(account) for name, account in directions.items()},
-        )
+        examples = {reason: pair.to_dict() for reason, pair in self.examples.items()}
+        directions = {name: each.to_dict() for name, each in self.directions.items()}
+        return {**asdict(self), "examples": examples, "directions": directions}
 
     def summary(self, *, examples: bool = False) -> str:
         """Return the sums in one line, and one line for each reason, followed by its example if `examples`.
@@ -147,59 +134,6 @@ class Account:
                 pair = self.examples[reason]
                 lines.append(f"    {pair.file}:{pair.line}: {pair.source!r} | {pair.target!r}")
         return lines
-
-
-class Ledger:
-    """Running counts while pairs are read; `close` returns the Account."""
-
-    def __init__(self, unit: str = "pairs") -> None:
-        self._unit = unit
-        self.read = 0
-        self.used = 0
-        self.held_out = 0
-        self.truncated = 0
-        self._dropped: dict[str, int] = {}
-        self._examples: dict[str, Pair] = {}
-
-    @classmethod
-    def of(cls, account: Account) -> Self:
-        """Return a ledger that continues the counts of an account."""
-        ledger = cls(account.unit)
-        ledger.read, ledger.used, ledger.held_out = account.read, account.used, account.held_out
-        ledger.truncated = account.truncated
-        ledger._dropped, ledger._examples = dict(account.dropped), dict(account.examples)
-        return ledger
-
-    def drop(self, reason: str, pair: Pair, count: int = 1) -> None:
-        """Count `count` pairs under a reason. The first pair of each reason is its example."""
-        self._dropped[reason] = self._dropped.get(reason, 0) + count
-        if reason not in self._examples:
-            source, target = (
-                text if len(text) <= _SHOWN else text[:_SHOWN] + "…" for text in (pair.source, pair.target)
-            )
-            self._examples[reason] = Pair(source=source, target=target, file=pair.file, line=pair.line)
-
-    def keep(self, pairs: list[Pair], codes: NDArray[np.int8]) -> list[Pair]:
-        """Return the pairs with the code KEPT, and count the others under their reasons."""
-        if (codes == KEPT).all():
-            return pairs
-        for code in np.unique(codes[codes != KEPT]).tolist():
-            dropped = np.flatnonzero(codes == code)
-            self.drop(REASONS[code], pairs[int(dropped[0])], len(dropped))
-        return [pairs[i] for i in np.flatnonzero(codes == KEPT).tolist()]
-
-    def close(self) -> Account:
-        """Return the account so far, reasons in the order of the rules."""
-        reasons = [reason for reason in REASONS if reason in self._dropped]
-        return Account(
-            read=self.read,
-            used=self.used,
-            held_out=self.held_out,
-            dropped={reason: self._dropped[reason] for reason in reasons},
-            examples={reason: self._examples[reason] for reason in reasons},
-            truncated=self.truncated,
-            unit=self._unit,
-        )
 
 
 def hashes(texts: Iterable[str], count: int, salt: bytes = b"") -> NDArray[np.uint64]:

@@ -434,7 +434,7 @@ def open_corpus(
         stored = _part(folder, part, index)
         lazy = {name: stored.pop(name) for name in [*stored] if name in ("tokens", "frames")}
         arrays = {name: each.check_all() for name, each in stored.items()}
-    except (OSError, ValueError, KeyError, TypeError, DamagedBlockError) as error:
+    except (OSError, ValueError, KeyError, TypeError, DataError, DamagedBlockError) as error:
         raise DamagedCacheError(str(error) if isinstance(error, DamagedBlockError) else f"{folder}: damaged") from error
     return TokenizedCorpus(
         pairs=pairs,

@@ -3,12 +3,13 @@ several sentences."""
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, PositiveInt, TypeAdapter
 
 if TYPE_CHECKING:
     from translume.data.corpus import TokenizedCorpus
@@ -42,8 +43,8 @@ class Lengths:
 
     pairs: int
     several_sentences: float
-    longest_source: int
-    longest_target: tuple[int, ...]
+    longest_source: PositiveInt
+    longest_target: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     least_ratio: tuple[float, ...] = ()
 
     @property
@@ -87,17 +88,8 @@ class Lengths:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` returned. Raises ValueError, KeyError or TypeError for other texts."""
-        values: Mapping[str, Any] = json.loads(text)
-        found = cls(
-            pairs=int(values["pairs"]),
-            several_sentences=float(values["several_sentences"]),
-            longest_source=int(values["longest_source"]),
-            longest_target=tuple(map(int, values["longest_target"])),
-            least_ratio=tuple(map(float, values["least_ratio"])),
-        )
-        if not found.longest_target or found.longest_source < 1 or min(found.longest_target) < 1:
-            raise ValueError("no lengths")
+        """Read what `to_json` returned. Raises ValueError for other texts."""
+        found: Self = TypeAdapter(cls).validate_json(text)
         return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from translume.config.data import DataSettings
 from translume.config.languages import NO_DIRECTION, Direction
@@ -34,6 +34,10 @@ class Pair(NamedTuple):
     file: str
     line: int
     target_file: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the pair as a JSON object, without the place of its target."""
+        return {"source": self.source, "target": self.target, "file": self.file, "line": self.line}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from translume.config.data import CleaningSettings, DataSettings
 from translume.config.model import LanguageTags
 from translume.data.addresses import size_of
 from translume.data.batch import starts_of
-from translume.data.cleaning import KEPT, Account, Ledger, Rules
+from translume.data.cleaning import KEPT, Account, Rules
 from translume.data.corpus import STRIDE, TokenizedCorpus, interleaved
 from translume.data.encoding import Encoder, processes_for
 from translume.data.held_out import chunks
@@ -196,24 +196,24 @@ class ShareReader:
         """Clean and tokenize pairs, which come with the numbers of their origins."""
         task, limit = find_task(self.encoder.task), self.encoder.limit
         rules = Rules(self.cleaning, limit, missing_target=task.missing_target, sources=task.reads == "pairs")
-        ledger = Ledger(task.reads)
+        account = Account(unit=task.reads)
         parts: list[tuple[NDArray[np.int32], ...]] = []
         for number, pairs in found:
-            ledger.read += len(pairs)
+            account.read += len(pairs)
             codes = rules.of_texts(self.encoder.normalised(pairs) if rules.compares else pairs)
-            kept = ledger.keep(pairs, codes)
+            kept = account.keep(pairs, codes)
             encoded = self.encoder.encode(kept)
             codes = rules.of_lengths(encoded.source_lengths, encoded.target_lengths)
-            ledger.truncated += int((encoded.cut & (codes == KEPT)).sum())
-            lines = np.fromiter((pair.line for pair in ledger.keep(kept, codes)), np.int32)
-            ledger.used += len(lines)
+            account.truncated += int((encoded.cut & (codes == KEPT)).sum())
+            lines = np.fromiter((pair.line for pair in account.keep(kept, codes)), np.int32)
+            account.used += len(lines)
             source, target = encoded.sides(np.flatnonzero(codes == KEPT))
             tokens = interleaved(source, target, np.dtype(np.int32))
             lengths = (each.lengths.astype(np.int32) for each in (source, target))
             parts.append((tokens, *lengths, np.full(len(lines), number, np.int32), lines))
         nothing = np.zeros(0, np.int32)
         arrays = [np.concatenate([nothing, *arrays]) for arrays in zip(*parts, strict=True)] or [nothing] * 5
-        return Share(after, read, ledger.close(), *arrays)
+        return Share(after, read, account, *arrays)
 
 
 def head_pairs(settings: DataSettings, count: int) -> Iterator[Pair]:

@@ -6,7 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b, sha256
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,7 @@ from translume.config.model import LanguageTags, ModelSettings
 from translume.data import held_out
 from translume.data.addresses import opened, size_of, state_of
 from translume.data.batch import BatchTags
-from translume.data.cleaning import KEPT, Account, Ledger, Rules
+from translume.data.cleaning import KEPT, Account, Rules
 from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus, separate
 from translume.data.encoding import CheckedPairs, Cut, Encoder, TextChecker, checking, processes_for
 from translume.data.held_out import Sample, chunks, source_hashes
@@ -178,8 +178,8 @@ class Builder:
         self._sample = Sample() if hold_out else None
         self._rereads = look is not None or (rules is not None and rules.duplicates)
         self._progress = progress
-        self._ledger = Ledger(task.reads)
-        self._ledgers: dict[str, Ledger] = {}
+        self._account = Account(unit=task.reads)
+        self._accounts: dict[str, Account] = {}
         self._unit = task.reads
         small = max(map(len, tokenizers)) <= 1 << 16
         short = limit is not None and limit < 1 << 16
@@ -210,7 +210,7 @@ class Builder:
             writer = Writer(folder, part, self._layout)
         if self._sample:
             self._sample = Sample.from_values(done.sample)
-        self._ledgers = {name: Ledger.of(Account.from_dict(each)) for name, each in done.accounts.items()}
+        self._accounts = {name: Account.from_dict(each) for name, each in done.accounts.items()}
         try:
             processes = self._processes or processes_for(file for place in self._places for file in place.files)
             with checking(self._checker, processes) as (check, ahead):
@@ -232,28 +232,26 @@ class Builder:
             parts = {part: writer.close()}
         finally:
             writer.abandon()
-        self._ledgers = self._ledgers or {"": Ledger(self._unit)}  # all files are empty
+        self._accounts = self._accounts or {"": Account(unit=self._unit)}  # all files are empty
         if self._sample:
             parts = separate(folder, self._layout, counts, self._sample.chosen())
             self._count_held_out(cast(list[int], parts["held_out"]["first"]))
         return {
-            "token": self._layout.token,
-            "length": self._layout.length,
-            "frame_size": self._layout.frame_size,
+            **asdict(self._layout),
             "parts": parts,
             "files": [place.file for place in self._places],
-            "account": Account.joined({name: each.close() for name, each in self._ledgers.items()}).to_dict(),
+            "account": Account.joined(self._accounts).to_dict(),
             "sizes": {
                 path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name.split(".")[0] in parts
             },
         }
 
     def _count_held_out(self, first: list[int]) -> None:
-        """Move pairs from the used to the held-out ones in the ledgers.  first: of each origin, and their number."""
+        """Move pairs from the used to the held-out ones in the accounts.  first: of each origin, and their number."""
         for place, begin, end in zip(self._places, first, first[1:], strict=False):
             if end > begin:
-                ledger = self._ledgers[str(place.direction)]
-                ledger.used, ledger.held_out = ledger.used - (end - begin), ledger.held_out + (end - begin)
+                account = self._accounts[str(place.direction)]
+                account.used, account.held_out = account.used - (end - begin), account.held_out + (end - begin)
 
     def _chunks(self, done: Progress, check: Callable[[list[Pair]], Callable[[], CheckedPairs]]) -> Iterator[_Chunk]:
         """Yield all chunks after those that are done, once their encoding has begun.  check: see `checking`."""
@@ -283,17 +281,17 @@ class Builder:
 
     def _saved(self, last: _Chunk, writer: Writer) -> Progress:
         """Return the progress after a chunk, once everything that was written is on the disk."""
-        accounts = {name: each.close().to_dict() for name, each in self._ledgers.items()}
+        accounts = {name: each.to_dict() for name, each in self._accounts.items()}
         sample = self._sample.to_values() if self._sample else {}
         return Progress(place=last.place, pairs=last.read, part=writer.sync(), accounts=accounts, sample=sample)
 
     def _append(self, chunk: "_Chunk", writer: Writer) -> None:
         """Write the pairs of a chunk that are kept. Chunks come in order, so the account is always the same."""
         place = self._places[chunk.place]
-        self._ledger = self._ledgers.setdefault(str(place.direction), Ledger(self._unit))
+        self._account = self._accounts.setdefault(str(place.direction), Account(unit=self._unit))
         while len(writer.first) <= chunk.place:
             writer.begin_origin()
-        self._ledger.read += len(chunk.pairs)
+        self._account.read += len(chunk.pairs)
         frames: list[NDArray[np.float32]] = []
         found = np.zeros(0, np.uint64)
         if chunk.checked:
@@ -302,19 +300,19 @@ class Builder:
             texts = np.flatnonzero(codes == KEPT)
             if self._rules.duplicates:
                 self._rules.mark_repeated(codes, checked.pairs)
-            kept, rows = self._ledger.keep(chunk.pairs, codes), np.flatnonzero(codes[texts] == KEPT)
+            kept, rows = self._account.keep(chunk.pairs, codes), np.flatnonzero(codes[texts] == KEPT)
         else:
             codes = self._rules.of_texts(self._encoder.normalised(chunk.pairs))
             if self._sample:
                 found = source_hashes(chunk.pairs)
-            kept, frames = self._read_frames(self._ledger.keep(chunk.pairs, codes))
+            kept, frames = self._read_frames(self._account.keep(chunk.pairs, codes))
             encoded, rows = self._encoder.encode(kept, self._positions(frames)), np.arange(len(kept))
         if self._sample:
             self._sample.add(found[self._rules.filled(codes)])
             found = found[codes == KEPT] if chunk.checked else source_hashes(kept)
         codes = self._rules.of_lengths(encoded.source_lengths[rows], encoded.target_lengths[rows])
-        self._ledger.truncated += int((encoded.cut[rows] & (codes == KEPT)).sum())
-        self._ledger.keep(kept, codes)
+        self._account.truncated += int((encoded.cut[rows] & (codes == KEPT)).sum())
+        self._account.keep(kept, codes)
         lines = np.fromiter((pair.line for pair in kept), np.int64, len(kept))
         chosen = np.flatnonzero(codes == KEPT)
         if self._sample:
@@ -322,9 +320,9 @@ class Builder:
         writer.append(
             *encoded.sides(rows[chosen]), lines[chosen], [frames[index] for index in chosen] if frames else []
         )
-        self._ledger.used += len(chosen)
+        self._account.used += len(chosen)
         if self._progress:
-            self._progress(sum(ledger.read for ledger in self._ledgers.values()))
+            self._progress(sum(account.read for account in self._accounts.values()))
 
     def _read_frames(self, pairs: list[Pair]) -> tuple[list[Pair], list[NDArray[np.float32]]]:
         """Return the pairs whose sources can be read, and the frames of each; all pairs and nothing for text."""
@@ -336,7 +334,7 @@ class Builder:
                 frames.append(self._reader.read(pair.source))
                 kept.append(pair)
             except DataError as error:
-                self._ledger.drop("unreadable", pair._replace(source=str(error)))
+                self._account.drop("unreadable", pair._replace(source=str(error)))
         return kept, frames
 
     def _positions(self, frames: list[NDArray[np.float32]]) -> list[int]:

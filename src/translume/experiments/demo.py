@@ -1,4 +1,4 @@
-"""The demo: a parallel corpus generated offline, settings for a small model, and a report on its tokens.
+"""The demo: a parallel corpus generated offline, and settings for a small model.
 
 Sentence templates are filled with names, dates, numbers and money, which are drawn once, then formatted in each
 language by CLDR's rules.
@@ -23,8 +23,6 @@ from babel.units import format_unit
 from translume.atomic import make_folder
 from translume.config import Config
 from translume.errors import DataError, SettingsError, nearest
-from translume.inspection import trace
-from translume.translator import TextHypothesis, Translator
 
 UPDATES = 2000
 NAME = "demo.toml"
@@ -314,24 +312,3 @@ def write_recipe(folder: Path, config: Config) -> Path:
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror}") from None
     return path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenBelief:
-    """A token of a translation, its probability at its step, and the likeliest other tokens."""
-
-    token: str
-    probability: float
-    runners_up: tuple[tuple[str, float], ...]
-
-
-def beliefs(
-    translator: Translator, source: str, hypothesis: TextHypothesis, *, runners_up: int = 3
-) -> tuple[TokenBelief, ...]:
-    """Recompute the probability of each token of a sentence's hypothesis, EOS included, by forced decoding."""
-    found = trace(translator, source, hypothesis, k=runners_up + 1, show=())
-    rows = []
-    for token, step in zip(found.target_tokens, found.steps, strict=True):
-        others = [(each.text, each.p_model) for each in step.top_model.candidates if each.id != token.id]
-        rows.append(TokenBelief(token=token.text, probability=step.p_model, runners_up=tuple(others[:runners_up])))
-    return tuple(rows)

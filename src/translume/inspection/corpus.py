@@ -18,9 +18,9 @@ from translume.inspection.passes import entropies
 from translume.inspection.values import BandView, CorpusLens, NeverPredicted, PairView, PlaceView, RankCount
 from translume.lazy import Tensor, no_grad, torch
 from translume.text import Tokenizer
-from translume.translator import TargetScore, Translator
-from translume.translator.planning import Line, LineError, Reading, windows
-from translume.translator.scoring import ScoredPair, TokenBeliefs, beliefs_of_pairs, score_lines, score_pairs
+from translume.translator import Translator
+from translume.translator.planning import Line, Reading, windows
+from translume.translator.scoring import ScoredPair, TokenBeliefs, beliefs_of_pairs, score_pairs
 
 WINDOW_LINES = 512
 """Pairs processed together; per-token numbers are kept in memory for this many pairs at a time."""
@@ -207,24 +207,17 @@ def inspect_corpus(
     )
 
 
-def judge_lines(translator: Translator, lines: Sequence[Line], settings: DecodingSettings) -> Iterator[PairView]:
-    """Yield what `inspect_corpus` lists about a pair for the target of each line, in order.
+def judge_lines(translator: Translator, lines: Sequence[Line], settings: DecodingSettings) -> list[PairView]:
+    """What `inspect_corpus` lists about a pair for the target of each line, in order.
 
-    Raises LineError for the first line that cannot be scored, after those before it.
+    Raises LineError for a line that cannot be scored.
     """
-    scores, failed = list[TargetScore](), None
-    try:
-        for score in score_lines(translator.checkpoint, lines, settings, translator.models):
-            scores.append(score)
-    except LineError as error:
-        failed = error
-    scored = lines[: len(scores)]
-    blank = [replace(line, text="") for line in scored]
-    priors = score_lines(translator.checkpoint, blank, settings, translator.models)
-    for line, score, prior in zip(scored, scores, priors, strict=True):
-        yield _pair_view(line.number, line.text, line.target or "", score.token_log_probs, score.tokens, prior.log_prob)
-    if failed is not None:
-        raise failed
+    scores = translator.score_lines(lines, settings)
+    priors = translator.score_lines([replace(line, text="") for line in lines], settings)
+    return [
+        _pair_view(line.number, line.text, line.target or "", score.token_log_probs, score.tokens, prior.log_prob)
+        for line, score, prior in zip(lines, scores, priors, strict=True)
+    ]
 
 
 def numbered(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[int, ScoredPair]]:

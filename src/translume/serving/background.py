@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -82,34 +83,35 @@ class Wakeups:
         self._done = deque[Callable[[], None]]()
         self._waking = False
 
-    def gather(self, futures: "Sequence[Future[T]]") -> "asyncio.Future[list[T]]":
-        """Return a future of all results, or of the first error. Cancelling it leaves the others as they are."""
+    def gather(self, futures: "Sequence[Future[T]]", news: asyncio.Event | None = None) -> "asyncio.Future[list[T]]":
+        """Return a future of all results, or of the first error. Cancelling it leaves the others as they are.
+
+        news: set when one of them is done.
+        """
         loop = asyncio.get_running_loop()
         whole: asyncio.Future[list[T]] = loop.create_future()
         # asyncio logs an error that is never read, as when the client has disconnected.
         whole.add_done_callback(lambda done: done.cancelled() or done.exception())
-        left, lock = set(map(id, futures)), threading.Lock()
+        left = count(len(futures) - 1, -1)
 
-        def finish() -> None:
+        def update() -> None:
+            if news is not None:
+                news.set()
             if whole.done():
                 return
-            failed = next((each for each in futures if _has_failed(each)), None)
-            if failed is None:
-                whole.set_result([each.result() for each in futures])
-            elif (error := None if failed.cancelled() else failed.exception()) is None:
-                whole.cancel()
-            else:
+            if (error := next(filter(None, map(error_of, futures)), None)) is not None:
                 whole.set_exception(error)
+            elif all(each.done() for each in futures):
+                whole.set_result([each.result() for each in futures])
 
         def ended(future: "Future[T]") -> None:
-            with lock:
-                left.discard(id(future))
-                last = not left
-            if last or _has_failed(future):
-                self._post(loop, finish)
+            if not next(left) or news is not None or error_of(future) is not None:
+                self._post(loop, update)
 
         for future in futures:
             future.add_done_callback(ended)
+        if not futures:
+            update()
         return whole
 
     def _post(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
@@ -128,8 +130,9 @@ class Wakeups:
             self._done.popleft()()
 
 
-def _has_failed(future: "Future[Any]") -> bool:
-    return future.done() and (future.cancelled() or future.exception() is not None)
+def error_of(future: "Future[Any]") -> BaseException | None:
+    """Return the error of a future that has failed; None for others."""
+    return future.exception() if future.done() and not future.cancelled() else None
 
 
 async def wait_for_result(

@@ -9,6 +9,7 @@ import ipaddress
 import logging
 import select
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -54,7 +55,6 @@ class Connections:
         self._app: Any = ProxyHeadersMiddleware(app, list(proxies))  # type: ignore[arg-type]  # uvicorn's own ASGI types
         self._maximum, self._idle_seconds = max_connections(limits.connections), limits.read_seconds
         self._open: dict[tuple[str, int], Connection] = {}
-        self._idle: dict[str, dict[Connection, None]] = {}  # of each client, the oldest first
         self._refused, self._logged = 0, -LOG_SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,7 +97,6 @@ class Connections:
 
     def remove(self, connection: "Connection") -> None:
         """Remove a connection, if it is open."""
-        self._set_idle(connection, False)
         if self._open.get(connection.peer) is connection:
             del self._open[connection.peer]
             connection.close_after(None)
@@ -108,22 +107,15 @@ class Connections:
         if self._open.get(connection.peer) is connection:
             idle_seconds = 0.0 if connection.half_closed else self._idle_seconds
             connection.close_after(None if connection.requests else idle_seconds)
-            self._set_idle(connection, not connection.requests)
-
-    def _set_idle(self, connection: "Connection", idle: bool) -> None:
-        of_client = self._idle.setdefault(connection.block, {})
-        of_client.pop(connection, None)
-        if idle:
-            of_client[connection] = None
-        elif not of_client:
-            del self._idle[connection.block]
+            connection.idle_since = time.monotonic()
 
     def _close_oldest(self) -> bool:
         """Close the oldest idle connection of the client that has most of them; return False if there is none."""
-        if not self._idle:
+        idle = [each for each in self._open.values() if not each.requests]
+        if not idle:
             return False
-        most = max(self._idle.values(), key=len)
-        oldest = next(iter(most))
+        counts = Counter(each.block for each in idle)
+        oldest = min(idle, key=lambda each: (-counts[each.block], each.idle_since))
         self.remove(oldest)
         oldest.transport.abort()
         return True
@@ -136,6 +128,7 @@ class Connection(asyncio.Protocol):
     peer: tuple[str, int] = ("", 0)
     block = ""
     requests = 0
+    idle_since = 0.0
     half_closed = False
 
     def __init__(self, register: Connections, inner: H11Protocol) -> None:

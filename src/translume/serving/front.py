@@ -153,8 +153,6 @@ class Front:
         except RequestError as error:
             response = error_response(error, scope)
             response.headers.update(HEADERS)
-            if error.code == "two_lengths":
-                response.headers["Connection"] = "close"
             await response(scope, receive, send)
         finally:
             self._open -= 1

@@ -311,11 +311,9 @@ class ServedModels:
     def route(self, source: str, target: str) -> list[ServedModel]:
         """Return the models to apply one after the other: one, two through the pivot, or none if there are none."""
         direct = self.between(source, target)
-        steps = [direct] if direct or not self._pivot else self._through(source, target)
+        pivot = self._pivot
+        steps = [direct] if direct or not pivot else [self.between(source, pivot), self.between(pivot, target)]
         return [each for each in steps if each is not None] if all(steps) else []
-
-    def _through(self, source: str, target: str) -> list[ServedModel | None]:
-        return [self.between(source, self._pivot), self.between(self._pivot, target)]
 
     def choose(self, name: str, source: str, target: str) -> ServedModel:
         """Return the model for a request: by name, by both languages, or the only one. Raises RequestError."""

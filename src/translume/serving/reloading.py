@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -60,10 +60,6 @@ class ReloadReport:
     problems: Mapping[str, str]
     waiting: tuple[str, ...] = ()
     keys: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the outcome for the log."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
     def to_public_dict(self) -> dict[str, Any]:
         """Return the outcome for clients: what failed, but not the reasons, which name files."""
@@ -250,7 +246,7 @@ class Reloader:
                 log.error("reload failed", exc_info=error)
                 continue
             level = logging.ERROR if found.problems else logging.WARNING if found.waiting else logging.INFO
-            log.log(level, "reloaded", extra={"fields": found.to_dict()})
+            log.log(level, "reloaded", extra={"fields": asdict(found)})
 
 
 def reload_on_hangup(request: Callable[[], object]) -> None:

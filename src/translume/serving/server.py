@@ -14,7 +14,7 @@ from starlette.requests import Request
 from translume.errors import TranslumeError
 from translume.serving.access.quotas import ACCESS, ADMITTED, Access, client_of
 from translume.serving.api.errors import RequestError
-from translume.serving.background import BackgroundExecutor, Wakeups, wait_for_result
+from translume.serving.background import BackgroundExecutor, Wakeups, error_of, wait_for_result
 from translume.serving.metrics import Metrics
 from translume.serving.models import ServedModels
 from translume.serving.scheduler import Scheduler, Work
@@ -180,10 +180,7 @@ async def _partial_results(
     names: Sequence[str],
 ) -> AsyncIterator[list[Any]]:
     deadline = time.monotonic() + timeout_seconds
-    waiting = [asyncio.wrap_future(future) for future in futures]
-    for each in waiting:
-        each.add_done_callback(lambda _: changed.set())
-    all_done = _gather(waiting)
+    all_done = Wakeups().gather(futures, changed)
     try:
         while not all_done.done():
             news = asyncio.ensure_future(changed.wait())
@@ -194,7 +191,7 @@ async def _partial_results(
                 news.cancel()
             changed.clear()
             if not all_done.done():
-                yield [each.result() if each.done() and _exception(each) is None else None for each in futures]
+                yield [each.result() if each.done() and error_of(each) is None else None for each in futures]
                 await asyncio.wait((all_done,), timeout=UPDATE_SECONDS)
         yield all_done.result()
     except RequestError as error:
@@ -205,23 +202,12 @@ async def _partial_results(
             future.cancel()
 
 
-def _gather(waiting: "Sequence[asyncio.Future[Any]]") -> "asyncio.Future[list[Any]]":
-    """Return a future of all results or the first error. asyncio then does not log the error if it is never awaited."""
-    whole = asyncio.gather(*waiting)
-    whole.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return whole
-
-
 def _named(error: RequestError, futures: Sequence[Any], names: Sequence[str], request: Request | None) -> RequestError:
     """Return the error with the name of the item that raised it, and with hints only if the client can follow them."""
-    place = next((i for i, each in enumerate(futures) if each.done() and _exception(each) is error), None)
+    place = next((i for i, each in enumerate(futures) if error_of(each) is error), None)
     if place is None or error.status != 422 or not names:
         return error
     # Hints follow a semicolon, and name fields of this server's own API.
     own = request is not None and request.url.path.startswith("/v1/")
     reason = str(error) if own else str(error).partition("; ")[0]
     return RequestError(422, f"{names[place]}: {reason}", code=error.code, field=names[place].partition(":")[0])
-
-
-def _exception(future: Any) -> BaseException | None:
-    return None if future.cancelled() else future.exception()

@@ -117,8 +117,7 @@ class BufferPlans:
             )
         self._stream, self.options, self._group = stream, options.with_buckets(stream.sample, stream), group
         self._next = Place.of(place["buffer"]) if place else Place()
-        nothing = Account(read=0, used=0, held_out=0, dropped={}, examples={}, unit=stream.sample.account.unit)
-        self.account = Account.from_dict(place["account"]) if place else nothing
+        self.account = Account.from_dict(place["account"]) if place else Account(unit=stream.sample.account.unit)
         self.place = self._place()
         self._shares = Shares(replace(stream.reader, rank=group.rank, ranks=group.size), self._next)
         self._base = 0

@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from translume.checkpoint.history import NAME, append_history, is_evaluation
 from translume.config.heads import Measure
 from translume.data.cleaning import Account
 from translume.data.token_cache import DataFile
+from translume.json_values import to_values
 
 Reason = Literal["updates", "patience"]
 """Reason why a run ended: all updates are done, or `training.patience` validations without improvement."""
@@ -194,9 +195,12 @@ class History:
         """Write an event, except Progress events that are not `logged`.  elapsed: seconds of the run so far."""
         if isinstance(event, Preparing | Saved) or (isinstance(event, Progress) and not event.logged):
             return
-        line = {"event": type(event).__name__.lower(), "elapsed": round(elapsed, 3)}
-        values = {name: value for name, value in _plain(event).items() if name not in _OF_GPUS or value is not None}
-        append_history(self._folder, {**line, **values})
+        line: dict[str, Any] = {"event": type(event).__name__.lower(), "elapsed": round(elapsed, 3)}
+        values = {f.name: getattr(event, f.name) for f in fields(event) if f.name not in _LEFT_OUT}
+        for name, value in values.items():
+            if name not in _OF_GPUS or value is not None:
+                line[name] = value.to_dict() if isinstance(value, Account) else to_values(value)
+        append_history(self._folder, line)
 
     def size(self) -> int:
         """Return its length in bytes, after flushing it to disk; the last known length if that fails."""
@@ -205,16 +209,3 @@ class History:
             os.fsync(file.fileno())
             self._size = os.fstat(file.fileno()).st_size
         return self._size
-
-
-def _plain(value: Any) -> Any:
-    """Return a value for JSON: dataclasses and mappings as dicts."""
-    if isinstance(value, Account):
-        return value.to_dict()
-    if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.name not in _LEFT_OUT}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return value

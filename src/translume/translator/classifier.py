@@ -12,7 +12,15 @@ from translume.kernels.loading import NativeError
 from translume.lazy import no_grad
 from translume.text import Labels
 from translume.translator.loading import LoadedModel, network_of
-from translume.translator.planning import Line, LineError, batches, padded_arrays, tensors_of, windows
+from translume.translator.planning import (
+    Line,
+    LineError,
+    batches,
+    padded_arrays,
+    tensors_of,
+    up_to_an_error,
+    windows,
+)
 
 LABEL_THRESHOLD = 0.5
 """Where a text may have several labels, those with a higher probability are assigned."""
@@ -92,15 +100,7 @@ class Classifier(LoadedModel[ClassifierCheckpoint]):
             raise TypeError("classify_all: found one string, expected many; use classify")
         lines = ((Line(number=number, text=text.rstrip("\r\n")), len(text)) for number, text in enumerate(texts, 1))
         for window in windows(lines):
-            yield from self._up_to_an_error(window)
-
-    def _up_to_an_error(self, window: Sequence[Line]) -> Iterator[Classification]:
-        try:
-            done = self._window(window)
-        except LineError as error:
-            yield from self._up_to_an_error(window[: error.line.number - window[0].number])
-            raise error from None
-        yield from done
+            yield from up_to_an_error(self._window, window)
 
     def _window(self, lines: Sequence[Line]) -> list[Classification]:
         found = self.checkpoint.source_tokenizer.encode_all([line.text for line in lines])

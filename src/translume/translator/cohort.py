@@ -1,6 +1,6 @@
 """Lines that share one search: each enters while others run, and is given back when it is done."""
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -11,8 +11,9 @@ from translume.lazy import inference_mode
 from translume.translator.assembly import ProgressCallback, ProgressReporter, SearchedPiece, build_translations
 from translume.translator.planning import Line, LineError, LinePlan, Piece
 from translume.translator.results import Translation
-from translume.translator.search import CancelCheck, SearchPlan, prepare_search, search_pieces
+from translume.translator.search import SearchPlan, prepare_search, search_pieces
 from translume.translator.translator import Translator
+from translume.translator.workers import outcomes
 
 STEPS = 4
 """Steps of a search between which lines enter and leave, and their certain beginnings are reported."""
@@ -175,23 +176,15 @@ class Cohort(Generic[Key]):
             if apart.keys() <= set(unneeded()):
                 raise _UnneededError
 
+        numbered = [replace(line, number=number) for number, (line, _) in enumerate(apart.values())]
+        on_progress = {number: report for number, (_, report) in enumerate(apart.values()) if report is not None}
         try:
-            return dict(zip(apart, self._looped(list(apart.values()), check_cancelled), strict=True))
+            results = outcomes(
+                lambda model, lines, how: model.translate_lines(lines, how, on_progress, check_cancelled),
+                self._settings,
+                self._translator,
+                numbered,
+            )
+            return dict(zip(apart, results, strict=True))
         except _UnneededError:
             return {}
-
-    def _looped(
-        self, apart: list[tuple[Line, ProgressCallback | None]], check_cancelled: CancelCheck
-    ) -> Iterator[Translation | TranslumeError]:
-        numbered = [replace(line, number=number) for number, (line, _) in enumerate(apart)]
-        on_progress = {number: callback for number, (_, callback) in enumerate(apart) if callback is not None}
-        begun = 0
-        while begun < len(apart):
-            rest = self._translator.translate_lines(numbered[begun:], self._settings, on_progress, check_cancelled)
-            try:
-                for translation in rest:
-                    yield translation
-                    begun += 1
-            except LineError as error:
-                begun = error.line.number + 1
-                yield error

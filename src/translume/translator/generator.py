@@ -214,30 +214,19 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
                     yield self._report(self.stream(prompt, settings=chosen, check_cancelled=check_cancelled), callback)
             first += len(part)
 
-    def generate_lines(self, lines: Sequence[Line], settings: DecodingSettings) -> Iterator[Generation]:
-        """Continue the texts of lines, in order.
-
-        Raises LineError for the first one that cannot be continued, after the generations of those before it.
-        """
-        failed: LineError | None = None
-        for number, line in enumerate(lines):
+    def generate_lines(self, lines: Sequence[Line], settings: DecodingSettings) -> list[Generation]:
+        """Continue the texts of lines, in order. Raises LineError for one that cannot be continued."""
+        for line in lines:
             try:
                 self._encode(line.text)
             except TranslationError as error:
-                lines, failed = lines[:number], LineError(line, str(error))
-                break
-        done = 0
+                raise LineError(line, str(error)) from None
         try:
-            for found in self.generate_all([line.text for line in lines], settings=settings):
-                done += 1
-                yield found
+            return self._generate([line.text for line in lines], self.choose(settings))
         except TranslationError as error:  # one of them ends the search of its batch
             if len(lines) == 1:
                 raise LineError(lines[0], str(error)) from None
-            for line in lines[done:]:
-                yield from self.generate_lines([line], settings)
-        if failed is not None:
-            raise failed
+            return [found for line in lines for found in self.generate_lines([line], settings)]
 
     def _report(self, steps: Steps[str, None, Generation], callback: ProgressCallback) -> Generation:
         """Call back with the text so far after each part of a stream; return its generation."""

@@ -1,6 +1,6 @@
 """Split lines into pieces that the model can read, and group them into windows and batches."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import shake_128
 from itertools import chain, groupby, repeat, zip_longest
@@ -222,29 +222,6 @@ class Reading:
         return self.cut(parts) if self.cuts_lines else (parts, ())
 
 
-MAX_READINGS = 16
-
-
-class Readings:
-    """The last results of `Reading.from_settings` for a model. Threads may share it."""
-
-    def __init__(self, model: Checkpoint) -> None:
-        self._model = model
-        self._known: dict[tuple[DecodingSettings, Direction | None], Reading] = {}
-
-    def of(self, settings: DecodingSettings, direction: Direction | None = None) -> Reading:
-        """Return `Reading.from_settings`."""
-        key = settings, direction
-        try:
-            found = self._known.get(key)
-        except TypeError:  # `model_copy` has set a list for a tuple
-            return Reading.from_settings(self._model, settings, direction)
-        if found is None:
-            found = Reading.from_settings(self._model, settings, direction)
-            self._known = dict([*self._known.items(), (key, found)][-MAX_READINGS:])
-        return found
-
-
 def plan_lines(lines: Sequence[Line], tokenizer: Tokenizer, reading: Reading) -> list[LinePlan]:
     """Split lines into pieces that a model can read.  tokenizer: of the sources.
 
@@ -425,6 +402,20 @@ def windows(
     if window:
         yield window
     broken.raise_error()
+
+
+def up_to_an_error(work: Callable[[Sequence[Line]], Iterable[T]], lines: Sequence[Line]) -> Iterator[T]:
+    """Yield the results of lines, in order. An error names the first line without one, after those before it.
+
+    work: returns the results of consecutive lines, or raises LineError for one of them.
+    """
+    try:
+        done = work(lines)
+    except LineError as error:
+        if before := lines[: lines.index(error.line)]:
+            yield from up_to_an_error(work, before)
+        raise error from None
+    yield from done
 
 
 def batches(lengths: Sequence[int], max_tokens: int, *, shortest: int = 1) -> Iterator[list[int]]:

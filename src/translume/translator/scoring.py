@@ -9,7 +9,7 @@ import numpy as np
 
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
-from translume.config import DecodingSettings, Direction
+from translume.config import Direction
 from translume.errors import DataError, SettingsError, TranslationError
 from translume.json_values import to_values
 from translume.lazy import Tensor, no_grad, torch
@@ -19,8 +19,6 @@ from translume.text.specials import UNKNOWN_LANGUAGE
 from translume.translator.ensemble import EnsembleMembers, Forced
 from translume.translator.planning import (
     FRAMES_CHARACTERS,
-    Line,
-    LineError,
     Piece,
     Reading,
     batches,
@@ -116,25 +114,6 @@ def score_pairs(
                 warnings=batch.warnings[row],
             )
     return [scores[index] for index in range(len(pairs))]
-
-
-def score_lines(
-    checkpoint: Checkpoint, lines: Sequence[Line], settings: DecodingSettings, models: EnsembleMembers | None = None
-) -> Iterator[TargetScore]:
-    """Yield the score of the target of each line, in order.  settings: the languages, and `max_tokens` in a batch.
-
-    Raises LineError for the first line that cannot be scored, after the scores of those before it.
-    """
-    direction = Direction(source=settings.from_, target=settings.to)
-    pairs = [
-        ScoredPair(place=line.place, source=line.text, target=line.target or "", direction=direction) for line in lines
-    ]
-    try:
-        scores = score_pairs(checkpoint, pairs, settings.max_tokens, models)
-    except PairError as error:
-        yield from score_pairs(checkpoint, pairs[: error.number], settings.max_tokens, models)
-        raise LineError(lines[error.number], error.reason) from None
-    yield from scores
 
 
 def beliefs_of_pairs(

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator as Steps
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -25,10 +25,10 @@ from translume.translator.planning import (
     LineError,
     LinePlan,
     Reading,
-    Readings,
     directions_of,
     numbered_lines,
     plan_lines,
+    up_to_an_error,
     windows,
 )
 from translume.translator.results import Segment, TargetScore, TextHypothesis, Translation
@@ -65,7 +65,7 @@ class Translator(LoadedModel[Checkpoint]):
         self.fusion = fusion
         self._checked: DecodingSettings | None = None
         """The settings of the last call, if nothing outside them can make them invalid."""
-        self._readings = Readings(checkpoint)
+        self._reading = lru_cache(16)(partial(Reading.from_settings, checkpoint))
 
     def _facts(self) -> tuple[str, list[str]]:
         model, directions = self.config.model, self.directions
@@ -247,11 +247,21 @@ class Translator(LoadedModel[Checkpoint]):
         for window in windows(pairs_of_direction):
             yield from self._score(window)
 
-    def score_lines(self, lines: Sequence[Line], settings: DecodingSettings) -> Iterator[TargetScore]:
-        """The score of the target of each line, in order; see `scoring.score_lines`."""
-        from translume.translator.scoring import score_lines
+    def score_lines(self, lines: Sequence[Line], settings: DecodingSettings) -> list[TargetScore]:
+        """The score of the target of each line, in order.  settings: the languages, and `max_tokens` in a batch.
 
-        return score_lines(self.checkpoint, lines, settings, self.models)
+        Raises LineError for a line that cannot be scored.
+        """
+        from translume.translator.scoring import PairError, ScoredPair, score_pairs
+
+        way = Direction(source=settings.from_, target=settings.to)
+        pairs = [
+            ScoredPair(place=line.place, source=line.text, target=line.target or "", direction=way) for line in lines
+        ]
+        try:
+            return score_pairs(self.checkpoint, pairs, settings.max_tokens, self.models)
+        except PairError as error:
+            raise LineError(lines[error.number], error.reason) from None
 
     def beliefs(
         self,
@@ -278,7 +288,10 @@ class Translator(LoadedModel[Checkpoint]):
 
     def reading(self, settings: DecodingSettings, direction: Direction | None = None) -> Reading:
         """How the model reads lines; see `Reading.from_settings`."""
-        return self._readings.of(settings, direction)
+        try:
+            return self._reading(settings, direction)
+        except TypeError:  # `model_copy` has set a list for a tuple
+            return Reading.from_settings(self.checkpoint, settings, direction)
 
     def check(self, settings: DecodingSettings) -> None:
         """Raise SettingsError if settings contradict each other or need what this model does not have."""
@@ -334,23 +347,18 @@ class Translator(LoadedModel[Checkpoint]):
         lines end.
         An error names the number of its line; the lines before it are returned first.
         """
-        try:
+
+        def translated(lines: Sequence[Line]) -> list[Translation]:
             plans = self.plans(lines, settings)
             if self.config.data.source.window:
-                done = self._transcriber(settings).write(plans, on_progress or {}, check_cancelled)
-            else:
-                progress = None
-                if on_progress:
-                    progress = ProgressReporter(self.checkpoint.target_tokenizer, plans, on_progress)
-                found = search_plans(
-                    self.checkpoint, plans, settings, self.models, self.fusion, progress, check_cancelled
-                )
-                done = build_translations(self.checkpoint, plans, found, settings, self.engine)
-        except LineError as error:
-            if before := lines[: error.line.number - lines[0].number]:
-                yield from self.translate_lines(before, settings, on_progress, check_cancelled)
-            raise error from None
-        yield from done
+                return self._transcriber(settings).write(plans, on_progress or {}, check_cancelled)
+            progress = None
+            if on_progress:
+                progress = ProgressReporter(self.checkpoint.target_tokenizer, plans, on_progress)
+            found = search_plans(self.checkpoint, plans, settings, self.models, self.fusion, progress, check_cancelled)
+            return build_translations(self.checkpoint, plans, found, settings, self.engine)
+
+        return up_to_an_error(translated, lines)
 
     def plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[LinePlan]:
         """The lines split into pieces that the model can read; LineError for a line that cannot be split so."""

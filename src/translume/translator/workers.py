@@ -13,12 +13,12 @@ from translume.config import DecodingSettings
 from translume.errors import SettingsError, TranslationError, needed_by
 from translume.parallel import Closing, ProcessLostError, WorkerPool, in_order
 from translume.translator.loading import ComputeOptions
-from translume.translator.planning import Line, LineError, numbered_lines, windows
-from translume.translator.results import TargetScore, Translation
+from translume.translator.planning import Line, LineError, numbered_lines, up_to_an_error, windows
+from translume.translator.results import Translation
 from translume.translator.translator import Translator, load
 
 if TYPE_CHECKING:
-    from translume.translator.generator import Generation, Generator
+    from translume.translator.generator import Generator
 
 LINES_PER_TASK: Final = 256
 AFTER_FAILURE: Final = 16
@@ -33,25 +33,10 @@ CONNECT_SECONDS: Final = 10.0
 T = TypeVar("T")
 R = TypeVar("R")
 Work = Callable[[Any, Sequence[Line], DecodingSettings], Iterable[R]]
-"""A function of (model, lines, settings) that yields a result for each line, in order.
+"""A function of (model, lines, settings) that returns a result for each line, in order; see `up_to_an_error`.
 
-It raises LineError for the first line that has none, after the results of those before it. Processes import it by name.
+Such as `Translator.translate_lines`. Processes import it by name.
 """
-
-
-def translate(translator: Translator, lines: Sequence[Line], settings: DecodingSettings) -> Iterable[Translation]:
-    """Translate lines; a `Work`."""
-    return translator.translate_lines(lines, settings)
-
-
-def score(translator: Translator, lines: Sequence[Line], settings: DecodingSettings) -> Iterable[TargetScore]:
-    """Score the targets of lines; a `Work`.  settings: the languages, and `max_tokens` in a batch."""
-    return translator.score_lines(lines, settings)
-
-
-def generate(generator: "Generator", lines: Sequence[Line], settings: DecodingSettings) -> Iterable["Generation"]:
-    """Continue lines, which are prompts; a `Work`."""
-    return generator.generate_lines(lines, settings)
 
 
 def outcomes(
@@ -66,7 +51,7 @@ def outcomes(
             continue
         readable = list(takewhile(lambda line: not line.fault, lines[done : done + count]))
         try:
-            for result in work(model, readable, settings):
+            for result in up_to_an_error(lambda part: work(model, part, settings), readable):
                 done += 1
                 yield result
             count *= 2
@@ -158,7 +143,7 @@ class Workers(Closing):
         frames: bool = False,
     ) -> Iterator[Translation]:
         """Yield what `Translator.translate_all` yields, or raise its errors.  frames: see `numbered_lines`."""
-        for result in self.run(translate, numbered_lines(texts, constraints, frames=frames), settings):
+        for result in self.run(Translator.translate_lines, numbered_lines(texts, constraints, frames=frames), settings):
             if isinstance(result, LineError):
                 raise result
             yield result

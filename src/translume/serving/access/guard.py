@@ -121,10 +121,7 @@ class Guard:
         try:
             await self._admit(scope)
         except RequestError as error:
-            response = error_response(error, scope)
-            if error.code == "two_lengths":
-                response.headers["Connection"] = "close"
-            await response(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

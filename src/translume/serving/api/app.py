@@ -11,8 +11,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
 from translume import __version__
-from translume.inspection import BeamRecord, Trace
-from translume.json_values import schema_of
 from translume.serving import health
 from translume.serving.access.guard import Guard
 from translume.serving.access.quotas import with_keys
@@ -89,17 +87,13 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
 
 
 class _App(FastAPI):
-    """An application whose OpenAPI document has our traces, and says which routes take a key."""
+    """An application whose OpenAPI document says which routes take a key."""
 
     def openapi(self) -> dict[str, Any]:
         """Return the document of all routes, which is built once: that takes a tenth of a second."""
         if self.openapi_schema is None:
             document = with_keys(super().openapi())
-            traces = schema_of(Trace, BeamRecord, title="")["$defs"]
             shapes = document["components"]["schemas"]
-            shapes |= _with_references(traces)
-            for name, kind in (("trace", Trace), ("search", BeamRecord)):
-                shapes["InspectResponse"]["properties"][name] = {"$ref": f"#/components/schemas/{kind.__name__}"}
             for operation in (each for operations in document["paths"].values() for each in operations.values()):
                 for content in operation.get("requestBody", {}).get("content", {}).values():
                     if "properties" in content["schema"]:  # ours, in place of FastAPI's, which no form satisfies
@@ -110,15 +104,6 @@ class _App(FastAPI):
                     del shapes[name]
             self.openapi_schema = _without_defaults(document)
         return self.openapi_schema
-
-
-def _with_references(value: Any) -> Any:
-    """Return JSON schemas whose references lead to the components of an OpenAPI document."""
-    if isinstance(value, dict):
-        return {name: _with_references(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_with_references(each) for each in value]
-    return value.replace("#/$defs/", "#/components/schemas/") if isinstance(value, str) else value
 
 
 def _without_defaults(value: Any) -> Any:

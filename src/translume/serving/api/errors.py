@@ -72,6 +72,8 @@ class RequestError(TranslumeError):
     def headers(self) -> dict[str, str]:
         """The headers that belong to the status."""
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        if self.code == "two_lengths":
+            headers["Connection"] = "close"
         return headers if self.retry_after is None else {**headers, "Retry-After": str(self.retry_after)}
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from translume.inspection.values import BeamRecord, Trace
 from translume.serving.api.body import FORM, JSON
 from translume.serving.api.requests import RequestBody
 from translume.serving.settings import Limits
@@ -294,8 +295,8 @@ class InspectResponse(ResponseBody):
     model: str
     part: Count
     parts: Count
-    trace: dict[str, Any]
-    search: dict[str, Any] = {}
+    trace: Trace
+    search: BeamRecord | None = None
 
 
 class Engine(ResponseBody):

@@ -146,7 +146,7 @@ class Jobs:
 
     def find(self, name: str) -> Job:
         """Return the job of an id; RequestError (404) if it is unknown or was deleted."""
-        job = self._read(self._folder / name) if self._exists and _ID.fullmatch(name) else None
+        job = self._read(self._folder / name) if (self._server.files or self._private) and _ID.fullmatch(name) else None
         if job is None or (job.ended and job.until <= time.time()):
             raise _unknown()
         if not job.ended and not _is_locked(self._folder / name):
@@ -186,10 +186,6 @@ class Jobs:
             await asyncio.wait([*self._tasks.values()])
         if self._private is not None:
             await run_in_threadpool(self._private.close)
-
-    @property
-    def _exists(self) -> bool:
-        return self._server.files is not None or self._private is not None
 
     @property
     def _folder(self) -> Path:
