@@ -45,6 +45,7 @@ COMMANDS: dict[str, Any] = {
     "export": "translume.cli.interchange:export_",
     "import": "translume.cli.interchange:import_",
     "push": "translume.cli.interchange:push_",
+    "models": "translume.cli.interchange:models",
     "serve": "translume.cli.serve:command",
     "keys": "translume.cli.keys:command",
     "show": "translume.cli.show:command",

@@ -1,4 +1,4 @@
-"""translume export, translume import and translume push"""
+"""translume export, translume import, translume push and translume models"""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from translume.cli.options import FILE, FOLDER, MODEL, Compute, json_option, requires, threads_option
-from translume.cli.terminal import is_quiet, warn
+from translume.cli.terminal import is_quiet, note, print_json, warn
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -180,3 +180,32 @@ def push_(model: Path, repository: str, format: "Format", private: bool, dry_run
         click.echo(
             f"{pushed.address}: {len(pushed.files)} files, {sum(pushed.files.values()):,} bytes, {pushed.commit}"
         )
+
+
+@click.command("models", short_help="List public models.", epilog="Example: translume models --from de --to en")
+@click.option("--task", default="", help="Such as translation or summarization.")
+@click.option("--from", "source", default="", metavar="LANGUAGE", help="Code of the language of sources, such as de.")
+@click.option("--to", "target", default="", metavar="LANGUAGE", help="Code of the language of targets.")
+@json_option
+def models(task: str, source: str, target: str, as_json: bool) -> None:
+    """Print names of public models, which every command takes as MODEL, with languages, size and licence.
+
+    The list comes with Translume and is short. Each row is what a page said when it was read; --json has the page and
+    the date. A model of many languages is listed for each language.
+    """
+    from translume.interchange.public_models import public_models
+
+    found = public_models(task, source, target)
+    if as_json:
+        for model in found:
+            print_json(model)
+        return
+    if not found:
+        note("no model of the list; others are at https://huggingface.co/models")
+    rows = [
+        (each.name, each.task, each.languages or f"{each.source}→{each.target}", each.size, each.licence)
+        for each in found
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
