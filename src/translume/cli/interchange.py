@@ -108,13 +108,14 @@ def import_(
 ) -> None:
     """Convert the model of another toolkit in SOURCE to the new model folder OUT.
 
-    SOURCE is a folder or hf://owner/name[@revision], a repository of the Hugging Face Hub. It contains config.json,
-    the weights and a tokenizer: SentencePiece models with their vocabularies, or a tokenizer.json. Or SOURCE is a .npz
-    or .bin of Marian, or the folder that holds it with its vocabularies and decoder.yml; or a folder of CTranslate2
-    with a SentencePiece model, or a package of Argos Translate; or a checkpoint of fairseq, OpenNMT-py, JoeyNMT or
-    Sockeye, or the folder that holds it, or one of EOLE. OUT is loaded, and its forced log-probabilities are compared
-    with those of transformers, or of Marian or CTranslate2 if pymarian or ctranslate2 is installed. The difference is
-    printed and stored in OUT. Features that Translume does not support are refused by name.
+    SOURCE is a folder or hf://owner/name[@revision], a repository of the Hugging Face Hub (opus:en-de is the one of
+    OPUS-MT for these languages). It contains config.json, the weights and a tokenizer: SentencePiece models with their
+    vocabularies, or a tokenizer.json. Or SOURCE is a .npz or .bin of Marian, or the folder that holds it with its
+    vocabularies and decoder.yml; or a folder of CTranslate2 with a SentencePiece model, or a package of Argos Translate
+    (argos:en-de downloads one); or a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye, or the folder that holds
+    it, or one of EOLE. OUT is loaded, and its forced log-probabilities are compared with those of transformers, or of
+    Marian or CTranslate2 if pymarian or ctranslate2 is installed. The difference is printed and stored in OUT. Features
+    that Translume does not support are refused by name.
 
     With --layout, SOURCE is a state dict of torch.nn.Transformer with its embeddings and output layer, as in PyTorch's
     tutorial, or of the Annotated Transformer, alone or under model_state_dict, state_dict or model. It needs --heads
