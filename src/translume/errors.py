@@ -112,6 +112,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{close}'?" if close else f"; known: {', '.join(names)}"
 
 
+def similar(word: str, known: Iterable[str]) -> str:
+    """Return "; nearest: en-de, en-da" with the five words, of many, that are most like `word`."""
+    from difflib import get_close_matches
+
+    return f"; nearest: {', '.join(get_close_matches(word, list(known), n=5, cutoff=0.0)) or 'none'}"
+
+
 def refuse_unknown_keywords(function: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Raise TypeError for the first keyword argument in `given` that is not in `known`, in the words of Python 3.13."""
     known = list(known)

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 LARGE = (".safetensors", ".bin")
 """Endings of files that are stored as LFS, with a SHA-256."""
@@ -98,6 +98,11 @@ class HubServer:
             return self.send(handler, *self.always, {"Content-Type": "text/html"})
         if handler.command in ("POST", "PUT"):
             return self.receive(handler, path, handler.rfile.read(int(handler.headers["Content-Length"])))
+        if path == "/api/models":  # a search
+            wanted = parse_qs(urlsplit(handler.path).query)
+            start = f"{wanted['author'][0]}/{wanted['search'][0]}"
+            found = [{"id": name} for name in self.repositories if name.startswith(start)]
+            return self.send(handler, 200, json.dumps(found).encode(), {"Content-Type": "application/json"})
         api = re.fullmatch(r"/api/models/([^/]+/[^/]+?)(?:/(revision|tree)/([^/]+))?", path)
         file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         found = api or file

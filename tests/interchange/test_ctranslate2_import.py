@@ -4,6 +4,7 @@ import argparse
 import json
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +15,10 @@ from tests.errors import raises
 
 import translume
 from translume.checkpoint import save_model
+from translume.checkpoint.arrays import map_arrays
 from translume.errors import DataError, ModelFolderError, SettingsError
-from translume.interchange.ctranslate2_binary import read_binary
+from translume.interchange import ctranslate2_reader
+from translume.interchange.ctranslate2_binary import Binary, read_binary
 from translume.interchange.ctranslate2_reader import read_ctranslate2
 from translume.translator import load
 
@@ -118,17 +121,49 @@ def their_texts(folder: Path, lines, model: str, **options) -> list[str]:
     return [reader.decode(each.hypotheses[0]).strip() for each in results]
 
 
-@pytest.mark.parametrize("quantization", [None, "int8", "int16", "bfloat16", "int8_float16"])
-def test_every_format_of_weights_is_read(opus, marian, tmp_path, quantization) -> None:
+@pytest.mark.parametrize(
+    ("quantization", "matrix", "norm"),
+    [
+        (None, "float32", "float32"),
+        ("int8", "int8", "float32"),
+        ("int16", "float32", "float32"),
+        ("float16", "float16", "float16"),
+        ("bfloat16", "uint16", "uint16"),
+        ("int8_float16", "int8", "float16"),
+    ],
+)
+def test_every_format_of_weights_is_read_and_kept(marian, tmp_path, quantization, matrix, norm) -> None:
+    """But for integers of 16 bits, which a model folder does not have."""
     folder = converted(marian.original, tmp_path / "ct2", "source.spm", "target.spm", quantization=quantization)
     found = translume.import_model(folder, tmp_path / "ours")
     assert found.certificate.difference < 1e-5
     assert not found.notes
     assert load(tmp_path / "ours").checkpoint.config.model.head.tie == "all"
+    stored = map_arrays(weights_of(tmp_path / "ours"))
+    assert stored["decoder.layers.1.feed_forward.inner.weight"].dtype == matrix
+    assert stored["encoder.layers.1.around_attention.norm.weight"].dtype == norm
+    if quantization == "int8":  # rounding the weights again gives the same integers
+        translume.export(tmp_path / "ours", "translume", tmp_path / "again", dtype="int8")
+        again = map_arrays(weights_of(tmp_path / "again"))
+        assert all(np.array_equal(stored[name], again[name]) for name in stored if stored[name].dtype == "int8")
 
 
-@pytest.mark.parametrize("values", [{}, {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}])
-def test_a_t5_is_read(opus, tmp_path, values) -> None:
+def weights_of(folder: Path) -> Path:
+    return next(folder.glob("weights-*.safetensors"))
+
+
+def test_matrices_in_int8_are_not_copied(tmp_path) -> None:
+    model = read_ctranslate2(opennmt_folder(tmp_path / "int8", quantization="int8"))
+    matrices = [each for each in map(model.weights.__getitem__, model.weights) if each.dtype == "int8"]
+    assert len(matrices) == 3 + 2 * 4 + 2 * 7
+    assert not any(each.flags.owndata for each in matrices)
+
+
+@pytest.mark.parametrize(
+    ("values", "quantization"),
+    [({}, None), ({"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, "int8")],
+)
+def test_a_t5_is_read(tmp_path, monkeypatch, values, quantization) -> None:
     original = tmp_path / "t5"
     original.mkdir()
     (original / "spiece.model").write_bytes(
@@ -142,8 +177,14 @@ def test_a_t5_is_read(opus, tmp_path, values) -> None:
     )  # fmt: skip
     torch.manual_seed(3)
     transformers.T5ForConditionalGeneration(config).save_pretrained(original)
-    found = translume.import_model(converted(original, tmp_path / "ct2", "spiece.model"), tmp_path / "ours")
-    assert found.certificate.difference < 1e-5
+    folder = converted(original, tmp_path / "ct2", "spiece.model", quantization=quantization)
+    assert translume.import_model(folder, tmp_path / "ours").certificate.difference < 1e-5
+    if quantization:
+        mixed, name = read_binary(folder / "model.bin"), "decoder/layer_0/ffn/linear_0_noact/weight"
+        whole = {**mixed.variables, name: mixed.weight(name, 48, 32)}
+        monkeypatch.setattr(ctranslate2_reader, "read_binary", lambda path: replace(mixed, variables=whole))
+        with raises(SettingsError, f"{folder}/model.bin: {name}: found float32, expected int8, as linear_0"):
+            read_ctranslate2(folder)
     translume.import_model(original, tmp_path / "direct")
     ours, direct = load(tmp_path / "ours"), load(tmp_path / "direct")
     assert ours.translate(SOURCES[0], max_length=9).text == direct.translate(SOURCES[0], max_length=9, **_two()).text
@@ -287,6 +328,22 @@ def test_bad_files_are_refused_in_one_line(opennmt, tmp_path, name) -> None:
     with raises(kind, f"{folder / file}: {message}"):
         translume.import_model(folder, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        ([3.0, 3.0, 3.0], "found 3, expected 2 numbers"),
+        ([3.0, 0.0], "found 0, expected other numbers"),
+        ([3.0, np.nan], "found a number that is not finite"),
+        ([3.0, 1e-37], "found a number that is not finite"),
+    ],
+)
+def test_damaged_scales_are_refused(tmp_path, scale, message) -> None:
+    variables = {"w": np.ones((2, 3), np.int8), "w_scale": np.array(scale, np.float32)}
+    binary = Binary(place=tmp_path, version=6, layout="TransformerSpec", revision=7, variables=variables)
+    with raises(ModelFolderError, f"{tmp_path}: w_scale: {message}"):
+        binary.weight("w", 2, 3)
 
 
 def test_a_vocabulary_of_another_size_is_refused(opennmt, tmp_path) -> None:

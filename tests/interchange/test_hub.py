@@ -128,14 +128,35 @@ def test_an_unknown_repository_or_revision_is_named_and_a_missing_file(hub):
     hub.repositories[NAME].gated = True
     assert refused() == f"hf://{NAME}: gated: accept its conditions at {hub.address}/{NAME}, and {login}"
     hub.repositories[NAME].gated = False
+    for name in (
+        "Helsinki-NLP/opus-mt-fi-de",
+        "Helsinki-NLP/opus-mt-en-da",
+        "Helsinki-NLP/opus-mt",
+        "other/opus-mt-en-dd",
+    ):
+        hub.repositories[name] = hub.repositories[NAME]
     for source, message in (
         ("hf://unknown/missing", f"no such repository at {hub.address}; if it is private, {login}"),
+        ("hf://Helsinki-NLP/opus-mt-en-dd", f"no such repository at {hub.address}; nearest: en-da, fi-de"),
         (f"hf://{NAME}@v2", "no revision 'v2', expected a branch, a tag or a commit"),
         ("hf://t5-base", "expected hf://owner/name or hf://owner/name@revision"),
     ):
         assert refused(source) == f"{source}: {message}"
     hub.repositories[NAME].unlisted = {"source.spm"}
     assert refused().startswith(f"hf://{NAME}: a file of the repository is missing: ")
+
+
+def test_a_pair_of_languages_names_a_repository_of_opus_mt(hub):
+    hub.repositories["Helsinki-NLP/opus-mt-en-de"] = hub.repositories[NAME]
+    folder = model_folder("opus:en-de")
+    assert folder.name == "opus-mt-en-de"
+    assert model_folder(Path("hf://Helsinki-NLP/opus-mt-en-de")) == folder
+    assert model_folder(f"opus:en-de@{hub.repositories[NAME].commit}") == folder
+    address = f"no such repository at {hub.address}; nearest: en-de"
+    assert refused("opus:en-d") == f"hf://Helsinki-NLP/opus-mt-en-d: {address}"
+    result = CliRunner().invoke(main, ["translate", "opus:en-de", "--max-length", "5"], input="A man.\n")
+    assert (result.exit_code, result.exception) == (0, None), result.stderr
+    assert refused("opus:") == "hf://Helsinki-NLP/opus-mt-: expected hf://owner/name or hf://owner/name@revision"
 
 
 PORTAL = b"<html><body>Please log in to the network</body></html>"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from translume.checkpoint.folder import commit as commit
     from translume.checkpoint.folder import committed as committed
     from translume.checkpoint.folder import is_hub as is_hub
+    from translume.checkpoint.folder import is_remote as is_remote
     from translume.checkpoint.folder import model_folder as model_folder
     from translume.checkpoint.folder import read_committed as read_committed
     from translume.checkpoint.folder import verified as verified

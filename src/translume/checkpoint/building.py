@@ -1,9 +1,8 @@
 """Build a network from settings, and initialise its word vectors and segment separators."""
 
-import ctypes
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from pkgutil import resolve_name
 from threading import get_ident
@@ -17,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from translume.config import AdaptiveSettings, ClassifySettings, Config, ModelSettings, SourceKind, TextSettings
 from translume.data.lines import read_lines
 from translume.errors import DataError, SettingsError
+from translume.kernels.allocator import return_memory
 from translume.model import HeadSizes, Transformer
 from translume.model.classifier import Classifier, Network, Pooling
 from translume.model.ctc import Ctc
@@ -68,13 +68,9 @@ class _Uninitialised(TorchFunctionMode):
 
 
 def free(network: nn.Module) -> None:
-    """Free the memory of a network that is no longer used, and return it to the system.
-
-    glibc would keep it, in holes between tensors that are used.
-    """
+    """Free the memory of a network that is no longer used, and return it to the system."""
     network.to("meta")
-    with suppress(AttributeError, OSError):  # other C libraries have no such function
-        ctypes.CDLL(None).malloc_trim(0)
+    return_memory()
 
 
 _TEXT = TextSettings()

@@ -334,28 +334,37 @@ def _locked(folder: Path) -> int:
         os.close(number)
 
 
-_HUB = re.compile(r"hf:/{1,2}(?!/)")
+_HUB = re.compile(r"hf:/{1,2}(?!/)|opus:(?!/)")
 """The start of the name of a repository. A Path of "hf://owner/name" has one slash."""
+OPUS = "Helsinki-NLP/opus-mt-"
+"""The start of the names of OPUS-MT's repositories, before a pair of languages."""
+ARGOS = "argos:"
+"""The start of the name of a package in the index of Argos Translate."""
 
 
 def is_hub(source: Path | str) -> bool:
-    """Return whether `source` names a repository, as hf://owner/name or hf://owner/name@revision."""
+    """Return whether `source` names a repository, as hf://owner/name or opus:en-de, or either with @revision."""
     return _HUB.match(str(source)) is not None
+
+
+def is_remote(source: Path | str) -> bool:
+    """Return whether `source` names a model that is downloaded, as `is_hub` or argos:en-de."""
+    return is_hub(source) or str(source).startswith(ARGOS)
 
 
 def model_folder(source: Path | str, *, progress: bool = True) -> Path:
     """Return the folder of a model: `source`, or its import in the user's cache.
 
     "demo", where no such file or folder is, is the model that comes with Translume.
-    A repository is downloaded and imported if it has changed since the last time; a package of Argos Translate or a
-    folder of CTranslate2 is imported when it is new.
+    A repository is downloaded and imported if it has changed since the last time; a package of Argos Translate, a file
+    or argos:en-de, or a folder of CTranslate2 is imported when it is new.
     progress: whether a terminal shows how far a download is. Raises SettingsError if the libraries
     for it are not installed, and the errors of `import_model`.
     """
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f"folder: found {type(source).__name__}, expected a path or hf://owner/name")
     if not is_hub(source):
-        path = Path(source)
+        path = package_file(source, progress=progress) if is_remote(source) else Path(source)
         if str(source) == DEMO.stem and not path.exists():
             return DEMO
         other = path.is_file() or (path.is_dir() and not (path / MANIFEST).exists())
@@ -372,8 +381,15 @@ def is_cached_import(folder: Path | str) -> bool:
 
 
 def repository_name(source: Path | str) -> str:
-    """Return the name of a repository with both slashes, which a Path loses."""
-    return f"hf://{_HUB.sub('', str(source), count=1)}"
+    """Return hf://owner/name[@revision], of which a Path loses a slash, for any name of a repository."""
+    owner = OPUS if str(source).startswith("opus:") else ""
+    return f"hf://{owner}{_HUB.sub('', str(source), count=1)}"
+
+
+def package_file(source: Path | str, *, progress: bool = True) -> Path:
+    """Return the file of a package that argos:en-de names, after downloading it if it is not in the user's cache."""
+    file: Path = resolve_name("translume.interchange.argos_index:downloaded")(str(source), progress=progress)
+    return file
 
 
 def hub_function(name: str) -> Any:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 _NAMES = {
     **{"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"},
     **{"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"},
+    "uint16": "BF16",
 }
-"""The names of torch's dtypes in a file."""
+"""The names of dtypes in a file, those of torch and those of NumPy, where numbers of 16 bits are those of bf16."""
 MAPPED_BYTES = 1 << 26
 """Weights of a larger file are mapped into memory instead of copied."""
 

@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import os
 import re
 import signal
 import sys
@@ -45,6 +46,7 @@ COMMANDS: dict[str, Any] = {
     "export": "translume.cli.interchange:export_",
     "import": "translume.cli.interchange:import_",
     "push": "translume.cli.interchange:push_",
+    "models": "translume.cli.interchange:models",
     "serve": "translume.cli.serve:command",
     "keys": "translume.cli.keys:command",
     "show": "translume.cli.show:command",
@@ -129,12 +131,33 @@ _IMPORT_OPTION = click.Option(
 )
 
 
+def _set_index(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        from translume.interchange.argos_index import VARIABLE
+
+        os.environ[VARIABLE] = value  # worker processes read it, too
+
+
+_INDEX_OPTION = click.Option(
+    ["--index"],
+    metavar="FILE|URL",
+    is_eager=True,  # as --quiet
+    expose_value=False,
+    callback=_set_index,
+    help="Index of the packages that argos:en-de names, instead of Argos Translate's.",
+)
+
+
 def add_common_options(command: click.Command) -> None:
-    """Give a command, or each command of a group, the options --import and --quiet."""
+    """Give a command, or each command of a group, --import and --quiet, and --index if it reads models."""
+    from translume.cli.options import MODEL
+
     if isinstance(command, click.Group):
         for each in command.commands.values():
             add_common_options(each)
     elif _QUIET_OPTION not in command.params:
+        if command.name == "import" or any(parameter.type is MODEL for parameter in command.params):
+            command.params.append(_INDEX_OPTION)
         command.params += [_IMPORT_OPTION, _QUIET_OPTION]
 
 

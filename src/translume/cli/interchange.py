@@ -1,4 +1,4 @@
-"""translume export, translume import and translume push"""
+"""translume export, translume import, translume push and translume models"""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from translume.cli.options import FILE, FOLDER, MODEL, Compute, json_option, requires, threads_option
-from translume.cli.terminal import is_quiet, warn
+from translume.cli.terminal import is_quiet, note, print_json, warn
 from translume.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -108,13 +108,14 @@ def import_(
 ) -> None:
     """Convert the model of another toolkit in SOURCE to the new model folder OUT.
 
-    SOURCE is a folder or hf://owner/name[@revision], a repository of the Hugging Face Hub. It contains config.json,
-    the weights and a tokenizer: SentencePiece models with their vocabularies, or a tokenizer.json. Or SOURCE is a .npz
-    or .bin of Marian, or the folder that holds it with its vocabularies and decoder.yml; or a folder of CTranslate2
-    with a SentencePiece model, or a package of Argos Translate; or a checkpoint of fairseq, OpenNMT-py, JoeyNMT or
-    Sockeye, or the folder that holds it, or one of EOLE. OUT is loaded, and its forced log-probabilities are compared
-    with those of transformers, or of Marian or CTranslate2 if pymarian or ctranslate2 is installed. The difference is
-    printed and stored in OUT. Features that Translume does not support are refused by name.
+    SOURCE is a folder or hf://owner/name[@revision], a repository of the Hugging Face Hub (opus:en-de is the one of
+    OPUS-MT for these languages). It contains config.json, the weights and a tokenizer: SentencePiece models with their
+    vocabularies, or a tokenizer.json. Or SOURCE is a .npz or .bin of Marian, or the folder that holds it with its
+    vocabularies and decoder.yml; or a folder of CTranslate2 with a SentencePiece model, or a package of Argos Translate
+    (argos:en-de downloads one); or a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye, or the folder that holds
+    it, or one of EOLE. OUT is loaded, and its forced log-probabilities are compared with those of transformers, or of
+    Marian or CTranslate2 if pymarian or ctranslate2 is installed. The difference is printed and stored in OUT. Features
+    that Translume does not support are refused by name.
 
     With --layout, SOURCE is a state dict of torch.nn.Transformer with its embeddings and output layer, as in PyTorch's
     tutorial, or of the Annotated Transformer, alone or under model_state_dict, state_dict or model. It needs --heads
@@ -180,3 +181,32 @@ def push_(model: Path, repository: str, format: "Format", private: bool, dry_run
         click.echo(
             f"{pushed.address}: {len(pushed.files)} files, {sum(pushed.files.values()):,} bytes, {pushed.commit}"
         )
+
+
+@click.command("models", short_help="List public models.", epilog="Example: translume models --from de --to en")
+@click.option("--task", default="", help="Such as translation or summarization.")
+@click.option("--from", "source", default="", metavar="LANGUAGE", help="Code of the language of sources, such as de.")
+@click.option("--to", "target", default="", metavar="LANGUAGE", help="Code of the language of targets.")
+@json_option
+def models(task: str, source: str, target: str, as_json: bool) -> None:
+    """Print names of public models, which every command takes as MODEL, with languages, size and licence.
+
+    The list comes with Translume and is short. Each row is what a page said when it was read; --json has the page and
+    the date. A model of many languages is listed for each language.
+    """
+    from translume.interchange.public_models import public_models
+
+    found = public_models(task, source, target)
+    if as_json:
+        for model in found:
+            print_json(model)
+        return
+    if not found:
+        note("no model of the list; others are at https://huggingface.co/models")
+    rows = [
+        (each.name, each.task, each.languages or f"{each.source}→{each.target}", each.size, each.licence)
+        for each in found
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())

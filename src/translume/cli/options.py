@@ -46,12 +46,12 @@ FOLDER = _FolderPath(path_type=Path)
 
 
 class _ModelPath(click.Path):
-    """The folder of a model; for hf://owner/name[@revision], of its import in the cache; or a package; or demo."""
+    """The folder of a model; for a name such as hf://owner/name, of its import in the cache; or a package; or demo."""
 
     name = "directory"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and (value.startswith(("hf:", "demo")) or Path(value).exists()):
+        if isinstance(value, str) and (value.startswith(("hf:", "opus:", "argos:", "demo")) or Path(value).exists()):
             from translume.checkpoint import model_folder
 
             return model_folder(value, progress=not is_quiet())

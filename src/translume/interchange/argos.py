@@ -29,7 +29,7 @@ SEARCH = {"beam": 4, "length_penalty": 0.2}
 """The search of Argos Translate, where it is not that of CTranslate2."""
 MAX_MEMBERS, MAX_METADATA, MAX_RATIO, FREE = 10_000, 1 << 20, 20, 1 << 22
 """Maxima of an archive: members, bytes of its metadata, and bytes for each byte of the archive beyond FREE."""
-IMPORT_VERSION = 1
+IMPORT_VERSION = 2
 """Part of the name of an import in the cache. Increases when importing the same file gives another model folder."""
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError, UnicodeError)
 """What the library raises for a damaged or encrypted archive."""

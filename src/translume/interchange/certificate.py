@@ -24,6 +24,8 @@ from translume.translator.planning import tensors_of
 
 Array = NDArray[Any]
 SENTENCES, MAX_TOKENS = 50, 31
+TOGETHER = 5
+"""Sentences in a batch, which limits the memory of their logits."""
 TOLERANCE = 1e-3
 """Largest accepted |Δ log p| of a token in float32, in nats. For other formats it is reported but not limited."""
 
@@ -172,7 +174,7 @@ def forced_targets(checkpoint: Checkpoint, count: int = SENTENCES) -> ForcedTarg
         codes = [*tokenizer.languages.values()] or ids
         sides.append([[codes[place % len(codes)]] * tags + row for place, row in enumerate(rows)])
     sources, targets = sides
-    frames, together = tuple[Array, ...](), count
+    frames, together = tuple[Array, ...](), TOGETHER
     if checkpoint.config.data.source.reader:
         mask, dtype = torch.ones(1, 1, dtype=torch.bool), next(checkpoint.model.parameters()).dtype
         example, numbers = checkpoint.model.encoder.embedding.example, torch.Generator().manual_seed(1)
@@ -194,7 +196,7 @@ def forced_targets(checkpoint: Checkpoint, count: int = SENTENCES) -> ForcedTarg
 def _engine(checkpoint: Checkpoint) -> Engine | None:
     """Return the engine that scores; None if the plain model does."""
     try:
-        engine = None if is_imported() else engine_of(checkpoint, "fp32")
+        engine = None if is_imported() else engine_of(checkpoint, "fp32", pack=False)
     except EngineError:
         return None
     return engine if engine is not None and engine.head is not None else None

@@ -43,12 +43,33 @@ class Binary:
 
     def weight(self, name: str, *shape: int) -> Array:
         """Return a weight in fp32. Raises ModelFolderError if it is missing, not finite or of another shape."""
+        stored = self.stored(name, *shape)
+        if stored.dtype.kind == "i":
+            return as_fp32(stored * self.scales(name).reshape(-1, *[1] * (stored.ndim - 1)))
+        return self._finite(name, as_fp32(stored))
+
+    def stored(self, name: str, *shape: int) -> Array:
+        """Return a weight as it is stored. Raises ModelFolderError if it is missing or of another shape."""
         stored = self.variables.get(name)
         if stored is None:
             raise ModelFolderError(f"{self.place}: lacks {name}, which a model of its settings has")
         if stored.shape != shape:
             raise ModelFolderError(f"{self.place}: {name} is {list(stored.shape)}, expected {list(shape)}")
-        return self._finite(name, self._dequantised(name, stored))
+        return stored
+
+    def scales(self, name: str) -> Array:
+        """Return the factors [N] of the rows of a weight in integers. Raises ModelFolderError if they are damaged."""
+        stored = self.variables[name]
+        scale = self.variables.get(f"{name}_scale", np.array([_DEFAULT_INT16_SCALE], np.float32))
+        if (stored.dtype == "i1" and f"{name}_scale" not in self.variables) or scale.size not in (1, len(stored)):
+            raise ModelFolderError(f"{self.place}: {name}_scale: found {scale.size}, expected {len(stored)} numbers")
+        scale = self._finite(f"{name}_scale", as_fp32(scale).reshape(-1))
+        if not scale.all():
+            raise ModelFolderError(f"{self.place}: {name}_scale: found 0, expected other numbers")
+        with np.errstate(over="ignore"):
+            factors = (1 / scale).astype(np.float32)
+            self._finite(f"{name}_scale", factors * np.float32(np.iinfo(stored.dtype).max))
+        return np.broadcast_to(factors, len(stored))
 
     def number(self, name: str, default: float) -> float:
         """Return a scalar, such as a setting. Raises ModelFolderError if it is an array."""
@@ -71,19 +92,6 @@ class Binary:
             for other in others
             for mine, theirs in zip(first, other, strict=True)
         )
-
-    def _dequantised(self, name: str, stored: Array) -> Array:
-        if stored.dtype.kind != "i":
-            return as_fp32(stored)
-        scale = self.variables.get(f"{name}_scale", np.float32(_DEFAULT_INT16_SCALE))
-        if (stored.dtype == "i1" and f"{name}_scale" not in self.variables) or scale.size not in (1, len(stored)):
-            raise ModelFolderError(f"{self.place}: {name}_scale: found {scale.size}, expected {len(stored)} numbers")
-        scale = self._finite(f"{name}_scale", as_fp32(np.asarray(scale)))
-        if not scale.all():
-            raise ModelFolderError(f"{self.place}: {name}_scale: found 0, expected other numbers")
-        array: Array = stored.astype(np.float32)
-        array /= scale.reshape(-1, *[1] * (stored.ndim - 1)) if scale.size > 1 else scale.reshape(())
-        return array
 
     def _finite(self, name: str, array: Array) -> Array:
         if array.size and not (isfinite(array.min()) and isfinite(array.max())):  # unlike isfinite(array), no copy

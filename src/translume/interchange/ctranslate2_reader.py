@@ -13,12 +13,14 @@ import numpy as np
 
 from translume import json_values
 from translume.checkpoint import commit, model_files
+from translume.checkpoint.arrays import SCALE
 from translume.config import Config
 from translume.config.model import GATED
 from translume.engine.network import SINUSOIDS, sinusoids
 from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError
 from translume.interchange.ctranslate2_binary import BINARY, Array, Binary, read_binary
 from translume.interchange.sentencepiece import read_sentencepiece
+from translume.kernels.allocator import return_memory
 from translume.text import SpecialIds, Tokenizer, Vocabulary
 from translume.text.imported import CODE, LibraryIds, scores_of
 from translume.text.specials import BYTES
@@ -27,7 +29,7 @@ from translume.text.standard import SETTINGS
 CONFIG, LIBRARY = "config.json", "tokenizer.json"
 HEAD, EMBEDDING_NORM, RELATIVE = "decoder/projection/weight", "layernorm_embedding/gamma", "relative_attention_bias"
 Read = Callable[[], Array]
-"""Reads a weight in fp32."""
+"""Reads a weight, or the scales of one in int8."""
 BEGIN = "<begin>"
 """Our BOS for a model whose targets begin with a vector of zeros; it has no token for it."""
 IMPOSSIBLE = -100.0
@@ -92,7 +94,7 @@ class Ct2Model:
 
 
 class Weights(dict[str, Any]):
-    """Weights by our name; each is read from the file when it is looked up."""
+    """Weights by our name, and scales of those in int8; each is read from the file when it is looked up."""
 
     def __getitem__(self, name: str) -> Array:
         read: Read = super().__getitem__(name)
@@ -344,23 +346,33 @@ class _Network:
         name = f"{side}/position_encodings/encodings"
         if not self._has(name):
             return sinusoids(1 + MAX_POSITIONS, self._width, longest_last=True)[1:, : self._width][:longest]
-        return self._weight(name, len(self._binary.variables[name]), self._width)()[:longest]
-
-    def _weight(self, name: str, *shape: int, factors: Sequence[float] = (1.0,), end: Array | None = None) -> Read:
-        """Return what reads a weight.  factors: of equal shares of its rows.  end: further rows."""
         self._seen.add(name)
-        stored = self._binary.variables.get(name)
-        if stored is None or stored.shape != shape:  # raises the error
-            self._binary.weight(name, *shape)
+        return self._binary.weight(name, len(self._binary.variables[name]), self._width)[:longest]
+
+    def _weight(
+        self, ours: str, name: str, *shape: int, factors: Sequence[float] = (1.0,), end: Array | None = None
+    ) -> dict[str, Read]:
+        """Return what reads a weight, in the format of the file if that is float16, bfloat16 or int8, and its scales.
+
+        factors: of equal shares of its rows.  end: further rows.
+        """
+        self._seen.add(name)
+        stored = self._binary.stored(name, *shape)
+        by_row = np.repeat(np.array(factors, np.float32), len(stored) // len(factors))
+        if stored.dtype == "i1" and stored.ndim == 2:
+            added = 0 if end is None else len(end)  # rows of zeros
+            scales = np.pad(self._binary.scales(name) * by_row, (0, added))
+            rows = (lambda: np.pad(stored, ((0, added), (0, 0)))) if added else (lambda: stored)
+            return {ours: rows, f"{ours}{SCALE}": lambda: scales}
 
         def read() -> Array:
             array = self._binary.weight(name, *shape)
-            if any(factor != 1.0 for factor in factors):
-                parts = zip(np.split(array, len(factors)), factors, strict=True)
-                array = np.concatenate([part * np.float32(factor) for part, factor in parts])
+            if end is None and (by_row == 1).all():
+                return stored if stored.dtype.itemsize == 2 and stored.dtype.kind != "i" else array
+            array = array * by_row.reshape(-1, *[1] * (stored.ndim - 1))
             return array if end is None else np.concatenate([array, end])
 
-        return read
+        return {ours: read}
 
     def weights(self, config: Config) -> dict[str, Read]:
         """Return what reads each of our weights. Raises ModelFolderError naming the first one of another shape."""
@@ -368,15 +380,16 @@ class _Network:
         zeros = np.zeros((1, width), np.float32) if self.starts_with_zeros else None
         sizes = dict(zip(("encoder", "decoder"), self._sizes, strict=True))
         for side, name in self._embeddings.items():
-            table = self._weight(name, sizes[side], width, factors=[self._factors[side]], end=zeros)
+            ours = f"{side}.embedding.table.weight"
+            table = self._weight(ours, name, sizes[side], width, factors=[self._factors[side]], end=zeros)
             if side == "encoder" or self._tie not in ("all", "embeddings"):
-                found[f"{side}.embedding.table.weight"] = table
-        head = self._weight(HEAD, sizes["decoder"], width, factors=[self._factors["head"]], end=zeros)
+                found |= table
+        head = self._weight("head.weight", HEAD, sizes["decoder"], width, factors=[self._factors["head"]], end=zeros)
         if self._tie in ("embeddings", "none"):
-            found["head.weight"] = head
+            found |= head
         if self._head_biased:
             end = np.full(1, IMPOSSIBLE, np.float32) if self.starts_with_zeros else None
-            found["head.bias"] = self._bias("decoder/projection/bias", sizes["decoder"], end=end)
+            found |= self._bias("head.bias", "decoder/projection/bias", sizes["decoder"], end=end)
         for side in self._embeddings:
             if settings.positions == "learned":
                 found[f"{side}.embedding.positions.table"] = partial(self._table, side, settings.max_positions)
@@ -395,11 +408,13 @@ class _Network:
         if settings.positions == "relative":
             bias = f"{attention}/{RELATIVE}"
             first = f"{side}/layer_0/self_attention/{RELATIVE}"
-            read = self._weight(bias, settings.relative_buckets, settings.attention_heads)
+            read = self._weight(
+                f"{side}.embedding.positions.bias", bias, settings.relative_buckets, settings.attention_heads
+            )
             if not self._binary.same(first, bias):
                 raise self._error(bias, "other biases", "those of the first layer")
             if bias == first:
-                found[f"{side}.embedding.positions.bias"] = read
+                found |= read
         scale = self._queries_scale(attention)
         name = f"{ours}.self_attention"
         found |= self._linear(f"{name}.query_key_value", f"{attention}/linear_0", 3 * size, width, [scale, 1.0, 1.0])
@@ -416,10 +431,13 @@ class _Network:
             found |= self._norm(f"{ours}.around_cross.norm", f"{attention}/layer_norm")
         block, name = f"{theirs}/ffn", f"{ours}.feed_forward"
         parts = ["linear_0", "linear_0_noact"] if settings.activation in GATED else ["linear_0"]
-        halves = [self._linear("", f"{block}/{part}", inner, width) for part in parts]
-        for kind in halves[0]:
-            reads = [half[kind] for half in halves]
-            found[f"{name}.inner{kind}"] = partial(_joined, reads) if len(reads) > 1 else reads[0]
+        halves = [self._linear(f"{name}.inner", f"{block}/{part}", inner, width) for part in parts]
+        kinds = [self._binary.variables[f"{block}/{part}/weight"].dtype for part in parts]
+        if kinds[0] != kinds[-1]:
+            raise self._error(f"{block}/{parts[-1]}/weight", str(kinds[-1]), f"{kinds[0]}, as {parts[0]}")
+        for each in halves[0]:
+            reads = [half[each] for half in halves]
+            found[each] = partial(_joined, reads) if len(reads) > 1 else reads[0]
         found |= self._linear(f"{name}.outer", f"{block}/linear_1", width, inner)
         return found | self._norm(f"{ours}.around_feed_forward.norm", f"{block}/layer_norm")
 
@@ -432,19 +450,21 @@ class _Network:
     def _linear(
         self, ours: str, theirs: str, rows: int, columns: int, factors: Sequence[float] = (1.0,)
     ) -> dict[str, Read]:
-        found = {f"{ours}.weight": self._weight(f"{theirs}/weight", rows, columns, factors=factors)}
-        return found | ({f"{ours}.bias": self._bias(f"{theirs}/bias", rows, factors)} if self._biased else {})
+        found = self._weight(f"{ours}.weight", f"{theirs}/weight", rows, columns, factors=factors)
+        return found | (self._bias(f"{ours}.bias", f"{theirs}/bias", rows, factors) if self._biased else {})
 
-    def _bias(self, name: str, rows: int, factors: Sequence[float] = (1.0,), end: Array | None = None) -> Read:
+    def _bias(
+        self, ours: str, name: str, rows: int, factors: Sequence[float] = (1.0,), end: Array | None = None
+    ) -> dict[str, Read]:
         """Return what reads a bias, which is 0 where a file has none."""
         if self._has(name):
-            return self._weight(name, rows, factors=factors, end=end)
+            return self._weight(ours, name, rows, factors=factors, end=end)
         nothing = np.zeros(rows, np.float32)
-        return lambda: nothing if end is None else np.concatenate([nothing, end])
+        return {ours: lambda: nothing if end is None else np.concatenate([nothing, end])}
 
     def _norm(self, ours: str, theirs: str) -> dict[str, Read]:
-        found = {f"{ours}.weight": self._weight(f"{theirs}/gamma", self._width)}
-        return found if self._rms else found | {f"{ours}.bias": self._weight(f"{theirs}/beta", self._width)}
+        found = self._weight(f"{ours}.weight", f"{theirs}/gamma", self._width)
+        return found if self._rms else found | self._weight(f"{ours}.bias", f"{theirs}/beta", self._width)
 
     def refuse_unread(self) -> None:
         """Raise SettingsError naming the first variable that was not read."""
@@ -537,9 +557,10 @@ def _compare(checkpoint: Any, model: Ct2Model) -> Any:
     """Return the certificate. Raises TranslumeError if log-probabilities differ too much."""
     import ctranslate2
 
-    from translume.interchange.certificate import forced_targets
+    from translume.interchange.certificate import TOGETHER, forced_targets
 
     forced = forced_targets(checkpoint)
+    return_memory()
     end = [] if model.adds_eos else model.source.specials.source_end
     source, target = (
         [[names[id_] for id_ in (*row, *added)] for row in rows]
@@ -547,7 +568,7 @@ def _compare(checkpoint: Any, model: Ct2Model) -> Any:
     )
     try:
         theirs = ctranslate2.Translator(str(model.folder), compute_type="float32")
-        scores = theirs.score_batch(source, target, max_input_length=0)
+        scores = theirs.score_batch(source, target, max_input_length=0, max_batch_size=TOGETHER)
     except (RuntimeError, ValueError) as error:
         raise TranslumeError(f"{model.folder}: CTranslate2 cannot read it: {error}") from None
     return forced.compare([each.log_probs for each in scores], "CTranslate2", model.folder)

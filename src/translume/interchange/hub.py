@@ -18,6 +18,7 @@ from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
     HfHubHTTPError,
+    HFValidationError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
@@ -27,8 +28,8 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 
 from translume.atomic import make_folder
 from translume.checkpoint import Manifest, verify
-from translume.checkpoint.folder import MANIFEST
-from translume.errors import ModelFolderError, TranslumeError
+from translume.checkpoint.folder import MANIFEST, OPUS
+from translume.errors import ModelFolderError, TranslumeError, similar
 from translume.interchange.huggingface.config import CONFIG
 from translume.interchange.huggingface.reader import PICKLED, SAFETENSORS, read_family
 from translume.interchange.importing import Imported, Sinusoids, import_folder, new_folder
@@ -38,6 +39,7 @@ IMPORT_VERSION = 2
 """Part of the name of an import in the cache. Increases when importing the same files gives another model folder."""
 
 _NAME = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>.+))?")
+_EXPECTED = "expected hf://owner/name or hf://owner/name@revision"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SMALL = ("*.json", "*.spm", "*.model", "*.txt", "README.md")
 """The files that are downloaded before the weights: settings, tokenizers and the licence."""
@@ -60,7 +62,7 @@ class Repository:
         """Read hf://owner/name[@revision]. Raises ModelFolderError for another form."""
         match = _NAME.fullmatch(source)
         if match is None:
-            raise ModelFolderError(f"{source}: expected hf://owner/name or hf://owner/name@revision")
+            raise ModelFolderError(f"{source}: {_EXPECTED}")
         return cls(name=match["repository"], revision=match["revision"] or constants.DEFAULT_REVISION)
 
     def __str__(self) -> str:
@@ -80,7 +82,7 @@ class Repository:
         try:
             with _quiet():
                 return HfApi(library_name="translume").model_info(self.name, revision=self.revision).sha or "", ""
-        except TRANSPORT + _NOT_OF_A_HUB as error:
+        except TRANSPORT + _NOT_OF_A_HUB + (HFValidationError,) as error:
             return "", _refusal(error)
 
     def download(
@@ -219,6 +221,8 @@ def hub_errors(repository: Repository) -> Iterator[None]:
     try:
         with _quiet():
             yield
+    except HFValidationError:
+        raise ModelFolderError(f"{repository}: {_EXPECTED}") from None
     except TRANSPORT as error:
         raise ModelFolderError(f"{repository}: {_reason(repository, error)}") from None
     except _NOT_OF_A_HUB as error:
@@ -245,6 +249,19 @@ def _refusal(error: Exception) -> str:
     return f"{constants.ENDPOINT} does not answer as a Hub does" if isinstance(error, _NOT_OF_A_HUB) else ""
 
 
+def _similar(repository: Repository) -> str:
+    """Return the pairs of OPUS-MT that are nearest to one that it does not have; empty for other repositories."""
+    if not repository.name.startswith(OPUS):
+        return ""
+    owner, _, start = OPUS.partition("/")
+    try:
+        names = [model.id for model in HfApi(library_name="translume").list_models(author=owner, search=start)]
+    except TRANSPORT + _NOT_OF_A_HUB:
+        return ""
+    pairs = [name.removeprefix(OPUS) for name in names if name.startswith(OPUS)]
+    return similar(repository.name.removeprefix(OPUS), pairs)
+
+
 def _reason(repository: Repository, error: Exception) -> str:
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, HfHubHTTPError):
         error = error.__cause__  # what is in the cache is not enough, and the Hub refused the rest
@@ -253,7 +270,7 @@ def _reason(repository: Repository, error: Exception) -> str:
         case GatedRepoError():
             return f"gated: accept its conditions at {endpoint}/{repository.name}, and {LOGIN}"
         case RepositoryNotFoundError():
-            return f"no such repository at {endpoint}; if it is private, {LOGIN}"
+            return f"no such repository at {endpoint}{_similar(repository) or f'; if it is private, {LOGIN}'}"
         case RevisionNotFoundError():
             return f"no revision {repository.revision!r}, expected a branch, a tag or a commit"
         case LocalEntryNotFoundError() | OfflineModeIsEnabled():

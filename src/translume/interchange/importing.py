@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from translume.atomic import make_folder, sync, sync_all
 from translume.checkpoint import Card, Checkpoint, commit, is_hub, load_checkpoint, save_model, write_card
-from translume.checkpoint.folder import hub_function, repository_name
+from translume.checkpoint.folder import hub_function, is_remote, package_file, repository_name
 from translume.checkpoint.model_card import UNKNOWN_LICENCE, licence_of
 from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate, DifferenceError
@@ -49,9 +49,9 @@ def import_model(
 ) -> Imported:  # fmt: skip
     """Import a model of another toolkit, or a state dict of PyTorch, into the new model folder `folder`.
 
-    source: a folder as transformers saves it, or hf://owner/name[@revision], a repository of the Hugging Face Hub; or
-    weights of Marian (.npz or .bin), or a folder with one such file; or a checkpoint of fairseq, OpenNMT-py, JoeyNMT
-    or Sockeye, or a folder with one or of EOLE.
+    source: a folder as transformers saves it, or hf://owner/name[@revision] or opus:en-de, a repository of the Hugging
+    Face Hub, or argos:en-de, a package of Argos Translate; or weights of Marian (.npz or .bin), or a folder with one
+    such file; or a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye, or a folder with one or of EOLE.
     positions: "hf" for the sinusoids of transformers, "marian" for those that Marian trained an OPUS model with.
     vocabularies: for Marian and fairseq, the vocabularies of source and target; by default found beside the weights.
         For a state dict, lists of tokens or objects of ids in JSON.
@@ -67,6 +67,7 @@ def import_model(
     if is_hub(source):
         imported: Imported = hub_function("import_repository")(repository_name(source), Path(folder), positions)
         return imported
+    source = package_file(source) if is_remote(source) else source
     name = Path(source).resolve().name
     return import_folder(Path(source), Path(folder), positions, name, [Path(each) for each in vocabularies])
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,12 @@ RESERVED_BYTES = 4 << 30
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS, _LARGEST_BLOCK = -1, -3, -8, 1 << 30
 _HUGE_PAGE, _MADV_HUGEPAGE = 1 << 21, 14
+
+
+def return_memory() -> None:
+    """Return freed memory to the system now. glibc would keep it, in holes between blocks that are used."""
+    with suppress(AttributeError, OSError):  # other C libraries have no such function
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def return_freed_memory() -> bool:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from translume.checkpoint import is_hub
+from translume.checkpoint import is_remote
 from translume.config import Settings
 from translume.config.base import as_tuple
 from translume.config.tree import build, parse_toml, read_text
@@ -217,7 +217,7 @@ class ServeSettings(Settings):
         values = parse_toml(read_text(path), str(path))
         build(cls, values, (), str(path))
         models, keys = values.get("models", {}), values.get("keys", {})
-        moved = {name: folder if is_hub(folder) else str(path.parent / folder) for name, folder in models.items()}
+        moved = {name: folder if is_remote(folder) else str(path.parent / folder) for name, folder in models.items()}
         files = {name: str(path.parent / keys[name]) for name in ("file", "usage") if keys.get(name)}
         files = {name: keys[name] if "://" in keys[name] else files[name] for name in files}
         return build(cls, {**values, "models": moved, "keys": {**keys, **files}}, overrides, str(path))

@@ -53,12 +53,14 @@ def test_log_probabilities_are_those_of_the_toolkit(tmp_path, name):
 
 
 def test_a_folder_is_recognised_by_its_content(tmp_path):
-    for name in ("fairseq post", "joeynmt pre", "sockeye pre", "opennmt sinusoidal", "eole rotary"):
+    ratios = {"fairseq post": 0, "joeynmt pre": 0, "sockeye pre": 0, "opennmt sinusoidal": 1.25, "eole rotary": 2}
+    for name, ratio in ratios.items():
         folder = tmp_path / name
         folder.mkdir()
         written(folder, name)
         note = translume.import_model(folder, tmp_path / f"model {name}").notes[-1]
         assert name.split()[0] in note.lower()
+        assert translume.load(tmp_path / f"model {name}").checkpoint.config.decoding.max_length_ratio == ratio
 
 
 @pytest.mark.parametrize("folder", os.environ.get("TRANSLUME_CHECKPOINTS", "").split(os.pathsep))

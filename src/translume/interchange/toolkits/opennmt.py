@@ -34,7 +34,11 @@ LONGEST = 5000
 """Number of positions in its tables."""
 _SIDES = {"src": ("src", "source"), "tgt": ("tgt", "trg", "target")}
 _POSITIONS = {"SinusoidalInterleaved": "interleaved", "SinusoidalConcat": "marian", "Rotary": "rotary"}
-_SEARCH = {"beam": 5, "stop": "first", "length_penalty": 1.0, "max_length": 250, "min_length": 0}
+_SEARCH = {
+    "beam": 5, "stop": "first", "length_penalty": 1.0, "max_length": 250, "max_length_extra": 5, "min_length": 0,
+}  # fmt: skip
+_RATIOS = {"OpenNMT-py": 1.25, "EOLE": 2.0}
+"""Their defaults of `max_length_ratio`."""
 _SAME: dict[str, tuple[object, ...]] = {
     "encoder_type": ("transformer",), "decoder_type": ("transformer",),
     "self_attn_type": ("scaled-dot", "scaled-dot-flash"),
@@ -208,7 +212,7 @@ def _foreign(
             "scale_embeddings": kind.startswith("Sinusoidal"),
             "head": {"kind": "softmax", "tie": tie, "bias": "generator.bias" in weights},
         },
-        decoding=_SEARCH,
+        decoding={**_SEARCH, "max_length_ratio": _RATIOS[toolkit]},
         feed_forward=dict.fromkeys(SIDES, model["feed_forward"]),
         tokenizers=_tokenizers(path, vocabulary),
         weights=weights,
