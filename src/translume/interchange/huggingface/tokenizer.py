@@ -343,13 +343,13 @@ def _pieces(path: Path) -> tuple[str, ...]:
 
 
 def read_wrapped_tokenizer(
-    folder: Path, config: ForeignConfig, codes: str, *, special: str = "", frames: bool = False
+    folder: Path, config: ForeignConfig, codes: str = "", *, special: str = "", sources: bool = True
 ) -> Tokenizer:
     """Return the tokenizer of a folder, run by the library as transformers runs it.
 
     codes: a regular expression for the tokens that are tags of languages. Its last group, if it has one, is the code.
     Without any, the token that begins every text stands in their place, for a language without a code.
-    special: a regular expression for further special tokens, which are no text.  frames: whether it reads no sources.
+    special: a regular expression for further special tokens, which are no text.  sources: whether it reads sources.
     Raises DataError for damaged files, SettingsError for a tokenizer that is not supported.
     """
     from translume.interchange.huggingface.loading import load_tokenizer
@@ -374,7 +374,7 @@ def read_wrapped_tokenizer(
     names = {id_: piece for piece, id_ in ids.items()}
     document["added_tokens"] += [{"id": id_, "content": names[id_], **flags} for id_ in sorted(reserved - added)]
     languages = {tag[tag.lastindex or 0]: id_ for id_, tag in sorted(tags.items())}
-    before = [] if frames else _before(folder, theirs, config, tags)
+    before = _before(folder, theirs, config, tags) if sources else []
     if before and not tags:
         languages[""] = before[0]
     try:
