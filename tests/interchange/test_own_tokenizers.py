@@ -1,13 +1,15 @@
 """Folders of transformers with the files of their own tokenizers: the same ids, and text in gives the same text out."""
 
 import json
+import sys
+from functools import partial
 
 import pytest
 import torch
 from tests.errors import raises
 
 import translume
-from translume.errors import ModelFolderError, SettingsError
+from translume.errors import DataError, ModelFolderError, SettingsError
 from translume.text.imported import HOSTILE
 from translume.translator import load
 
@@ -93,7 +95,49 @@ def bert_and_gpt2(folder):
     return pair(encoder, {**GPT2, "vocab_size": size}, ("bert", "gpt2"), **ids), folders
 
 
-FAMILIES = (berts, robertas, bert_and_gpt2)
+MERGES = ("t h", "th e</w>", "i n", "e r", "a n", "o f</w>", "r i", "in g</w>", "d e", "e n</w>", "a l", "al l</w>")
+BART = {
+    "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 128, "forced_eos_token_id": None,
+}  # fmt: skip
+
+
+def write_words(folder, first, special, build, *files):
+    """Write merges, and vocabularies of the special tokens and of all pieces of the lines; return the sizes."""
+    (folder / "merges.txt").write_text(first + "".join(f"{merge}\n" for merge in MERGES))
+    for file in files:
+        (folder / file).write_text(json.dumps({each: id_ for id_, each in enumerate(special)}))
+    names = [str(folder / file) for file in (*files, "merges.txt")]
+    pieces = sorted({piece for line in LINES for piece in build(*names).tokenize(line)} - {*special})
+    sizes = []
+    for number, file in enumerate(files):
+        ids = {each: id_ for id_, each in enumerate([*special, *pieces[number:]])}
+        (folder / file).write_text(json.dumps(ids))
+        sizes.append(len(ids))
+    return sizes
+
+
+def blenderbot_small(folder):
+    special = ["__null__", "__start__", "__end__", "__unk__"]
+    kind = transformers.BlenderbotSmallTokenizer
+    (size,) = write_words(folder, "#version: 0.2\n", special, kind, "vocab.json")
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 128}')
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    config = transformers.BlenderbotSmallConfig(vocab_size=size + 2, **ids, **BART)
+    return transformers.BlenderbotSmallForConditionalGeneration(config), ()
+
+
+def fsmt(folder):
+    pytest.importorskip("sacremoses", reason="sacremoses is not installed (extra: moses)")
+    kind = partial(transformers.FSMTTokenizer, ["en", "de"])
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    source, target = write_words(folder, "", special, kind, "vocab-src.json", "vocab-tgt.json")
+    (folder / "tokenizer_config.json").write_text('{"langs": ["en", "de"], "model_max_length": 128}')
+    sizes = {"src_vocab_size": source, "tgt_vocab_size": target, "tie_word_embeddings": False}
+    return transformers.FSMTForConditionalGeneration(transformers.FSMTConfig(**sizes, **BART)), ()
+
+
+FAMILIES = (berts, robertas, bert_and_gpt2, blenderbot_small, fsmt)
 
 
 @pytest.fixture(scope="module", params=FAMILIES, ids=lambda build: build.__name__)
@@ -132,15 +176,19 @@ def test_texts_of_a_beam_search_are_those_of_generate(imported):
     _, folder, model, folders, ours = imported
     reads, writes = theirs_of(folder, folders)
     options = {"strategy": "beam", "beam": 3, "max_length": 15, "max_length_ratio": 99.0, "length_penalty": 0.0}
+    plain = str.maketrans("", "", "\ufffd@")  # an unknown piece, and the end of half a word
     specials = ours.checkpoint.target_tokenizer.specials
-    never = [[id_] for id_ in {specials.pad, specials.bos} - {specials.eos}]  # as in every search here
+    size = len(writes.get_vocab())  # ids beyond it mean nothing there
+    silent = ours.checkpoint.target_tokenizer.vocabulary.silent
+    never = {specials.pad, specials.bos, *(id_ for id_ in silent if id_ >= size)} - {specials.eos}
     for text in LINES:
         given = {name: torch.tensor([reads(text)[name]]) for name in ("input_ids", "attention_mask")}
         search = {"num_beams": 3, "max_length": 16, "length_penalty": 0.0, "early_stopping": "never"}
-        written = model.generate(**given, **search, bad_words_ids=never or None)[0]
+        written = model.generate(**given, **search, bad_words_ids=[[id_] for id_ in never] or None)[0]
         found = ours.translate(text, split="never", **options)
         assert written.tolist()[1 : 1 + len(found.hypotheses[0].ids)] == list(found.hypotheses[0].ids)
-        assert found.text.strip() == writes.decode(written, skip_special_tokens=True).strip()
+        text = writes.decode(written, skip_special_tokens=True)
+        assert found.text.translate(plain).split() == text.translate(plain).split()
 
 
 @pytest.mark.parametrize(
@@ -150,6 +198,16 @@ def test_texts_of_a_beam_search_are_those_of_generate(imported):
          "{folder}: no tokenizer, expected one of tokenizer.json, vocab.txt, merges.txt, sentencepiece.bpe.model"),
         (berts, "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n" + "\n".join(map(str, range(200))), SettingsError,
          "{folder}: tokenizer: ids of the vocabulary are not below 110"),
+        (blenderbot_small, "merges.txt", None, ModelFolderError,
+         "{folder}/merges.txt: no such file, expected one as transformers saves it"),
+        (blenderbot_small, "merges.txt", "a b c d\n", DataError,
+         "{folder}/merges.txt: expected the merges of subword-nmt, two pieces in each line"),
+        (blenderbot_small, "vocab.json", '{"a": 0}', DataError,
+         "{folder}/vocab.json: lacks __unk__, which every vocabulary of BlenderbotSmallForConditionalGeneration has"),
+        (fsmt, "tokenizer_config.json", '{"langs": ["en"]}', SettingsError,
+         '{folder}/tokenizer_config.json: langs: found ["en"], expected two languages'),
+        (fsmt, "vocab-tgt.json", json.dumps({"<unk>": 0, **{str(each): each for each in range(1, 99)}}), DataError,
+         "{folder}/vocab-tgt.json: found 99 tokens, expected at most 76 by config.json"),
         (bert_and_gpt2, "README.md", "", SettingsError,
          "{folder}/config.json: decoder.vocab_size: found 290, expected 110, that of the encoder: the folder has one "
          "tokenizer; --vocabs ENCODER DECODER names folders of two"),
@@ -173,3 +231,24 @@ def test_tokenizers_of_their_own_are_for_pairs_and_have_the_tokens_that_begin_an
     message = f"{folders[1]}: lacks cls_token, sep_token or pad_token, expected a tokenizer of BERT or RoBERTa"
     with raises(SettingsError, message):
         translume.import_model(folder, tmp_path / "ours", vocabularies=[folders[1], folders[1]])
+
+
+def test_without_sacremoses_a_model_with_the_rules_of_moses_is_refused_in_one_line(tmp_path, monkeypatch):
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    fsmt(folder)[0].save_pretrained(folder)
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    message = "tokenizer: needs sacremoses, which is not installed; pip install 'translume[moses]'"
+    with raises(SettingsError, message):
+        translume.import_model(folder, tmp_path / "ours")
+
+
+def test_words_and_their_merges_are_exported_and_imported_again(imported, tmp_path):
+    build, folder, _, _, ours = imported
+    if build not in (fsmt, blenderbot_small):
+        pytest.skip("test_any_tokenizer.py exports the others")
+    assert translume.export(folder.with_name("ours"), "huggingface", tmp_path / "back").difference < 1e-4
+    translume.import_model(tmp_path / "back", tmp_path / "third")
+    third = load(tmp_path / "third").checkpoint
+    assert third.source_tokenizer.digest == ours.checkpoint.source_tokenizer.digest
+    assert third.target_tokenizer.digest == ours.checkpoint.target_tokenizer.digest

@@ -119,11 +119,19 @@ class Vocabulary:
         )
 
     @classmethod
-    def from_words(cls, words: SplitWords, pieces: Sequence[str], specials: SpecialIds) -> Self:
+    def from_words(
+        cls, words: SplitWords, pieces: Sequence[str], specials: SpecialIds, silent: Iterable[int] = ()
+    ) -> Self:
         """Build a vocabulary of these pieces of words. Raises ValueError for one that is empty or occurs twice."""
         _check_pieces(pieces)
-        settings = imported_settings("split", len(pieces))
-        return cls(settings=settings, specials=specials, pieces=tuple(pieces), first=len(pieces), words=words)
+        return cls(
+            settings=imported_settings("split", len(pieces)),
+            specials=specials,
+            pieces=tuple(pieces),
+            first=len(pieces),
+            words=words,
+            silent=frozenset(silent),
+        )
 
     @classmethod
     def from_bytes(cls, pieces: tuple[str, ...], specials: SpecialIds, silent: Iterable[int]) -> Self:
@@ -228,7 +236,7 @@ class Vocabulary:
             if settings.kind == "byte":
                 return cls.from_bytes(pieces, specials, silent)
             if settings.kind == "split":
-                return cls.from_words(SplitWords.from_dict(document["words"]), pieces, specials)
+                return cls.from_words(SplitWords.from_dict(document["words"]), pieces, specials, silent)
             sentences = SentencePieces.from_dict(document["sentencepiece"])
             return cls.from_sentencepiece(sentences, pieces, specials, languages=languages, silent=silent)
         return cls._checked_learned(settings, document)

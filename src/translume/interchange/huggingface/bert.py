@@ -22,7 +22,6 @@ from translume.interchange.huggingface.family import (
     shared_tensor,
     with_kinds,
 )
-from translume.interchange.huggingface.loading import load_tokenizer
 from translume.interchange.huggingface.tokenizer import NAME, read_tokenizer, read_wrapped_tokenizer
 from translume.model import Transformer
 from translume.text import Tokenizer
@@ -142,6 +141,8 @@ class BertPair(Family):
         return tokenizer, tokenizer
 
     def separate_tokenizers(self, folders: Sequence[Path], config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+        from translume.interchange.huggingface.loading import load_tokenizer
+
         source, target = map(_with_vocabulary, (folders[0], folders[-1]))
         theirs = load_tokenizer(source)
         ids = {ours: getattr(theirs, f"{name}_token_id") for ours, name in ENCODER_TOKENS.items()}

@@ -6,10 +6,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
 from translume.interchange.huggingface.bart import Bart, BartLayout
 from translume.interchange.huggingface.config import ForeignConfig
-from translume.interchange.huggingface.tokenizer import read_tokenizer
+from translume.interchange.huggingface.tokenizer import NAME, read_tokenizer
+from translume.interchange.huggingface.word_tokenizer import read_blenderbot_tokenizer, word_tokenizer
 from translume.text import Tokenizer
 
 NO_TAGS = "(?!)"
@@ -49,6 +51,15 @@ class BlenderbotSmall(Blenderbot):
     def __init__(self) -> None:
         super().__init__()
         self.possible = {**self.possible, "late_positions": (True,)}
+
+    def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+        if (folder / NAME).exists():
+            return super().tokenizers(folder, config)
+        tokenizer = read_blenderbot_tokenizer(folder, config)
+        return tokenizer, tokenizer
+
+    def written_tokenizer(self, checkpoint: Checkpoint) -> Any:
+        return word_tokenizer(checkpoint)
 
     def describes(self, settings: ModelSettings) -> bool:
         return settings.late_positions

@@ -48,7 +48,8 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path, tokenizers: S
     for source, target, labels in forced.examples(checkpoint):
         read, written = map(torch.from_numpy, (source, target))
         given = {"input_features": read.mT.to(dtype)} if frames else {"input_ids": read}
-        log_probs.append(label_log_probs(theirs(**given, decoder_input_ids=written).logits, labels))
+        logits = theirs(**given, decoder_input_ids=written, use_cache=False).logits  # FSMT's mask is causal without
+        log_probs.append(label_log_probs(logits, labels))
     return forced.compare(log_probs, "transformers", folder)
 
 

@@ -176,7 +176,7 @@ def read_marian_tokenizers(folder: Path, config: ForeignConfig) -> tuple[Tokeniz
     for path in (folder / VOCABULARY, target_vocabulary, source_path, target_path):
         if not path.is_file():
             raise ModelFolderError(f"{path}: no such file, expected one as MarianTokenizer saves it")
-    refuse_added_tokens(folder, {*_pieces(folder / VOCABULARY), *_pieces(target_vocabulary)})
+    refuse_added_tokens(folder, {*read_pieces(folder / VOCABULARY), *read_pieces(target_vocabulary)})
     source = _marian_tokenizer(source_path, folder / VOCABULARY, config, config.vocabulary)
     if not separate and source_path.read_bytes() == target_path.read_bytes():
         return source, source
@@ -204,7 +204,7 @@ def refuse_added_tokens(folder: Path, pieces: Collection[str]) -> None:
 
 
 def _marian_tokenizer(path: Path, vocabulary: Path, config: ForeignConfig, size: int) -> Tokenizer:
-    pieces = _pieces(vocabulary)
+    pieces = read_pieces(vocabulary)
     known = len(pieces)
     if not max(config.pad, config.bos, config.eos) < known <= size:
         raise DataError(f"{vocabulary}: found {known:,} tokens, expected {size:,} by config.json")
@@ -253,7 +253,7 @@ def read_m2m100_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
     languages: list[str] = resolve_name(M2M100_LANGUAGES)[
         read_json(folder / TOKENIZER_CONFIG).get("language_codes", "m2m100")
     ]
-    pieces = [*_pieces(vocabulary), *map(language_tag, languages)]
+    pieces = [*read_pieces(vocabulary), *map(language_tag, languages)]
     if len(pieces) > config.vocabulary:
         raise SettingsError(
             f"{config.place}: vocab_size: found {config.vocabulary:,}, expected at least {len(pieces):,}, those of "
@@ -329,7 +329,7 @@ def marian_tokenizer(checkpoint: Checkpoint) -> Any:
         )
 
 
-def _pieces(path: Path) -> tuple[str, ...]:
+def read_pieces(path: Path) -> tuple[str, ...]:
     """Return the pieces of a vocab.json in order of ids."""
     try:
         ids: Any = json.loads(path.read_text(encoding="utf-8"))
