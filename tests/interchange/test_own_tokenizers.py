@@ -4,11 +4,14 @@ import json
 import sys
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from tests.errors import raises
+from tests.interchange.conftest import sentencepiece_of
 
 import translume
+from translume.data.batch import Ragged, padded_batch
 from translume.errors import DataError, ModelFolderError, SettingsError
 from translume.text.imported import HOSTILE
 from translume.translator import load
@@ -137,12 +140,22 @@ def fsmt(folder):
     return transformers.FSMTForConditionalGeneration(transformers.FSMTConfig(**sizes, **BART)), ()
 
 
-FAMILIES = (berts, robertas, bert_and_gpt2, blenderbot_small, fsmt)
+def plbart(folder):
+    (folder / "sentencepiece.bpe.model").write_bytes(sentencepiece_of([*LINES], vocab_size=70))
+    values = {"tokenizer_class": "PLBartTokenizer", "language_codes": "base", "src_lang": "python"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(values))
+    size = len(transformers.AutoTokenizer.from_pretrained(folder, model_type="plbart").get_vocab())
+    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": size - 2}  # `__en_XX__`
+    config = transformers.PLBartConfig(vocab_size=size + 1, **ids, **BART)
+    return transformers.PLBartForConditionalGeneration(config), ()
+
+
+FAMILIES = (berts, robertas, bert_and_gpt2, blenderbot_small, fsmt, plbart)
 
 
 @pytest.fixture(scope="module", params=FAMILIES, ids=lambda build: build.__name__)
 def imported(request, tmp_path_factory):
-    """The function that builds a folder, the folder, its model, the folders of its tokenizers, and the import."""
+    """A folder, its model, the folders of its tokenizers, and the import."""
     folder = tmp_path_factory.mktemp(request.param.__name__) / "theirs"
     folder.mkdir()
     torch.manual_seed(5)
@@ -154,7 +167,7 @@ def imported(request, tmp_path_factory):
     model.save_pretrained(folder)
     out = folder.with_name("ours")
     assert translume.import_model(folder, out, vocabularies=folders).certificate.difference < 1e-4
-    return request.param, folder, model, folders, load(out, dtype="fp32")
+    return folder, model, folders, load(out, dtype="fp32")
 
 
 def theirs_of(folder, folders):
@@ -164,7 +177,7 @@ def theirs_of(folder, folders):
 
 
 def test_a_text_has_the_ids_of_the_original_tokenizer(imported):
-    _, folder, _, folders, ours = imported
+    folder, _, folders, ours = imported
     peer, own = theirs_of(folder, folders)[0], ours.checkpoint.source_tokenizer
     for text in TEXTS:
         wanted = peer(text, split_special_tokens=True)["input_ids"]
@@ -173,7 +186,7 @@ def test_a_text_has_the_ids_of_the_original_tokenizer(imported):
 
 @torch.no_grad()
 def test_texts_of_a_beam_search_are_those_of_generate(imported):
-    _, folder, model, folders, ours = imported
+    folder, model, folders, ours = imported
     reads, writes = theirs_of(folder, folders)
     options = {"strategy": "beam", "beam": 3, "max_length": 15, "max_length_ratio": 99.0, "length_penalty": 0.0}
     plain = str.maketrans("", "", "\ufffd@")  # an unknown piece, and the end of half a word
@@ -204,6 +217,14 @@ def test_texts_of_a_beam_search_are_those_of_generate(imported):
          "{folder}/merges.txt: expected the merges of subword-nmt, two pieces in each line"),
         (blenderbot_small, "vocab.json", '{"a": 0}', DataError,
          "{folder}/vocab.json: lacks __unk__, which every vocabulary of BlenderbotSmallForConditionalGeneration has"),
+        (plbart, "sentencepiece.bpe.model", None, ModelFolderError,
+         "{folder}/sentencepiece.bpe.model: no such file, expected one as PLBartTokenizer saves it"),
+        (plbart, "sentencepiece.bpe.model", "junk", DataError,
+         "{folder}/sentencepiece.bpe.model: damaged, or not a model of SentencePiece"),
+        (plbart, "tokenizer_config.json", '{"tokenizer_class": "PLBartTokenizer", "src_lang": "pyton"}', SettingsError,
+         "{folder}/tokenizer_config.json: src_lang: found 'pyton'; did you mean 'python'?"),
+        (plbart, "tokenizer_config.json", '{"language_codes": "all"}', SettingsError,
+         "{folder}/tokenizer_config.json: language_codes: found 'all'; known: base, multi"),
         (fsmt, "tokenizer_config.json", '{"langs": ["en"]}', SettingsError,
          '{folder}/tokenizer_config.json: langs: found ["en"], expected two languages'),
         (fsmt, "vocab-tgt.json", json.dumps({"<unk>": 0, **{str(each): each for each in range(1, 99)}}), DataError,
@@ -243,12 +264,26 @@ def test_without_sacremoses_a_model_with_the_rules_of_moses_is_refused_in_one_li
         translume.import_model(folder, tmp_path / "ours")
 
 
+@pytest.mark.parametrize("imported", [blenderbot_small, fsmt], indirect=True)
 def test_words_and_their_merges_are_exported_and_imported_again(imported, tmp_path):
-    build, folder, _, _, ours = imported
-    if build not in (fsmt, blenderbot_small):
-        pytest.skip("test_any_tokenizer.py exports the others")
+    folder, _, _, ours = imported
     assert translume.export(folder.with_name("ours"), "huggingface", tmp_path / "back").difference < 1e-4
     translume.import_model(tmp_path / "back", tmp_path / "third")
     third = load(tmp_path / "third").checkpoint
     assert third.source_tokenizer.digest == ours.checkpoint.source_tokenizer.digest
     assert third.target_tokenizer.digest == ours.checkpoint.target_tokenizer.digest
+
+
+@pytest.mark.parametrize("imported", [plbart], indirect=True)
+def test_a_tag_after_eos_is_read_in_training_and_refused_where_it_cannot_be(imported, tmp_path):
+    folder, _, _, ours = imported
+    tokenizer = ours.checkpoint.source_tokenizer
+    tag = len(tokenizer) - 4  # `__python__`, before `__en_XX__`, `<mask>` and an id without a piece
+    assert tokenizer.specials.source_end == (2, tag)
+    ragged = Ragged(np.array([7, 8, 9]), np.array([0, 2]), np.array([2, 1]))
+    batch = padded_batch(ragged, ragged, tokenizer, tokenizer, (1, 2))
+    assert batch.source.tolist() == [[7, 8, 2, tag], [9, 2, tag, 1]]
+    assert batch.source_mask.tolist() == [[True] * 4, [True, True, True, False]]
+    for target, name in (("ctranslate2", "CTranslate2"), ("web", "web")):
+        with raises(SettingsError, f"tokenizer: found tokens after the EOS of a source, expected EOS last for {name}"):
+            translume.export(folder.with_name("ours"), target, tmp_path / target)

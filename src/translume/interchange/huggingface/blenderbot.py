@@ -10,7 +10,7 @@ from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
 from translume.interchange.huggingface.bart import Bart, BartLayout
 from translume.interchange.huggingface.config import ForeignConfig
-from translume.interchange.huggingface.tokenizer import NAME, read_tokenizer
+from translume.interchange.huggingface.tokenizer import NAME, read_plbart_tokenizer, read_tokenizer
 from translume.interchange.huggingface.word_tokenizer import read_blenderbot_tokenizer, word_tokenizer
 from translume.text import Tokenizer
 
@@ -74,6 +74,12 @@ class PLBart(Bart):
     architecture = "PLBartForConditionalGeneration"
     model_type = "plbart"
     tokenizer_class = "PLBartTokenizer"
+
+    def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+        if (folder / NAME).exists():
+            return super().tokenizers(folder, config)
+        tokenizer = read_plbart_tokenizer(folder, config)
+        return tokenizer, tokenizer
 
     def describes(self, settings: ModelSettings) -> bool:
         return False  # exported as BART

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from translume.checkpoint import Checkpoint
 from translume.config import TokenizerSettings
-from translume.errors import DataError, ModelFolderError, SettingsError
+from translume.errors import DataError, ModelFolderError, SettingsError, nearest
 from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
 from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
@@ -32,7 +32,8 @@ _KINDS: dict[str, Literal["bpe", "unigram"]] = {"BPE": "bpe", "Unigram": "unigra
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 SOURCE, TARGET, BPE, SPIECE = "source.spm", "target.spm", "sentencepiece.bpe.model", "spiece.model"
 M2M100_LANGUAGES = "transformers.models.m2m_100.tokenization_m2m_100:FAIRSEQ_LANGUAGE_CODES"
-"""Where transformers keeps the lists of languages of M2M-100's tokenizers, by name."""
+PLBART_LANGUAGES = "transformers.models.plbart.tokenization_plbart:FAIRSEQ_LANGUAGE_CODES"
+"""Where transformers keeps the lists of languages of tokenizers of M2M-100 and PLBart, by name."""
 
 
 def library_tokenizer(tokenizer: Tokenizer) -> LibraryTokenizer:
@@ -222,13 +223,21 @@ def sentencepiece_tokenizer(
     *,
     languages: Mapping[str, int] | None = None,
     silent: Iterable[int] = (),
+    after_eos: tuple[int, ...] = (),
 ) -> Tokenizer:
     """Return the tokenizer of a SentencePiece model with these pieces, in order of ids, which are from `place`."""
     if UNK not in pieces:
         raise DataError(f"{place}: lacks {UNK}, which every vocabulary of transformers has")
     silent, ordinary = set(silent), scores_of(sentences.proto)
     started = config.bos not in silent | {config.pad, config.eos} and pieces[config.bos] in ordinary
-    specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=pieces.index(UNK), start_is_text=started)
+    specials = SpecialIds(
+        pad=config.pad,
+        bos=config.bos,
+        eos=config.eos,
+        unk=pieces.index(UNK),
+        start_is_text=started,
+        after_eos=after_eos,
+    )
     if specials.eos in (specials.pad, specials.unk):
         raise ambiguous_eos(config)
     try:
@@ -269,6 +278,35 @@ def read_m2m100_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
         languages={code: first + place for place, code in enumerate(languages)},
         silent=[pieces.index(BOS)] if BOS in pieces else [],
     )
+
+
+def read_plbart_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
+    """Read the tokenizer of PLBart: SentencePiece with the ids of fairseq, then tags, and `<mask>` in the first models.
+
+    The tag of the language that tokenizer_config.json names is read after the EOS of a source.
+    Raises ModelFolderError for a missing file, DataError for a damaged one, SettingsError for unsupported options.
+    """
+    path, place = folder / BPE, folder / TOKENIZER_CONFIG
+    if not path.is_file():
+        raise ModelFolderError(f"{path}: no such file, expected one as PLBartTokenizer saves it")
+    stated = read_json(place)
+    lists: Mapping[str, list[str]] = resolve_name(PLBART_LANGUAGES)
+    kind = stated.get("language_codes", "base")
+    if kind not in lists:
+        raise SettingsError(f"{place}: language_codes: found {kind!r}{nearest(str(kind), lists)}")
+    tags = {tag[2:-2]: tag for tag in lists[kind]}
+    source = (stated.get("src_lang") or ("en_XX" if kind == "multi" else "")).removeprefix("__").removesuffix("__")
+    if source and source not in tags:
+        raise SettingsError(f"{place}: src_lang: found {source!r}{nearest(source, tags)}")
+    sentences = read_sentencepiece(path, codes=False)
+    known = [BOS, PAD, EOS, UNK, *(each.piece for each in sentences.proto.pieces[3:])]
+    pieces = [*known, *tags.values(), *(["<mask>"] if kind == "base" else [])]
+    if len(pieces) > config.vocabulary:
+        raise DataError(f"{path}: found {len(pieces):,} tokens, expected at most {config.vocabulary:,} by config.json")
+    silent = {0, *range(len(known), config.vocabulary)} - {config.bos}
+    pieces += [f"<unused_{number}>" for number in range(len(pieces), config.vocabulary)]
+    after = (pieces.index(tags[source]),) if source else ()
+    return sentencepiece_tokenizer(sentences, path, pieces, config, silent=silent, after_eos=after)
 
 
 def m2m100_tokenizer(checkpoint: Checkpoint) -> Any:
