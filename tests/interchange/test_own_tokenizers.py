@@ -225,6 +225,8 @@ def test_texts_of_a_beam_search_are_those_of_generate(imported):
          "{folder}/tokenizer_config.json: src_lang: found 'pyton'; did you mean 'python'?"),
         (plbart, "tokenizer_config.json", '{"language_codes": "all"}', SettingsError,
          "{folder}/tokenizer_config.json: language_codes: found 'all'; known: base, multi"),
+        (plbart, "tokenizer_config.json", '{"src_lang": [5]}', SettingsError,
+         "{folder}/tokenizer_config.json: src_lang: found '[5]'; known: java, python, en_XX"),
         (fsmt, "tokenizer_config.json", '{"langs": ["en"]}', SettingsError,
          '{folder}/tokenizer_config.json: langs: found ["en"], expected two languages'),
         (fsmt, "vocab-tgt.json", json.dumps({"<unk>": 0, **{str(each): each for each in range(1, 99)}}), DataError,

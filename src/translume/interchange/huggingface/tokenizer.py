@@ -291,11 +291,11 @@ def read_plbart_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
         raise ModelFolderError(f"{path}: no such file, expected one as PLBartTokenizer saves it")
     stated = read_json(place)
     lists: Mapping[str, list[str]] = resolve_name(PLBART_LANGUAGES)
-    kind = stated.get("language_codes", "base")
+    kind = str(stated.get("language_codes", "base"))
     if kind not in lists:
-        raise SettingsError(f"{place}: language_codes: found {kind!r}{nearest(str(kind), lists)}")
+        raise SettingsError(f"{place}: language_codes: found {kind!r}{nearest(kind, lists)}")
     tags = {tag[2:-2]: tag for tag in lists[kind]}
-    source = (stated.get("src_lang") or ("en_XX" if kind == "multi" else "")).removeprefix("__").removesuffix("__")
+    source = str(stated.get("src_lang") or ("en_XX" if kind == "multi" else "")).removeprefix("__").removesuffix("__")
     if source and source not in tags:
         raise SettingsError(f"{place}: src_lang: found {source!r}{nearest(source, tags)}")
     sentences = read_sentencepiece(path, codes=False)
