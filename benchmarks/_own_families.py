@@ -120,7 +120,8 @@ def bert2gpt2(folder: Path, lines: Sequence[str]) -> Built:
     return pair(encoder, decoder, ("bert", "gpt2"), ids), folders
 
 
-def t5gemma(folder: Path, lines: Sequence[str]) -> Built:
+def write_plain(folder: Path, lines: Sequence[str]) -> int:
+    """Write a tokenizer.json of no special class, which ends a text with EOS; return the number of tokens."""
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -130,8 +131,15 @@ def t5gemma(folder: Path, lines: Sequence[str]) -> Built:
     library.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
     names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     transformers.PreTrainedTokenizerFast(tokenizer_object=library, **names).save_pretrained(folder)
-    sizes = {**GEMMA, "vocab_size": len(model["vocab"])}
-    config = transformers.T5GemmaConfig(encoder=sizes, decoder=sizes, vocab_size=len(model["vocab"]))
+    return len(model["vocab"])
+
+
+def t5gemma(folder: Path, lines: Sequence[str]) -> Built:
+    import transformers
+
+    size = write_plain(folder, lines)
+    sizes = {**GEMMA, "vocab_size": size}
+    config = transformers.T5GemmaConfig(encoder=sizes, decoder=sizes, vocab_size=size)
     return transformers.T5GemmaForConditionalGeneration(config), ()
 
 
@@ -175,11 +183,9 @@ def blenderbot_small(folder: Path, lines: Sequence[str]) -> Built:
 def blenderbot(folder: Path, lines: Sequence[str]) -> Built:
     import transformers
 
-    model = byte_level(lines, FAIRSEQ)
-    merges = [tuple(each) for each in model["merges"]]
-    transformers.BlenderbotTokenizer(vocab=model["vocab"], merges=merges).save_pretrained(folder)
+    size = write_plain(folder, lines)  # BlenderbotTokenizer of transformers 5 ends no text
     marks = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
-    config = transformers.BlenderbotConfig(vocab_size=len(model["vocab"]), scale_embedding=True, **marks, **BART)
+    config = transformers.BlenderbotConfig(vocab_size=size, scale_embedding=True, **marks, **BART)
     return transformers.BlenderbotForConditionalGeneration(config), ()
 
 

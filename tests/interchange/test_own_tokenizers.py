@@ -130,6 +130,14 @@ def blenderbot_small(folder):
     return transformers.BlenderbotSmallForConditionalGeneration(config), ()
 
 
+def blenderbot(folder):
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    size = write_byte_level(folder, special, 300, {"tokenizer_class": "BlenderbotTokenizer"})
+    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
+    config = transformers.BlenderbotConfig(**BART, **ids, vocab_size=size)
+    return transformers.BlenderbotForConditionalGeneration(config), ()
+
+
 def fsmt(folder):
     pytest.importorskip("sacremoses", reason="sacremoses is not installed (extra: moses)")
     kind = partial(transformers.FSMTTokenizer, ["en", "de"])
@@ -150,7 +158,7 @@ def plbart(folder):
     return transformers.PLBartForConditionalGeneration(config), ()
 
 
-FAMILIES = (berts, robertas, bert_and_gpt2, blenderbot_small, fsmt, plbart)
+FAMILIES = (berts, robertas, bert_and_gpt2, blenderbot, blenderbot_small, fsmt, plbart)
 
 
 @pytest.fixture(scope="module", params=FAMILIES, ids=lambda build: build.__name__)

@@ -29,7 +29,8 @@ class Blenderbot(BartLayout):
     required: ClassVar[Mapping[str, object]] = {"normalize_before": True, "static_position_embeddings": False}
 
     def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
-        return read_tokenizer(folder, config, NO_TAGS)
+        # With transformers 5, the tokenizer adds no EOS.
+        return read_tokenizer(folder, config, NO_TAGS, known=(self.tokenizer_class,), endless=True)
 
     def describes(self, settings: ModelSettings) -> bool:
         return False  # exported as Pegasus

@@ -71,7 +71,13 @@ def is_generic(folder: Path) -> bool:
 
 
 def read_tokenizer(
-    folder: Path, config: ForeignConfig, codes: str = "", special: str = "", known: Sequence[str] = ()
+    folder: Path,
+    config: ForeignConfig,
+    codes: str = "",
+    special: str = "",
+    known: Sequence[str] = (),
+    *,
+    endless: bool = False,
 ) -> tuple[Tokenizer, Tokenizer]:
     """Read the tokenizer of both sides: that of an export, or as `read_wrapped_tokenizer`.
 
@@ -84,7 +90,7 @@ def read_tokenizer(
             raise ModelFolderError(f"{folder}: no tokenizer, expected its {NAME}")
         if (found := tokenizer_class(folder).removesuffix("Fast")) not in known:
             raise SettingsError(f"{folder}: tokenizer_class: found {found!r}, expected {' or '.join(map(repr, known))}")
-    tokenizer = read_wrapped_tokenizer(folder, config, codes, special=special)
+    tokenizer = read_wrapped_tokenizer(folder, config, codes, special=special, endless=endless)
     return tokenizer, tokenizer
 
 
@@ -381,13 +387,20 @@ def read_pieces(path: Path) -> tuple[str, ...]:
 
 
 def read_wrapped_tokenizer(
-    folder: Path, config: ForeignConfig, codes: str = "", *, special: str = "", sources: bool = True
+    folder: Path,
+    config: ForeignConfig,
+    codes: str = "",
+    *,
+    special: str = "",
+    sources: bool = True,
+    endless: bool = False,
 ) -> Tokenizer:
     """Return the tokenizer of a folder, run by the library as transformers runs it.
 
     codes: a regular expression for the tokens that are tags of languages. Its last group, if it has one, is the code.
     Without any, the token that begins every text stands in their place, for a language without a code.
     special: a regular expression for further special tokens, which are no text.  sources: whether it reads sources.
+    endless: whether a text may have no tokens around it, not even EOS.
     Raises DataError for damaged files, SettingsError for a tokenizer that is not supported.
     """
     from translume.interchange.huggingface.loading import load_tokenizer
@@ -412,13 +425,14 @@ def read_wrapped_tokenizer(
     names = {id_: piece for piece, id_ in ids.items()}
     document["added_tokens"] += [{"id": id_, "content": names[id_], **flags} for id_ in sorted(reserved - added)]
     languages = {tag[tag.lastindex or 0]: id_ for id_, tag in sorted(tags.items())}
-    before = _before(folder, theirs, config, tags) if sources else []
+    ends = not (endless and theirs("")["input_ids"] == [])
+    before = _before(folder, theirs, config, tags) if sources and ends else []
     if before and not tags:
         languages[""] = before[0]
     try:
         library = LibraryIds(document, config.vocabulary)
         unk = unknown_id(document["model"], ids) if theirs.unk_token_id is None else theirs.unk_token_id
-        specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=unk)
+        specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=unk, ends_source=ends)
         return Tokenizer(Vocabulary.from_library(specials, library, languages))
     except ValueError as error:
         raise SettingsError(f"{folder}: tokenizer: {error}") from None
