@@ -1,9 +1,11 @@
-"""Families of transformers in and out: one row each, with random weights and tokenizers trained on real lines.
+"""Families of transformers in and out: one row each, with small models and tokenizers trained on real lines.
 
-Columns: parameters; largest |Δ| of encoder states and of logits against transformers in fp32; texts of a beam search
-that are equal; lines with the same ids as from transformers, and as from SentencePiece (hostile texts after the `+`);
-|Δ log p| of the model exported to transformers, and to CTranslate2; difference of the engine from the plain model in
-fp32 and int8, in nats.
+Random weights are trained for some updates to write the first tokens of a source, so that targets end and vary.
+Columns: parameters; largest |Δ| of encoder states and of all log-probabilities against transformers in fp32; texts of a
+beam search that are equal, how many of them ended before the limit, and how many are distinct; lines with the same ids
+as from transformers, and as from SentencePiece (hostile texts after the `+`); |Δ log p| of the model exported to
+transformers, and to CTranslate2; difference of the engine from the plain model in fp32 and int8, in nats. A dash stands
+for what Translume does not have for a family.
 
     python benchmarks/families.py [--data FOLDER] [--families t5,mt5] [--lines 10000] [--texts 200] [--json]
 """
@@ -11,6 +13,7 @@ fp32 and int8, in nats.
 import argparse
 import gzip
 import io
+import itertools
 import json
 import os
 import random
@@ -19,6 +22,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from _own_families import OWN_FAMILIES, write_own
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
 DATA = Path(os.environ.get("TRANSLUME_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
@@ -31,6 +36,8 @@ T5_FAMILIES: dict[str, tuple[str, dict[str, Any], tuple[str, ...] | None]] = {
     "mt5": ("MT5", UNTIED, tuple(f"▁<extra_id_{number}>" for number in reversed(range(100)))),
     "madlad-400": ("T5", UNTIED, ("<2de>", "<2fr>", "<2zh>")),
     "byt5": ("T5", UNTIED, None),
+    "umt5": ("UMT5", UNTIED, ()),
+    "longt5": ("LongT5", {**UNTIED, "encoder_attention_type": "local", "local_radius": 5}, ()),
 }
 """Class, settings and symbols of the SentencePiece model of each family."""
 BART_FAMILIES: dict[str, tuple[str, int, dict[str, str]]] = {
@@ -49,29 +56,34 @@ class Row:
     family: str
     parameters: int
     encoder: float
-    logits: float
+    log_p: float
     texts: str
+    ended: int
+    distinct: int
     ids_transformers: str
     ids_sentencepiece: str
-    exported: float
-    ctranslate2: float
-    engine_fp32: float
-    engine_int8: float
+    exported: float | str
+    ctranslate2: float | str
+    engine_fp32: float | str
+    engine_int8: float | str
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help="the folder of real data")
-    parser.add_argument("--families", default="t5,byt5" if SHORT else ",".join([*T5_FAMILIES, *BART_FAMILIES]))
+    parser.add_argument(
+        "--families", default="t5,byt5" if SHORT else ",".join([*T5_FAMILIES, *BART_FAMILIES, *OWN_FAMILIES])
+    )
     parser.add_argument("--lines", type=int, default=500 if SHORT else 10_000)
     parser.add_argument("--texts", type=int, default=10 if SHORT else 200)
+    parser.add_argument("--updates", type=int, default=20 if SHORT else 300, help="of training before the comparison")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     lines = read_lines(options.data, options.lines)
     rows = []
     for family in options.families.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(asdict(measure(family, Path(folder), lines, options.texts)))
+            rows.append(asdict(measure(family, Path(folder), lines, options.texts, options.updates)))
         if not options.json:
             print(" ".join(f"{name}={value:.1e}" if isinstance(value, float) else f"{name}={value}"
                            for name, value in rows[-1].items()), flush=True)  # fmt: skip
@@ -150,7 +162,7 @@ def write_bart(folder: Path, family: str, lines: list[str], **shape: int) -> Non
     tokenizer.save_pretrained(folder)
     usual = {
         "vocab_size": len(tokenizer) + extra, "d_model": 96, "encoder_layers": 3, "decoder_layers": 3,
-        "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 160, "decoder_ffn_dim": 160,
+        "encoder_attention_heads": 6, "decoder_attention_heads": 6, "encoder_ffn_dim": 160, "decoder_ffn_dim": 160,
     }  # fmt: skip
     config = getattr(transformers, f"{named}Config")(decoder_start_token_id=2, **{**usual, **shape})
     torch.manual_seed(1)
@@ -210,79 +222,156 @@ def sentencepiece_tokenizer(folder: Path, family: str, lines: list[str]) -> Any:
     )
 
 
-def measure(family: str, folder: Path, lines: list[str], texts: int) -> Row:
+def teach(model: Any, sources: list[list[int]], updates: int) -> None:
+    """Train a model to write the first eight tokens of each source."""
+    import torch
+    import torch.nn.functional as F
+
+    values, size = model.generation_config, model.get_output_embeddings().weight.size(0)
+    begin = values.decoder_start_token_id if values.decoder_start_token_id is not None else values.bos_token_id
+    marks = {begin, values.eos_token_id, values.pad_token_id, *sources[0][-2:]}
+    trained = [parameter for name, parameter in model.named_parameters() if "embed_positions" not in name]
+    optimizer = torch.optim.AdamW(trained, lr=2e-3, weight_decay=0.0)
+    draw = random.Random(4)
+    for _ in range(updates):
+        rows = draw.sample(sources, 16)
+        targets = [[id_ for id_ in row if id_ not in marks and id_ < size][:8] for row in rows]
+        read, mask = padded(rows)
+        written, _ = padded([[begin, *row] for row in targets])
+        labels, judged = padded([[*row, values.eos_token_id] for row in targets])
+        logits = model(input_ids=read, attention_mask=mask, decoder_input_ids=written, use_cache=False).logits
+        loss = (F.cross_entropy(logits.mT, labels, reduction="none") * judged).sum() / judged.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+
+
+def of_one_length(lines: list[str], encode: Any) -> list[list[tuple[str, list[int]]]]:
+    """Return groups of lines with their ids, of one length each."""
+    encoded = sorted(((line, encode(line)) for line in dict.fromkeys(lines)), key=lambda pair: len(pair[1]))
+    return [[*group] for _, group in itertools.groupby(encoded, key=lambda pair: len(pair[1]))]
+
+
+def padded(rows: list[list[int]]) -> tuple[Any, Any]:
+    """Return rows of ids as one tensor, padded with 0, and its mask."""
+    import torch
+
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    return ids, torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+
+
+def load_model(folder: Path) -> Any:
+    """Return the model of transformers in a folder."""
+    import transformers
+
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    if json.loads((folder / "config.json").read_text()).get("tie_word_embeddings") is False:
+        model.config.tie_word_embeddings = False  # transformers 5 reads true for every UMT5
+    return model
+
+
+def measure(family: str, folder: Path, lines: list[str], texts: int, updates: int) -> Row:
     """Import the family, export it again, and compare at every step."""
     import sentencepiece
     import torch
     import transformers
+    from safetensors.torch import load_file, save_file
 
     import translume
     from translume.config import DecodingSettings
-    from translume.engine import build_engine, self_test
+    from translume.engine import EngineError, build_engine, self_test
+    from translume.errors import SettingsError
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    source = folder / "theirs"
-    bart = family in BART_FAMILIES
-    (write_bart if bart else write_t5)(source, family, lines)
-    translume.import_model(source, folder / "ours")
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(source).eval()
-    peer = transformers.AutoTokenizer.from_pretrained(source)
-    ours = translume.load(folder / "ours", device="cpu", engine="plain")
-    model, tokenizer = ours.checkpoint.model, ours.checkpoint.source_tokenizer
-    direction = BART_FAMILIES[family][2] if bart else {"to": "de"} if "de" in tokenizer.languages else {}
-    tags, begins = ([id_ for code, id_ in tokenizer.languages.items() if code == direction.get(side, "")]
+    source, bart, folders = folder / "theirs", family in BART_FAMILIES, ()
+    if family in OWN_FAMILIES:
+        folders = write_own(source, family, lines)
+    else:
+        (write_bart if bart else write_t5)(source, family, lines)
+    theirs, weights = load_model(source), source / "model.safetensors"
+    peer = transformers.AutoTokenizer.from_pretrained(folders[0] if folders else source)
+    teach(theirs, [peer(line)["input_ids"] for line in lines], updates)
+    state = theirs.state_dict()
+    save_file({name: state[name].clone() for name in load_file(weights)}, weights, metadata={"format": "pt"})
+    translume.import_model(source, folder / "ours", vocabularies=folders)
+    theirs, ours = load_model(source), translume.load(folder / "ours", device="cpu", engine="plain")
+    model, reads, writes = ours.checkpoint.model, ours.checkpoint.source_tokenizer, ours.checkpoint.target_tokenizer
+    direction = BART_FAMILIES[family][2] if bart else {"to": "de"} if "de" in reads.languages else {}
+    tags, begins = ([id_ for code, id_ in reads.languages.items() if code == direction.get(side, "")]
                     for side in ("from_" if bart else "to", "to"))  # fmt: skip
-    begins = begins if bart else []
+    begins = begins if ours.config.model.target_tags else []
+    begin, ends = [writes.specials.bos, *begins], {writes.specials.pad, writes.specials.eos}
+    longest = 19 - len(begins)
     decoding = DecodingSettings(
-        strategy="beam", beam=4, max_length=19 - len(begins), max_length_ratio=99.0, length_penalty=0.0, split="never",
+        strategy="beam", beam=4, max_length=longest, max_length_ratio=99.0, length_penalty=0.0, split="never",
         **direction,
     )  # fmt: skip
-    encoder = logits = 0.0
-    equal = 0
-    for line in lines[:texts]:
-        read = torch.tensor([[*tags, *tokenizer.encode(line), tokenizer.specials.eos]])
-        mask = torch.ones_like(read)
-        target = torch.tensor([[tokenizer.specials.bos, *begins, *tokenizer.encode(line)[:17]]])
+    never = [[id_] for id_ in {writes.specials.pad, writes.specials.bos} - {writes.specials.eos}]
+    encoder = log_p = 0.0
+    wanted: dict[str, list[int]] = {}
+    for group in of_one_length(lines[:texts], lambda line: [*tags, *reads.encode(line), *reads.specials.source_end]):
+        read = torch.tensor([ids for _, ids in group])
+        given = {"input_ids": read, "attention_mask": torch.ones_like(read)}
+        written = read.clamp(max=len(writes) - 1)[:, len(tags) :][:, :17]
+        target = torch.cat([torch.tensor([begin] * len(group)), written], 1)
         with torch.no_grad():
-            forced = theirs(input_ids=read, attention_mask=mask, decoder_input_ids=target)
-            state = model.start(read, mask.bool())
+            forced = theirs(**given, decoder_input_ids=target, use_cache=False)
+            state = model.start(read, torch.ones_like(read).bool())
             hidden, _ = model.decoder(target, state)
-            plain = model.head.plain()["weight"]
+            belief = model.head.next_token(hidden.flatten(0, 1), None).log_probs()
             encoder = max(encoder, float((state.memory - forced.encoder_last_hidden_state).abs().max()))
-            logits = max(logits, float((hidden @ plain.T - forced.logits).abs().max()))
-            written = theirs.generate(
-                input_ids=read, attention_mask=mask, num_beams=4, do_sample=False, max_length=20, length_penalty=0.0,
-                bad_words_ids=[[tokenizer.specials.pad]], early_stopping="never",
-                forced_bos_token_id=begins[0] if begins else None,
-            )  # fmt: skip
-        found = ours.translate(line, settings=decoding).hypotheses[0].ids
-        ends = {tokenizer.specials.pad, tokenizer.specials.eos}
-        ids = [id_ for id_ in written[0].tolist()[1 + len(begins) :] if id_ not in ends]
-        equal += ids == [id_ for id_ in found if id_ not in ends]
+            log_p = max(log_p, float((belief - forced.logits.flatten(0, 1).log_softmax(-1)).abs().max()))
+            rows = theirs.generate(
+                **given, num_beams=4, do_sample=False, max_length=20, length_penalty=0.0, early_stopping="never",
+                bad_words_ids=never or None, forced_bos_token_id=begins[0] if begins else None, min_length=0,
+                no_repeat_ngram_size=0, forced_eos_token_id=None, encoder_no_repeat_ngram_size=0,
+            ).tolist()  # fmt: skip
+        for (line, _), row in zip(group, rows, strict=True):
+            wanted[line] = [id_ for id_ in row[len(begin) :] if id_ not in ends]
+    found = [each.hypotheses[0].ids for each in ours.translate_all(lines[:texts], settings=decoding)]
+    short = [[id_ for id_ in ids if id_ not in ends] for ids in found]
+    equal = sum(wanted[line] == ids for line, ids in zip(lines, short, strict=False))
     odd = list(hostile(len(lines) // 10))
 
     def same(ids_of: Any) -> str:
-        counts = [sum(ids_of(text) == tokenizer.encode(text) for text in given) for given in (lines, odd)]
+        counts = [sum(ids_of(text) == reads.encode(text) for text in given) for given in (lines, odd)]
         return f"{counts[0]}/{len(lines)}+{counts[1]}/{len(odd)}"
 
-    spiece = source / "spiece.model"
-    peers = [same(lambda text: peer(text, split_special_tokens=bart)["input_ids"][len(begins) : -1])]
-    if spiece.exists():
+    def tried(function: Any) -> Any:
+        try:
+            return function()
+        except (SettingsError, EngineError):
+            return "-"
+
+    def engine(dtype: str) -> float:
+        return self_test(build_engine(model, dtype), model, alone=False).difference
+
+    def exported(target: str) -> float:
+        return translume.export(folder / "ours", target, folder / target).difference
+
+    spiece, after = source / "spiece.model", len(reads.specials.source_end)
+    options = {"split_special_tokens": family not in T5_FAMILIES}
+    before = 0 if family == "madlad-400" else len(tags)  # its tag is typed there
+    peers = [same(lambda text: (ids := peer(text, **options)["input_ids"])[before : len(ids) - after])]
+    if spiece.exists() and family in T5_FAMILIES:
         peers.append(same(sentencepiece.SentencePieceProcessor(str(spiece)).encode))
-    tests = [self_test(build_engine(model, dtype), model, alone=False).difference for dtype in ("fp32", "int8")]
     return Row(
         family=family,
         parameters=sum(each.numel() for each in theirs.parameters()),
         encoder=encoder,
-        logits=logits,
+        log_p=log_p,
         texts=f"{equal}/{texts}",
+        ended=sum(len(ids) < longest for ids in short),
+        distinct=len({*map(tuple, short)}),
         ids_transformers=peers[0],
         ids_sentencepiece=peers[1] if len(peers) > 1 else "-",
-        exported=translume.export(folder / "ours", "huggingface", folder / "out").difference,
-        ctranslate2=translume.export(folder / "ours", "ctranslate2", folder / "ct2").difference,
-        engine_fp32=tests[0],
-        engine_int8=tests[1],
+        exported=tried(lambda: exported("huggingface")),
+        ctranslate2=tried(lambda: exported("ctranslate2")),
+        engine_fp32=tried(lambda: engine("fp32")),
+        engine_int8=tried(lambda: engine("int8")),
     )
 
 

@@ -64,6 +64,7 @@ _PACKAGES = {
     "ctranslate2": "ctranslate2",
     "export": "transformers huggingface_hub filelock yaml",
     "sentencepiece": "sentencepiece google google.protobuf",
+    "moses": "sacremoses",
     "onnx": "onnx onnx_ir onnxruntime onnxscript",
     "inspect": "captum",
     "track": "wandb mlflow",

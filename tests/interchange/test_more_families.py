@@ -180,7 +180,8 @@ def test_the_engine_computes_the_model_or_names_what_it_lacks(imported):
         ("t5gemma", {"encoder": {**GEMMA, "attention_bias": True}},
          "encoder.attention_bias: found true, expected false"),
         ("longt5", {"encoder_attention_type": "transient-global"},
-         'encoder_attention_type: found "transient-global", expected "local" for LongT5ForConditionalGeneration'),
+         'encoder_attention_type: found "transient-global", which is left out: tokens read sums of blocks too; '
+         'expected "local"'),
         ("blenderbot", {"normalize_before": False},
          "normalize_before: found false, expected true for BlenderbotForConditionalGeneration"),
     ],

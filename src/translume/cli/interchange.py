@@ -72,7 +72,8 @@ def export_(model: Path, target: str, out: Path, dtype: str | None, as_json: boo
     type=FILE,
     nargs=2,
     help="Vocabularies of source and target, by default those beside the weights: of Marian, .spm or .yml; of "
-    "CTranslate2, SentencePiece models; of fairseq, dict; of a state dict, lists of tokens or objects of ids in JSON.",
+    "CTranslate2, SentencePiece models; of fairseq, dict; of a state dict, lists of tokens or objects of ids in JSON; "
+    "of an EncoderDecoderModel, folders of tokenizers.",
 )
 @click.option("--revision", help="Branch, tag or commit of a repository of the Hub.")
 @click.option("--layout", type=click.Choice(["nn.Transformer", "annotated"]), help="SOURCE is a state dict of PyTorch.")

@@ -229,6 +229,10 @@ def _sources(ragged: Ragged, specials: SpecialIds) -> tuple[np.ndarray, np.ndarr
         ids, mask = _rectangle(ragged, specials.eos, specials.pad)
         if not specials.ends_source:
             ids, mask = np.where(mask[:, 1:], ids[:, :-1], specials.pad), mask[:, 1:]
+        for id_ in specials.after_eos:
+            ids = np.pad(ids, ((0, 0), (0, 1)), constant_values=specials.pad)
+            longer = np.pad(mask, ((0, 0), (1, 0)), constant_values=True)
+            ids[longer & ~np.pad(mask, ((0, 0), (0, 1)))], mask = id_, longer
         return ids, mask
     return padded_frames(
         [ragged.tokens[start : start + n] for start, n in zip(ragged.starts, ragged.lengths, strict=True)]

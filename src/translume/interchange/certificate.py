@@ -56,6 +56,12 @@ def require_linear_head(checkpoint: Checkpoint, target: str) -> None:
         raise SettingsError(f"model.head.kind: found {head.kind!r}, expected a linear map and a softmax for {target}")
 
 
+def require_eos_last(checkpoint: Checkpoint, target: str) -> None:
+    """Raise SettingsError for a model that reads tokens after the EOS of a source."""
+    if checkpoint.source_tokenizer.specials.after_eos:
+        raise SettingsError(f"tokenizer: found tokens after the EOS of a source, expected EOS last for {target}")
+
+
 class DifferenceError(TranslumeError):
     """Log-probabilities differ by more than TOLERANCE."""
 

@@ -15,7 +15,13 @@ from translume.checkpoint import Checkpoint
 from translume.config.model import GATED
 from translume.engine.network import IN_ATTENTION, SINUSOIDS, Array, Linear, Network
 from translume.errors import SettingsError
-from translume.interchange.certificate import Certificate, forced_targets, require_linear_head, require_settings
+from translume.interchange.certificate import (
+    Certificate,
+    forced_targets,
+    require_eos_last,
+    require_linear_head,
+    require_settings,
+)
 from translume.lazy import is_imported, torch
 from translume.text import Tokenizer
 from translume.text.imported import SPACE
@@ -43,6 +49,7 @@ _AROUND = {"encoder": "attention", "decoder": "self"}
 def refuse_for_ctranslate2(checkpoint: Checkpoint) -> None:
     """Raise SettingsError naming the first setting that CTranslate2 cannot express."""
     require_linear_head(checkpoint, "CTranslate2")
+    require_eos_last(checkpoint, "CTranslate2")
     possible = {"segments": (0,), "positions": tuple(_POSITIONS), "decoder_mixing": ("attention",)}
     require_settings(checkpoint.config.model, possible, "CTranslate2")
 

@@ -4,7 +4,7 @@ import logging
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import escape
@@ -145,7 +145,7 @@ def cached_model(source: str, *, progress: bool = True) -> Path:
     return folder
 
 
-def import_repository(source: str, folder: Path, positions: Sinusoids) -> Imported:
+def import_repository(source: str, folder: Path, positions: Sinusoids, vocabularies: Sequence[Path] = ()) -> Imported:
     """Import hf://owner/name[@revision] into the new model folder `folder`; see `import_model`."""
     repository = Repository.from_address(source)
     with progress_bars(True):
@@ -156,7 +156,7 @@ def import_repository(source: str, folder: Path, positions: Sinusoids) -> Import
                 f"`hf download {repository.name}`"
             )
         _download_weights(repository, downloaded)
-    return import_folder(downloaded, folder, positions, _origin(repository, downloaded))
+    return import_folder(downloaded, folder, positions, _origin(repository, downloaded), vocabularies)
 
 
 def _origin(repository: Repository, downloaded: Path) -> str:

@@ -54,22 +54,23 @@ def import_model(
     such file; or a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye, or a folder with one or of EOLE.
     positions: "hf" for the sinusoids of transformers, "marian" for those that Marian trained an OPUS model with.
     vocabularies: for Marian and fairseq, the vocabularies of source and target; by default found beside the weights.
-        For a state dict, lists of tokens or objects of ids in JSON.
+        For a state dict, lists of tokens or objects of ids in JSON. For an EncoderDecoderModel of transformers, folders
+        of the tokenizers of encoder and decoder.
     layout: what a file of PyTorch does not say about its state dict.
     Raises SettingsError naming what cannot be expressed, ModelFolderError or DataError for missing or damaged files,
     TranslumeError if `folder` is not empty or the two models differ too much. Then nothing is written.
     """
     if positions not in get_args(Sinusoids):
         raise SettingsError(f"positions: found {positions!r}{nearest(positions, get_args(Sinusoids))}")
+    paths = [Path(each) for each in vocabularies]
     if layout is not None:
-        paths = [Path(each) for each in vocabularies]
         return import_folder(Path(source), Path(folder), positions, Path(source).name, paths, layout)
     if is_hub(source):
-        imported: Imported = hub_function("import_repository")(repository_name(source), Path(folder), positions)
+        imported: Imported = hub_function("import_repository")(repository_name(source), Path(folder), positions, paths)
         return imported
     source = package_file(source) if is_remote(source) else source
     name = Path(source).resolve().name
-    return import_folder(Path(source), Path(folder), positions, name, [Path(each) for each in vocabularies])
+    return import_folder(Path(source), Path(folder), positions, name, paths)
 
 
 def import_folder(
@@ -187,15 +188,13 @@ def _original(
         return _Original(toolkit="Marian", save=partial(_save, model.checkpoint), notes=notes, compare=compare)
     if not source.is_dir():
         raise ModelFolderError(f"{source}: not a folder, expected one as transformers saves it, or a .npz of Marian")
-    if vocabularies:
-        raise SettingsError(f"vocabularies: found them for {source}, a model of transformers, which has its own")
     compare_folder = _imported("huggingface.compare", "compare_with_huggingface")
-    model = _imported("huggingface.reader", "read_huggingface")(source, positions)
+    model = _imported("huggingface.reader", "read_huggingface")(source, positions, vocabularies)
     return _Original(
         toolkit="transformers",
         save=partial(_save, model.checkpoint),
         notes=model.notes,
-        compare=lambda checkpoint: compare_folder(checkpoint, source),
+        compare=lambda checkpoint: compare_folder(checkpoint, source, vocabularies),
     )
 
 

@@ -21,6 +21,7 @@ class SpecialIds:
     `unk` is None if characters outside the vocabulary are encoded as bytes.
     `start_is_text`: BOS is an ordinary piece, which stands for text everywhere but at the start of a target.
     `ends_source`: a source is read with EOS after it. Models that OpenNMT-py trained read none.
+    `after_eos`: what is read after it, such as the tag of the language in PLBart.
     """
 
     pad: int
@@ -29,11 +30,12 @@ class SpecialIds:
     unk: int | None
     start_is_text: bool = False
     ends_source: bool = True
+    after_eos: tuple[int, ...] = ()
 
     @property
     def source_end(self) -> tuple[int, ...]:
-        """What follows the ids of a source: EOS or nothing."""
-        return (self.eos,) if self.ends_source else ()
+        """What follows the ids of a source: EOS, nothing, or EOS and a tag."""
+        return (self.eos, *self.after_eos) if self.ends_source else ()
 
     @property
     def outside_text(self) -> frozenset[int]:

@@ -22,7 +22,7 @@ from translume.text.imported import SPACE, SentenceIds
 from translume.text.library import read_library_vocabulary
 from translume.text.segmentation import MAX_SEGMENT, normaliser, segmenter, with_mark, without_mark
 from translume.text.specials import BYTES, SpecialIds
-from translume.text.split_words import SplitIds
+from translume.text.split_words import WORD_END, SplitIds
 from translume.text.vocabulary import MODELS, Vocabulary
 
 CACHE_SIZE: Final = 200_000
@@ -113,7 +113,7 @@ class Tokenizer:
         if sentences is not None:
             self._spelt = SentenceIds(sentences, vocabulary.pieces, self.specials, vocabulary.dropped)
         elif (words := vocabulary.words) is not None:
-            self._spelt = SplitIds(words, vocabulary.pieces, self.specials)
+            self._spelt = SplitIds(words, vocabulary.pieces, self.specials, vocabulary.silent)
         self._imported = self._spelt or vocabulary.library
         self.normalise = normaliser(vocabulary.settings) if self._imported is None else self._imported.normalise
         """Normalises a text, as before learning and encoding; `decode` returns normalised text."""
@@ -191,7 +191,7 @@ class Tokenizer:
             return self._of_library(ids).rstrip(UNKNOWN).rstrip()
         spellings = self._bytes
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join([spellings[id_] for id_ in ids]))
-        return self.without_mark(text).rstrip()
+        return (self._spelt.beginning(text) if isinstance(self._spelt, SplitIds) else self.without_mark(text)).rstrip()
 
     def without_mark(self, text: str) -> str:
         """Return the text of `spellings` as `decode` returns it: without the mark of its first word."""
@@ -207,8 +207,8 @@ class Tokenizer:
 
         An id that adds nothing has begin = end. A character of several ids (bytes) belongs to each of them.
         """
-        if (words := self.vocabulary.words) is not None:
-            return words.spans(self._bytes[id_].decode() for id_ in ids)
+        if isinstance(self._spelt, SplitIds):
+            return self._spelt.spans_of([self._bytes[id_].decode() for id_ in ids])
         spelt = codecs.getincrementaldecoder("utf-8")(errors="replace")
         # The mark of the first word is not part of the text; a library may strip spaces at the end instead.
         spelt_text, text = self._text(ids), self.decode(ids)
@@ -325,7 +325,8 @@ def _spellings(vocabulary: Vocabulary) -> list[bytes]:
     unknown = (" " if vocabulary.settings.kind == "word" else "") + UNKNOWN
     pieces = vocabulary.pieces
     if (words := vocabulary.words) is not None:
-        unknown, pieces = words.spelling(UNKNOWN), tuple(map(words.spelling, pieces))
+        unknown = words.spelling(UNKNOWN if words.joiner else UNKNOWN + WORD_END)
+        pieces = tuple(map(words.spelling, pieces))
     result = [piece.encode() for piece in pieces]
     for id_ in specials.marks | vocabulary.dropped:
         result[id_] = b""

@@ -119,11 +119,19 @@ class Vocabulary:
         )
 
     @classmethod
-    def from_words(cls, words: SplitWords, pieces: Sequence[str], specials: SpecialIds) -> Self:
+    def from_words(
+        cls, words: SplitWords, pieces: Sequence[str], specials: SpecialIds, silent: Iterable[int] = ()
+    ) -> Self:
         """Build a vocabulary of these pieces of words. Raises ValueError for one that is empty or occurs twice."""
         _check_pieces(pieces)
-        settings = imported_settings("split", len(pieces))
-        return cls(settings=settings, specials=specials, pieces=tuple(pieces), first=len(pieces), words=words)
+        return cls(
+            settings=imported_settings("split", len(pieces)),
+            specials=specials,
+            pieces=tuple(pieces),
+            first=len(pieces),
+            words=words,
+            silent=frozenset(silent),
+        )
 
     @classmethod
     def from_bytes(cls, pieces: tuple[str, ...], specials: SpecialIds, silent: Iterable[int]) -> Self:
@@ -178,6 +186,8 @@ class Vocabulary:
             document["specials"]["start_is_text"] = True
         if not ids.ends_source:
             document["specials"]["ends_source"] = False
+        if ids.after_eos:
+            document["specials"]["after_eos"] = ids.after_eos
         if self.languages:
             document["languages"] = dict(self.languages)
         if self.silent:
@@ -228,7 +238,7 @@ class Vocabulary:
             if settings.kind == "byte":
                 return cls.from_bytes(pieces, specials, silent)
             if settings.kind == "split":
-                return cls.from_words(SplitWords.from_dict(document["words"]), pieces, specials)
+                return cls.from_words(SplitWords.from_dict(document["words"]), pieces, specials, silent)
             sentences = SentencePieces.from_dict(document["sentencepiece"])
             return cls.from_sentencepiece(sentences, pieces, specials, languages=languages, silent=silent)
         return cls._checked_learned(settings, document)
@@ -282,14 +292,15 @@ def _checked_ids(document: dict[str, Any], size: int) -> tuple[SpecialIds, dict[
     specials = {name: document["specials"][name] for name in ("pad", "bos", "eos", "unk")}
     languages = {str(code): id_ for code, id_ in document.get("languages", {}).items()}
     silent = frozenset(document.get("silent", ()))
+    after = tuple(document["specials"].get("after_eos", ()))
     known = {name: id_ for name, id_ in specials.items() if id_ is not None or name != "unk"}
-    for id_ in (*known.values(), *languages.values(), *silent):
+    for id_ in (*known.values(), *languages.values(), *silent, *after):
         if not isinstance(id_, int) or not 0 <= id_ < size:
             raise ValueError(f"the special id {id_!r} is not one of the {size} of the vocabulary")
     if specials["unk"] is None and document["settings"]["kind"] in ("sentencepiece", "split"):
         raise ValueError("the special id None is not one of the vocabulary")
     text, end = (document["specials"].get(name, name == "ends_source") is True for name in _FLAGS)
-    return SpecialIds(**specials, start_is_text=text, ends_source=end), languages, silent
+    return SpecialIds(**specials, start_is_text=text, ends_source=end, after_eos=after), languages, silent
 
 
 _FLAGS = ("start_is_text", "ends_source")

@@ -183,7 +183,8 @@ class Reading:
         given = direction or Direction(source=settings.from_, target=settings.to)
         chosen = directions_of(model).resolve(given.source, given.target)
         tags = Tags.from_direction(model, chosen)
-        cleaning, limit = model.config.data.cleaning, model.config.longest_source - 1 - len(tags.source)
+        ends = max(1, len(model.source_tokenizer.specials.source_end))
+        cleaning, limit = model.config.data.cleaning, model.config.longest_source - ends - len(tags.source)
         keep: Literal["keep_first", "keep_last", "none"] = "none"
         if cleaning.too_long != "drop":
             limit, keep = min(limit, cleaning.max_tokens), cleaning.too_long

@@ -1,6 +1,7 @@
 """EncoderDecoderModel: BERT or RoBERTa as the encoder, and one of them or GPT-2 as the decoder (Rothe et al. 2020)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
-from translume.errors import SettingsError, nearest
+from translume.errors import ModelFolderError, SettingsError, nearest
 from translume.interchange.huggingface.config import ForeignConfig, read_boolean, read_integer, shown
 from translume.interchange.huggingface.family import (
     Converted,
@@ -21,7 +22,7 @@ from translume.interchange.huggingface.family import (
     shared_tensor,
     with_kinds,
 )
-from translume.interchange.huggingface.tokenizer import read_tokenizer
+from translume.interchange.huggingface.tokenizer import NAME, read_tokenizer, read_wrapped_tokenizer
 from translume.model import Transformer
 from translume.text import Tokenizer
 
@@ -47,6 +48,10 @@ GPT2: Names = {
     "around_cross.norm": ["ln_cross_attn"], "feed_forward.inner": ["mlp.c_fc"], "feed_forward.outer": ["mlp.c_proj"],
     "around_feed_forward.norm": ["ln_2"],
 }  # fmt: skip
+ENCODER_TOKENS = {"pad": "pad", "bos": "cls", "eos": "sep"}
+"""Our names and their names of the special tokens around a text that BERT reads."""
+VOCABULARIES = (NAME, "vocab.txt", "merges.txt", "sentencepiece.bpe.model")
+"""Files of which one is in every folder of a tokenizer of BERT, RoBERTa, GPT-2, XLM-RoBERTa or CamemBERT."""
 TRANSPOSED = tuple(f"{name}.weight" for name in ("c_attn", "q_attn", "c_proj", "c_fc"))
 """Endings of the names of GPT-2's weights [inputs, outputs]."""
 POSITIONS = ("encoder.embedding.positions.table", "decoder.embedding.positions.table")
@@ -128,9 +133,28 @@ class BertPair(Family):
         if config.vocabulary != config.target_vocabulary:
             raise SettingsError(
                 f"{config.place}: decoder.vocab_size: found {config.target_vocabulary}, expected {config.vocabulary}, "
-                "that of the encoder: the folder has one tokenizer"
+                "that of the encoder: the folder has one tokenizer; --vocabs ENCODER DECODER names folders of two"
             )
-        return read_tokenizer(folder, config, "")
+        if (folder / NAME).exists():
+            return read_tokenizer(folder, config)
+        tokenizer = read_wrapped_tokenizer(_with_vocabulary(folder), config)
+        return tokenizer, tokenizer
+
+    def separate_tokenizers(self, folders: Sequence[Path], config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+        from translume.interchange.huggingface.loading import load_tokenizer
+
+        source, target = map(_with_vocabulary, (folders[0], folders[-1]))
+        theirs = load_tokenizer(source)
+        ids = {ours: getattr(theirs, f"{name}_token_id") for ours, name in ENCODER_TOKENS.items()}
+        if None in ids.values():
+            raise SettingsError(
+                f"{source}: lacks cls_token, sep_token or pad_token, expected a tokenizer of BERT or RoBERTa"
+            )
+        decoder = replace(config, vocabulary=config.target_vocabulary)
+        return (
+            read_wrapped_tokenizer(source, replace(config, **ids)),
+            read_wrapped_tokenizer(target, decoder, sources=False),
+        )
 
     def describes(self, settings: ModelSettings) -> bool:
         return settings.final_transform or bool(settings.encoder.get("embedding_norm"))
@@ -246,6 +270,13 @@ class BertPair(Family):
             table = shared_tensor(state, ours, (positions,))[unused:][: settings.max_positions]
             weights[ours] = table + shared_tensor(state, ours, (types,))[0] if types else table
         return weights
+
+
+def _with_vocabulary(folder: Path) -> Path:
+    """Return a folder that holds a vocabulary. Raises ModelFolderError for another, of which transformers makes one."""
+    if not any((folder / name).is_file() for name in VOCABULARIES):
+        raise ModelFolderError(f"{folder}: no tokenizer, expected one of {', '.join(VOCABULARIES)}")
+    return folder
 
 
 def _is_transposed(name: str) -> bool:

@@ -6,10 +6,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
 from translume.interchange.huggingface.bart import Bart, BartLayout
 from translume.interchange.huggingface.config import ForeignConfig
-from translume.interchange.huggingface.tokenizer import read_tokenizer
+from translume.interchange.huggingface.tokenizer import NAME, read_plbart_tokenizer, read_tokenizer
+from translume.interchange.huggingface.word_tokenizer import read_blenderbot_tokenizer, word_tokenizer
 from translume.text import Tokenizer
 
 NO_TAGS = "(?!)"
@@ -27,7 +29,8 @@ class Blenderbot(BartLayout):
     required: ClassVar[Mapping[str, object]] = {"normalize_before": True, "static_position_embeddings": False}
 
     def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
-        return read_tokenizer(folder, config, NO_TAGS)
+        # With transformers 5, the tokenizer adds no EOS.
+        return read_tokenizer(folder, config, NO_TAGS, known=(self.tokenizer_class,), endless=True)
 
     def describes(self, settings: ModelSettings) -> bool:
         return False  # exported as Pegasus
@@ -50,6 +53,15 @@ class BlenderbotSmall(Blenderbot):
         super().__init__()
         self.possible = {**self.possible, "late_positions": (True,)}
 
+    def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+        if (folder / NAME).exists():
+            return super().tokenizers(folder, config)
+        tokenizer = read_blenderbot_tokenizer(folder, config)
+        return tokenizer, tokenizer
+
+    def written_tokenizer(self, checkpoint: Checkpoint) -> Any:
+        return word_tokenizer(checkpoint)
+
     def describes(self, settings: ModelSettings) -> bool:
         return settings.late_positions
 
@@ -63,6 +75,12 @@ class PLBart(Bart):
     architecture = "PLBartForConditionalGeneration"
     model_type = "plbart"
     tokenizer_class = "PLBartTokenizer"
+
+    def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+        if (folder / NAME).exists():
+            return super().tokenizers(folder, config)
+        tokenizer = read_plbart_tokenizer(folder, config)
+        return tokenizer, tokenizer
 
     def describes(self, settings: ModelSettings) -> bool:
         return False  # exported as BART

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
+from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, MarianTokenizer
 
 from translume.checkpoint import Checkpoint, free
 from translume.errors import TranslumeError
@@ -21,17 +21,18 @@ WINDOWS = 4
 
 
 @torch.no_grad()
-def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificate:
+def compare_with_huggingface(checkpoint: Checkpoint, folder: Path, tokenizers: Sequence[Path] = ()) -> Certificate:
     """Compare our token ids and log-probabilities with those of the model in `folder`.
 
+    tokenizers: as in `read_huggingface`.
     Raises TranslumeError if ids differ, or log-probabilities too much. If the architecture in transformers has other
     position vectors than our model, ours are copied into it. The memory of the checkpoint's model is freed before
     theirs is loaded.
     """
     frames = bool(checkpoint.config.data.source.reader)
-    tokenizer = load_tokenizer(folder)
+    theirs = [load_tokenizer(each) for each in tokenizers or (folder,)]
     forced = forced_targets(checkpoint, WINDOWS if frames else SENTENCES)
-    _compare_tokenizers(checkpoint, tokenizer, forced, folder)
+    _compare_tokenizers(checkpoint, theirs, forced, folder)
     encodings = (checkpoint.model.encoder.embedding.positions, checkpoint.model.decoder.embedding.positions)
     tables = [None if each.table is None else each.table.detach().clone() for each in encodings]
     dtype = next(checkpoint.model.parameters()).dtype
@@ -47,25 +48,32 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
     for source, target, labels in forced.examples(checkpoint):
         read, written = map(torch.from_numpy, (source, target))
         given = {"input_features": read.mT.to(dtype)} if frames else {"input_ids": read}
-        log_probs.append(label_log_probs(theirs(**given, decoder_input_ids=written).logits, labels))
+        logits = theirs(**given, decoder_input_ids=written, use_cache=False).logits  # FSMT's mask is causal without
+        log_probs.append(label_log_probs(logits, labels))
     return forced.compare(log_probs, "transformers", folder)
 
 
-def _compare_tokenizers(checkpoint: Checkpoint, theirs: Any, forced: ForcedTargets, folder: Path) -> None:
-    """Raise TranslumeError for a text to which the two tokenizers give different ids."""
+def _compare_tokenizers(checkpoint: Checkpoint, theirs: Sequence[Any], forced: ForcedTargets, folder: Path) -> None:
+    """Raise TranslumeError for a text to which the tokenizers give different ids.
+
+    theirs: one, or those of source and target.
+    """
     source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    sides = [(source, forced.sources, "text")]
-    if target is not source:
-        sides.append((target, forced.targets, "text_target"))
+    sides = [(source, theirs[0], forced.sources, "text")]
     if forced.frames:
-        sides = [(target, forced.targets, "text")]
-    for tokenizer, rows, argument in sides:
-        eos = [] if forced.frames else [tokenizer.specials.eos]
-        begin = [] if forced.frames else theirs(**{argument: ""})["input_ids"][:1]
+        sides = [(target, theirs[0], forced.targets, "text")]
+    elif len(theirs) > 1:
+        sides.append((target, theirs[-1], forced.targets, "text"))
+    elif target is not source and isinstance(theirs[0], MarianTokenizer):
+        sides.append((target, theirs[0], forced.targets, "text_target"))
+    for tokenizer, peer, rows, argument in sides:
+        around = not forced.frames and (tokenizer is source or argument == "text_target")  # adds special tokens
+        eos = tokenizer.specials.source_end if around else ()
+        begin = peer(**{argument: ""})["input_ids"][:1] if around else []
         prefix = [id_ for id_ in begin if id_ in tokenizer.languages.values()]  # every source begins with a tag
         for text in _texts(tokenizer, rows):
-            options = {"add_special_tokens": not forced.frames, "split_special_tokens": True}
-            read = theirs(**{argument: text}, **options)["input_ids"]
+            options = {"add_special_tokens": around, "split_special_tokens": True}
+            read = peer(**{argument: text}, **options)["input_ids"]
             if read != (ours := [*prefix, *tokenizer.encode(text), *eos]):
                 raise TranslumeError(f"{folder}: transformers reads {text!r} as the ids {read}, the model as {ours}")
 

@@ -104,6 +104,15 @@ class Family(ABC):
         """Read the tokenizers of source and target; one object if both are the same."""
         return read_tokenizer(folder, config)
 
+    def separate_tokenizers(self, folders: Sequence[Path], config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+        """Read the tokenizers of source and target, the first and the last of these folders.
+
+        Raises SettingsError for an architecture whose folders hold their tokenizers.
+        """
+        raise SettingsError(
+            f"vocabularies: found them for {config.place.parent}, a {self.architecture}, which has its own"
+        )
+
     # Writing
 
     @abstractmethod

@@ -12,6 +12,9 @@ from translume.config import ModelSettings
 from translume.interchange.huggingface.bart import OURS, THEIRS, BartLayout
 from translume.interchange.huggingface.config import ForeignConfig, read_boolean, read_integer
 from translume.interchange.huggingface.family import TiedTable
+from translume.interchange.huggingface.tokenizer import NAME, read_tokenizer
+from translume.interchange.huggingface.word_tokenizer import read_fsmt_tokenizers, word_tokenizer
+from translume.text import Tokenizer
 
 TABLE, HEAD = "model.decoder.embed_tokens.weight", "model.decoder.output_projection.weight"
 TABLES: dict[str, list[TiedTable]] = {
@@ -37,6 +40,14 @@ class Fsmt(BartLayout):
     def target_vocabulary(self, place: Path, values: Mapping[str, Any]) -> int:
         return read_integer(place, values, "tgt_vocab_size")
 
+    def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
+        if (folder / NAME).exists():
+            return read_tokenizer(folder, config)
+        return read_fsmt_tokenizers(folder, config)
+
+    def written_tokenizer(self, checkpoint: Checkpoint) -> Any:
+        return word_tokenizer(checkpoint)
+
     def describes(self, settings: ModelSettings) -> bool:
         return settings.positions == "fairseq" and settings.norm == self.norm
 
@@ -56,6 +67,7 @@ class Fsmt(BartLayout):
         return {
             **super().config_values(checkpoint),
             "src_vocab_size": len(checkpoint.source_tokenizer),
+            "vocab_size": len(checkpoint.target_tokenizer),  # so does transformers call that of the target
             "tgt_vocab_size": len(checkpoint.target_tokenizer),
             "tie_word_embeddings": checkpoint.config.model.head.tie == "all",
         }

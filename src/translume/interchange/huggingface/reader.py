@@ -1,6 +1,6 @@
 """Read a model from a folder of transformers as a model of ours."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,9 +75,10 @@ class ForeignModel:
     notes: tuple[str, ...]
 
 
-def read_huggingface(folder: Path, positions: str = "hf") -> ForeignModel:
+def read_huggingface(folder: Path, positions: str = "hf", tokenizers: Sequence[Path] = ()) -> ForeignModel:
     """Read the model in `folder`, with the sinusoids of transformers ("hf") or of Marian ("marian").
 
+    tokenizers: the folders of the tokenizers of source and target, if `folder` does not hold them.
     Raises ModelFolderError for a missing file or weights of another shape, DataError for a damaged file, SettingsError
     naming the first setting that we cannot express.
     """
@@ -91,7 +92,9 @@ def read_huggingface(folder: Path, positions: str = "hf") -> ForeignModel:
     stored = StoredWeights.from_folder(folder)
     settings: dict[str, Any] = {"data": family.data_values(foreign), "model": family.model_values(foreign, stored)}
     config = Config.build({**settings, "decoding": {}}, place=str(place))
-    source, target = family.tokenizers(folder, foreign)
+    source, target = (
+        family.separate_tokenizers(tokenizers, foreign) if tokenizers else family.tokenizers(folder, foreign)
+    )
     weights = _weights(stored, config, family, foreign)
     if positions == "marian":
         settings["model"]["positions"] = "marian"

@@ -226,6 +226,14 @@ class LongT5(T5):
     required: ClassVar[Mapping[str, object]] = {"is_encoder_decoder": True, "encoder_attention_type": "local"}
     modern: ClassVar[frozenset[str]] = frozenset({"encoder"})
 
+    def read_config(self, place: Path, values: Mapping[str, Any]) -> ForeignConfig:
+        if values.get("encoder_attention_type") == "transient-global":
+            raise SettingsError(
+                f'{place}: encoder_attention_type: found "transient-global", which is left out: tokens read sums of '
+                'blocks too; expected "local"'
+            )
+        return super().read_config(place, values)
+
     def model_values(self, config: ForeignConfig, state: Mapping[str, Tensor]) -> dict[str, Any]:
         radius = read_integer(config.place, config.values, "local_radius")
         return {**super().model_values(config, state), "encoder": {"attention_windows": (radius + 1,)}}

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from translume.checkpoint import Checkpoint
 from translume.config import TokenizerSettings
-from translume.errors import DataError, ModelFolderError, SettingsError
+from translume.errors import DataError, ModelFolderError, SettingsError, nearest
 from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
 from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
@@ -32,7 +32,8 @@ _KINDS: dict[str, Literal["bpe", "unigram"]] = {"BPE": "bpe", "Unigram": "unigra
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 SOURCE, TARGET, BPE, SPIECE = "source.spm", "target.spm", "sentencepiece.bpe.model", "spiece.model"
 M2M100_LANGUAGES = "transformers.models.m2m_100.tokenization_m2m_100:FAIRSEQ_LANGUAGE_CODES"
-"""Where transformers keeps the lists of languages of M2M-100's tokenizers, by name."""
+PLBART_LANGUAGES = "transformers.models.plbart.tokenization_plbart:FAIRSEQ_LANGUAGE_CODES"
+"""Where transformers keeps the lists of languages of tokenizers of M2M-100 and PLBart, by name."""
 
 
 def library_tokenizer(tokenizer: Tokenizer) -> LibraryTokenizer:
@@ -70,7 +71,13 @@ def is_generic(folder: Path) -> bool:
 
 
 def read_tokenizer(
-    folder: Path, config: ForeignConfig, codes: str = "", special: str = "", known: Sequence[str] = ()
+    folder: Path,
+    config: ForeignConfig,
+    codes: str = "",
+    special: str = "",
+    known: Sequence[str] = (),
+    *,
+    endless: bool = False,
 ) -> tuple[Tokenizer, Tokenizer]:
     """Read the tokenizer of both sides: that of an export, or as `read_wrapped_tokenizer`.
 
@@ -83,7 +90,7 @@ def read_tokenizer(
             raise ModelFolderError(f"{folder}: no tokenizer, expected its {NAME}")
         if (found := tokenizer_class(folder).removesuffix("Fast")) not in known:
             raise SettingsError(f"{folder}: tokenizer_class: found {found!r}, expected {' or '.join(map(repr, known))}")
-    tokenizer = read_wrapped_tokenizer(folder, config, codes, special=special)
+    tokenizer = read_wrapped_tokenizer(folder, config, codes, special=special, endless=endless)
     return tokenizer, tokenizer
 
 
@@ -176,7 +183,7 @@ def read_marian_tokenizers(folder: Path, config: ForeignConfig) -> tuple[Tokeniz
     for path in (folder / VOCABULARY, target_vocabulary, source_path, target_path):
         if not path.is_file():
             raise ModelFolderError(f"{path}: no such file, expected one as MarianTokenizer saves it")
-    refuse_added_tokens(folder, {*_pieces(folder / VOCABULARY), *_pieces(target_vocabulary)})
+    refuse_added_tokens(folder, {*read_pieces(folder / VOCABULARY), *read_pieces(target_vocabulary)})
     source = _marian_tokenizer(source_path, folder / VOCABULARY, config, config.vocabulary)
     if not separate and source_path.read_bytes() == target_path.read_bytes():
         return source, source
@@ -204,7 +211,7 @@ def refuse_added_tokens(folder: Path, pieces: Collection[str]) -> None:
 
 
 def _marian_tokenizer(path: Path, vocabulary: Path, config: ForeignConfig, size: int) -> Tokenizer:
-    pieces = _pieces(vocabulary)
+    pieces = read_pieces(vocabulary)
     known = len(pieces)
     if not max(config.pad, config.bos, config.eos) < known <= size:
         raise DataError(f"{vocabulary}: found {known:,} tokens, expected {size:,} by config.json")
@@ -222,13 +229,21 @@ def sentencepiece_tokenizer(
     *,
     languages: Mapping[str, int] | None = None,
     silent: Iterable[int] = (),
+    after_eos: tuple[int, ...] = (),
 ) -> Tokenizer:
     """Return the tokenizer of a SentencePiece model with these pieces, in order of ids, which are from `place`."""
     if UNK not in pieces:
         raise DataError(f"{place}: lacks {UNK}, which every vocabulary of transformers has")
     silent, ordinary = set(silent), scores_of(sentences.proto)
     started = config.bos not in silent | {config.pad, config.eos} and pieces[config.bos] in ordinary
-    specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=pieces.index(UNK), start_is_text=started)
+    specials = SpecialIds(
+        pad=config.pad,
+        bos=config.bos,
+        eos=config.eos,
+        unk=pieces.index(UNK),
+        start_is_text=started,
+        after_eos=after_eos,
+    )
     if specials.eos in (specials.pad, specials.unk):
         raise ambiguous_eos(config)
     try:
@@ -253,7 +268,7 @@ def read_m2m100_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
     languages: list[str] = resolve_name(M2M100_LANGUAGES)[
         read_json(folder / TOKENIZER_CONFIG).get("language_codes", "m2m100")
     ]
-    pieces = [*_pieces(vocabulary), *map(language_tag, languages)]
+    pieces = [*read_pieces(vocabulary), *map(language_tag, languages)]
     if len(pieces) > config.vocabulary:
         raise SettingsError(
             f"{config.place}: vocab_size: found {config.vocabulary:,}, expected at least {len(pieces):,}, those of "
@@ -269,6 +284,35 @@ def read_m2m100_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
         languages={code: first + place for place, code in enumerate(languages)},
         silent=[pieces.index(BOS)] if BOS in pieces else [],
     )
+
+
+def read_plbart_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
+    """Read the tokenizer of PLBart: SentencePiece with the ids of fairseq, then tags, and `<mask>` in the first models.
+
+    The tag of the language that tokenizer_config.json names is read after the EOS of a source.
+    Raises ModelFolderError for a missing file, DataError for a damaged one, SettingsError for unsupported options.
+    """
+    path, place = folder / BPE, folder / TOKENIZER_CONFIG
+    if not path.is_file():
+        raise ModelFolderError(f"{path}: no such file, expected one as PLBartTokenizer saves it")
+    stated = read_json(place)
+    lists: Mapping[str, list[str]] = resolve_name(PLBART_LANGUAGES)
+    kind = str(stated.get("language_codes", "base"))
+    if kind not in lists:
+        raise SettingsError(f"{place}: language_codes: found {kind!r}{nearest(kind, lists)}")
+    tags = {tag[2:-2]: tag for tag in lists[kind]}
+    source = str(stated.get("src_lang") or ("en_XX" if kind == "multi" else "")).removeprefix("__").removesuffix("__")
+    if source and source not in tags:
+        raise SettingsError(f"{place}: src_lang: found {source!r}{nearest(source, tags)}")
+    sentences = read_sentencepiece(path, codes=False)
+    known = [BOS, PAD, EOS, UNK, *(each.piece for each in sentences.proto.pieces[3:])]
+    pieces = [*known, *tags.values(), *(["<mask>"] if kind == "base" else [])]
+    if len(pieces) > config.vocabulary:
+        raise DataError(f"{path}: found {len(pieces):,} tokens, expected at most {config.vocabulary:,} by config.json")
+    silent = {0, *range(len(known), config.vocabulary)} - {config.bos}
+    pieces += [f"<unused_{number}>" for number in range(len(pieces), config.vocabulary)]
+    after = (pieces.index(tags[source]),) if source else ()
+    return sentencepiece_tokenizer(sentences, path, pieces, config, silent=silent, after_eos=after)
 
 
 def m2m100_tokenizer(checkpoint: Checkpoint) -> Any:
@@ -329,7 +373,7 @@ def marian_tokenizer(checkpoint: Checkpoint) -> Any:
         )
 
 
-def _pieces(path: Path) -> tuple[str, ...]:
+def read_pieces(path: Path) -> tuple[str, ...]:
     """Return the pieces of a vocab.json in order of ids."""
     try:
         ids: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -343,13 +387,20 @@ def _pieces(path: Path) -> tuple[str, ...]:
 
 
 def read_wrapped_tokenizer(
-    folder: Path, config: ForeignConfig, codes: str, *, special: str = "", frames: bool = False
+    folder: Path,
+    config: ForeignConfig,
+    codes: str = "",
+    *,
+    special: str = "",
+    sources: bool = True,
+    endless: bool = False,
 ) -> Tokenizer:
     """Return the tokenizer of a folder, run by the library as transformers runs it.
 
     codes: a regular expression for the tokens that are tags of languages. Its last group, if it has one, is the code.
     Without any, the token that begins every text stands in their place, for a language without a code.
-    special: a regular expression for further special tokens, which are no text.  frames: whether it reads no sources.
+    special: a regular expression for further special tokens, which are no text.  sources: whether it reads sources.
+    endless: whether a text may have no tokens around it, not even EOS.
     Raises DataError for damaged files, SettingsError for a tokenizer that is not supported.
     """
     from translume.interchange.huggingface.loading import load_tokenizer
@@ -374,13 +425,14 @@ def read_wrapped_tokenizer(
     names = {id_: piece for piece, id_ in ids.items()}
     document["added_tokens"] += [{"id": id_, "content": names[id_], **flags} for id_ in sorted(reserved - added)]
     languages = {tag[tag.lastindex or 0]: id_ for id_, tag in sorted(tags.items())}
-    before = [] if frames else _before(folder, theirs, config, tags)
+    ends = not (endless and theirs("")["input_ids"] == [])
+    before = _before(folder, theirs, config, tags) if sources and ends else []
     if before and not tags:
         languages[""] = before[0]
     try:
         library = LibraryIds(document, config.vocabulary)
         unk = unknown_id(document["model"], ids) if theirs.unk_token_id is None else theirs.unk_token_id
-        specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=unk)
+        specials = SpecialIds(pad=config.pad, bos=config.bos, eos=config.eos, unk=unk, ends_source=ends)
         return Tokenizer(Vocabulary.from_library(specials, library, languages))
     except ValueError as error:
         raise SettingsError(f"{folder}: tokenizer: {error}") from None

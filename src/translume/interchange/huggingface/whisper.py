@@ -77,7 +77,7 @@ class Whisper(BartLayout):
         }
 
     def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
-        tokenizer = read_wrapped_tokenizer(folder, config, CODES, special=TIMES, frames=True)
+        tokenizer = read_wrapped_tokenizer(folder, config, CODES, special=TIMES, sources=False)
         if not _is_multilingual(config):
             tokenizer = Tokenizer(replace(tokenizer.vocabulary, languages={}))
         tokenizer.vocabulary.speech_tokens()  # raises SettingsError if one is missing

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import AutoConfig, GenerationConfig, MarianTokenizer, PreTrainedTokenizerFast
+from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
 
 from translume.checkpoint import Checkpoint
 from translume.errors import SettingsError, TranslumeError
@@ -33,7 +33,7 @@ def write_huggingface(checkpoint: Checkpoint, folder: Path, dtype: str) -> Certi
 def _write(checkpoint: Checkpoint, folder: Path) -> Certificate:
     family = family_for(checkpoint.config.model)
     written = family.written_tokenizer(checkpoint)
-    if checkpoint.source_tokenizer is not checkpoint.target_tokenizer and not isinstance(written, MarianTokenizer):
+    if checkpoint.source_tokenizer is not checkpoint.target_tokenizer and written is None:
         raise SettingsError("tokenizer.shared: found false, expected true for huggingface")
     if checkpoint.source_tokenizer.vocabulary.library is not None:
         _write_library_tokenizer(checkpoint, family.tokenizer_class, folder)
@@ -54,15 +54,14 @@ def _model(checkpoint: Checkpoint) -> Any:
     settings, specials = checkpoint.config.model, checkpoint.target_tokenizer.specials
     family = family_for(settings)
     weights = family.weights_to(checkpoint.model, settings)
-    config = AutoConfig.for_model(
-        family.model_type,
-        vocab_size=len(checkpoint.source_tokenizer),
-        pad_token_id=specials.pad,
-        bos_token_id=checkpoint.target_tokenizer.languages.get("", specials.bos),
-        eos_token_id=specials.eos,
-        decoder_start_token_id=specials.bos,
-        **family.config_values(checkpoint),
-    )
+    values = {
+        "vocab_size": len(checkpoint.source_tokenizer),
+        "pad_token_id": specials.pad,
+        "bos_token_id": checkpoint.target_tokenizer.languages.get("", specials.bos),
+        "eos_token_id": specials.eos,
+        "decoder_start_token_id": specials.bos,
+    }
+    config = AutoConfig.for_model(family.model_type, **values | family.config_values(checkpoint))
     theirs: Any = family.prepared(getattr(transformers, family.architecture)(config), settings)
     missing, unexpected = theirs.load_state_dict(weights, strict=False)
     missing = set(missing) - family.computed(settings)

@@ -226,7 +226,7 @@ def _score(checkpoint: Checkpoint, folder: Path, dtype: str, forced: ForcedTarge
 def _same_translations(checkpoint: Checkpoint, folder: Path, dtype: str, sources: Sequence[list[int]]) -> int:
     """Return the number of sources that the graph with the search and our greedy search translate to the same ids."""
     specials = checkpoint.target_tokenizer.specials
-    rows = padded([np.array([*row, checkpoint.source_tokenizer.specials.eos]) for row in sources])
+    rows = padded([np.array([*row, *checkpoint.source_tokenizer.specials.source_end]) for row in sources])
     read, mask = map(torch.from_numpy, rows)
     settings = checkpoint.config.model
     limits = torch.full((len(sources),), min(SEARCH_LENGTH, settings.max_positions - settings.target_tags))

@@ -18,7 +18,13 @@ from translume.decoding.strategy import strategy_from
 from translume.engine import build_engine
 from translume.engine.search import KernelSearchSettings
 from translume.errors import SettingsError
-from translume.interchange.certificate import Certificate, forced_targets, require_linear_head, require_settings
+from translume.interchange.certificate import (
+    Certificate,
+    forced_targets,
+    require_eos_last,
+    require_linear_head,
+    require_settings,
+)
 from translume.interchange.web.model_file import model_file
 from translume.kernels.building import LIBRARIES, WEB, CompilerError, compile_web
 from translume.kernels.loading import FOLDER
@@ -77,6 +83,7 @@ def _search(checkpoint: Checkpoint, dtype: str) -> KernelSearchSettings:
     if dtype != "int8":
         raise SettingsError(f"export: found weights as {dtype!r}, expected 'int8' for web")
     require_linear_head(checkpoint, "web")
+    require_eos_last(checkpoint, "web")
     require_settings(checkpoint.config.model, {"segments": (0,)}, "web")
     possible = {name: (DecodingSettings.model_fields[name].default,) for name in _FIXED}
     require_settings(decoding, possible | {"strategy": ("greedy", "beam")}, "web")
