@@ -150,7 +150,9 @@ class FairseqSinusoidal(Sinusoidal):
 
     longest_last = True
     first = 2
-    huggingface = frozenset({"M2M100ForConditionalGeneration", "FSMTForConditionalGeneration"})
+    huggingface = frozenset(
+        {"M2M100ForConditionalGeneration", "FSMTForConditionalGeneration", "NllbMoeForConditionalGeneration"}
+    )
 
 
 class Learned(PositionEncoding):
@@ -245,6 +247,7 @@ class RelativeBias(PositionEncoding):
             "MT5ForConditionalGeneration",
             "UMT5ForConditionalGeneration",
             "LongT5ForConditionalGeneration",
+            "SwitchTransformersForConditionalGeneration",
         }
     )
 

@@ -12,6 +12,7 @@ from translume.checkpoint import Checkpoint, free
 from translume.errors import TranslumeError
 from translume.interchange.certificate import SENTENCES, Certificate, ForcedTargets, forced_targets, label_log_probs
 from translume.interchange.huggingface.config import CONFIG, read_json
+from translume.interchange.huggingface.experts import mend_experts
 from translume.interchange.huggingface.loading import load_tokenizer, loaded
 from translume.model.positions import encoding_class
 from translume.text import Tokenizer
@@ -38,6 +39,7 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path) -> Certificat
     free(checkpoint.model)
     kind = AutoModelForSpeechSeq2Seq if frames else AutoModelForSeq2SeqLM
     theirs = loaded(folder, partial(kind.from_pretrained, dtype=dtype, weights_only=True)).eval()
+    mend_experts(theirs)
     if read_json(folder / CONFIG).get("tie_word_embeddings") is False:
         theirs.config.tie_word_embeddings = False  # transformers 5 reads true for every UMT5, and divides its states
     if type(theirs).__name__ not in encoding_class(checkpoint.config.model.positions).huggingface:

@@ -186,9 +186,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def read_integer(place: Path, values: Mapping[str, Any], name: str) -> int:
-    """Return a setting of config.json. Raises SettingsError if it is missing or not an integer."""
-    value = values.get(name)
+def read_integer(place: Path, values: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """Return a setting of config.json. Raises SettingsError if it is missing without a default, or not an integer."""
+    value = values.get(name, default)
     if type(value) is not int:
         there = shown(value) if name in values else "nothing"
         raise SettingsError(f"{place}: {name}: found {there}, expected an integer")
