@@ -225,7 +225,7 @@ def measure(family: str, folder: Path, lines: list[str], texts: int) -> Row:
     import translume
     from translume.config import DecodingSettings
     from translume.engine import build_engine, self_test
-    from translume.interchange.huggingface.experts import mend_experts
+    from translume.interchange.huggingface.reader import read_family
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -234,7 +234,7 @@ def measure(family: str, folder: Path, lines: list[str], texts: int) -> Row:
     (write_bart if bart else write_t5)(source, family, lines)
     translume.import_model(source, folder / "ours")
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(source).eval()
-    mend_experts(theirs)
+    theirs = read_family(source)[0].mended(theirs)
     peer = transformers.AutoTokenizer.from_pretrained(source)
     ours = translume.load(folder / "ours", device="cpu", engine="plain")
     model, tokenizer = ours.checkpoint.model, ours.checkpoint.source_tokenizer

@@ -13,7 +13,6 @@ from translume.config import ModelSettings
 from translume.decoding import BeamSearch, Greedy, LengthPenalty, search
 from translume.engine import EngineError, build_engine, self_test
 from translume.errors import SettingsError
-from translume.interchange.huggingface.experts import mend_experts
 from translume.interchange.huggingface.reader import FAMILIES, family_for, family_named
 from translume.translator import load
 
@@ -105,8 +104,8 @@ def imported(request):
         for name, parameter in theirs.named_parameters():
             if "embed_positions" not in name or request.param != "fsmt":
                 parameter.add_(torch.randn_like(parameter) * 0.15)
-    mend_experts(theirs)
     family, state = family_named(PLACE, {"architectures": [architecture]}), theirs.state_dict()
+    theirs = family.mended(theirs)
     settings = ModelSettings(**family.model_values(family.read_config(PLACE, config.to_dict()), state))
     model = build_model(settings, SIZE, SIZE).eval()
     model.load_state_dict(family.weights_from(state, settings))

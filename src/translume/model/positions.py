@@ -151,7 +151,12 @@ class FairseqSinusoidal(Sinusoidal):
     longest_last = True
     first = 2
     huggingface = frozenset(
-        {"M2M100ForConditionalGeneration", "FSMTForConditionalGeneration", "NllbMoeForConditionalGeneration"}
+        {
+            "M2M100ForConditionalGeneration",
+            "FSMTForConditionalGeneration",
+            "NllbMoeForConditionalGeneration",
+            "VisionEncoderDecoderModel",
+        }
     )
 
 
@@ -169,6 +174,7 @@ class Learned(PositionEncoding):
             "BlenderbotForConditionalGeneration",
             "BlenderbotSmallForConditionalGeneration",
             "EncoderDecoderModel",
+            "VisionEncoderDecoderModel",
         }
     )
 

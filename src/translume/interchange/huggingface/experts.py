@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from translume.config import ModelSettings
 from translume.errors import SettingsError
@@ -47,6 +47,12 @@ class Switch(T5):
             steps[side] = read_integer(place, config.values, f"{side}_sparse_step", usual)
         capacity = read_integer(place, config.values, "expert_capacity", 64)
         return {**values, **_mixtures(config, steps, values, first=1), "expert_capacity": capacity}
+
+    def mended(self, theirs: Any) -> Any:
+        for module in theirs.decoder.modules():
+            if hasattr(module, "expert_capacity"):
+                module.expert_capacity = 1 << 62  # of a target that a search reads token by token
+        return theirs
 
     def names(self, settings: ModelSettings) -> Names:
         renamed = {
@@ -90,6 +96,12 @@ class NllbMoe(M2M100):
 
         return super().weights_from(Converted(state, weighted), settings)
 
+    def mended(self, theirs: Any) -> Any:
+        for module in theirs.modules():
+            if type(module).__name__ == "NllbMoeExperts":  # of transformers 5.0 to 5.23 at least
+                module.forward = partial(_nllb_experts, module)  # which gives all tokens to the experts 0 and 1
+        return theirs
+
     def names(self, settings: ModelSettings) -> Names:
         changes = (".fc", ".ffn.fc"), (".final_layer", ".ff_layer"), (".encoder_attn", ".cross_attention")
         names = super().names(settings)
@@ -131,18 +143,6 @@ def _with_experts(names: Names, settings: ModelSettings, block: str) -> Names:
             expert = f"{block}experts.expert_{number}."
             found[f"{match[1]}.experts.{number}.{match[4]}"] = [each.replace(block, expert) for each in theirs]
     return found
-
-
-def mend_experts(theirs: nn.Module) -> None:
-    """Let a model of transformers route tokens as `generate` does, and as NLLB-MoE was trained.
-
-    transformers 5.0 to 5.23 at least give every token of an NLLB-MoE to the experts 0 and 1 (transformers 4 does not).
-    """
-    for name, module in theirs.named_modules():
-        if type(module).__name__ == "NllbMoeExperts":
-            module.forward = partial(_nllb_experts, module)
-        if type(module).__name__ == "SwitchTransformersTop1Router" and name.startswith("decoder."):
-            module.expert_capacity = 1 << 62  # a search reads token by token
 
 
 def _nllb_experts(experts: Any, states: Tensor, _: Tensor, gates: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from translume.interchange.huggingface.family import Family
 from translume.interchange.huggingface.fsmt import Fsmt
 from translume.interchange.huggingface.t5 import T5, LongT5, Mt5, Umt5
 from translume.interchange.huggingface.t5gemma import T5Gemma
+from translume.interchange.huggingface.trocr import TrOcr
 from translume.interchange.huggingface.whisper import Whisper
 from translume.interchange.pickled import damaged, load_pickled
 
@@ -28,7 +29,7 @@ FAMILIES: dict[str, type[Family]] = {
     family.architecture: family
     for family in (
         T5Gemma, BertPair, Umt5, LongT5, T5, Mt5, BlenderbotSmall, Bart, MBart, Fsmt, M2M100, Marian, Pegasus, Whisper,
-        PLBart, Blenderbot, Switch, NllbMoe,
+        PLBart, Blenderbot, Switch, NllbMoe, TrOcr,
     )
 }  # fmt: skip
 """The class of each architecture. An export takes the first family whose `describes` holds."""
@@ -55,7 +56,6 @@ _LEFT_OUT = {
     "seamless_m4t_v2": "it reads and writes sound",
     "speech_to_text": "it reads features of its own of sound",
     "t5gemma2": "its decoder merges self- and cross-attention, and its encoder reads images too",
-    "vision-encoder-decoder": "its encoder reads images",
     "speech-encoder-decoder": "its encoder reads samples of sound",
     "xlm-prophetnet": "its decoder predicts several tokens at once",
 }
