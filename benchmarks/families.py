@@ -5,7 +5,7 @@ Columns: parameters; largest |Δ| of encoder states and of all log-probabilities
 beam search that are equal, how many of them ended before the limit, and how many are distinct; lines with the same ids
 as from transformers, and as from SentencePiece (hostile texts after the `+`); |Δ log p| of the model exported to
 transformers, and to CTranslate2; difference of the engine from the plain model in fp32 and int8, in nats. A dash stands
-for what Translume does not have for a family.
+for what Translume does not have for a family, such as mixtures of experts.
 
     python benchmarks/families.py [--data FOLDER] [--families t5,mt5] [--lines 10000] [--texts 200] [--json]
 """
@@ -38,6 +38,7 @@ T5_FAMILIES: dict[str, tuple[str, dict[str, Any], tuple[str, ...] | None]] = {
     "byt5": ("T5", UNTIED, None),
     "umt5": ("UMT5", UNTIED, ()),
     "longt5": ("LongT5", {**UNTIED, "encoder_attention_type": "local", "local_radius": 5}, ()),
+    "switch": ("SwitchTransformers", {"num_experts": 8, "expert_capacity": 7, "num_sparse_decoder_layers": 1}, ()),
 }
 """Class, settings and symbols of the SentencePiece model of each family."""
 BART_FAMILIES: dict[str, tuple[str, int, dict[str, str]]] = {
@@ -45,6 +46,7 @@ BART_FAMILIES: dict[str, tuple[str, int, dict[str, str]]] = {
     "mbart-50": ("MBart", 0, {"from_": "en_XX", "to": "de_DE"}),
     "nllb-200": ("M2M100", 2, {"from_": "eng_Latn", "to": "deu_Latn"}),
     "m2m-100": ("M2M100", 108, {"from_": "en", "to": "de"}),
+    "nllb-moe": ("NllbMoe", 2, {"from_": "eng_Latn", "to": "deu_Latn"}),
 }
 """Class, ids beyond the tokenizer's, and the direction that is translated."""
 
@@ -142,7 +144,9 @@ def write_t5(folder: Path, family: str, lines: list[str], **shape: int) -> None:
         for name, parameter in model.named_parameters():
             if "relative" in name:
                 parameter.copy_(torch.randn_like(parameter))
-        if values:  # transformers 5 ties every new T5
+            if family == "switch":
+                parameter.add_(torch.randn_like(parameter) * 0.03)
+        if "tie_word_embeddings" in values:  # transformers 5 ties every new T5
             model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight) * 0.2)
             model.all_tied_weights_keys.pop("lm_head.weight")
     model.save_pretrained(folder)
@@ -160,8 +164,9 @@ def write_bart(folder: Path, family: str, lines: list[str], **shape: int) -> Non
     folder.mkdir()
     tokenizer = bart_tokenizer(lines) if family == "bart" else sentencepiece_tokenizer(folder, family, lines)
     tokenizer.save_pretrained(folder)
+    sparse = {"num_experts": 8, "encoder_sparse_step": 2, "decoder_sparse_step": 1} if family == "nllb-moe" else {}
     usual = {
-        "vocab_size": len(tokenizer) + extra, "d_model": 96, "encoder_layers": 3, "decoder_layers": 3,
+        **sparse, "vocab_size": len(tokenizer) + extra, "d_model": 96, "encoder_layers": 3, "decoder_layers": 3,
         "encoder_attention_heads": 6, "decoder_attention_heads": 6, "encoder_ffn_dim": 160, "decoder_ffn_dim": 160,
     }  # fmt: skip
     config = getattr(transformers, f"{named}Config")(decoder_start_token_id=2, **{**usual, **shape})
@@ -283,6 +288,7 @@ def measure(family: str, folder: Path, lines: list[str], texts: int, updates: in
     from translume.config import DecodingSettings
     from translume.engine import EngineError, build_engine, self_test
     from translume.errors import SettingsError
+    from translume.interchange.huggingface.reader import read_family
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -297,7 +303,8 @@ def measure(family: str, folder: Path, lines: list[str], texts: int, updates: in
     state = theirs.state_dict()
     save_file({name: state[name].clone() for name in load_file(weights)}, weights, metadata={"format": "pt"})
     translume.import_model(source, folder / "ours", vocabularies=folders)
-    theirs, ours = load_model(source), translume.load(folder / "ours", device="cpu", engine="plain")
+    theirs = read_family(source)[0].mended(load_model(source))
+    ours = translume.load(folder / "ours", device="cpu", engine="plain")
     model, reads, writes = ours.checkpoint.model, ours.checkpoint.source_tokenizer, ours.checkpoint.target_tokenizer
     direction = BART_FAMILIES[family][2] if bart else {"to": "de"} if "de" in reads.languages else {}
     tags, begins = ([id_ for code, id_ in reads.languages.items() if code == direction.get(side, "")]

@@ -48,6 +48,15 @@ def test_a_line_of_progress_has_the_use_of_a_gpu(monkeypatch, capsys, values: di
     )
 
 
+def test_a_line_of_progress_has_the_balance_of_experts_and_the_dropped_choices(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(training_display, "LOG_SECONDS", (0.0,))
+    with TrainingDisplay() as display:
+        display.show(progress(balance=1.077, dropped=5, dropped_share=0.0213))
+    assert capsys.readouterr().err == (
+        "update 11/101: loss 3.210, nll 2.510, balance 1.08, dropped 2.1 %, rate 0.0013, 1,234 tokens/s, 17 s left\n"
+    )
+
+
 def test_events_as_json_have_the_use_of_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     with TrainingDisplay(as_json=True) as display:
         display.show(progress(**ON_GPU))

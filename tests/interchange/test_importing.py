@@ -186,8 +186,8 @@ def folder(original, tmp_path):
         ({"model_type": "prophetnet"},
          "model_type: found 'prophetnet', which is left out: its decoder predicts several tokens at once; "
          f"known: {', '.join(family.model_type for family in FAMILIES.values())}"),
-        ({"model_type": "switch_transformers"},
-         "model_type: found 'switch_transformers', which is left out: its feed-forward blocks are mixtures of experts; "
+        ({"model_type": "pix2struct"},
+         "model_type: found 'pix2struct', which is left out: it reads patches of images of any shape; "
          f"known: {', '.join(family.model_type for family in FAMILIES.values())}"),
         ({"architectures": "absent", "model_type": "absent"},
          f"architectures: found None; known: {', '.join(FAMILIES)}"),

@@ -1,5 +1,6 @@
 """Grouped queries, norms of heads and around sub-layers, caps, windows and the rest: against a plain Transformer."""
 
+import collections
 import math
 
 import pytest
@@ -38,6 +39,8 @@ VARIANTS = {
     "transform": {"final_transform": True, "activation": "gelu_tanh", "norm": "post"},
     "two sides": {"encoder": {"norm": "post", "width": 24, "attention_heads": 3, "activation": "gelu"},
                   "head": {"tie": "target"}, "activation": "gelu_tanh"},
+    "experts": {"experts": (0, 5), "experts_per_token": 2},
+    "experts of sources": {"encoder": {"experts": (3,)}, "expert_capacity": 2},
     "Gemma": GEMMA,
 }  # fmt: skip
 ENGINE = ("shared keys", "one key")
@@ -133,6 +136,8 @@ class Plain:
         return x + self.norm(s, f"{name}.after", sublayer(self.norm(s, f"{name}.norm", x)))
 
     def feed(self, s, name, x):
+        if f"{name}.router.weight" in self.weights:
+            return self.mixed(s, name, x)
         x = self.linear(f"{name}.inner", x)
         if s.activation == "geglu":
             gate, value = x.chunk(2, -1)
@@ -140,6 +145,21 @@ class Plain:
         else:
             x = {"relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}[s.activation](x)
         return self.linear(f"{name}.outer", x)
+
+    def mixed(self, s, name, x):
+        """Each token through its experts; of the encoder's, at most `expert_capacity` tokens each."""
+        rows, read = [], collections.Counter()
+        for token in x:
+            p = self.linear(f"{name}.router", token).softmax(-1)
+            best = p.argsort(descending=True)[: s.experts_per_token]
+            gates = p[best] if s.experts_per_token == 1 else p[best] / p[best].sum()
+            row = torch.zeros_like(token)
+            for gate, expert in zip(gates, best.tolist(), strict=True):
+                read[expert] += 1
+                if not s.expert_capacity or not name.startswith("encoder") or read[expert] <= s.expert_capacity:
+                    row = row + gate * self.feed(s, f"{name}.experts.{expert}", token)
+            rows.append(row)
+        return torch.stack(rows)
 
     def selfattend(self, s, side, layer, x):
         name = f"{side}.layers.{layer}.self_attention"
@@ -196,7 +216,7 @@ def test_losses_and_gradients_equal_those_of_a_plain_implementation(name):
     source, mask, target, labels, target_mask = batch()
     loss = model.loss(source, mask, target, labels, target_mask).objective
     loss.backward()
-    found = {each: parameter.grad.clone() for each, parameter in model.named_parameters()}
+    found = {each: gradient_of(parameter) for each, parameter in model.named_parameters()}
     model.zero_grad()
     weights = dict(model.named_parameters(remove_duplicate=False))
     plain = Plain(settings, weights)
@@ -207,7 +227,12 @@ def test_losses_and_gradients_equal_those_of_a_plain_implementation(name):
     wanted.backward()
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-7)
     for each, parameter in model.named_parameters():
-        assert float((parameter.grad - found[each]).abs().max()) <= LIMIT, each
+        assert float((gradient_of(parameter) - found[each]).abs().max()) <= LIMIT, each
+
+
+def gradient_of(parameter):
+    """A copy of its gradient; zeros for an expert that no token reads."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
 
 
 LIMIT = 1e-9

@@ -60,6 +60,7 @@ FEATURES = {
         "others": {"data": {"streaming": True, "shuffle_buffer": 70, "cleaning": {"max_tokens": 8}}},
         "max_tokens": 401,
     },
+    "experts": {"others": {"model": {"experts": [3], "expert_capacity_factor": 0.6}}},
 }
 
 

@@ -216,8 +216,11 @@ def usage(event: Progress) -> str:
 
 
 def losses(event: Progress) -> str:
-    """Return the losses, such as "loss 2.345, nll 1.234"."""
-    return f"loss {event.loss:.3f}" + ("" if event.nll is None else f", nll {event.nll:.3f}")
+    """Return the losses, such as "loss 2.345, nll 1.234"; of mixtures of experts "balance 1.02, dropped 0.8 %" too."""
+    nll = "" if event.nll is None else f", nll {event.nll:.3f}"
+    if event.balance is None or event.dropped_share is None:
+        return f"loss {event.loss:.3f}{nll}"
+    return f"loss {event.loss:.3f}{nll}, balance {event.balance:.2f}, dropped {100 * event.dropped_share:.1f} %"
 
 
 def measured(event: Validated | Finished) -> str:

@@ -28,7 +28,7 @@ _READERS = {
 """The position encoding that alone reads a setting."""
 NORMS: dict[str, Any] = {"layer": "translume.model.layers:layer_norm", "rms": "translume.model.layers:rms_norm"}
 """Functions from [model] to a norm over the last dimension, of size `width`."""
-FEED_FORWARDS: dict[str, Any] = {"dense": "translume.model.layers:FeedForward"}
+FEED_FORWARDS: dict[str, Any] = {"dense": "translume.model.feed_forward:FeedForward"}
 """Functions from [model] to the module of a feed-forward block, from [..., D] to the same shape."""
 ATTENTIONS: dict[str, Any] = {"softmax": "translume.model.attention:attend"}
 """Functions that mix values by queries and keys, as `attend` does, or classes of such modules, built from [model]."""
@@ -40,12 +40,12 @@ GATED = frozenset({"swiglu", "geglu"})
 MODERN = (
     "encoder", "key_value_heads", "query_key_norm", "attention_cap", "attention_windows", "relative_per_layer",
     "rotary_base", "rotary_scale", "rotary_local_base", "late_positions", "final_transform", "attention",
-    "feed_forward_kind",
+    "feed_forward_kind", "experts",
 )  # fmt: skip
 """Settings that a format, the kernels or a search on a GPU have only if they say so; by default they do nothing."""
 ENCODER = (
     "width", "feed_forward", "attention_heads", "head_width", "key_value_heads", "norm", "norm_epsilon", "activation",
-    "embedding_norm", "attention_windows",
+    "embedding_norm", "attention_windows", "experts",
 )  # fmt: skip
 """Settings that `model.encoder` may change."""
 
@@ -59,6 +59,23 @@ class ModelSettings(Settings):
     """Size D of hidden states and embeddings."""
     feed_forward: int = Field(default=1024, ge=1, le=1_048_576)
     """Size of the hidden layer of feed-forward blocks."""
+    experts: Annotated[tuple[Annotated[int, Field(ge=0, le=4096)], ...], BeforeValidator(as_tuple)] = ()
+    """Numbers of experts of the layers in turn: with [0, 8] every second layer has a mixture of 8 feed-forward blocks.
+
+    A router chooses the experts of each token (Shazeer et al. 2017; Fedus et al. 2021), so the model has more weights
+    and little more work. 0: one block for all tokens.
+    """
+    experts_per_token: int = Field(default=1, ge=1, le=4096)
+    """Number of experts that read a token: 1 as in Switch Transformers, 2 as in GShard and NLLB-MoE."""
+    expert_capacity_factor: float = Field(default=1.25, ge=0.0)
+    """In training, an expert reads at most so many times its even share of the choices of a batch; 0: no limit.
+
+    Other tokens pass it unchanged; the log shows how many. There is no limit after training.
+    """
+    expert_balance: float = Field(default=0.01, ge=0.0)
+    """Weight of the load-balance loss of Fedus et al. (2021, eq. 4), which keeps the router from few experts."""
+    expert_capacity: int = Field(default=0, ge=0)
+    """Tokens of a source that an expert of the encoder reads, also after training, as in Switch models; 0: all."""
     encoder_layers: int = Field(default=3, ge=0, le=1000)
     """Number of encoder layers."""
     decoder_layers: int = Field(default=3, ge=1, le=1000)
@@ -208,6 +225,10 @@ class ModelSettings(Settings):
         """Return the window of self-attention of a layer; 0 if it reads all."""
         return self.attention_windows[layer % len(self.attention_windows)] if self.attention_windows else 0
 
+    def experts_of(self, layer: int) -> int:
+        """Return the number of experts of a layer; 0 if one feed-forward block reads all tokens."""
+        return self.experts[layer % len(self.experts)] if self.experts else 0
+
     def modern(self) -> list[str]:
         """Return the names of the settings of `MODERN` that do something, and of those that name other parts."""
         found = [name for name in MODERN if getattr(self, name) != self.usual(name)]
@@ -238,6 +259,13 @@ class ModelSettings(Settings):
             raise ValueError(
                 f"attention_heads {self.attention_heads} is not divisible by key_value_heads {self.key_value_heads}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _experts_suffice(self) -> Self:
+        for count in self.experts:
+            if 0 < count < self.experts_per_token:
+                raise ValueError(f"experts_per_token is {self.experts_per_token}, expected at most {count}, as experts")
         return self
 
     @field_validator("encoder")

@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PlainValidator, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, SerializeAsAny, model_validator
 
-from translume.config.base import OfKind
+from translume.config.base import OfKind, as_tuple
 
 
 class SourceKind(OfKind):
@@ -167,20 +167,28 @@ class WhisperSettings(RecordingSettings):
         return self.positions + 1  # there is no EOS
 
 
-class ImageSettings(FrameSettings):
+class PixelSettings(FrameSettings, ABC):
+    """Settings common to sources that are images: PNG, JPEG and others that Pillow reads."""
+
+    medium: ClassVar[str] = "image"
+    hub_task: ClassVar[str] = "image-to-text"
+    max_pixels: int = Field(default=50_000_000, ge=1)
+    """Maximum number of pixels of an image; a larger one is refused before it is decoded."""
+
+    def within(self, *, seconds: float, pixels: int) -> Self:
+        return self.model_copy(update={"max_pixels": min(self.max_pixels, pixels)})
+
+
+class ImageSettings(PixelSettings):
     """[data] source = "image": PNG, JPEG and other images that Pillow reads; a frame is a column of pixels."""
 
     reader: ClassVar[str] = "translume.sources.image:ImageReader"
     embedding: ClassVar[str] = "translume.model.frames:ImageEmbedding"
-    medium: ClassVar[str] = "image"
-    hub_task: ClassVar[str] = "image-to-text"
     kind: Literal["image"] = "image"
     height: int = Field(default=32, ge=1, le=1024)
     """Height in pixels to which images are scaled; their width follows."""
     color: bool = False
     """Read red, green and blue instead of shades of grey."""
-    max_pixels: int = Field(default=50_000_000, ge=1)
-    """Maximum number of pixels of an image; a larger one is refused before it is decoded."""
     shift: int = Field(default=0, ge=0, le=1024)
     """Maximum number of pixels by which an image is moved in training, in all directions."""
 
@@ -188,14 +196,72 @@ class ImageSettings(FrameSettings):
     def size(self) -> int:
         return self.height * (3 if self.color else 1)
 
-    def within(self, *, seconds: float, pixels: int) -> Self:
-        return self.model_copy(update={"max_pixels": min(self.max_pixels, pixels)})
+
+class PatchSettings(PixelSettings):
+    """[data] source = "patches": images as models imported from TrOCR read them (Li et al. 2021).
+
+    An image is scaled to one size, whatever its shape, and cut into squares, the frames, row by row. The encoder reads
+    them behind one or two learned vectors (Dosovitskiy et al. 2021, section 3.1).
+    """
+
+    reader: ClassVar[str] = "translume.sources.image:PatchReader"
+    embedding: ClassVar[str] = "translume.model.frames:PatchEmbedding"
+    kind: Literal["patches"] = "patches"
+    height: int = Field(default=384, ge=1, le=4096)
+    """Height in pixels to which images are scaled, a multiple of `patch`."""
+    width: int = Field(default=384, ge=1, le=4096)
+    """Width in pixels to which images are scaled, a multiple of `patch`."""
+    patch: int = Field(default=16, ge=1, le=1024)
+    """Height and width of a patch in pixels."""
+    first: int = Field(default=1, ge=1, le=2)
+    """Number of learned vectors before the patches: 1 in ViT, 2 in DeiT."""
+    filter: Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"] = "bilinear"
+    """Filter of Pillow by which images are scaled."""
+    scale: float = Field(default=1 / 255, gt=0.0)
+    """Factor of the pixels, which are from 0 to 255."""
+    mean: Annotated[tuple[float, float, float], BeforeValidator(as_tuple)] = (0.5, 0.5, 0.5)
+    """What is then subtracted from red, green and blue."""
+    deviation: Annotated[
+        tuple[Annotated[float, Field(gt=0.0)], Annotated[float, Field(gt=0.0)], Annotated[float, Field(gt=0.0)]],
+        BeforeValidator(as_tuple),
+    ] = (0.5, 0.5, 0.5)
+    """What the results are divided by."""
+    convolutions: Literal[0] = 0
+    """Always 0: a linear map reads a patch."""
+    channels: Literal[0] = 0
+    """Always 0, as `convolutions`."""
+    speed: float = Field(default=0.0, ge=0.0, le=0.0)
+    """Always 0: all images have the same number of patches."""
+
+    @property
+    def size(self) -> int:
+        return 3 * self.patch * self.patch
+
+    @property
+    def positions(self) -> int:
+        """Number of positions of an image."""
+        return self.first + (self.height // self.patch) * (self.width // self.patch)
+
+    def positions_of(self, frames: int) -> int:
+        return self.first + frames
+
+    def longest(self, max_positions: int) -> int:
+        return self.positions + 1  # there is no EOS
+
+    @model_validator(mode="after")
+    def _patches_fill_the_image(self) -> Self:
+        if self.height % self.patch or self.width % self.patch:
+            raise ValueError(
+                f"patch is {self.patch}, expected a divisor of height {self.height} and width {self.width}"
+            )
+        return self
 
 
 SOURCES: dict[str, type[SourceKind]] = {
     "text": TextSettings,
     "features": FeatureSettings,
     "image": ImageSettings,
+    "patches": PatchSettings,
     "audio": AudioSettings,
     "whisper": WhisperSettings,
 }

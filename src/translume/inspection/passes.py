@@ -151,14 +151,14 @@ def context_of(model: "Transformer", sources: tuple[Tensor, Tensor, Tensor], own
 
 def encode(encoder: "Encoder", x: Tensor, layout: "Layout", record: LayerRecord | None = None) -> Tensor:
     """Return the memory [n, D] of embedded sources [n, D], as `Encoder.packed`; `record` gets attention weights."""
-    positions = encoder.positions(layout)
+    positions, sources = encoder.positions(layout), encoder.sources(layout)
     for layer in encoder.stack:
         attend: SubLayer = partial(layer.self_attention.packed, layout=layout, positions=positions, causal=False)
         size = len(list(encoder.stack)) * layer.self_attention.heads * layout.mask.numel() * layout.mask.size(1)
         if record is not None and size <= MAX_WEIGHTS:
             weigh = partial(_weights, attention=layer.self_attention, layout=layout, encoding=encoder, causal=False)
             attend = _recorded(attend, weigh, record.encoder, 1)
-        x = _applied(layer, x, attend)
+        x = _applied(layer, x, attend, sources)
     result: Tensor = encoder.norm(x)
     return result
 

@@ -305,12 +305,12 @@ def _frames(inputs: TraceInputs, frames: NDArray[np.float32], found: Pass) -> tu
     assert isinstance(settings, FrameSettings)
     if settings.window:
         frames = frames[: _end_of_sound(frames)]
-    stride = 1 << settings.convolutions
+    stride, before = 1 << settings.convolutions, settings.positions_of(0)  # before: learned vectors
     timed = settings.kind in ("audio", "whisper")
     tokens = []
     for place in range(found.memory.size(1)):
-        begin, end = (min(each * stride, len(frames)) for each in (place, place + 1))
-        text = f"{place * stride / FRAMES_PER_SECOND:.2f}" if timed else str(place * stride)
+        begin, end = (min(max(0, each - before) * stride, len(frames)) for each in (place, place + 1))
+        text = f"{place * stride / FRAMES_PER_SECOND:.2f}" if timed else str((place - before) * stride)
         tokens.append(Token(id=0, text=text, begin=begin, end=end))
     spans, aligned_by = _spans(inputs, found)
     low, high = (0.0, 1.0) if settings.kind == "image" else (float(frames.min()), float(frames.max()))

@@ -13,6 +13,7 @@ from translume.belief import NextToken
 from translume.config import ClassifySettings
 from translume.model import compiled
 from translume.model.dropout import Dropout
+from translume.model.feed_forward import routings, with_balance
 from translume.model.head import Head, HeadLoss, LossOptions, TeacherTargets
 from translume.model.layout import Layout
 from translume.model.penalties import with_penalties
@@ -179,15 +180,16 @@ class Classifier(nn.Module):
                 )
         if options.r_drop:
             source, source_mask, labels = (torch.cat([each, each]) for each in (source, source_mask, labels))
-        hidden = self.pooled(source, source_mask)
+        with routings() as found:
+            hidden = self.pooled(source, source_mask)
         complete = options.with_teacher_targets(source, source_mask, target, target_mask)
         given = complete if self.head.blends_teacher_loss else options
         loss = given.loss(self.head, hidden, labels, None)
-        return with_penalties(self.head, loss, hidden, None, complete)
+        return with_balance(with_penalties(self.head, loss, hidden, None, complete), found)
 
     def has_fixed_shapes(self, options: LossOptions) -> bool:
         """See `Transformer.has_fixed_shapes`."""
-        return self.head.weighs_rows and not options.has_penalties
+        return self.head.weighs_rows and not options.has_penalties and not self.encoder.has_experts
 
     @torch.no_grad()
     def teacher_targets(

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from translume.config import FrameSettings, ModelSettings
-from translume.config.sources import ImageSettings, WhisperSettings
+from translume.config.sources import ImageSettings, PatchSettings, WhisperSettings
 from translume.model.compiled import on_device
 from translume.model.dropout import Dropout, integers, uniforms
 from translume.model.layers import norm_of
-from translume.model.positions import StoredSinusoidal, position_encoding
+from translume.model.positions import Learned, StoredSinusoidal, position_encoding
 
 SILENCE = -1.5
 """Log-mel energies of digital silence, as Whisper computes them: (log10(1e-10) + 4) / 4."""
@@ -218,7 +218,62 @@ class ImageEmbedding(FrameEmbedding):
         return super().augment(x, mask)
 
 
-class WhisperEmbedding(FrameEmbedding):
+class PlacedEmbedding(FrameEmbedding):
+    """dropout(front(frames) + position), for frames of a known range, which are not normalised.
+
+    Nothing is masked, since all sources have the same number of frames.
+    """
+
+    def learn(self, frames: NDArray[Any] | None) -> None:
+        """Do nothing: frames are not normalised."""
+
+    def forward(
+        self, x: Tensor, places: Tensor, segments: Tensor | None = None, *, without_tokens: bool = False
+    ) -> Tensor:
+        """Return vectors [..., D] of positions x [..., D] that `front` returned, at `places` [...].
+
+        segments: ignored.  without_tokens: return those of positions alone; a baseline for attribution.
+        """
+        result: Tensor = self.drop(self.positions(torch.zeros_like(x) if without_tokens else x, places))
+        return result
+
+
+class PatchEmbedding(PlacedEmbedding):
+    """dropout([first; W·patches] + position) of images of one size (Dosovitskiy et al. 2021, eq. 1).
+
+    first: learned vectors [n, D] before the patches.
+    """
+
+    source: PatchSettings
+
+    def __init__(self, source: PatchSettings, settings: ModelSettings) -> None:
+        nn.Module.__init__(self)
+        self.source = source
+        self.weight = nn.Parameter(torch.randn(settings.width, source.size) * source.size**-0.5)
+        self.bias = nn.Parameter(torch.zeros(settings.width))
+        self.first = nn.Parameter(torch.zeros(source.first, settings.width))
+        self.positions = Learned(settings.model_copy(update={"max_positions": source.positions}))
+        self.norm = nn.Identity()
+        self.drop = Dropout(settings.dropout)
+
+    def neutral(self, frames: Tensor) -> Tensor:
+        """Return patches [L, F] that say nothing, as many as these: the value that is subtracted from pixels."""
+        return torch.zeros_like(frames)
+
+    def front(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the positions [B, S, D] of patches [B, L, F], and a mask [B, S] that is True everywhere."""
+        x = self.augment(source, mask) if self.training else source
+        x = F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+        x = torch.cat([self.first.expand(len(x), -1, -1), x], 1)
+        return x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+
+    def example(self, mask: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return random images, one for each row of `mask`, and their mask [B, L]."""
+        shape = (mask.size(0), self.source.positions - self.source.first, self.source.size)
+        return torch.randn(shape, generator=generator), torch.ones(shape[:2], dtype=torch.bool)
+
+
+class WhisperEmbedding(PlacedEmbedding):
     """dropout(conv(frames) + position) of windows of a fixed length, as in Whisper (Radford et al. 2023, section 2.2).
 
     Two convolutions of size 3 with GELU, the second of stride 2, take the place of the linear map. Frames are not
@@ -241,9 +296,6 @@ class WhisperEmbedding(FrameEmbedding):
         self.norm = nn.Identity()
         self.drop = Dropout(settings.dropout)
 
-    def learn(self, frames: NDArray[Any] | None) -> None:
-        """Do nothing: frames are not normalised."""
-
     def neutral(self, frames: Tensor) -> Tensor:
         """Return frames [L, F] that say nothing, as many as these: digital silence."""
         return torch.full_like(frames, SILENCE)
@@ -262,16 +314,6 @@ class WhisperEmbedding(FrameEmbedding):
         for layer in self.convolutions:
             x = F.gelu(layer(x))
         return x.mT, torch.ones(x.size(0), x.size(2), dtype=torch.bool, device=x.device)
-
-    def forward(
-        self, x: Tensor, places: Tensor, segments: Tensor | None = None, *, without_tokens: bool = False
-    ) -> Tensor:
-        """Return vectors [..., D] of positions x [..., D] that `front` returned, at `places` [...].
-
-        segments: ignored.  without_tokens: return those of positions alone; a baseline for attribution.
-        """
-        result: Tensor = self.drop(self.positions(torch.zeros_like(x) if without_tokens else x, places))
-        return result
 
     def example(self, mask: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return random windows, one for each row of `mask`, and their mask [B, L]."""

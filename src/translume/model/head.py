@@ -56,11 +56,14 @@ class HeadLoss:
 
     objective: the quantity to differentiate.  nll: −Σ log p of the labels under the full distribution; None if not
     defined.  tokens: the number of labels.
+    routing: [3], of mixtures of experts in training: their mean balance loss times `tokens`, the choices of experts
+    over their capacity, and all choices; None without mixtures.
     """
 
     objective: Tensor
     nll: Tensor | None
     tokens: int
+    routing: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,57 +1,21 @@
-"""Encoder and decoder layers: feed-forward blocks, SSRU, residual connections and norms."""
+"""Encoder and decoder layers: SSRU, residual connections and norms."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from translume.config import ModelSettings
-from translume.config.model import GATED
 from translume.model import compiled
 from translume.model.attention import CrossAttention, Linear, SelfAttention, initialise
 from translume.model.dropout import Dropout, recomputed
+from translume.model.feed_forward import MixtureOfExperts, feed_forward_of
 from translume.model.layout import Layout
 from translume.model.positions import AttentionPositions
 from translume.model.state import Cells, LayerPast
 from translume.parts import find
-
-
-class FeedForward(nn.Module):
-    """Two linear maps with an activation between them, applied to each token separately; three maps if it is gated."""
-
-    def __init__(self, settings: ModelSettings) -> None:
-        super().__init__()
-        self.activation = settings.activation
-        parts = 2 if settings.activation in GATED else 1
-        self.inner = Linear(settings.width, parts * settings.feed_forward, settings.bias)
-        self.outer = Linear(settings.feed_forward, settings.width, settings.bias)
-        self.drop = Dropout(settings.activation_dropout)
-        initialise(self.inner, [settings.feed_forward] * parts)
-        initialise(self.outer)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map x [..., D] to the same shape."""
-        if self.activation == "relu":
-            hidden = self._relu(x)
-        elif self.activation == "gelu":
-            hidden = F.gelu(self.inner(x))
-        elif self.activation == "gelu_tanh":
-            hidden = F.gelu(self.inner(x), approximate="tanh")
-        elif self.activation == "swish":
-            hidden = F.silu(self.inner(x))
-        else:
-            gate, value = self.inner(x).chunk(2, -1)
-            hidden = (F.silu(gate) if self.activation == "swiglu" else F.gelu(gate, approximate="tanh")) * value
-        result: Tensor = self.outer(self.drop(hidden))
-        return result
-
-    def _relu(self, x: Tensor) -> Tensor:
-        inner = self.inner
-        if type(inner) is Linear and compiled.trains(x, inner.weight, inner.bias):
-            return compiled.linear(x, inner.weight, inner.bias, relu=True)
-        return F.relu(inner(x), inplace=True)  # saves a tensor of n·F elements
 
 
 class Ssru(nn.Module):
@@ -152,12 +116,6 @@ def rms_norm(settings: ModelSettings) -> nn.Module:
     return nn.RMSNorm(settings.width, eps=settings.norm_epsilon)
 
 
-def feed_forward_of(settings: ModelSettings) -> nn.Module:
-    """Return a new feed-forward block, from x [..., D] to the same shape."""
-    block: nn.Module = find("feed_forward", settings.feed_forward_kind)(settings)
-    return block
-
-
 def final_norm_of(settings: ModelSettings) -> nn.Module:
     """Return the new norm after the layers of a stack, over D; the identity if it has none."""
     return norm_of(settings) if settings.ends_normed else nn.Identity()
@@ -218,19 +176,23 @@ class EncoderLayer(nn.Module):
         """layer: its number."""
         super().__init__()
         self.self_attention = SelfAttention(settings, layer)
-        self.feed_forward = feed_forward_of(settings)
+        self.feed_forward = feed_forward_of(settings, layer)
         self.around_attention, self.around_feed_forward = Residual(settings), Residual(settings)
 
-    def forward(self, x: Tensor, attend: SubLayer) -> Tensor:
-        """Map x [n, D] to the same shape.  attend: applies this layer's self-attention."""
-        if self.recomputes and torch.is_grad_enabled():
-            return recomputed(self.compute, x, attend)
-        return self.compute(x, attend)
+    def forward(self, x: Tensor, attend: SubLayer, sources: Tensor | None = None) -> Tensor:
+        """Map x [n, D] to the same shape.  attend: applies this layer's self-attention.
 
-    def compute(self, x: Tensor, attend: SubLayer) -> Tensor:
+        sources: [n], the source of each token, for experts that read a limited number of a source's tokens.
+        """
+        if self.recomputes and torch.is_grad_enabled():
+            return recomputed(self.compute, x, attend, sources)
+        return self.compute(x, attend, sources)
+
+    def compute(self, x: Tensor, attend: SubLayer, sources: Tensor | None = None) -> Tensor:
         """As `forward`, whatever the backward pass computes again; a training may compile it."""
-        x = self.around_attention(x, attend)
-        result: Tensor = self.around_feed_forward(x, self.feed_forward)
+        x, block = self.around_attention(x, attend), self.feed_forward
+        feed = partial(block, sources=sources) if isinstance(block, MixtureOfExperts) else block
+        result: Tensor = self.around_feed_forward(x, feed)
         return result
 
 
@@ -253,7 +215,7 @@ class DecoderLayer(nn.Module):
         self.self_attention = Ssru(settings) if settings.decoder_mixing == "ssru" else SelfAttention(settings, layer)
         if crosses:
             self.cross_attention = CrossAttention(settings)
-        self.feed_forward = feed_forward_of(settings)
+        self.feed_forward = feed_forward_of(settings, layer)
         self.around_self = Residual(settings)
         if crosses:
             self.around_cross = Residual(settings)

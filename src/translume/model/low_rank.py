@@ -11,7 +11,8 @@ from translume.config import TrainingSettings
 from translume.errors import SettingsError
 from translume.model.attention import CrossAttention, SelfAttention
 from translume.model.dropout import Dropout
-from translume.model.layers import FeedForward, Ssru
+from translume.model.feed_forward import FeedForward
+from translume.model.layers import Ssru
 
 _MAPS: Mapping[type[nn.Module], Mapping[str, Sequence[str]]] = {
     SelfAttention: {"query_key_value": ("query", "key", "value"), "output": ("output",)},

@@ -150,7 +150,14 @@ class FairseqSinusoidal(Sinusoidal):
 
     longest_last = True
     first = 2
-    huggingface = frozenset({"M2M100ForConditionalGeneration", "FSMTForConditionalGeneration"})
+    huggingface = frozenset(
+        {
+            "M2M100ForConditionalGeneration",
+            "FSMTForConditionalGeneration",
+            "NllbMoeForConditionalGeneration",
+            "VisionEncoderDecoderModel",
+        }
+    )
 
 
 class Learned(PositionEncoding):
@@ -167,6 +174,7 @@ class Learned(PositionEncoding):
             "BlenderbotForConditionalGeneration",
             "BlenderbotSmallForConditionalGeneration",
             "EncoderDecoderModel",
+            "VisionEncoderDecoderModel",
         }
     )
 
@@ -245,6 +253,7 @@ class RelativeBias(PositionEncoding):
             "MT5ForConditionalGeneration",
             "UMT5ForConditionalGeneration",
             "LongT5ForConditionalGeneration",
+            "SwitchTransformersForConditionalGeneration",
         }
     )
 

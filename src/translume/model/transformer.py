@@ -15,6 +15,7 @@ from translume.model.attention import causal_bias, padding_mask
 from translume.model.ctc import Ctc
 from translume.model.dropout import Dropout
 from translume.model.embedding import Embedding
+from translume.model.feed_forward import routings, with_balance
 from translume.model.frames import FrameEmbedding
 from translume.model.head import Head, HeadLoss, LossOptions, TeacherTargets
 from translume.model.layers import DecoderLayer, EncoderLayer, SubLayer, Transform, final_norm_of
@@ -29,7 +30,8 @@ class Encoder(nn.Module):
 
     def __init__(self, settings: ModelSettings, embedding: Embedding | FrameEmbedding) -> None:
         super().__init__()
-        self.embedding = embedding
+        self.embedding, self.has_experts = embedding, bool(settings.experts)
+        self.limited = self.has_experts and settings.expert_capacity > 0
         self.layers = nn.ModuleList(EncoderLayer(settings, number) for number in range(settings.encoder_layers))
         self.norm = final_norm_of(settings)
         self.drop = Dropout(settings.final_dropout)
@@ -49,7 +51,7 @@ class Encoder(nn.Module):
 
     def forward(self, source: Tensor, mask: Tensor) -> Tensor:
         """Return the memory [B, S, D], zero at padding, of the positions of a source with mask [B, S]; see `front`."""
-        if compiled.on_device(source):
+        if compiled.on_device(source) and not (self.has_experts and self.training):
             return self.padded(source, mask).masked_fill(~mask[..., None], 0.0)
         layout = Layout.of(mask)
         return layout.unpack(self.packed(source, layout))
@@ -57,8 +59,10 @@ class Encoder(nn.Module):
     def packed(self, source: Tensor, layout: Layout) -> Tensor:
         """Return the memory [n, D] of the tokens of a layout, packed."""
         x, positions = self.embed(source, layout), self.positions(layout)
+        sources = self.sources(layout)
         for layer in self.stack:
-            x = layer(x, partial(layer.self_attention.packed, layout=layout, positions=positions, causal=False))
+            attend = partial(layer.self_attention.packed, layout=layout, positions=positions, causal=False)
+            x = layer(x, attend, sources)
         result: Tensor = self.drop(self.norm(x))
         return result
 
@@ -69,14 +73,19 @@ class Encoder(nn.Module):
         x = self.embedding(source, places, self.embedding.segments_of(source))
         positions = self.embedding.positions.for_attention(0, length, causal=False, device=source.device)
         allowed = padding_mask(mask, x.dtype, positions.bias)
+        sources = torch.arange(len(source), device=source.device).repeat_interleave(length) if self.limited else None
         for layer in self.stack:
-            x = layer(x, partial(layer.self_attention.padded, mask=allowed, positions=positions))
+            x = layer(x, partial(layer.self_attention.padded, mask=allowed, positions=positions), sources)
         result: Tensor = self.drop(self.norm(x))
         return result
 
     def positions(self, layout: Layout) -> AttentionPositions:
         """Return what `SelfAttention.packed` of every layer is given about positions."""
         return self.embedding.positions.for_attention(0, layout.grid.size(1), causal=False, device=layout.grid.device)
+
+    def sources(self, layout: Layout) -> Tensor | None:
+        """Return the source [n] of each token, if experts read a limited number of a source's tokens."""
+        return layout.tokens // layout.mask.size(1) if self.limited else None
 
     def embedded(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the input [n, D] of the first layer, and the mask [B, S] of its positions, for a source."""
@@ -100,7 +109,7 @@ class EmptyEncoder(Encoder):
 
     def __init__(self, settings: ModelSettings, embedding: Embedding) -> None:
         nn.Module.__init__(self)
-        self.width = settings.width
+        self.width, self.has_experts, self.limited = settings.width, False, False
         self.layers, self.norm = nn.ModuleList(), nn.Identity()
         self._of_decoder = (embedding,)  # in a tuple, so that its weights belong to the decoder only
 
@@ -255,6 +264,11 @@ class Transformer(nn.Module):
         """The architecture."""
         return self.decoder.settings
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether layers have mixtures of experts, which training gives tokens without padding."""
+        return self.encoder.has_experts or bool(self.settings.experts)
+
     def partly_frozen(self) -> list[Tensor]:
         """Return parameters with rows that training and weight decay must not change; see `Embedding.frozen`."""
         embeddings = (self.encoder.embedding, self.decoder.embedding)
@@ -298,23 +312,25 @@ class Transformer(nn.Module):
                 torch.cat([each, each]) for each in (source, source_mask, target, labels, target_mask)
             )
             tokens = None if tokens is None else 2 * tokens
-        forced = self._teacher_forced(source, source_mask, target, target_mask, tokens)
+        with routings() as found:
+            forced = self._teacher_forced(source, source_mask, target, target_mask, tokens)
         hidden, layout, context = forced[:3]
         complete = options.with_teacher_targets(source, source_mask, target, target_mask)
         given = complete if self.head.blends_teacher_loss else options
         loss = given.loss(self.head, hidden, layout.pack(labels), context)
         loss = with_penalties(self.head, loss, hidden, context, complete)
-        if self.ctc is None or not options.ctc_weight:
-            return loss
-        assert forced.memory is not None
-        aligned = self.ctc.loss(forced.memory, forced.memory_mask, target, target_mask)
-        if options.r_drop:
-            aligned = aligned / 2  # the mean of both passes, as the other losses
-        return replace(loss, objective=torch.lerp(loss.objective, aligned.to(loss.objective.dtype), options.ctc_weight))
+        if self.ctc is not None and options.ctc_weight:
+            assert forced.memory is not None
+            aligned = self.ctc.loss(forced.memory, forced.memory_mask, target, target_mask)
+            if options.r_drop:
+                aligned = aligned / 2  # the mean of both passes, as the other losses
+            both = torch.lerp(loss.objective, aligned.to(loss.objective.dtype), options.ctc_weight)
+            loss = replace(loss, objective=both)
+        return with_balance(loss, found)
 
     def has_fixed_shapes(self, options: LossOptions) -> bool:
         """Return whether `loss` with these options computes the same operations for all batches of a shape on a GPU."""
-        return self.head.weighs_rows and not options.has_penalties and self.ctc is None
+        return self.head.weighs_rows and not options.has_penalties and self.ctc is None and not self.has_experts
 
     def _padded_loss(
         self, source: Tensor, source_mask: Tensor, target: Tensor, labels: Tensor, target_mask: Tensor,
@@ -367,7 +383,7 @@ class Transformer(nn.Module):
         self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor, tokens: int | None = None
     ) -> TeacherForced:
         source, source_mask = self.encoder.front(source, source_mask)
-        if compiled.on_device(source):
+        if compiled.on_device(source) and not self.has_experts:
             return self._padded_teacher_forced(source, source_mask, target, target_mask, tokens)
         source_layout, layout = Layout.of(source_mask), Layout.of(target_mask)
         memory = self.encoder.packed(source, source_layout)

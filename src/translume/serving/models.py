@@ -14,7 +14,7 @@ from translume.checkpoint.arrays import map_arrays
 from translume.checkpoint.loading import WEIGHTS, count_parameters
 from translume.config import Config, DecodingSettings, Direction, FrameSettings
 from translume.config.languages import SHOWN
-from translume.config.sources import RecordingSettings
+from translume.config.sources import PixelSettings, RecordingSettings
 from translume.errors import SettingsError, TranslumeError, nearest
 from translume.kernels.loading import describe_kernels
 from translume.serving.api.errors import RequestError, field_error
@@ -227,8 +227,9 @@ def _facts_of_reader(model: Translator) -> dict[str, Any]:
     """Return what a model of recordings, images or arrays reads."""
     source: Any = model.config.data.source
     recording = isinstance(source, RecordingSettings)
-    medium: Any = "audio" if recording else source.kind
-    reads: dict[str, Any] = {"kind": source.kind, "files": list(EXTENSIONS[medium]), "times": source.window > 0}
+    kind: Any = "image" if isinstance(source, PixelSettings) else source.kind
+    files = list(EXTENSIONS["audio" if recording else kind])
+    reads: dict[str, Any] = {"kind": kind, "files": files, "times": source.window > 0}
     if recording:
         limit = Reading.from_settings(model.checkpoint, PROBE_SETTINGS).limit
         longest = math.inf if source.window else (limit << source.convolutions) / FRAMES_PER_SECOND

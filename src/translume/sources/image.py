@@ -1,14 +1,15 @@
-"""Images: decoded by Pillow, scaled to one height; each column of pixels is a frame."""
+"""Images: decoded by Pillow and scaled; a frame is a column of pixels, or a square of them."""
 
 import io
 import struct
 import warnings
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.config.sources import ImageSettings
+from translume.config.sources import ImageSettings, PatchSettings, PixelSettings
 from translume.errors import needed_by
 from translume.sources.reader import FrameReader, UnreadableError
 
@@ -24,14 +25,14 @@ _TURNS: Final[dict[int, Any]] = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
 _DEEP = ("I;16", "I;16B", "I;16L", "I")
 
 
-class ImageReader(FrameReader):
-    """Reads images as columns of pixels, from 0 (black) to 1 (white).
+class PixelReader(FrameReader):
+    """Reads images: files, images of Pillow, and arrays.
 
     Arrays are [height, width] or [height, width, 3 or 4], of uint8, uint16, or numbers from 0 to 1. Transparent pixels
     are put on white.
     """
 
-    settings: ImageSettings
+    settings: PixelSettings
 
     def decode(self, content: bytes) -> NDArray[Any]:
         if not content:
@@ -49,13 +50,13 @@ class ImageReader(FrameReader):
             ) from None
         except (OSError, SyntaxError, ValueError, EOFError, MemoryError, TypeError, IndexError):
             raise UnreadableError("not an image that Pillow reads, or truncated") from None
-        return self._columns(found)
+        return self._frames(found)
 
     def convert(self, given: object) -> NDArray[Any]:
         image = pillow_module()
         if isinstance(given, image.Image):
             self._refuse_large(given.size)
-            return self._columns(given)
+            return self._frames(given)
         if not isinstance(given, np.ndarray):
             raise TypeError(f"found {type(given).__name__}, expected a path, bytes, an array or a PIL image")
         if given.ndim not in (2, 3) or (given.ndim == 3 and given.shape[2] not in (3, 4)) or not given.size:
@@ -73,7 +74,7 @@ class ImageReader(FrameReader):
                 f"holds an array of type {given.dtype}, expected uint8, uint16 or numbers from 0 to 1"
             )
         self._refuse_large((given.shape[1], given.shape[0]))
-        return self._columns(image.fromarray(given))
+        return self._frames(image.fromarray(given))
 
     def _refuse_large(self, size: tuple[int, int]) -> None:
         width, height = size
@@ -83,8 +84,12 @@ class ImageReader(FrameReader):
                 "(data.source.max_pixels)"
             )
 
-    def _columns(self, found: "Image.Image") -> NDArray[Any]:
-        """Return the columns [width, height · colours] of an image scaled to the height of the settings."""
+    @abstractmethod
+    def _frames(self, found: "Image.Image") -> NDArray[Any]:
+        """Return the frames [L, F] of an image."""
+
+    def _upright(self, found: "Image.Image", mode: str) -> "Image.Image":
+        """Return an image as it was held, on white, in a mode of Pillow: "RGB" or "L"."""
         image = pillow_module()
         if (turn := _TURNS.get(orientation(found))) is not None:
             found = found.transpose(turn)
@@ -94,7 +99,18 @@ class ImageReader(FrameReader):
             whole = found.convert("RGBA")
             found = image.new("RGBA", whole.size, "white")
             found.alpha_composite(whole)
-        found = found.convert("RGB" if self.settings.color else "L")
+        return found.convert(mode)
+
+
+class ImageReader(PixelReader):
+    """Reads images as columns of pixels, from 0 (black) to 1 (white)."""
+
+    settings: ImageSettings
+
+    def _frames(self, found: "Image.Image") -> NDArray[Any]:
+        """Return the columns [width, height · colours] of an image scaled to the height of the settings."""
+        image = pillow_module()
+        found = self._upright(found, "RGB" if self.settings.color else "L")
         height = self.settings.height
         width = max(1, round(found.width * height / found.height))
         if found.size != (width, height):
@@ -102,6 +118,24 @@ class ImageReader(FrameReader):
             found = found.resize((width, height), image.Resampling.BILINEAR)
         pixels = np.asarray(found, np.float32) / 255
         return pixels.reshape(height, width, -1).transpose(1, 0, 2).reshape(width, -1)
+
+
+class PatchReader(PixelReader):
+    """Reads images as patches of normalised pixels, as the image processors of transformers compute them."""
+
+    settings: PatchSettings
+
+    def _frames(self, found: "Image.Image") -> NDArray[Any]:
+        """Return the patches [n, 3 · p · p] of an image, row by row; in a patch, red comes before green and blue."""
+        settings, image = self.settings, pillow_module()
+        filter_ = image.Resampling[settings.filter.upper()]
+        found = self._upright(found, "RGB").resize((settings.width, settings.height), filter_)
+        pixels = (np.asarray(found, np.float64) * settings.scale).astype(np.float32)
+        pixels -= np.array(settings.mean, np.float32)
+        pixels /= np.array(settings.deviation, np.float32)
+        size = settings.patch
+        squares = pixels.reshape(settings.height // size, size, settings.width // size, size, 3)
+        return squares.transpose(0, 2, 4, 1, 3).reshape(-1, settings.size)
 
 
 def orientation(found: "Image.Image") -> int:

@@ -247,11 +247,13 @@ class Sums:
 
     objective, nll: nats; tensors of a device until they are read.  tokens: target tokens.  splits: how often a batch
     was split.  lines: the pairs of each batch.  objectives: those of each batch, on a device.  notes: warnings.
+    routing: as in `HeadLoss`; zeros without mixtures.
     """
 
     objective: float | Tensor = 0.0
     nll: float | Tensor | None = 0.0
     tokens: int = 0
+    routing: tuple[float | Tensor, ...] = (0.0, 0.0, 0.0)
     splits: int = 0
     lines: list[tuple[int, ...]] = field(default_factory=list)
     objectives: list[Tensor] = field(default_factory=list)
@@ -272,6 +274,9 @@ class Sums:
         else:
             self.nll = self.nll + (loss.nll if late else float(loss.nll))
         self.tokens += batch.tokens
+        if loss.routing is not None:
+            new = loss.routing.unbind() if late else loss.routing.tolist()
+            self.routing = tuple(sum(pair) for pair in zip(self.routing, new, strict=True))
         return isinstance(objective, Tensor) or finite(objective)
 
 

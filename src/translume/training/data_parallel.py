@@ -74,7 +74,8 @@ class ReplicaPool:
         for loss in losses[1:]:
             objective, tokens = objective + loss.objective, tokens + loss.tokens
             nll = None if nll is None or loss.nll is None else nll + loss.nll
-        return HeadLoss(objective, nll, tokens)
+        routings = [loss.routing for loss in losses if loss.routing is not None]
+        return HeadLoss(objective, nll, tokens, torch.stack(routings).sum(0) if routings else None)
 
 
 def _seeded(job: Callable[[], HeadLoss], seed: int) -> HeadLoss:

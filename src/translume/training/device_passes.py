@@ -21,6 +21,7 @@ from translume.heads import fixed_cross_entropy
 from translume.kernels.cpu import cache_folder
 from translume.model import HeadLoss, LossOptions
 from translume.model.classifier import Network
+from translume.model.feed_forward import MixtureOfExperts
 from translume.model.layers import DecoderLayer, EncoderLayer
 from translume.training.data_parallel import Share
 from translume.training.events import Event, Preparing, Warned
@@ -63,7 +64,7 @@ class DevicePasses:
         objective = loss.objective
         if objective.requires_grad:
             (objective if self._scale is None else objective * self._scale).backward()  # type: ignore[no-untyped-call]  # torch's has no types
-        return HeadLoss(objective.detach(), None if loss.nll is None else loss.nll.detach(), loss.tokens)
+        return replace(loss, objective=objective.detach(), nll=None if loss.nll is None else loss.nll.detach())
 
     def compile(self, examples: Sequence[tuple[Share, int]], clear: Callable[[], None], update: int) -> Iterator[Event]:
         """Compile the layers and the loss, and capture a graph for each shape; yield an event before each.
@@ -71,6 +72,8 @@ class DevicePasses:
         examples: a batch of each shape and its tokens, the largest first.  clear: sets the gradients to zero.
         If the compiler or a capture fails, one line says so, and the passes are computed without.
         """
+        if any(isinstance(each, MixtureOfExperts) for each in self._network.modules()):
+            return  # how many tokens an expert reads depends on them
         if not self._network.has_fixed_shapes(self._options):
             examples = [(batch, tokens) for batch, tokens in examples if tokens]
         try:

@@ -79,8 +79,10 @@ class Progress:
     """One update is done. Means are over the updates since the last multiple of `training.log_every`.
 
     loss: mean objective in nats per target token, smoothing included.  nll: mean −log p per target token in nats; None
-    for a head without it.  tokens_per_second: target tokens of all `processes`, without the time of validation
-    and saving.
+    for a head without it.
+    balance, dropped, dropped_share: the mean balance loss of mixtures of experts, 1 if all experts are chosen equally;
+    choices of experts over their capacity, and their share of all choices. None without mixtures.
+    tokens_per_second: target tokens of all `processes`, without the time of validation and saving.
     gradient_norm: of this update, per target token, before clipping.  seconds_left: until the last update, at this
     process's speed so far.  logged: whether the event is in history.jsonl.
     memory_gib, card_memory_gib, utilization_percent: of the GPU, as in `Usage`; None on a CPU.
@@ -97,6 +99,9 @@ class Progress:
     gradient_norm: float
     seconds_left: float
     logged: bool
+    balance: float | None = None
+    dropped: int | None = None
+    dropped_share: float | None = None
     processes: int = 1
     memory_gib: float | None = None
     card_memory_gib: float | None = None

@@ -15,7 +15,9 @@ from translume.training.resume import first_difference
 
 Group = TypeVar("Group", bound=Settings)
 
-DROPOUT_SETTINGS = ("dropout", "attention_dropout", "activation_dropout", "final_dropout")
+DROPOUT_SETTINGS = (
+    "dropout", "attention_dropout", "activation_dropout", "final_dropout", "expert_capacity_factor", "expert_balance",
+)  # fmt: skip
 """Settings in [model] that may change when a model is fine-tuned."""
 
 SIZES = ("width", "feed_forward", "encoder_layers", "decoder_layers", "attention_heads", "head.tie")

@@ -78,7 +78,7 @@ def token_bytes(network: Network, model: ModelSettings, settings: TrainingSettin
     What a layer keeps for its backward pass: inputs and outputs of the norms, queries, keys, values and what attention
     returns, the hidden layer of the feed-forward block before and after its activation, and dropout's bits.
     """
-    width, inner, hidden = model.width, model.attention_width, model.feed_forward
+    width, inner, hidden = model.width, model.attention_width, model.feed_forward * model.experts_per_token
     parts = 4 if model.activation in GATED else 2
     block = number * (4 * width + 4 * inner + parts * hidden) + 2 * width
     cross = number * (2 * width + 4 * inner) + width

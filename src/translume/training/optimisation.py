@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -328,7 +329,7 @@ class Updater:
         if loss.tokens:
             with gradient_accumulation_fusion():
                 loss.objective.backward()  # type: ignore[no-untyped-call]  # torch's has no types
-        return HeadLoss(loss.objective.detach(), loss.nll, loss.tokens)
+        return replace(loss, objective=loss.objective.detach())
 
     @torch.no_grad()
     def update(self, tokens: int | Tensor, learning_rate: float, objective: Tensor | float = 0.0) -> float | Tensor:

@@ -1,6 +1,6 @@
 """The state of a run: what is stored in `resume/`, and which weights become the model."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -56,11 +56,14 @@ class Window:
     objective: float = 0.0
     nll: float | None = 0.0
     tokens: int = 0
+    routing: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """As `HeadLoss.routing`."""
 
-    def add(self, objective: float, nll: float | None, tokens: int) -> None:
+    def add(self, objective: float, nll: float | None, tokens: int, routing: Sequence[float]) -> None:
         self.objective += objective
         self.nll = None if nll is None or self.nll is None else self.nll + nll
         self.tokens += tokens
+        self.routing = tuple(map(sum, zip(self.routing, routing, strict=True)))
 
 
 @dataclass(slots=True, kw_only=True)

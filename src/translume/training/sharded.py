@@ -9,6 +9,7 @@ Importing torch's modules for this takes a second, so they are imported only whe
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -105,8 +106,9 @@ class ShardedUpdater:
                 "CUDA is out of memory; batches cannot be split with training.shard = 'full': lower training.max_tokens"
             ) from None
         if batch.tokens:
-            return HeadLoss(objective.detach(), loss.nll, loss.tokens)
-        return HeadLoss(objective.detach(), None if loss.nll is None else loss.nll * 0.0, 0)
+            return replace(loss, objective=objective.detach())
+        nll = None if loss.nll is None else loss.nll * 0.0
+        return replace(loss, objective=objective.detach(), nll=nll, tokens=0, routing=None)
 
     @torch.no_grad()
     def update(self, tokens: int | Tensor, learning_rate: float, objective: Tensor | float = 0.0) -> float:

@@ -34,6 +34,8 @@ def curves(event: Event) -> dict[str, float]:
         }
         if event.nll is not None:
             values["nll"] = event.nll
+        if event.balance is not None and event.dropped_share is not None:
+            values |= {"balance": event.balance, "dropped_share": event.dropped_share}
         return {f"training/{name}": value for name, value in values.items()}
     if isinstance(event, Validated):
         return {f"validation/{name}": value for name, value in {event.measure: event.nll, **event.metrics}.items()}

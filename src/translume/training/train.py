@@ -578,7 +578,7 @@ class Run:
         if prepared.ema is not None:
             prepared.ema.add(prepared.updater.parameters_fp32(), update)
         nll = 0.0 if sums.nll is None else sums.nll
-        numbers = LateNumbers([sums.objective, nll, norm, tokens, own, *sums.objectives])
+        numbers = LateNumbers([sums.objective, nll, norm, tokens, own, *sums.routing, *sums.objectives])
         self._waiting.append(_Made(update=update, epoch=stream.plans.epoch + 1, sums=sums, rate=rate, numbers=numbers))
         self._busy += time.monotonic() - begun
         yield from self._read(leave=MAX_LATE if self._late else 0)
@@ -591,7 +591,8 @@ class Run:
         while len(self._waiting) > leave:
             made = self._waiting.popleft()
             begun = time.monotonic()
-            objective, nll, norm, tokens, own, *each = made.numbers.read()
+            objective, nll, norm, tokens, own, *rest = made.numbers.read()
+            routing, each = tuple(rest[:3]), rest[3:]
             self._busy += time.monotonic() - begun
             if not finite(objective):
                 which = next((place for place, value in enumerate(each) if not finite(value)), -1)
@@ -609,9 +610,8 @@ class Run:
             if made.sums.splits:
                 message = f"CUDA was out of memory: update {made.update} was computed in {made.sums.splits} more parts"
                 yield self.record(Warned(update=made.update, message=message))
-            sums = replace(
-                made.sums, objective=objective, nll=None if made.sums.nll is None else nll, tokens=int(tokens)
-            )
+            known = None if made.sums.nll is None else nll
+            sums = replace(made.sums, objective=objective, nll=known, tokens=int(tokens), routing=routing)
             yield self.record(self._progress(made, sums, norm))
 
     def _compile(self) -> Iterator[Event]:
@@ -656,14 +656,16 @@ class Run:
         if not finite(sums.objective):
             message = self._not_finite(update, "loss", float(sums.objective), sums.lines[-1:])
         nll = 0.0 if sums.nll is None else float(sums.nll)
-        numbers = [float(sums.objective), nll, sums.nll is None, sums.tokens, sums.splits, bool(message)]
-        objectives, nlls, without, tokens, splits, failed = zip(*self._group.numbers(numbers), strict=True)
+        routing = map(float, sums.routing)
+        numbers = [float(sums.objective), nll, sums.nll is None, sums.tokens, sums.splits, bool(message), *routing]
+        objectives, nlls, without, tokens, splits, failed, *routings = zip(*self._group.numbers(numbers), strict=True)
         if any(failed):
             self._group.agree(message)
         return Sums(
             objective=sum(objectives),
             nll=None if any(without) else sum(nlls),
             tokens=int(sum(tokens)),
+            routing=tuple(map(sum, routings)),
             splits=int(sum(splits)),
             lines=sums.lines,
         )
@@ -671,16 +673,18 @@ class Run:
     def _summed(self, sums: Sums) -> tuple[Sums, Tensor]:
         """Return the sums over all processes, and their tokens, which stay on the device."""
         device, nll = self._prepared.device, sums.nll
-        own = [sums.objective, 0.0 if nll is None else nll, float(sums.tokens)]
+        own = [sums.objective, 0.0 if nll is None else nll, float(sums.tokens), *sums.routing]
         numbers = torch.stack([torch.as_tensor(each, dtype=torch.float64, device=device) for each in own])
         self._group.add(numbers)
-        objective, total, tokens = numbers.float().unbind()
-        return replace(sums, objective=objective, nll=None if nll is None else total), tokens
+        objective, total, tokens, *routing = numbers.float().unbind()
+        return replace(sums, objective=objective, nll=None if nll is None else total, routing=tuple(routing)), tokens
 
     def _progress(self, made: _Made, sums: Sums, norm: float) -> Progress:
         state, settings = self._state, self._settings
         window = state.window
-        window.add(float(sums.objective), None if sums.nll is None else float(sums.nll), sums.tokens)
+        routing = [float(each) for each in sums.routing]
+        window.add(float(sums.objective), None if sums.nll is None else float(sums.nll), sums.tokens, routing)
+        balance, dropped, choices = window.routing
         done = made.update - self._first
         left = (settings.updates - made.update) * (time.monotonic() - self._clock) / done
         logged = made.update % settings.log_every == 0
@@ -691,6 +695,9 @@ class Run:
             epoch=made.epoch,
             loss=window.objective / window.tokens,
             nll=None if window.nll is None else window.nll / window.tokens,
+            balance=balance / window.tokens if choices else None,
+            dropped=int(dropped) if choices else None,
+            dropped_share=dropped / choices if choices else None,
             tokens=window.tokens,
             tokens_per_second=self._busy_tokens / max(self._busy, 1e-9),
             learning_rate=made.rate,

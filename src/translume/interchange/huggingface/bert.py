@@ -11,7 +11,7 @@ from torch import Tensor
 from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
 from translume.errors import ModelFolderError, SettingsError, nearest
-from translume.interchange.huggingface.config import ForeignConfig, read_boolean, read_integer, shown
+from translume.interchange.huggingface.config import ForeignConfig, read_boolean, read_integer, read_side, shown
 from translume.interchange.huggingface.family import (
     Converted,
     Family,
@@ -285,13 +285,7 @@ def _is_transposed(name: str) -> bool:
 
 def _side(place: Path, values: Mapping[str, Any], side: str) -> dict[str, Any]:
     """Return the settings of a side. Raises SettingsError for another architecture, naming those that there are."""
-    given = values.get(side)
-    if not isinstance(given, dict):
-        raise SettingsError(f"{place}: {side}: found {shown(given)}, expected the settings of the {side}")
-    kind, known = given.get("model_type"), DECODERS if side == "decoder" else DECODERS[:-1]
-    if kind not in known:
-        raise SettingsError(f"{place}: {side}.model_type: found {shown(kind)}{nearest(str(kind), known)}")
-    return given
+    return read_side(place, values, side, DECODERS if side == "decoder" else DECODERS[:-1])
 
 
 def _layers(place: Path, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, MarianTokenizer
+import transformers
 
 from translume.checkpoint import Checkpoint, free
 from translume.errors import TranslumeError
 from translume.interchange.certificate import SENTENCES, Certificate, ForcedTargets, forced_targets, label_log_probs
 from translume.interchange.huggingface.config import CONFIG, read_json
 from translume.interchange.huggingface.loading import load_tokenizer, loaded
+from translume.interchange.huggingface.reader import read_family
 from translume.model.positions import encoding_class
 from translume.text import Tokenizer
 
@@ -37,8 +38,10 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path, tokenizers: S
     tables = [None if each.table is None else each.table.detach().clone() for each in encodings]
     dtype = next(checkpoint.model.parameters()).dtype
     free(checkpoint.model)
-    kind = AutoModelForSpeechSeq2Seq if frames else AutoModelForSeq2SeqLM
+    family, _ = read_family(folder)
+    kind = getattr(transformers, family.loader)
     theirs = loaded(folder, partial(kind.from_pretrained, dtype=dtype, weights_only=True)).eval()
+    theirs = family.mended(theirs)
     if read_json(folder / CONFIG).get("tie_word_embeddings") is False:
         theirs.config.tie_word_embeddings = False  # transformers 5 reads true for every UMT5, and divides its states
     if type(theirs).__name__ not in encoding_class(checkpoint.config.model.positions).huggingface:
@@ -47,8 +50,8 @@ def compare_with_huggingface(checkpoint: Checkpoint, folder: Path, tokenizers: S
     log_probs = []
     for source, target, labels in forced.examples(checkpoint):
         read, written = map(torch.from_numpy, (source, target))
-        given = {"input_features": read.mT.to(dtype)} if frames else {"input_ids": read}
-        logits = theirs(**given, decoder_input_ids=written, use_cache=False).logits  # FSMT's mask is causal without
+        given = family.inputs(read.to(dtype) if frames else read, checkpoint.config.data.source)
+        logits = theirs(**given, decoder_input_ids=written, use_cache=False).logits  # FSMT's mask is causal only then
         log_probs.append(label_log_probs(logits, labels))
     return forced.compare(log_probs, "transformers", folder)
 
@@ -64,7 +67,7 @@ def _compare_tokenizers(checkpoint: Checkpoint, theirs: Sequence[Any], forced: F
         sides = [(target, theirs[0], forced.targets, "text")]
     elif len(theirs) > 1:
         sides.append((target, theirs[-1], forced.targets, "text"))
-    elif target is not source and isinstance(theirs[0], MarianTokenizer):
+    elif target is not source and isinstance(theirs[0], transformers.MarianTokenizer):
         sides.append((target, theirs[0], forced.targets, "text_target"))
     for tokenizer, peer, rows, argument in sides:
         around = not forced.frames and (tokenizer is source or argument == "text_target")  # adds special tokens

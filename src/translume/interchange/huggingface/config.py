@@ -1,13 +1,13 @@
 """Convert config.json and generation_config.json of transformers to our settings; refuse unsupported ones by name."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from translume import json_values
-from translume.errors import ModelFolderError, SettingsError
+from translume.errors import ModelFolderError, SettingsError, nearest
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 _CARRIED = frozenset({
@@ -186,13 +186,23 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def read_integer(place: Path, values: Mapping[str, Any], name: str) -> int:
-    """Return a setting of config.json. Raises SettingsError if it is missing or not an integer."""
-    value = values.get(name)
+def read_integer(place: Path, values: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """Return a setting of config.json. Raises SettingsError if it is missing without a default, or not an integer."""
+    value = values.get(name, default)
     if type(value) is not int:
         there = shown(value) if name in values else "nothing"
         raise SettingsError(f"{place}: {name}: found {there}, expected an integer")
     return value
+
+
+def read_side(place: Path, values: Mapping[str, Any], side: str, known: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of the encoder or decoder of a pair. Raises SettingsError for a type that is not `known`."""
+    given = values.get(side)
+    if not isinstance(given, dict):
+        raise SettingsError(f"{place}: {side}: found {shown(given)}, expected the settings of the {side}")
+    if (kind := given.get("model_type")) not in known:
+        raise SettingsError(f"{place}: {side}.model_type: found {shown(kind)}{nearest(str(kind), known)}")
+    return given
 
 
 def read_id_or_ids(place: Path, values: Mapping[str, Any], name: str) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from translume.checkpoint import Checkpoint
-from translume.config import ModelSettings, SoftmaxSettings
+from translume.config import ModelSettings, SoftmaxSettings, SourceKind
 from translume.errors import ModelFolderError, SettingsError
 from translume.interchange.certificate import require_settings
 from translume.interchange.huggingface.config import ForeignConfig, decoding_values, read_integer, shown
@@ -62,6 +62,8 @@ class Family(ABC):
     """The class in transformers of imported tokenizers of kind "library"."""
     language_tags: ClassVar[str] = "target"
     """`model.language_tags` of a model whose tokenizer has tags of languages."""
+    loader: ClassVar[str] = "AutoModelForSeq2SeqLM"
+    """The class of transformers that loads a model to compare with."""
     logit_bias: ClassVar[str] = ""
     """Name of the bias [1, V] of the logits; empty if there is none."""
 
@@ -112,6 +114,14 @@ class Family(ABC):
         raise SettingsError(
             f"vocabularies: found them for {config.place.parent}, a {self.architecture}, which has its own"
         )
+
+    def inputs(self, read: Tensor, source: SourceKind) -> dict[str, Tensor]:
+        """Return a source that the encoder here reads, [1, S] or [1, L, F], as their model is given it."""
+        return {"input_ids": read}
+
+    def mended(self, theirs: Any) -> Any:
+        """Return a loaded model of transformers, changed where this release computes something else than `generate`."""
+        return theirs
 
     # Writing
 

@@ -16,10 +16,12 @@ from translume.interchange.huggingface.bart import M2M100, Bart, Marian, MBart, 
 from translume.interchange.huggingface.bert import BertPair
 from translume.interchange.huggingface.blenderbot import Blenderbot, BlenderbotSmall, PLBart
 from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
+from translume.interchange.huggingface.experts import NllbMoe, Switch
 from translume.interchange.huggingface.family import Family
 from translume.interchange.huggingface.fsmt import Fsmt
 from translume.interchange.huggingface.t5 import T5, LongT5, Mt5, Umt5
 from translume.interchange.huggingface.t5gemma import T5Gemma
+from translume.interchange.huggingface.trocr import TrOcr
 from translume.interchange.huggingface.whisper import Whisper
 from translume.interchange.pickled import damaged, load_pickled
 
@@ -27,7 +29,7 @@ FAMILIES: dict[str, type[Family]] = {
     family.architecture: family
     for family in (
         T5Gemma, BertPair, Umt5, LongT5, T5, Mt5, BlenderbotSmall, Bart, MBart, Fsmt, M2M100, Marian, Pegasus, Whisper,
-        PLBart, Blenderbot,
+        PLBart, Blenderbot, Switch, NllbMoe, TrOcr,
     )
 }  # fmt: skip
 """The class of each architecture. An export takes the first family whose `describes` holds."""
@@ -46,7 +48,6 @@ _LEFT_OUT = {
     "led": "its encoder reads a window and tokens that the caller marks",
     "moonshine": "it reads samples of sound",
     "mvp": "its layers read learned prompts",
-    "nllb-moe": "its feed-forward blocks are mixtures of experts",
     "nougat": "it reads images by a Swin Transformer",
     "pegasus_x": "its encoder reads blocks and global tokens",
     "pix2struct": "it reads patches of images of any shape",
@@ -54,9 +55,7 @@ _LEFT_OUT = {
     "seamless_m4t": "it reads and writes sound",
     "seamless_m4t_v2": "it reads and writes sound",
     "speech_to_text": "it reads features of its own of sound",
-    "switch_transformers": "its feed-forward blocks are mixtures of experts",
     "t5gemma2": "its decoder merges self- and cross-attention, and its encoder reads images too",
-    "vision-encoder-decoder": "its encoder reads images",
     "speech-encoder-decoder": "its encoder reads samples of sound",
     "xlm-prophetnet": "its decoder predicts several tokens at once",
 }

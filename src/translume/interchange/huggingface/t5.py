@@ -79,6 +79,8 @@ class T5(Family):
     }  # fmt: skip
     ties = tuple(TABLES)
     language_tags = "source"
+    activation_name: ClassVar[str] = "feed_forward_proj"
+    """The setting of config.json that names the activation."""
 
     def read_config(self, place: Path, values: Mapping[str, Any]) -> ForeignConfig:
         explicit = {name: value for name, value in values.items() if value is not None}
@@ -93,10 +95,10 @@ class T5(Family):
 
     def model_values(self, config: ForeignConfig, state: Mapping[str, Tensor]) -> dict[str, Any]:
         values, place = config.values, config.place
-        projection = values.get("feed_forward_proj", "relu")
+        projection = values.get(self.activation_name, "relu")
         if projection not in ACTIVATIONS:
             raise SettingsError(
-                f"{place}: feed_forward_proj: found {projection!r}{nearest(str(projection), ACTIVATIONS)}"
+                f"{place}: {self.activation_name}: found {projection!r}{nearest(str(projection), ACTIVATIONS)}"
             )
         tied, scaled = _tied(state), self.scales_logits(config)
         if scaled and not tied:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from translume.checkpoint import Checkpoint
-from translume.config import ModelSettings
+from translume.config import ModelSettings, SourceKind
 from translume.errors import SettingsError
 from translume.interchange.huggingface.bart import OURS, BartLayout
 from translume.interchange.huggingface.config import (
@@ -44,6 +44,7 @@ class Whisper(BartLayout):
     architecture = "WhisperForConditionalGeneration"
     model_type = "whisper"
     tokenizer_class = "WhisperTokenizer"
+    loader = "AutoModelForSpeechSeq2Seq"
     norm = "pre"
     language_tags = "speech"
     ties = ("target",)
@@ -75,6 +76,9 @@ class Whisper(BartLayout):
             "source": {"kind": "whisper", "mels": mels, "positions": positions},
             "cleaning": {"max_tokens": max(positions, config.values["max_target_positions"]), "max_ratio": 0.0},
         }
+
+    def inputs(self, read: Tensor, source: SourceKind) -> dict[str, Tensor]:
+        return {"input_features": read.mT}
 
     def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
         tokenizer = read_wrapped_tokenizer(folder, config, CODES, special=TIMES, sources=False)
