@@ -176,6 +176,16 @@ class Answer:
         return json.loads(self.body)
 
 
+def refused(answer: Answer) -> str:
+    """Return status, code and text of an error; and its field in brackets, unless the text begins with its name."""
+    found = answer.json()
+    assert set(found) <= {"error", "code", "field"}
+    assert "\n" not in found["error"]
+    field = found.get("field", "")
+    place = "" if field and found["error"].startswith((f"{field}: ", f"{field} ")) else f"[{field}] "
+    return f"{answer.status} {found['code']} {place}{found['error']}"
+
+
 FORM = "multipart/form-data; boundary=xx"
 
 

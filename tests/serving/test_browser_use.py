@@ -12,7 +12,6 @@ from translume.inspection.pages import asset
 from translume.serving.models import ServedModel
 from translume.translator import Translator
 
-EXAMPLE = "The bridge was built in 1973 and is 679 meters long."
 EVENTS = "text/event-stream"
 
 

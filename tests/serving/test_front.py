@@ -197,8 +197,8 @@ def test_workers_end_when_the_process_before_them_is_killed(make: Callable[..., 
     until(lambda: not any(map(exists, workers)))
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_command_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "translume", "serve", str(tmp_path), "--workers", "2", "--port", "0"]
+def test_a_model_that_cannot_be_loaded_ends_the_command_in_one_line(warm_python: Path, tmp_path: Path) -> None:
+    command = [str(warm_python), "-m", "translume", "serve", str(tmp_path), "--workers", "2", "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr == f"Error: {tmp_path}: not a model folder: it has no manifest.json\n"
