@@ -9,23 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.serving.conftest import refused
+from tests.serving.conftest import nearly_equal, refused
 
 from translume.config import DecodingSettings
 from translume.serving.api.errors import json_response
 from translume.serving.api.requests import WITHHELD
 from translume.translator import Translator
-
-
-def nearly_equal(found: Any, wanted: Any) -> bool:
-    """Return whether two values are equal, numbers within rounding."""
-    if isinstance(found, float) or isinstance(wanted, float):
-        return bool(found == pytest.approx(wanted, abs=2e-4))
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        return found.keys() == wanted.keys() and all(nearly_equal(found[name], wanted[name]) for name in wanted)
-    if isinstance(found, list) and isinstance(wanted, list):
-        return len(found) == len(wanted) and all(nearly_equal(*pair) for pair in zip(found, wanted, strict=True))
-    return bool(found == wanted)
 
 
 def test_texts_and_lists_of_texts_are_translated_as_by_the_translator(live: Any, translator: Translator) -> None:
