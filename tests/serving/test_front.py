@@ -92,7 +92,7 @@ class Processes:
         )
         return [int(pid) for pid in listed.stdout.split()]
 
-    def under_load(self, seconds: Callable[[], bool], clients: int = 6) -> list[Any]:
+    def under_load(self, seconds: Callable[[], bool], clients: int = 3) -> list[Any]:
         """Return what clients got while a condition did not hold."""
         found, done = list[Any](), threading.Event()
 
@@ -104,7 +104,7 @@ class Processes:
             for _ in range(clients):
                 pool.submit(ask)
             try:
-                until(lambda: len(found) > 10)
+                until(lambda: len(found) > 5)
                 until(seconds)
             finally:
                 done.set()
