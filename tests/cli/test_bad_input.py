@@ -207,7 +207,9 @@ def test_full_disk_for_files_that_commands_write(
     run: Type, command: list[str], home: Path, disk: Callable[[str], Path]
 ) -> None:
     full = disk("size=4k")
-    words = [*command, "translate", home / "model", home / "train.en", "--strategy", "greedy", "--max-length", "3"]
+    (home / "few.en").write_text("one two three\n" * 170, encoding="utf-8")
+    lengths = ("--min-length", "30", "--max-length", "30")
+    words = [*command, "translate", home / "model", home / "few.en", "--strategy", "greedy", *lengths]
     with open(full / "out", "w") as output:
         done = subprocess.run(words, stdout=output, stderr=subprocess.PIPE, text=True, check=False, timeout=120)
     # Before the error there are warnings about the targets of a hardly trained model.

@@ -4,6 +4,8 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -31,18 +33,23 @@ pytestmark = pytest.mark.skipif(not has_kernels(), reason="no kernels")
 
 LINES = ["abc de", "", "f g hij", "a.b!"]
 RUN = """
-import io, json, sys
+import json, os, sys
 if sys.argv[1] == "without":
     sys.modules["torch"] = None
 from click.testing import CliRunner
 from translume.cli import main
-results = []
-for words, text in json.load(sys.stdin):
-    done = CliRunner().invoke(main, words, input=text, prog_name="translume")
-    results.append([done.exit_code, done.stdout, done.stderr])
-imported = sys.modules.get("torch") is not None
-print(json.dumps([imported, results]))
+for line in sys.stdin:
+    if os.fork():
+        os.wait()
+        continue
+    results = []
+    for words, text in json.loads(line):
+        done = CliRunner().invoke(main, words, input=text, prog_name="translume")
+        results.append([done.exit_code, done.stdout, done.stderr])
+    print(json.dumps([sys.modules.get("torch") is not None, results]), flush=True)
+    os._exit(0)
 """
+"""Runs each line of commands in a fork of a process that has imported the command line and not torch."""
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +71,34 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def outcomes(how: str, commands: list[tuple[list[str], str]]) -> tuple[bool, list[tuple[int, str, str]]]:
-    """Return whether torch was imported, and the exit code, output and messages of each command."""
-    given = json.dumps(commands)
-    done = subprocess.run([sys.executable, "-c", RUN, how], input=given, capture_output=True, text=True, check=True)
-    imported, results = json.loads(done.stdout.splitlines()[-1])
-    return imported, [tuple(each) for each in results]
+Outcomes = Callable[[str, list[tuple[list[str], str]]], tuple[bool, list[tuple[int, str, str]]]]
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Iterator[Outcomes]:
+    """Return a function of "with" or "without" torch and commands.
+
+    It returns whether torch was imported, and the exit code, output and messages of each command.
+    """
+    with ExitStack() as stack:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        running = {
+            how: stack.enter_context(subprocess.Popen([sys.executable, "-c", RUN, how], **pipes))
+            for how in ("with", "without")
+        }
+
+        def run(how: str, commands: list[tuple[list[str], str]]) -> tuple[bool, list[tuple[int, str, str]]]:
+            program = running[how]
+            assert program.stdin is not None
+            assert program.stdout is not None
+            print(json.dumps(commands), file=program.stdin, flush=True)
+            imported, results = json.loads(program.stdout.readline())
+            return imported, [tuple(each) for each in results]
+
+        yield run
+        for program in running.values():
+            assert program.stdin is not None
+            program.stdin.close()
 
 
 def texts_and_scores(output: str) -> list[tuple[str, object]]:
@@ -78,7 +107,7 @@ def texts_and_scores(output: str) -> list[tuple[str, object]]:
     return [(each["text"], pytest.approx(each["score"], abs=1e-4)) for each in hypotheses]
 
 
-def test_base_commands_give_the_same_without_torch(folder: Path, tmp_path: Path) -> None:
+def test_base_commands_give_the_same_without_torch(outcomes: Outcomes, folder: Path, tmp_path: Path) -> None:
     text, model = "".join(f"{line}\n" for line in LINES), str(folder)
     (tmp_path / "a.en").write_text("abc\nde\n")
     (tmp_path / "a.de").write_text("ba\nd ef\n")
@@ -110,7 +139,9 @@ def test_base_commands_give_the_same_without_torch(folder: Path, tmp_path: Path)
     ]
 
 
-def test_searches_of_the_decoding_loop_give_the_same_without_torch(folder: Path, tmp_path: Path) -> None:
+def test_searches_of_the_decoding_loop_give_the_same_without_torch(
+    outcomes: Outcomes, folder: Path, tmp_path: Path
+) -> None:
     (tmp_path / "terms.tsv").write_text("de\thij\n")
     calibrated = tmp_path / "calibrated"
     shutil.copytree(folder, calibrated)
@@ -143,7 +174,7 @@ def test_searches_of_the_decoding_loop_give_the_same_without_torch(folder: Path,
         assert texts_and_scores(found[1]) == texts_and_scores(wanted[1]), words
 
 
-def test_a_model_is_exported_to_ctranslate2_without_torch(folder: Path, tmp_path: Path) -> None:
+def test_a_model_is_exported_to_ctranslate2_without_torch(outcomes: Outcomes, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     found = {}
     for how in ("without", "with"):
@@ -157,7 +188,7 @@ def test_a_model_is_exported_to_ctranslate2_without_torch(folder: Path, tmp_path
     assert found["without"] == found["with"]
 
 
-def test_the_engine_of_a_classifier_is_shown(folder: Path) -> None:
+def test_the_engine_of_a_classifier_is_shown(outcomes: Outcomes, folder: Path) -> None:
     classes = str(folder.parent / "classes")
     commands = [(["show", classes, "--engine"], ""), (["show", classes, "--engine", "--json"], "")]
     (_, shown), (_, bare) = outcomes("with", commands), outcomes("without", commands)
@@ -179,7 +210,9 @@ def test_the_engine_of_a_classifier_is_shown(folder: Path) -> None:
     )
 
 
-def test_a_weight_that_the_settings_do_not_have_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+def test_a_weight_that_the_settings_do_not_have_is_refused_by_name(
+    outcomes: Outcomes, folder: Path, tmp_path: Path
+) -> None:
     commands, messages = [], []
     for command, source in (("translate", folder), ("classify", folder.parent / "classes")):
         model = tmp_path / command
@@ -194,7 +227,7 @@ def test_a_weight_that_the_settings_do_not_have_is_refused_by_name(folder: Path,
     assert found == [(1, "", message) for message in messages]
 
 
-def test_what_needs_torch_says_so_in_one_line(folder: Path) -> None:
+def test_what_needs_torch_says_so_in_one_line(outcomes: Outcomes, folder: Path) -> None:
     model, text = str(folder), "abc\n"
     needs = "torch, which is not installed; pip install 'translume[train]'"
     commands = [

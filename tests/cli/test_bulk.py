@@ -142,43 +142,35 @@ def test_two_processes_do_not_write_one_output(run, folder: Path, tmp_path: Path
 
 
 GOOD = ["ab kl", "cde", "fgh a"]
+ROWS = [f'{{"s": "{text}"}}' for text in GOOD]
 TABLES = {  # a table whose third row of four cannot be used, and why
-    "a.jsonl": (
-        [*(f'{{"s": "{text}"}}' for text in GOOD[:2]), '{"s": nul', '{"s": "fgh a"}'],
-        "not JSON; expected one object a line",
-    ),
-    "b.jsonl": (
-        [*(f'{{"s": "{text}"}}' for text in GOOD[:2]), "", '{"s": "fgh a"}'],
-        "not JSON; expected one object a line",
-    ),
-    "c.jsonl": ([*(f'{{"s": "{text}"}}' for text in GOOD[:2]), '{"s": null}', '{"s": "fgh a"}'], "'s' is null"),
-    "d.jsonl": ([*(f'{{"s": "{text}"}}' for text in GOOD[:2]), '{"t": "x"}', '{"s": "fgh a"}'], "'s' is missing"),
-    "e.jsonl": (
-        [*(f'{{"s": "{text}"}}' for text in GOOD[:2]), "[1]", '{"s": "fgh a"}'],
-        "a JSON array; expected one object a line, with 's'",
-    ),
+    "a.jsonl": ([*ROWS[:2], '{"s": nul', ROWS[2]], "not JSON; expected one object a line"),
+    "b.jsonl": ([*ROWS[:2], "", ROWS[2]], "not JSON; expected one object a line"),
+    "c.jsonl": ([*ROWS[:2], '{"s": null}', ROWS[2]], "'s' is null"),
+    "d.jsonl": ([*ROWS[:2], '{"t": "x"}', ROWS[2]], "'s' is missing"),
+    "e.jsonl": ([*ROWS[:2], "[1]", ROWS[2]], "a JSON array; expected one object a line, with 's'"),
     "f.csv": (["id,s", "1,ab kl", "2,cde", "3", "4,fgh a"], "1 columns, expected at least 2"),
     "g.tsv": (["id\ts", "1\tab kl", "2\tcde", "", "4\tfgh a"], "1 tab-separated fields, expected at least 2"),
     "h.parquet": ([*GOOD[:2], None, GOOD[2]], "'s' is null"),
 }
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_a_bad_row_is_named_and_leaves_the_others(run, folder: Path, tmp_path: Path, name: str) -> None:
-    rows, reason = TABLES[name]
-    if name.endswith(".parquet"):
-        parquet.write_table(pyarrow.table({"s": rows}), tmp_path / name)
-    else:
-        (tmp_path / name).write_text("".join(f"{row}\n" for row in rows))
-    words = ["--output", tmp_path / "out", "--input", tmp_path / name, "--column", "s", "--workers", "1"]
-    done = run("translate", folder / "model", *words)
+def test_a_bad_row_is_named_and_leaves_the_others(run, folder: Path, tmp_path: Path) -> None:
+    for name, (rows, _) in TABLES.items():
+        if name.endswith(".parquet"):
+            parquet.write_table(pyarrow.table({"s": rows}), tmp_path / name)
+        else:
+            (tmp_path / name).write_text("".join(f"{row}\n" for row in rows))
+    words = ["translate", folder / "model", "--column", "s", "--workers", "1"]
+    done = run(*words, "--input", f"{tmp_path}/*", "--output", tmp_path / "out")
     assert done.exit_code == 1
-    assert f"warning: {tmp_path}/{name}:3: {reason}; it has no result" in done.stderr.splitlines()
-    assert ": 4 lines, 1 without a result, " in done.stderr.splitlines()[-1]
     alone = run("translate", folder / "model", text="".join(f"{text}\n" for text in GOOD)).stdout.splitlines()
-    assert list(read_lines(tmp_path / "out" / f"{name}.txt")) == [*alone[:2], "", alone[2]]
-    stopped = run("translate", folder / "model", "--on-error", "stop", *words[:1], tmp_path / "stop", *words[2:])
-    assert stopped.stderr.splitlines()[-1] == f"Error: {tmp_path}/{name}:3: {reason}"
+    for name, (_, reason) in TABLES.items():
+        assert f"warning: {tmp_path}/{name}:3: {reason}; it has no result" in done.stderr.splitlines()
+        assert f"{tmp_path}/out/{name}.txt: 4 lines, 1 without a result, " in done.stderr
+        assert list(read_lines(tmp_path / "out" / f"{name}.txt")) == [*alone[:2], "", alone[2]]
+        stop = ["--input", tmp_path / name, "--output", tmp_path / "stop", "--on-error", "stop"]
+        assert run(*words, *stop).stderr.splitlines()[-1] == f"Error: {tmp_path}/{name}:3: {reason}"
     assert not list((tmp_path / "stop").iterdir())
 
 

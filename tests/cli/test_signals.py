@@ -120,6 +120,7 @@ def test_an_empty_folder_is_refused(run, home: Path) -> None:
 
 def test_a_file_size_limit_is_named(home: Path) -> None:
     train = [sys.executable, "-m", "translume", "train", "en-de.toml", "--out", "model"]
+    train += ["--set", "training.save_every=5"]
     line = ["bash", "-c", 'ulimit -f 8; exec "$@"', "limited", *train]
     done = subprocess.run(line, cwd=home, capture_output=True, text=True, check=False, timeout=180)
     assert done.returncode == 1

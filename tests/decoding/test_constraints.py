@@ -85,7 +85,7 @@ def worlds(draw, alternatives=2):
     return boundaries, limits, wanted
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(seeds, worlds(), st.integers(1, 5))
 def test_feasible_constraints_are_met_and_scores_are_the_models_own(toy, seed, world, width):
     boundaries, limits, wanted = world

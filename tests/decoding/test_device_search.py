@@ -220,8 +220,13 @@ def test_ties_between_hypotheses_and_tokens_are_ordered_as_in_the_decoding_loop(
 MIXED = [Greedy(), BeamSearch(width=3, nbest=2)]
 
 
-@pytest.mark.parametrize("slots", [1, 2, 5])
-@pytest.mark.parametrize("strategy", [*MIXED, Sampling(keys=torch.tensor([3, 1, 4, 1, 5]), width=2, nbest=2)])
+@pytest.mark.parametrize(
+    ("strategy", "slots"),
+    [
+        *((MIXED[0], 5), (MIXED[1], 1), (MIXED[1], 2)),
+        (Sampling(keys=torch.tensor([3, 1, 4, 1, 5]), width=2, nbest=2), 2),
+    ],
+)
 def test_sentences_that_wait_for_a_slot_have_the_same_results(monkeypatch, strategy, slots):
     monkeypatch.setattr(device_searcher, "MAX_SLOTS", slots)
     words = {"strategy": strategy, "limits": torch.tensor([3, 13, 7, 2, 11]), "rules": []}
@@ -511,14 +516,22 @@ def test_a_step_of_six_layers_takes_few_operations_and_reads_nothing_back(strate
     assert again.calls == counted.calls
 
 
-@pytest.mark.parametrize(("strategy", "rules"), [
+WITHOUT_READS = [
     (Greedy(), []),
     (BeamSearch(width=5, nbest=3, stop="first"), [MinimumLength(3), ForbidTokens((0, 3)), ForbidFirst((5,))]),
     (BeamSearch(width=2), [NoRepeatNgram(2), RepetitionPenalty(1.2)]),
     (Sampling(keys=torch.zeros(4, dtype=torch.long), truncation=Truncation(top_p=0.9, eta=0.01)), []),
     (Sampling(keys=torch.zeros(4, dtype=torch.long), width=2, truncation=Truncation(top_k=5)), []),
-])  # fmt: skip
-@pytest.mark.parametrize("name", ["plain", "rotary", "relative", "ssru"])
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "rules"),
+    [
+        *(("plain", *each) for each in WITHOUT_READS),
+        *((name, *WITHOUT_READS[number]) for number, name in enumerate(["rotary", "relative", "ssru"], start=1)),
+    ],
+)
 def test_a_step_needs_no_number_from_its_device(name, strategy, rules):
     nowhere = torch.device("meta")  # without data: every read, and every use of two devices, is an error there
     model = copy.deepcopy(make(name, torch.float32)).to(nowhere)

@@ -45,7 +45,7 @@ def states(phrases: list[str], text: str) -> list[tuple[bool, bool]]:
     return found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(phrases, texts, st.lists(st.integers(0, 5), max_size=3))
 def test_the_automaton_is_in_the_state_of_the_phrases_followed_one_by_one(
     banned: list[str], text: str, places: list[int]

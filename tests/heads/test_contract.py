@@ -143,8 +143,10 @@ OPTIONS = [PLAIN, LossOptions(0.1), LossOptions(0.1, 0.0, TEXT), LossOptions(0.0
 NAMED = ["plain", "smoothed", "smoothed-over-text", "z", "both"]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=NAMED)
-@pytest.mark.parametrize("chunks", [1, 7, 67])
+@pytest.mark.parametrize(
+    ("options", "chunks"), [*((each, 7) for each in OPTIONS), (OPTIONS[2], 1), (OPTIONS[4], 67)],
+    ids=[*NAMED, "in-one-chunk", "in-single-rows"],
+)  # fmt: skip
 def test_loss_and_gradients_are_exact_for_any_chunk_size(make, monkeypatch, options, chunks):
     head = make(torch.float64)
     skip_unless_defined(head, options)

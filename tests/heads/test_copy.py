@@ -252,21 +252,6 @@ class TestCopiedIds:
         assert other.copied.tolist() == [-1, -1, -1, -1, 5, 4]
 
 
-def test_samples_follow_the_distribution():
-    head = copy_head()
-    hidden, _, owners = states(rows=3)
-    with torch.no_grad():
-        belief = head.next_token(hidden, begin_context(head)[0].select(owners))
-        uniforms = torch.rand(3, 20_000, generator=torch.Generator().manual_seed(1))
-        drawn = belief.sample(uniforms, temperature=1.3, bias=Bias.only(TEXT))
-        expected = (belief.log_probs().masked_fill(~TEXT, -math.inf) / 1.3).softmax(-1) * 20_000
-    counts = torch.stack([row.bincount(minlength=VOCABULARY) for row in drawn])
-    often = expected > 5
-    chi = float(((counts - expected).square() / expected)[often].sum())
-    assert chi < float(often.sum()) + 5 * math.sqrt(2 * float(often.sum()))
-    assert int(counts[:, ~TEXT].sum()) == 0
-
-
 @pytest.mark.parametrize("where", ["hidden", "memory"])
 @torch.no_grad()
 def test_a_nan_is_refused_with_its_row(where):
@@ -303,17 +288,6 @@ def build_copy_model(size=101, width=64, tie="all", layers=1):
     )  # fmt: skip
     torch.manual_seed(3)
     return build_model(settings, size, size).eval()
-
-
-@pytest.mark.parametrize("tie", ["all", "target", "none"])
-@pytest.mark.parametrize(("width", "size", "layers"), [(64, 101, 1), (128, 997, 2), (512, 500, 1)])
-@torch.no_grad()
-def test_the_first_loss_is_that_of_a_uniform_prediction(width, size, layers, tie):
-    model = build_copy_model(size, width, tie, layers)
-    source, target, labels = torch.randint(size, (3, 12, 13)).unbind(0)
-    mask = torch.ones(12, 13, dtype=torch.bool)
-    loss = model.loss(source, mask, target, labels, mask)
-    assert math.log(size) - 0.25 <= float(loss.nll) / loss.tokens <= math.log(size) + 1
 
 
 @torch.no_grad()

@@ -191,7 +191,7 @@ def test_finite_scores_have_the_gradient_of_the_log_probabilities(alpha):
     assert float((grown * direction).sum()) == pytest.approx(float(slope), rel=1e-4)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(st.data(), alphas, st.integers(1, 13), st.integers(0, 10**6), st.sampled_from([0.3, 2.0, 9.0]))
 def test_topk_equals_the_full_ranking_with_a_bias(draws, alpha, k, seed, spread):
     logits = random_logits(seed, 3, 211, spread).float().round(decimals=1)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.heads.conftest import LargestTensor, relative_error
 
 from translume.belief import BeliefError, Bias
-from translume.checkpoint import build_model
-from translume.config import MixtureSettings, ModelSettings
+from translume.config import MixtureSettings
 from translume.heads.mixture import MixtureHead
 from translume.model import HeadSizes, LossOptions
 
@@ -177,30 +176,3 @@ def test_all_components_together_use_no_more_memory_than_a_chunk(monkeypatch):
     with LargestTensor() as largest:
         head.loss(hidden, labels, None, LossOptions(0.1)).objective.backward()
     assert 0 < largest.elements <= 128 * VOCABULARY
-
-
-@torch.no_grad()
-def test_samples_follow_the_distribution():
-    head = mixture_head(spread=2.0)
-    belief = head.next_token(states(rows=2)[0], None)
-    drawn = belief.sample(torch.rand(2, 20_000, generator=torch.Generator().manual_seed(1)), bias=Bias.only(TEXT))
-    wanted = belief.log_probs().masked_fill(~TEXT, -math.inf).softmax(-1)
-    counts = torch.stack([row.bincount(minlength=VOCABULARY) for row in drawn])
-    expected = wanted * 20_000
-    often = expected > 5
-    chi = ((counts - expected).square() / expected)[often].sum()
-    assert float(chi) < float(often.sum()) + 5 * math.sqrt(2 * float(often.sum()))
-    assert int(counts[:, ~TEXT].sum()) == 0
-
-
-@pytest.mark.parametrize("tie", ["all", "target", "none"])
-@pytest.mark.parametrize(("width", "size", "layers"), [(64, 101, 1), (128, 997, 2), (512, 500, 1)])
-@torch.no_grad()
-def test_the_first_loss_is_that_of_a_uniform_prediction(width, size, layers, tie):
-    changes = {"feed_forward": 2 * width, "encoder_layers": layers, "decoder_layers": layers, "attention_heads": 4}
-    torch.manual_seed(3)
-    model = build_model(ModelSettings(width=width, head=MixtureSettings(tie=tie), **changes), size, size).eval()
-    source, target, labels = torch.randint(size, (3, 12, 13)).unbind(0)
-    mask = torch.ones(12, 13, dtype=torch.bool)
-    loss = model.loss(source, mask, target, labels, mask)
-    assert math.log(size) - 0.25 <= float(loss.nll) / loss.tokens <= math.log(size) + 1

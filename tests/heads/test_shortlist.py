@@ -195,21 +195,6 @@ def test_topk_equals_the_full_ranking_with_a_bias(draws, k, seed):
     torch.testing.assert_close(belief.log_prob_of(asked), scores.gather(1, asked))
 
 
-@torch.no_grad()
-def test_samples_are_candidates_drawn_with_their_probabilities():
-    head = head_of()
-    belief = head.next_token(states(2), begin_context(head, [3, 1]))
-    chances = belief.log_probs().exp()
-    drawn = belief.sample(torch.rand(2, 20_000, generator=torch.Generator().manual_seed(3)))
-    for row in range(2):
-        found = drawn[row].bincount(minlength=VOCABULARY) / 20_000
-        torch.testing.assert_close(found, chances[row], rtol=0, atol=0.02)
-    best = chances.argmax(1)
-    forbidden = belief.sample(torch.linspace(0, 1 - 1e-7, 500).repeat(2, 1), bias=Bias.forbid(torch.arange(2), best))
-    assert not bool((forbidden == best[:, None]).any())
-    assert bool(belief.log_probs().gather(1, forbidden).isfinite().all())
-
-
 @few
 @given(st.lists(st.integers(1, 11), min_size=1, max_size=6), st.integers(0, 10**6))
 @torch.no_grad()

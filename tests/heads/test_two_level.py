@@ -153,15 +153,6 @@ def test_only_the_groups_of_allowed_tokens_are_computed():
     assert opened == [[int(head.rank[17]) // head._each] * 2]
 
 
-@torch.no_grad()
-def test_samples_follow_the_distribution():
-    torch.manual_seed(1)
-    belief = hierarchical().next_token(torch.randn(1, WIDTH), None)
-    drawn = belief.sample(torch.rand(1, 20_000, generator=torch.Generator().manual_seed(1)))
-    shares = drawn[0].bincount(minlength=VOCABULARY) / 20_000
-    torch.testing.assert_close(shares, belief.log_probs().exp()[0], rtol=0, atol=0.015)
-
-
 @pytest.mark.parametrize("make", [adaptive, hierarchical])
 @torch.no_grad()
 def test_a_nan_in_a_group_is_refused_with_the_row_that_computes_it(make):

@@ -84,7 +84,7 @@ def test_the_library_segments_as_sentencepiece_and_replaces_it(pair, monkeypatch
         assert again.encode(text) == theirs(text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(text=TEXTS)
 @example("." * 41)
 def test_a_text_has_the_pieces_that_sentencepiece_finds(pair, text):
@@ -270,7 +270,7 @@ def plain(opus, tmp_path_factory):
     return path
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(cut=st.floats(0, 1), noise=st.binary(max_size=7))
 def test_a_damaged_file_is_a_one_line_error(plain, cut, noise):
     model, path = plain.read_bytes(), plain.with_name("damaged.spm")

@@ -144,7 +144,7 @@ HOSTILE = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(text=HOSTILE)
 @example("<extra_id_0> ▁<extra_id_0>")
 @example("<2de> A man <2fr>")

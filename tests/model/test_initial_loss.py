@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from translume.checkpoint import build_model
-from translume.config import ModelSettings, SoftmaxSettings
+from translume.config import CopySettings, MixtureSettings, ModelSettings, SoftmaxSettings
 
 SHAPES = [
     # width, V, encoder and decoder layers, other settings
@@ -24,6 +24,10 @@ SHAPES = [
     (128, 997, 6, 2, {"norm": "pre", "decoder_mixing": "ssru"}),
     (64, 101, 1, 1, {"norm": "post", "decoder_mixing": "ssru"}),
     (128, 997, 12, 1, {"norm": "pre"}),
+    (128, 997, 2, 2, {"head": MixtureSettings}),
+    (512, 500, 1, 1, {"head": MixtureSettings}),
+    (64, 101, 1, 1, {"head": CopySettings}),
+    (512, 500, 1, 1, {"head": CopySettings}),
 ]
 
 
@@ -35,10 +39,9 @@ SHAPES = [
 )
 @torch.no_grad()
 def test_the_first_loss_is_that_of_a_uniform_prediction(width, size, above, below, changes, tie):
-    settings = ModelSettings(
-        width=width, feed_forward=2 * width, encoder_layers=above, decoder_layers=below, attention_heads=4,
-        head=SoftmaxSettings(tie=tie), **changes,
-    )  # fmt: skip
+    head = changes.get("head", SoftmaxSettings)(tie=tie)
+    sizes = {"width": width, "feed_forward": 2 * width, "encoder_layers": above, "decoder_layers": below}
+    settings = ModelSettings(**{**sizes, "attention_heads": 4, **changes, "head": head})
     torch.manual_seed(3)
     model = build_model(settings, size, size).eval()
     source, target, labels = torch.randint(size, (3, 12, 13)).unbind(0)

@@ -26,6 +26,7 @@ from translume.checkpoint import (
 )
 from translume.checkpoint.building import build_classifier
 from translume.config import Config, ModelSettings, SoftmaxSettings, TokenizerSettings
+from translume.errors import TranslumeError
 from translume.model.classifier import Classifier as Network
 from translume.serving import models
 from translume.serving.access.quotas import Access
@@ -40,6 +41,8 @@ from translume.translator import Classifier, Generator, Translator, load
 
 ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"
 LABELS = ("animal", "colour", "fruit")
+TOLERANCE = 2e-4
+"""For numbers: rounding may depend on the batch, unless the engine's self-test has shown that it does not."""
 
 
 @pytest.fixture(scope="session")
@@ -142,6 +145,29 @@ def make_classifier() -> Callable[..., Classifier]:
     return build
 
 
+def nearly_equal(found: Any, wanted: Any) -> bool:
+    """Return whether two values are equal, numbers within the tolerance."""
+    if isinstance(found, float) or isinstance(wanted, float):
+        return abs(found - wanted) <= TOLERANCE
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(nearly_equal(found[name], wanted[name]) for name in wanted)
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(nearly_equal(*pair) for pair in zip(found, wanted, strict=True))
+    return bool(found == wanted)
+
+
+def message_of(call: Callable[[], object]) -> str:
+    """Return the text of the error that a call raises."""
+    with pytest.raises(TranslumeError) as caught:
+        call()
+    return str(caught.value)
+
+
+def whole(translator: Translator, *texts: str) -> list[str]:
+    """Return the translation of each text."""
+    return [translator.translate(text).text for text in texts]
+
+
 def until(true: Callable[[], bool]) -> None:
     """Wait until a condition holds."""
     started = time.monotonic()
@@ -174,6 +200,16 @@ class Answer:
 
     def json(self) -> Any:
         return json.loads(self.body)
+
+
+def refused(answer: Answer) -> str:
+    """Return status, code and text of an error; and its field in brackets, unless the text begins with its name."""
+    found = answer.json()
+    assert set(found) <= {"error", "code", "field"}
+    assert "\n" not in found["error"]
+    field = found.get("field", "")
+    place = "" if field and found["error"].startswith((f"{field}: ", f"{field} ")) else f"[{field}] "
+    return f"{answer.status} {found['code']} {place}{found['error']}"
 
 
 FORM = "multipart/form-data; boundary=xx"

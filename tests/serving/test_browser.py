@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.serving.conftest import whole
 
 from translume.inspection import force_token, trace
 from translume.serving.models import ServedModel
 from translume.translator import Translator
 
 LISTED = 7
-
-
-def whole(translator: Translator, *texts: str) -> list[str]:
-    return [translator.translate(text).text for text in texts]
 
 
 def test_typed_text_is_translated_line_by_line_and_partial_output_is_a_prefix(tab: Any, translator: Translator) -> None:

@@ -10,13 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.serving.conftest import whole
 
 from translume.serving.models import ServedModel
 from translume.translator import Translator
-
-
-def whole(translator: Translator, *texts: str) -> list[str]:
-    return [translator.translate(text).text for text in texts]
 
 
 def refusal(status: int, code: str = "", after: str = "") -> dict[str, Any]:

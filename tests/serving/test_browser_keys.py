@@ -4,13 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.serving.conftest import whole
 
 from translume.translator import Translator
-
-
-def whole(translator: Translator, *texts: str) -> list[str]:
-    return [translator.translate(text).text for text in texts]
-
 
 PRESS = """(init) => {
   const event = new KeyboardEvent("keydown", { bubbles: true, cancelable: true, ...init });

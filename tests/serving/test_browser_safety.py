@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.serving.conftest import whole
 
 from translume.serving.access.keys import add_key
 from translume.serving.access.quotas import open_access
@@ -16,10 +17,6 @@ from translume.serving.settings import KeySettings
 from translume.translator import Translator
 
 PAGE = Path(__file__).resolve().parents[2] / "src" / "translume" / "serving" / "page"
-
-
-def whole(translator: Translator, *texts: str) -> list[str]:
-    return [translator.translate(text).text for text in texts]
 
 
 MALICE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -45,19 +42,8 @@ def test_text_of_users_and_models_is_neither_executed_nor_parsed_as_html(tab: An
         assert not found, path.name
 
 
-def test_a_503_is_retried_and_another_error_keeps_the_last_translation(tab: Any, translator: Translator) -> None:
-    turns = iter([503, 503])
-
-    def busy(route: Any) -> None:
-        if (status := next(turns, None)) is None:
-            route.fallback()
-        else:
-            body = json.dumps({"error": "50 lines wait", "code": "queue_full"})
-            route.fulfill(status=status, headers={"Retry-After": "1"}, content_type="application/json", body=body)
-
-    tab.page.route("**/v1/translate/stream", busy)
+def test_a_sentence_that_is_too_long_is_explained_below_the_last_translation(tab: Any, translator: Translator) -> None:
     tab.type("a man", *whole(translator, "a man"))
-    tab.faults.clear()  # The browser logs each 503.
     tab.page.fill("#text", "a" * 41)
     tab.tell(
         "#problem",

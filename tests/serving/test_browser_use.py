@@ -7,17 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.serving.conftest import whole
 
 from translume.inspection.pages import asset
 from translume.serving.models import ServedModel
 from translume.translator import Translator
 
-EXAMPLE = "The bridge was built in 1973 and is 679 meters long."
 EVENTS = "text/event-stream"
-
-
-def whole(translator: Translator, *texts: str) -> list[str]:
-    return [translator.translate(text).text for text in texts]
 
 
 def answer(text: str, tokens: Sequence[str], logs: Sequence[float], **more: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.serving.conftest import refused
 
 from translume.serving.models import ServedModel, ServedModels
 from translume.translator import Classifier, Translator
@@ -15,11 +16,6 @@ NAMES = ("animal", "colour", "fruit")
 def topics(start: Callable[..., Any], make_classifier: Callable[..., Classifier], translator: Translator) -> Any:
     served = (ServedModel.from_model("en-de", translator), ServedModel.from_model("topics", make_classifier()))
     return start(*served, texts=5, characters=300)
-
-
-def refused(answer: Any) -> tuple[int, str, str, str]:
-    found = answer.json()
-    return answer.status, found["code"], found.get("field", ""), found["error"]
 
 
 def test_labels_of_texts_equal_those_of_the_classifier(topics: Any, make_classifier: Callable[..., Classifier]) -> None:
@@ -52,55 +48,28 @@ def test_the_margin_of_a_multi_label_text_is_the_smallest_distance_to_the_thresh
     assert one["margin"] == min(abs(value - 0.5) for value in one["probabilities"].values())
     (model,) = own.get("/v1/models").json()["models"]
     assert (model["labels"], model["several_labels"], model["offers"]) == (list(NAMES), True, ["classify"])
-    assert refused(own.post("/v1/translate", text="a")) == (
-        404,
-        "no_translator",
-        "model",
-        "model: this server has no translator",
-    )
+    assert refused(own.post("/v1/translate", text="a")) == "404 no_translator model: this server has no translator"
     assert own.get("/health/ready").status == 200
 
 
-def test_invalid_requests_get_a_one_line_error(topics: Any, live: Any) -> None:
-    def post(**fields: Any) -> tuple[int, str, str, str]:
-        return refused(topics.post("/v1/classify", **fields))
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"text": 5}, "422 invalid_value text: found 5, expected a string or a list of strings"),
+        ({"nbest": 0}, "422 invalid_value nbest: found 0, expected greater than or equal to 1"),
+        ({"model": "topic"}, "404 unknown_model model: no such classifier; did you mean 'topics'?"),
+        ({"text": ["a", "b" * 13]}, "422 text_too_long text[1]: the text has 13 tokens, expected at most 12"),
+        ({"beam": 3}, "422 unknown_field beam: no such field; known: model, timeout_seconds, text, nbest"),
+    ],
+)
+def test_invalid_requests_get_a_one_line_error(topics: Any, fields: dict[str, Any], said: str) -> None:
+    assert refused(topics.post("/v1/classify", {"text": "a", **fields})) == said
 
-    assert post(text=5) == (422, "invalid_value", "text", "text: found 5, expected a string or a list of strings")
-    assert post(text="a", nbest=0) == (
-        422,
-        "invalid_value",
-        "nbest",
-        "nbest: found 0, expected greater than or equal to 1",
-    )
-    assert post(text="a", model="topic") == (
-        404,
-        "unknown_model",
-        "model",
-        "model: no such classifier; did you mean 'topics'?",
-    )
-    assert post(text=["a", "b" * 13]) == (
-        422,
-        "text_too_long",
-        "text[1]",
-        "text[1]: the text has 13 tokens, expected at most 12",
-    )
-    assert post(text="a", beam=3) == (
-        422,
-        "unknown_field",
-        "beam",
-        "beam: no such field; known: model, timeout_seconds, text, nbest",
-    )
-    assert refused(live.post("/v1/classify", text="a")) == (
-        404,
-        "no_classifier",
-        "model",
-        "model: this server has no classifier",
-    )
+
+def test_a_model_of_another_task_is_named(topics: Any, live: Any) -> None:
+    assert refused(live.post("/v1/classify", text="a")) == "404 no_classifier model: this server has no classifier"
     assert refused(topics.post("/v1/translate", text="a", model="topics")) == (
-        422,
-        "invalid_value",
-        "model",
-        "model: 'topics' is a classifier, expected a translator; use /v1/classify",
+        "422 invalid_value model: 'topics' is a classifier, expected a translator; use /v1/classify"
     )
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.serving.conftest import refused
 
 from translume.translator import Translator
 
@@ -62,8 +63,4 @@ def test_a_constraint_that_cannot_be_met_is_a_warning(live: Any) -> None:
     ],
 )
 def test_invalid_constraints_are_refused(live: Any, fields: dict[str, Any], message: str) -> None:
-    answer = live.post("/v1/translate", {"text": "a", **fields})
-    assert (answer.status, answer.json()) == (
-        422,
-        {"error": message, "code": "invalid_value", "field": "constraints"},
-    )
+    assert refused(live.post("/v1/translate", {"text": "a", **fields})) == f"422 invalid_value {message}"

@@ -92,7 +92,7 @@ class Processes:
         )
         return [int(pid) for pid in listed.stdout.split()]
 
-    def under_load(self, seconds: Callable[[], bool], clients: int = 6) -> list[Any]:
+    def under_load(self, seconds: Callable[[], bool], clients: int = 3) -> list[Any]:
         """Return what clients got while a condition did not hold."""
         found, done = list[Any](), threading.Event()
 
@@ -104,7 +104,7 @@ class Processes:
             for _ in range(clients):
                 pool.submit(ask)
             try:
-                until(lambda: len(found) > 10)
+                until(lambda: len(found) > 5)
                 until(seconds)
             finally:
                 done.set()
@@ -197,8 +197,8 @@ def test_workers_end_when_the_process_before_them_is_killed(make: Callable[..., 
     until(lambda: not any(map(exists, workers)))
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_command_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "translume", "serve", str(tmp_path), "--workers", "2", "--port", "0"]
+def test_a_model_that_cannot_be_loaded_ends_the_command_in_one_line(warm_python: Path, tmp_path: Path) -> None:
+    command = [str(warm_python), "-m", "translume", "serve", str(tmp_path), "--workers", "2", "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr == f"Error: {tmp_path}: not a model folder: it has no manifest.json\n"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.serving.conftest import refused
 
 from translume.config import DecodingSettings
 from translume.serving.models import ServedModel
@@ -15,11 +16,6 @@ from translume.translator import Generator, Translator
 def plays(start: Callable[..., Any], generator: Generator, translator: Translator) -> Any:
     served = (ServedModel.from_model("en-de", translator), ServedModel.from_model("plays", generator))
     return start(*served, texts=5, characters=300, width=6)
-
-
-def refused(answer: Any) -> tuple[int, str, str, str]:
-    found = answer.json()
-    return answer.status, found["code"], found.get("field", ""), found["error"]
 
 
 def test_texts_are_those_of_the_generator(plays: Any, generator: Generator) -> None:
@@ -76,43 +72,22 @@ def test_the_server_describes_a_language_model(plays: Any, live: Any) -> None:
     assert (model["offers"], model["max_positions"]) == (["generate"], 40)
     assert plays.get("/health/ready").status == 200
     assert refused(live.post("/v1/generate", prompt="a")) == (
-        404,
-        "no_generator",
-        "model",
-        "model: this server has no language model",
+        "404 no_generator model: this server has no language model"
     )
 
 
 @pytest.mark.parametrize(
-    ("fields", "expected"),
+    ("fields", "said"),
     [
-        ({"prompt": 5}, (422, "invalid_value", "prompt", "prompt: found 5, expected a string or a list of strings")),
-        (
-            {"prompt": "a" * 41},
-            (422, "text_too_long", "prompt", "prompt: the prompt has 41 tokens, expected at most 39"),
-        ),
-        (
-            {"prompt": "a", "model": "play"},
-            (404, "unknown_model", "model", "model: no such language model; did you mean 'plays'?"),
-        ),
-        (
-            {"prompt": "a", "max_length": 5000},
-            (422, "invalid_value", "max_length", "max_length: found 5,000, expected at most 4,096"),
-        ),
-        (
-            {"prompt": "a", "alignment": True},
-            (422, "invalid_value", "alignment", "alignment: found True, must be False for a language model"),
-        ),
-        ({"prompt": "a", "to": "de"}, (422, "invalid_value", "to", "to: found 'de', must be '' for a language model")),
-        (
-            {"prompt": "a", "stop": "b"},
-            (422, "invalid_value", "stop", "stop: found 'b', expected 'optimal' or 'first'; stop_strings has texts"),
-        ),
-        ({"prompt": "a", "source": "en"}, (422, "unknown_field", "source", "source: no such field")),
+        ({"prompt": 5}, "422 invalid_value prompt: found 5, expected a string or a list of strings"),
+        ({"prompt": "a" * 41}, "422 text_too_long prompt: the prompt has 41 tokens, expected at most 39"),
+        ({"model": "play"}, "404 unknown_model model: no such language model; did you mean 'plays'?"),
+        ({"max_length": 5000}, "422 invalid_value max_length: found 5,000, expected at most 4,096"),
+        ({"alignment": True}, "422 invalid_value alignment: found True, must be False for a language model"),
+        ({"to": "de"}, "422 invalid_value to: found 'de', must be '' for a language model"),
+        ({"stop": "b"}, "422 invalid_value stop: found 'b', expected 'optimal' or 'first'; stop_strings has texts"),
+        ({"source": "en"}, "422 unknown_field source: no such field"),
     ],
 )
-def test_invalid_requests_get_a_one_line_error(
-    plays: Any, fields: dict[str, Any], expected: tuple[int, str, str, str]
-) -> None:
-    found = refused(plays.post("/v1/generate", **fields))
-    assert (*found[:3], found[3][: len(expected[3])]) == expected
+def test_invalid_requests_get_a_one_line_error(plays: Any, fields: dict[str, Any], said: str) -> None:
+    assert refused(plays.post("/v1/generate", {"prompt": "a", **fields})).startswith(said)

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.serving.conftest import message_of
 
 from translume.cli import main
-from translume.errors import TranslumeError
 from translume.serving.access.keys import Key, Keys, add_key, remove_key
 from translume.serving.access.quotas import DAY, MINUTE, open_counts
 
@@ -22,12 +22,6 @@ from translume.serving.access.quotas import DAY, MINUTE, open_counts
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.json"
-
-
-def message_of(call: Callable[[], object]) -> str:
-    with pytest.raises(TranslumeError) as caught:
-        call()
-    return str(caught.value)
 
 
 def run(*words: str | Path) -> Result:

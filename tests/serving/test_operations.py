@@ -1,24 +1,17 @@
 """Operations: health, metrics, logs, limits, timeouts, shutdown, and slow or disconnected clients."""
 
-import hashlib
 import json
 import logging
-import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.serving.conftest import send_request, until
+from tests.serving.conftest import refused, send_request, until
 
-from translume.checkpoint import save_model
 from translume.errors import TranslumeError
 from translume.serving.models import ServedModel, ServedModels
 from translume.serving.run import JsonLines, listen
@@ -49,15 +42,6 @@ def held(translator: Translator) -> Iterator[Held]:
     found = Held(translator)
     yield found
     found.open.set()
-
-
-def taken(port: int) -> bool:
-    """Return whether a server accepts connections."""
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=120).close()
-    except ConnectionRefusedError:
-        return False
-    return True
 
 
 def test_live_and_ready_endpoints(live: Any) -> None:
@@ -139,11 +123,6 @@ def test_other_lines_of_the_log_have_the_id_of_their_request(
     assert [(line["request_id"], line["error"]) for line in written] == [("log-500", "ZeroDivisionError")]
 
 
-def test_a_malformed_request_id_is_replaced(live: Any) -> None:
-    for given_id in ("a b", "x" * 65, '"'):
-        assert live.ask("GET", "/health", X_Request_Id=given_id).headers["X-Request-Id"].isalnum()
-
-
 def test_a_body_that_is_too_large_is_refused_by_its_content_length(live: Any) -> None:
     with socket.create_connection(("127.0.0.1", live.port), timeout=120) as connection:
         connection.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999\r\n\r\n")
@@ -201,92 +180,34 @@ def test_the_request_of_a_client_that_disconnected_is_not_translated(
 def test_a_request_past_its_deadline_gets_504(start: Start, held: Held) -> None:
     live = start(ServedModel.from_model("en-de", held))
     answer = live.post("/v1/translate", text="one", timeout_seconds=0.1)
-    assert (answer.status, answer.json()) == (
-        504,
-        {"error": "not done after 0.1 s, the request's deadline", "code": "deadline_exceeded"},
-    )
+    assert refused(answer) == "504 deadline_exceeded [] not done after 0.1 s, the request's deadline"
     held.open.set()
     assert live.post("/v1/translate", text="two").status == 200
 
 
-def test_too_many_texts_and_too_many_requests_are_refused_immediately(start: Start, held: Held) -> None:
-    live = start(ServedModel.from_model("en-de", held), queue=2, lines=2, texts=2, requests=4)
+def test_too_many_requests_are_refused_immediately(start: Start, held: Held) -> None:
+    live = start(ServedModel.from_model("en-de", held), requests=2)
     taken = [send_request(live.port, "/v1/translate", text="one")]
     held.begun.wait(120)
-    taken += [
-        send_request(live.port, "/v1/translate", text="two"),
-        send_request(live.port, "/v1/translate", text="three"),
-    ]
-    until(lambda: live.server.scheduler.waiting == 2)
-    answer = live.post("/v1/translate", text="four")
-    assert (answer.status, answer.json()["code"]) == (503, "queue_full")
-    assert int(answer.headers["Retry-After"]) >= 1
     taken.append(socket.create_connection(("127.0.0.1", live.port), timeout=120))
     taken[-1].sendall(
         b"POST /v1/inspect HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\n"
     )
     until(lambda: live.get("/v1/models").status == 503)
     answer = live.get("/v1/models")
-    assert answer.json() == {"error": "4 requests are in progress already; try later", "code": "too_many_open"}
+    assert refused(answer) == "503 too_many_open [] 2 requests are in progress already; try later"
     assert answer.headers["Retry-After"] == "1"
     assert live.get("/health/live").status == 200
     held.open.set()
-    for connection in taken[:3]:
-        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert taken[0].recv(65536).startswith(b"HTTP/1.1 200 ")
     for connection in taken:
         connection.close()
 
 
-def test_100_concurrent_clients_get_the_responses_they_get_alone(start: Start, translator: Translator) -> None:
-    live = start(ServedModel.from_model("en-de", translator))
-    bodies = [
-        ({"text": f"{chr(97 + number % 7)} bc", "beam": 1 + number % 3, "max_length": 9}) for number in range(100)
-    ]
-    alone = {json.dumps(each): live.post("/v1/translate", each).json() for each in bodies[:21]}
-    with ThreadPoolExecutor(32) as clients:
-        found = list(clients.map(lambda each: (each, live.post("/v1/translate", each).json()), bodies))
-    assert all(answer == alone[json.dumps(each)] for each, answer in found)
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False) | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-names = st.sampled_from(
-    ["text", "q", "source", "target", "model", "detail", "beam", "strategy", "nbest", "prefix", "constraints"]
-) | (st.sampled_from(["alternatives", "format", "temperature", "max_length", "min_length", "length_penalty", "top_k"]))
-paths = st.sampled_from(["/v1/translate", "/v1/score", "/translate", "/detect"])
-
-
-@given(path=paths, body=st.binary(max_size=60), kind=st.sampled_from(["application/json", "multipart/form-data", "x"]))
-def test_arbitrary_bytes_cause_no_server_error(live: Any, path: str, body: bytes, kind: str) -> None:
-    answer = live.ask("POST", path, body, content_type=kind)
-    assert 400 <= answer.status < 500
-    assert set(answer.json()) <= {"error", "code", "field"}
-
-
-@given(path=paths, fields=st.dictionaries(names, values, max_size=4), text=st.text(max_size=9))
-def test_arbitrary_json_causes_no_server_error(live: Any, path: str, fields: dict[str, Any], text: str) -> None:
-    sensible = {"text": text} if path == "/v1/translate" else {"q": text, "source": "en", "target": "de"}
-    answer = live.post(path, {**sensible, **fields})
-    assert answer.status < 500 or answer.json()["code"] == "no_detection"
-    assert answer.status == 200 or set(answer.json()) <= {"error", "code", "field"}
-
-
 NUMBERS = [
-    *(
-        "beam",
-        "nbest",
-        "length_penalty",
-        "patience",
-        "min_length",
-        "max_length_ratio",
-        "max_length_extra",
-        "max_length",
-    ),
-    *("samples", "seed", "temperature", "top_k", "top_p", "min_p", "epsilon", "eta", "unsmooth", "diversity", "groups"),
-    *("no_repeat_ngram", "repetition_penalty", "coverage_penalty"),
+    *("beam", "nbest", "length_penalty", "patience", "min_length", "max_length_ratio", "max_length_extra"),
+    *("max_length", "samples", "seed", "temperature", "top_k", "top_p", "min_p", "epsilon", "eta", "unsmooth"),
+    *("diversity", "groups", "no_repeat_ngram", "repetition_penalty", "coverage_penalty"),
 ]
 
 
@@ -317,42 +238,3 @@ def test_a_port_in_use_gives_a_one_line_error() -> None:
     assert str(caught.value) == (
         f"127.0.0.1:{port}: cannot listen: address already in use; stop the other process or choose another --port"
     )
-
-
-def test_the_serve_command_finishes_open_requests_on_sigterm(
-    tmp_path: Path, translator: Translator, warm_python: Path
-) -> None:
-    checkpoint = translator.checkpoint
-    folder = tmp_path / "en-de"
-    save_model(folder, checkpoint)
-    settings = tmp_path / "serve.toml"
-    settings.write_text('port = 0\nmodels = {en-de = "en-de"}\n', encoding="utf-8")
-    command = [str(warm_python), "-m", "translume", "serve", "--config", str(settings), "--engine", "plain"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        line = process.stderr.readline()
-        assert line.startswith("serving en-de at http://127.0.0.1:"), line + process.stderr.read()
-        port = int(line.rpartition(":")[2])
-        with urlopen(f"http://127.0.0.1:{port}/v1/info", timeout=120) as info:
-            digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
-            assert json.load(info)["manifests"] == {"en-de": digest}
-        body = json.dumps({"text": "a b"}).encode()
-        head = (
-            "POST /v1/translate HTTP/1.1\r\nHost: localhost\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}"
-        )
-        with socket.create_connection(("127.0.0.1", port), timeout=120) as begun:
-            begun.sendall(f"{head}\r\n\r\n".encode() + body[:5])
-            with socket.create_connection(("127.0.0.1", port), timeout=120) as other:
-                other.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                assert other.recv(12) == b"HTTP/1.1 200"
-            process.send_signal(signal.SIGTERM)
-            until(lambda: not taken(port))
-            begun.sendall(body[5:])
-            with begun.makefile("rb") as answer:
-                assert translator.translate("a b").text in answer.read().decode()
-        assert process.wait(120) == -signal.SIGTERM
-    finally:
-        process.kill()
-        process.stderr.close()

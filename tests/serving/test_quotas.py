@@ -4,15 +4,14 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from tests.serving.conftest import message_of
 
-from translume.errors import TranslumeError
 from translume.serving.access import quotas
 from translume.serving.access.keys import Key, Keys
 from translume.serving.access.quotas import (
@@ -57,12 +56,6 @@ def charge(access: Access, characters: int, path: str = "/v1/translate") -> Requ
     except RequestError as error:
         return error
     return None
-
-
-def message_of(call: Callable[[], object]) -> str:
-    with pytest.raises(TranslumeError) as caught:
-        call()
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("place", ["usage", "memory://"])

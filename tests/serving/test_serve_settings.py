@@ -1,20 +1,13 @@
 """serve.toml: strict parsing, helpful errors, overrides from the command line."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.serving.conftest import message_of
 
 from translume.cli.serve import EXAMPLES
 from translume.config.base import to_toml
-from translume.errors import TranslumeError
 from translume.serving.settings import ServeSettings, place_of
-
-
-def message_of(call: Callable[[], object]) -> str:
-    with pytest.raises(TranslumeError) as caught:
-        call()
-    return str(caught.value)
 
 
 @pytest.fixture

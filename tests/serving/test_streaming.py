@@ -3,12 +3,10 @@
 import http.client
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,21 +128,6 @@ def test_prefixes_are_sent_while_the_search_is_running(start: Any, translator: T
     assert last["translations"][0]["text"] == wanted
 
 
-def test_a_request_during_a_stream_gets_the_same_response_as_without(start: Any, translator: Translator) -> None:
-    stepwise = Stepwise(translator)
-    live = start(ServedModel.from_model("en-de", stepwise))
-    with reading(live, text="abc de") as values:
-        next(values)
-        beside = threading.Thread(target=lambda: plain.append(live.post("/v1/translate", text="abc").json()))
-        plain: list[Any] = []
-        beside.start()
-        stepwise.steps.release(99)
-        *_, last = values
-        beside.join(120)
-    assert last["translations"][0]["text"] == translator.translate("abc de").text
-    assert plain[0]["translations"][0]["text"] == translator.translate("abc").text
-
-
 def test_early_errors_have_an_http_status_and_later_ones_an_event(live: Any) -> None:
     assert live.post("/v1/translate/stream", text="a", beem=1).status == 422
     *_, last = streamed(live, text=["a", "b" * 50])
@@ -158,25 +141,5 @@ def test_early_errors_have_an_http_status_and_later_ones_an_event(live: Any) -> 
     )
 
 
-def test_a_client_that_disconnects_during_a_stream_cancels_its_work(start: Any, translator: Translator) -> None:
-    """The search is held at its first prefix, so only the disconnection can empty the queue."""
-    stepwise = Stepwise(translator)
-    live = start(ServedModel.from_model("en-de", stepwise), batch_tokens=20)
-    with reading(live, text=["a b c\nd e f\n" * 5] * 4) as values:
-        next(values)
-        assert live.server.scheduler.waiting > 0
-    deadline = time.monotonic() + 20  # the request's own is later
-    while live.server.scheduler.waiting and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert live.server.scheduler.waiting == 0
-    stepwise.steps.release(99)
-    assert live.post("/v1/translate", text="a").status == 200
-
-
 def test_an_empty_list_is_done_immediately(live: Any) -> None:
     assert streamed(live, text=[]) == [("done", {"model": "en-de", "translations": []})]
-
-
-@pytest.mark.parametrize("body", [b"", b"[", b"\xff"])
-def test_arbitrary_bytes_are_refused_without_a_stream(live: Any, body: bytes) -> None:
-    assert live.ask("POST", "/v1/translate/stream", body, content_type="application/json").status == 400

@@ -23,7 +23,7 @@ def tokenizer() -> Tokenizer:
 
 
 @given(text=a_text, dropout=st.floats(0, 1), seed=seeds, again=seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_dropout_keeps_the_text_and_depends_on_its_arguments_alone(tokenizer, text, dropout, seed, again):
     ids = tokenizer.encode(text)
     first = tokenizer.drop(ids, dropout, seed)
@@ -34,7 +34,7 @@ def test_dropout_keeps_the_text_and_depends_on_its_arguments_alone(tokenizer, te
 
 
 @given(text=a_text, seed=seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_dropout_is_the_usual_segmentation(tokenizer, text, seed):
     ids = tokenizer.encode(text)
     assert tokenizer.drop(ids, 0.0, seed) == ids

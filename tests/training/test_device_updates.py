@@ -68,9 +68,14 @@ def gradients_of(model: Transformer, batch: Batch, options: LossOptions) -> tupl
     return sums, [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("recipe", ["multi30k.toml", "multi30k-base66.toml", "g2p.toml", "shakespeare.toml"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_an_update_has_few_operations_that_do_not_depend_on_data(precision: Precision, recipe: str) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "precision"),
+    [
+        *(("multi30k.toml", precision) for precision in ("fp32", "bf16", "fp16")),
+        *(("multi30k-base66.toml", "bf16"), ("g2p.toml", "fp32"), ("shakespeare.toml", "fp16")),
+    ],
+)
+def test_an_update_has_few_operations_that_do_not_depend_on_data(recipe: str, precision: Precision) -> None:
     config = Config.read(Path(__file__).parents[2] / "recipes" / recipe)
     sizes = {"encoder_layers": 6, "decoder_layers": 6, "width": 32, "attention_heads": 4, "feed_forward": 47}
     torch.manual_seed(5)

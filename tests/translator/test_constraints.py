@@ -81,7 +81,7 @@ def test_the_text_contains_every_phrase_as_words_for_every_vocabulary(
     assert [each.text for each in found[1:]] == [each.text for each in plain]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(kind=st.sampled_from(KINDS), data=st.data())
 def test_phrases_at_token_boundaries_are_words_in_the_text(
     tokenizers: dict[str, Tokenizer], kind: str, data: st.DataObject

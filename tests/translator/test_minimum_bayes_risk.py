@@ -24,7 +24,7 @@ def hypothesis(text: str, log_prob: float = -1.0) -> TextHypothesis:
 
 
 @pytest.mark.parametrize(("name", "pairwise"), [("chrf", pairwise_chrf), ("bleu", pairwise_bleu)])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(texts=texts)
 def test_pairwise_scores_equal_those_of_sacrebleu(
     name: str, pairwise: Callable[[list[str]], np.ndarray], texts: list[str]
