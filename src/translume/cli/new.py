@@ -34,16 +34,12 @@ def new() -> None:
 @new.command(
     "part",
     short_help="Write a module with a part, and its tests.",
-    epilog="Example: translume new part head my_head",
+    epilog=f"Kinds: {', '.join(KINDS)}. Example: translume new part head my_head",
 )
 @click.argument("kind")
 @click.argument("name")
 def part(kind: str, name: str) -> None:
     """Write NAME.py, a working example of a part of KIND, and test_NAME.py, the tests that all such parts must pass.
-
-    \b
-    KIND is one of:
-    {kinds}
 
     Then: pytest test_NAME.py, and translume COMMAND ... --import NAME.py
     """
@@ -63,7 +59,3 @@ def part(kind: str, name: str) -> None:
     write_file(files[0], text.encode())
     write_file(files[1], TEST.format(kind=kind, name=name, arguments=arguments).encode())
     note(f"{files[0]}, {files[1]}: written; try `pytest {files[1]}`, then --import {files[0]}")
-
-
-assert part.help is not None
-part.help = part.help.replace("{kinds}", ", ".join(KINDS))
