@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from pkgutil import resolve_name
 from tempfile import TemporaryDirectory
@@ -49,7 +48,8 @@ def library_tokenizer(tokenizer: Tokenizer) -> LibraryTokenizer:
         )
     library: LibraryTokenizer = LibraryTokenizer.from_str(standard_json(tokenizer))
     library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    special = [pieces[id_] for id_ in asdict(tokenizer.specials).values() if id_ is not None]
+    ids = tokenizer.specials
+    special = [pieces[id_] for id_ in (ids.pad, ids.bos, ids.eos, ids.unk, *ids.after_eos) if id_ is not None]
     library.add_special_tokens([AddedToken(piece, special=True) for piece in special])
     library.encode_special_tokens = True  # `</s>` in a user's text is text
     return library
