@@ -31,12 +31,12 @@ from translume.model.classifier import Classifier as Network
 from translume.serving import models
 from translume.serving.access.quotas import Access
 from translume.serving.api.app import build_app
-from translume.serving.api.languages import Detector
 from translume.serving.models import ServedModel, ServedModels
 from translume.serving.run import listen, uvicorn_server
 from translume.serving.server import Server
 from translume.serving.settings import Limits, ServeSettings
 from translume.text import Labels, train_tokenizer
+from translume.text.detection import Detector
 from translume.translator import Classifier, Generator, Translator, load
 
 ALPHABET = "abcdefghijklm nopqrstuvwxyz.!?"

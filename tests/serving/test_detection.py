@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from translume.serving.api import languages
-from translume.serving.api.languages import Lingua, installed_detector
 from translume.serving.models import ServedModel
+from translume.text import detection
+from translume.text.detection import Lingua, installed_detector
 from translume.text.sentences import iso_code
 from translume.translator import Translator
 
@@ -61,7 +61,7 @@ def test_only_the_beginning_of_a_long_text_is_read() -> None:
 
 
 def test_detection_is_thread_safe() -> None:
-    languages._lingua.cache_clear()
+    detection._lingua.cache_clear()
     wrong: list[str] = []
 
     def ask() -> None:

@@ -16,10 +16,10 @@ from tests.serving.openapi_checker import ResponseChecker
 
 from translume.checkpoint import save_model
 from translume.serving.api.errors import CODES
-from translume.serving.api.languages import Detector
 from translume.serving.api.responses import REASONS
 from translume.serving.models import MANIFEST, ServedModel
 from translume.serving.reloading import load_served
+from translume.text.detection import Detector
 from translume.translator import Generator, Translator
 from translume.translator.loading import ComputeOptions
 

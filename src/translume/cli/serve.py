@@ -66,7 +66,6 @@ def command(
     progress and exits.
     """
     from translume.serving.api.app import build_app
-    from translume.serving.api.languages import installed_detector
     from translume.serving.files.jobs import PrivateFolder
     from translume.serving.front import Front, serve_front
     from translume.serving.metrics import serve_metrics
@@ -74,6 +73,7 @@ def command(
     from translume.serving.run import UNIX, address_of, listen, log_to_stderr, release, serve
     from translume.serving.settings import place_of
     from translume.serving.worker import WorkerOptions
+    from translume.text.detection import installed_detector
 
     given = {"host": host, "port": port, "host_names": host_name or None, "metrics": metrics, "keys.file": keys}
     read = _settings_reader(config, {**given, "workers": workers}, models, overrides)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from translume.errors import TranslumeError
 from translume.serving.api.app import build_app
-from translume.serving.api.languages import installed_detector
 from translume.serving.reloading import open_server
 from translume.serving.run import log_to_stderr, serve
 from translume.serving.settings import ServeSettings
+from translume.text.detection import installed_detector
 from translume.translator.loading import ComputeOptions
 
 

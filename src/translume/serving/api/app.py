@@ -18,13 +18,13 @@ from translume.serving.api import deepl, glossaries, libretranslate, version1
 from translume.serving.api.body import FORM_LIMITS
 from translume.serving.api.errors import add_error_handler
 from translume.serving.api.glossaries import Glossaries
-from translume.serving.api.languages import Detector
 from translume.serving.files import inspection, transcription
 from translume.serving.files import routes as files
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.files.jobs import Jobs
 from translume.serving.page import routes as page
 from translume.serving.server import Server
+from translume.text.detection import Detector
 
 NOTES: Final = (
     "An unknown path is answered with 404, a wrong method with 405, each with an `Error`. If a client disconnects "

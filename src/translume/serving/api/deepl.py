@@ -17,12 +17,13 @@ from translume.serving.api.body import JSON, URL_ENCODED, ApiRoute, read_fields,
 from translume.serving.api.errors import field_error, json_response
 from translume.serving.api.glossaries import Glossaries
 from translume.serving.api.language_codes import find_language
-from translume.serving.api.languages import Detector, detect_sources, name_of, sources_into
+from translume.serving.api.languages import detect_sources, name_of, sources_into
 from translume.serving.api.libretranslate import translate_each
 from translume.serving.api.requests import DeepLRequest
 from translume.serving.api.responses import ALWAYS, KEYED, READ, described, errors
 from translume.serving.api.terms import Terms
 from translume.serving.server import Server
+from translume.text.detection import Detector
 
 VARIANTS: Final = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
 """Codes that DeepL's clients require as target languages, by the code of the language."""

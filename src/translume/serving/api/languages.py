@@ -1,9 +1,8 @@
 """Languages of a request: the model for a pair, and detection of the source language."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
 
@@ -12,74 +11,11 @@ from translume.serving.api.errors import RequestError, field_error
 from translume.serving.api.language_codes import find_language
 from translume.serving.api.language_codes import name_of as name_of
 from translume.serving.server import Server
-from translume.text.sentences import iso_code
+from translume.text.detection import Detector, Lingua
 
-if TYPE_CHECKING:
-    from lingua import Language, LanguageDetector
-
-LONGEST: Final = 2000
-"""Characters at the beginning of a text that detection reads."""
 UNKNOWN: Final[dict[str, Any]] = {"confidence": 0.0, "language": "en"}
 """The result for a text without a language."""
 MAX_DETECTED: Final = 3
-LONG_ENOUGH: Final = 20
-"""Letters from which a text may be in a language that the server does not have."""
-DOUBT: Final = 0.05
-"""Largest probability of all the server's languages together for such a text."""
-
-
-class Detector(Protocol):
-    """A language detector that several threads can share."""
-
-    def languages(self, text: str, among: Sequence[str]) -> list[tuple[str, float]]:
-        """Return the most probable of the codes `among` with their probabilities, from 0 to 1, best first.
-
-        Probabilities are normalised over these codes: no result means "another language". The list is empty if nothing
-        can be detected.
-        """
-
-
-class Lingua:
-    """The detector of lingua, from character statistics. It loads the tables of a language at its first use."""
-
-    def languages(self, text: str, among: Sequence[str]) -> list[tuple[str, float]]:
-        """As `Detector.languages`. Languages that lingua does not know are never returned.
-
-        Of two codes of one language, such as pt and pt-BR, only the first is returned.
-        """
-        codes: dict[str, str] = {}
-        for code in among:
-            codes.setdefault(iso_code(code), code)
-        values = _lingua(frozenset(codes)).compute_language_confidence_values(text[:LONGEST])
-        found = [(_code_of(each.language), each.value) for each in values]
-        return [(codes[code], value) for code, value in found if code in codes and value > 0]
-
-    def foreign(self, text: str, among: Sequence[str]) -> tuple[str, float] | None:
-        """Return a code that is not `among` and its probability, if the text has hardly another language; else None.
-
-        All languages that lingua knows are compared, by the tables that take 60 MB and not 1 GB. They are less exact:
-        a short text counts only if no language of `among` has its script.
-        """
-        known = {iso_code(code) for code in among}
-        found = [
-            (_code_of(each.language), each.value)
-            for each in _every().compute_language_confidence_values(text[:LONGEST])
-        ]
-        doubt = sum(value for code, value in found if code in known)
-        letters = sum(map(str.isalpha, text[:LONGEST]))
-        code, value = found[0]
-        if value and code not in known and (doubt == 0 or (letters >= LONG_ENOUGH and doubt <= DOUBT)):
-            return code, value
-        return None
-
-
-def installed_detector() -> Detector | None:
-    """Return the installed detector; None if there is none."""
-    try:
-        import lingua  # noqa: F401
-    except ModuleNotFoundError:
-        return None
-    return Lingua()
 
 
 def between(server: Server, source: str, target: str) -> Any:
@@ -211,27 +147,3 @@ async def detect(text: str, server: Server, detector: Detector | None) -> list[d
 
 def _visible(texts: Sequence[str]) -> list[str]:
     return ["\n".join(segment.text for segment in HtmlText.from_string(text).segments) for text in texts]
-
-
-@functools.cache
-def _every() -> "LanguageDetector":
-    """Return a detector of all languages that lingua knows, without its large tables."""
-    from lingua import LanguageDetectorBuilder
-
-    return LanguageDetectorBuilder.from_all_languages().with_low_accuracy_mode().build()
-
-
-@functools.lru_cache(maxsize=4)
-def _lingua(codes: frozenset[str]) -> "LanguageDetector":
-    """Return a detector of some languages. lingua needs at least two: English and German fill up."""
-    from lingua import Language, LanguageDetectorBuilder
-
-    known = [each for each in Language.all() if _code_of(each) in codes]
-    for other in (Language.ENGLISH, Language.GERMAN):
-        if len(known) < 2 and other not in known:
-            known.append(other)
-    return LanguageDetectorBuilder.from_languages(*known).build()
-
-
-def _code_of(language: "Language") -> str:
-    return language.iso_code_639_1.name.lower()

@@ -20,7 +20,7 @@ from translume.serving.api.body import JSON, URL_ENCODED, ApiRoute, read_fields,
 from translume.serving.api.cost import accept_parts
 from translume.serving.api.decoding import loaded, settings_with, split_language
 from translume.serving.api.errors import RequestError, json_response, refuse_more
-from translume.serving.api.languages import UNKNOWN, Detector, SourceLanguage, detect, detect_sources, name_of, route
+from translume.serving.api.languages import UNKNOWN, SourceLanguage, detect, detect_sources, name_of, route
 from translume.serving.api.requests import DetectRequest, LibreTranslateRequest, as_list
 from translume.serving.api.responses import ALWAYS, KEYED, READ, described, errors
 from translume.serving.api.terms import Terms, terms_in
@@ -28,6 +28,7 @@ from translume.serving.api.texts import RequestTexts, SplitTexts, in_thread
 from translume.serving.server import Server
 from translume.serving.settings import Limits
 from translume.serving.work import Part, Translating
+from translume.text.detection import Detector
 from translume.text.segmentation import has_letters
 from translume.translator import TextHypothesis, Translation
 from translume.translator.assembly import combinations

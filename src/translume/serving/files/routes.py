@@ -15,7 +15,7 @@ from translume.serving.access.quotas import client_of
 from translume.serving.api import responses
 from translume.serving.api.body import FORM, FORM_LIMITS, ApiRoute, B, media_type, validated
 from translume.serving.api.errors import RequestError, field_error, json_response, refuse_more, unsupported_type
-from translume.serving.api.languages import Detector, between, detect_sources, sources_into
+from translume.serving.api.languages import between, detect_sources, sources_into
 from translume.serving.api.requests import DeepLDocumentRequest, FileRequest, LibreTranslateFileRequest
 from translume.serving.api.responses import FETCHED, KEYED, READ, WORKED, described, errors, with_media
 from translume.serving.background import wait_for_result
@@ -23,6 +23,7 @@ from translume.serving.files.documents import DocumentProcesses
 from translume.serving.files.jobs import Job, Jobs, Upload
 from translume.serving.server import Server
 from translume.serving.settings import Limits
+from translume.text.detection import Detector
 
 LONGEST_NAME: Final = 100
 LONGEST_NAME_BYTES: Final = 200
