@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from translume.config import Config, Settings
 from translume.config.base import OfKind, OneOf, Options, documentation, literal
+from translume.config.clean import CleanFile
 from translume.inspection.values import SCHEMAS, schema_text
 from translume.serving.settings import ServeSettings
 
@@ -45,6 +46,12 @@ The settings in the file `serve.toml` that `translume serve --config FILE` reads
 override them. Paths are relative to the file, and `${NAME}` is replaced as above. At SIGHUP the server reads the file
 again. Changes of `host`, `port`, `metrics` and the limits of queues and stored files take effect only after a restart;
 the log names them ([deploying](deploy.md))."""
+
+CLEANING = """
+# Settings of the cleaning of parallel data
+
+The table `[clean]` in the file that `translume data clean --config FILE` reads ([cleaning](cleaning.md)). The options
+of the command and `--set` override it."""
 
 COMMANDS = f"""# Commands
 {MADE}
@@ -97,7 +104,13 @@ def settings_page() -> str:
     ]
     text = description(ServeSettings)
     return (
-        "\n".join([*parts, SERVING, *table("At the top of serve.toml", text, top), *groups_in(ServeSettings, "")])
+        "\n".join(
+            [
+                *parts,
+                *(CLEANING, *groups_in(CleanFile, "")),
+                *(SERVING, *table("At the top of serve.toml", text, top), *groups_in(ServeSettings, "")),
+            ]
+        )
         + "\n"
     )
 

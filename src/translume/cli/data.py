@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from translume.cli.clean import clean
 from translume.cli.group import CommandGroup
 from translume.cli.options import FILE, FOLDER, json_option, set_option
 from translume.cli.terminal import ProgressBar, note, print_json, warn
@@ -118,6 +119,9 @@ def prepare_command(config: Path, out: Path | None, overrides: tuple[str, ...]) 
                 click.echo(f"train{some}: {event.training.account.summary()}")
                 if event.validation.account.to_dict() != event.training.account.to_dict():
                     click.echo(f"valid: {event.validation.account.summary()}")
+
+
+command.add_command(clean)
 
 
 def _numbers(corpus: "TokenizedCorpus") -> dict[str, int | float]:

@@ -19,6 +19,10 @@ def _as_columns(value: object) -> object:
     return (value,) if isinstance(value, int | str) else tuple(value) if isinstance(value, list) else value
 
 
+Columns = Annotated[tuple[int | str, ...], BeforeValidator(_as_columns)]
+"""Columns of a table: keys, names in its first line, or numbers from 0."""
+
+
 class CleaningSettings(Settings):
     """[data.cleaning]: rules that drop pairs from training; each counts what it drops."""
 
@@ -91,7 +95,7 @@ class DataSettings(Settings):
     """
     label_separator: str = ","
     """Separator between the labels of a text if `model.head.labels` is "several"."""
-    columns: Annotated[tuple[int | str, ...], BeforeValidator(_as_columns)] = ()
+    columns: Columns = ()
     """Columns of source and target, or of text and label: keys of JSONL or Parquet; for TSV and CSV, numbers from 0,
     or names in the first line.
 

@@ -17,13 +17,14 @@ _RANGES: dict[str, str] = _TABLES["ranges"]
 _TOGETHER = {name: tuple(scripts.split()) for name, scripts in _TABLES["together"].items()}
 _NEITHER = 0
 _OTHER = 255
-SCRIPTS = (*_RANGES, *_TOGETHER)
+SCRIPTS: tuple[str, ...] = (*_RANGES, *_TOGETHER)
+_USUAL = 0.9
 
 
-def refuse_unknown(script: str) -> None:
-    """Raise SettingsError for a script that is not in SCRIPTS."""
+def refuse_unknown(script: str, place: str = "data.cleaning") -> None:
+    """Raise SettingsError, naming `place`, for a script that is not in SCRIPTS."""
     if script not in SCRIPTS:
-        raise SettingsError(f"data.cleaning: no script '{script}'{nearest(script, SCRIPTS)}")
+        raise SettingsError(f"{place}: no script '{script}'{nearest(script, SCRIPTS)}")
 
 
 def mostly_in(script: str, texts: Sequence[str]) -> NDArray[np.bool_]:
@@ -35,13 +36,32 @@ def mostly_in(script: str, texts: Sequence[str]) -> NDArray[np.bool_]:
     names = list(_RANGES)
     wanted = np.zeros(256, np.bool_)
     wanted[[1 + names.index(name) for name in _TOGETHER.get(script, (script,))]] = True
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    points = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
-    kinds = _table()[points]
-    ends = np.cumsum(lengths)
+    kinds, lengths, ends = _kinds(texts)
     letters, own = (_sums(counted, lengths, ends) for counted in (kinds != _NEITHER, wanted[kinds]))
     within: NDArray[np.bool_] = 2 * own >= letters
     return within
+
+
+def letter_shares(texts: Sequence[str]) -> NDArray[np.float64]:
+    """Return the share of letters among the characters of each text [n] without spaces; 0 if it has none."""
+    kinds, lengths, ends = _kinds(texts)
+    spaces = np.fromiter((text.count(" ") for text in texts), np.int64, len(texts))
+    shares: NDArray[np.float64] = _sums(kinds != _NEITHER, lengths, ends) / np.maximum(lengths - spaces, 1)
+    return shares
+
+
+def usual_script(texts: Sequence[str]) -> str:
+    """Return the first of SCRIPTS that nine tenths of the texts are mostly in; empty if there is none."""
+    lettered = [text for text, share in zip(texts, letter_shares(texts), strict=True) if share]
+    found = (script for script in SCRIPTS if lettered and mostly_in(script, lettered).mean() >= _USUAL)
+    return next(found, "")
+
+
+def _kinds(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the kinds of all characters, and the length and end of each text [n]."""
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    points = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
+    return _table()[points], lengths, np.cumsum(lengths)
 
 
 def _sums(counted: NDArray[np.bool_], lengths: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int32]:

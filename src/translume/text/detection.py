@@ -4,6 +4,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from translume.errors import SettingsError, nearest
 from translume.text.sentences import iso_code
 
 if TYPE_CHECKING:
@@ -61,6 +62,16 @@ class Lingua:
             return code, value
         return None
 
+    def probability(self, text: str, code: str) -> float:
+        """Return the probability, from 0 to 1, that a text is in a language, among all languages as for `foreign`.
+
+        1 for a text without letters. Raises SettingsError for a language that lingua does not know.
+        """
+        language = _language_of(iso_code(code))
+        if not any(map(str.isalpha, text)):
+            return 1.0
+        return float(_every().compute_language_confidence(text[:LONGEST], language))
+
 
 def installed_detector() -> Detector | None:
     """Return the installed detector; None if there is none."""
@@ -93,3 +104,13 @@ def _lingua(codes: frozenset[str]) -> "LanguageDetector":
 
 def _code_of(language: "Language") -> str:
     return language.iso_code_639_1.name.lower()
+
+
+@functools.cache
+def _language_of(code: str) -> "Language":
+    from lingua import Language
+
+    languages = {_code_of(each): each for each in Language.all()}
+    if code not in languages:
+        raise SettingsError(f"no language '{code}' that can be detected{nearest(code, sorted(languages))}")
+    return languages[code]
