@@ -53,7 +53,8 @@ from translume.data.corpus import TokenizedCorpus
 from translume.data.pairs import origins
 from translume.data.token_cache import prepare
 from translume.errors import TranslumeError
-from translume.experiments import heads
+from translume.experiments import sweep
+from translume.experiments.processes import Run
 from translume.kernels import loading
 from translume.serving.access.keys import Keys, add_key
 from translume.serving.access.quotas import open_counts, used_of
@@ -537,17 +538,17 @@ def kernels_file(home: Path) -> Case | None:
 
 
 def measured_file(home: Path) -> Case:
-    """The measures of a comparison of heads."""
-    rows = {kind: heads.Row(kind=kind, settings={"size": 3}, peak_bytes=1000, key="k") for kind in ("a", "b")}
-    heads._write(home, rows)
+    """The measures of a run of a sweep."""
+    run = Run(peak_bytes=1000, key="k")
+    atomic.write_file(home / sweep.MEASURED, checksums.sealed(run.to_dict()).encode())
 
     def check(say: Say) -> Any:
-        found = heads.read_rows(home)
-        if not found:
+        found = sweep.read_run(home)
+        if found == Run():
             raise RebuiltError
         return found
 
-    return Case(kind="measured heads", home=home, files=["measured.json"], check=check)
+    return Case(kind="measured runs", home=home, files=["measured.json"], check=check)
 
 
 def tracking_file(home: Path) -> Case:
@@ -680,7 +681,7 @@ MAKERS: dict[str, Callable[[Path], Case | None]] = {
     "glossaries": glossary_files,
     "files of a server": job_files,
     "compiled kernels": kernels_file,
-    "measured heads": measured_file,
+    "measured runs": measured_file,
     "ids of trackers": tracking_file,
     "made_from.json": teacher_file,
 }

@@ -28,7 +28,7 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -247,25 +247,32 @@ def keys(home: Home) -> Run:
 
 
 def results(home: Home) -> Run:
-    """Rows of `translume heads`."""
+    """Runs of `translume sweep`."""
+    kinds = ("softmax", "mixture")
 
     def check(folder: Path) -> Hashable:
-        from translume.experiments.heads import read_rows
+        from translume.experiments.sweep import read_run
 
-        return tuple(row.kind for row in read_rows(folder / "heads")) or NOTHING
+        return tuple(kind for kind in kinds if read_run(folder / "heads" / kind).failure) or NOTHING
 
     def act(folder: Path, mark: Mark) -> None:
-        from translume.experiments import heads
-        from translume.experiments.measuring import Outcome
+        from translume.atomic import make_folder, write_file
+        from translume.experiments import processes, sweep
 
-        def outcome(*_: object) -> Iterator[None]:
-            yield from ()
-            return Outcome(failure="no time")
+        tasks = [
+            processes.Task(kind, home.config, folder / "heads" / kind, sentences=0, device="cpu", threads=1)
+            for kind in kinds
+        ]
+        for task in tasks:
+            make_folder(task.folder)
+            write_file(task.folder / "manifest.json", b"{}")
 
-        with mock.patch.object(heads, "run_in_worker", outcome), mock.patch.object(heads, "_reuse_vocabularies"):
-            for event in heads.compare_heads(home.config, folder / "heads", ["softmax", "mixture", "sparse"][:2]):
-                if isinstance(event, heads.Row):
-                    mark(check(folder))
+        def failed(tasks: Sequence[object], **more: object) -> Iterator[object]:
+            yield from ((task, processes.Run(failure="no time")) for task in tasks)
+
+        with mock.patch.object(sweep, "run_tasks", failed):
+            for _ in sweep.run_sweep(tasks, folder / "heads"):
+                mark(check(folder))
 
     return Run(act=act, check=check, by_command=True)
 

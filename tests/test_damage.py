@@ -10,7 +10,7 @@ import damage
 
 KINDS = (
     "model", "labels", "history", "tokenizer, bpe", "keys", "usage of keys", "glossaries", "files of a server",
-    "measured heads", "ids of trackers",
+    "measured runs", "ids of trackers",
 )  # fmt: skip
 """Those whose files are made and read in less than a second."""
 

@@ -132,6 +132,7 @@ def run_without(packages: set[str], commands: list[str], folder: Path) -> list[l
         ({"torch"}, {
             "train a.toml": "translume train: needs torch; train",
             "heads a.toml": "translume heads: needs torch; train",
+            "sweep a.toml": "translume sweep: needs torch; train",
             "import a.npz out": "translume import: needs torch; train",
             "inspect MODEL a": "translume inspect: needs torch; train",
             "evaluate MODEL a.en a.de --fit-temperature": "translume evaluate: needs torch; train",

@@ -28,7 +28,7 @@ IMPORTED = (
     "torch", "torch._dynamo", "numpy", "matplotlib.pyplot", "sacrebleu", "sacrebleu.tokenizers.tokenizer_13a",
     "rich.console", "translume.cli", "translume.cli.evaluate", "translume.cli.inspect",
     "translume.cli.train", "translume.cli.training_display", "translume.cli.translate",
-    "translume.experiments.measuring",
+    "translume.experiments.processes",
     "translume.data.evaluation_files", "translume.inspection.figures", "translume.engine",
     "translume.evaluation.metrics",
     "translume.serving.api.app", "translume.serving.run", "translume.serving.front",

@@ -64,7 +64,7 @@ def test_settings_of_a_newer_format_are_refused(run, files: Path) -> None:
 
 
 @pytest.mark.parametrize("out", ["file", "file/below"])
-@pytest.mark.parametrize("command", ["train", "heads"])
+@pytest.mark.parametrize("command", ["train", "heads", "sweep"])
 def test_a_file_instead_of_a_folder_for_the_output_is_refused(run, files: Path, command: str, out: str) -> None:
     (files / "file").write_text("kept")
     refused = run(command, files / "en-de.toml", "--out", files / out)

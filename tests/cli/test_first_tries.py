@@ -61,7 +61,7 @@ def test_training_files_instead_of_settings_name_init(run, folder: Path) -> None
         f"Error: Got unexpected extra argument ({folder}/a.de); expected one file of settings: `translume init` "
         "proposes it for training files"
     )
-    for command in (["train"], ["data", "stats"], ["heads"]):
+    for command in (["train"], ["data", "stats"], ["heads"], ["sweep"]):
         one = run(*command, folder / "a.en")
         assert one.exit_code == 1
         assert one.stderr.startswith(f"Error: {folder}/a.en: not TOML: ")

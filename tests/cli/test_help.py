@@ -16,7 +16,8 @@ NOT_RUN = {
     "demo": "takes minutes; `make demo` runs it",
     "serve": "runs until it is interrupted; tests/serving runs it",
     "import": "needs a model of another toolkit; tests/interchange runs it",
-    "heads": "trains several models; tests/cli/test_heads.py runs it",
+    "heads": "trains several models; tests/cli/test_sweep.py runs it",
+    "sweep": "trains several models; tests/cli/test_sweep.py runs it",
     "export": "compares with another toolkit; tests/interchange runs it",
     "pack": "needs widths that the kernels have; tests/engine runs it",
 }

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 pytest.importorskip("babel", reason="the demo's extra is not installed")
 
 from translume.cli import main
-from translume.cli.experiments import bars, share
+from translume.cli.demo import bars, share
 from translume.experiments.demo import demo_config, make_corpus
 from translume.inspection import trace
 from translume.translator import load

@@ -31,7 +31,7 @@ from translume.errors import ModelFolderError, TranslumeError, nearest, needed_b
 from translume.parts import find, load_parts
 
 COMMANDS: dict[str, Any] = {
-    "demo": "translume.cli.experiments:demo",
+    "demo": "translume.cli.demo:demo",
     "init": "translume.cli.init:command",
     "train": "translume.cli.train:command",
     "translate": "translume.cli.translate:command",
@@ -42,7 +42,8 @@ COMMANDS: dict[str, Any] = {
     "score": "translume.cli.score:command",
     "evaluate": "translume.cli.evaluate:command",
     "inspect": "translume.cli.inspect:command",
-    "heads": "translume.cli.experiments:heads",
+    "sweep": "translume.cli.sweep:sweep",
+    "heads": "translume.cli.sweep:heads",
     "export": "translume.cli.interchange:export_",
     "import": "translume.cli.interchange:import_",
     "push": "translume.cli.interchange:push_",

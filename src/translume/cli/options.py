@@ -18,7 +18,7 @@ from translume.cli.terminal import expected_text, is_quiet, undecoded_byte, warn
 from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
-    from translume.config import Config
+    from translume.config import Config, TrainingSettings
     from translume.decoding import Average
     from translume.translator import ComputeOptions, Translator
 
@@ -173,7 +173,7 @@ def typed_command() -> str:
             if not parameter.is_flag:
                 words += [word for each in (value if parameter.multiple else [value]) for word in (name, str(each))]
         else:
-            words.append(str(value))
+            words += map(str, value if isinstance(value, tuple) else (value,))
     return shlex.join(words)
 
 
@@ -441,9 +441,8 @@ def load_ensemble(model: Path, others: Sequence[Path], average: "Average | None"
     return translator
 
 
-def warn_of_warmup(settings: "Config") -> None:
+def warn_of_warmup(training: "TrainingSettings") -> None:
     """Print a warning if a training ends before its learning rate reaches its peak."""
-    training = settings.training
     if training.updates <= training.warmup_updates:
         warn(
             f"warning: training.warmup_updates = {training.warmup_updates:,}, but the training has "

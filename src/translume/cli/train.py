@@ -86,7 +86,7 @@ def command(
                 if dry_run and not group.alone:
                     raise SettingsError("--dry-run: found several processes, expected one; run it without torchrun")
             if group.leads:
-                warn_of_warmup(settings)
+                warn_of_warmup(settings.training)
             if dry_run:
                 _rehearse(settings, folder, source, compute, as_json=as_json)
             else:

@@ -207,26 +207,29 @@ def compare(
     for name in settings.names:
         metric = metric_from(name, settings)
         counts = [metric.count(texts, [references, *other_references], sources) for texts in (first, second)]
-        one, other = resample(metric, counts, samples, seed)
-        scores = [metric.score(each.sum(0)) for each in counts]
-        observed = abs(scores[1].value - scores[0].value)
-        differences = np.abs(other - one)
-        # sacreBLEU uses > here, which gives p = 0.001 when a system is compared with itself.
-        above = int((differences - differences.mean() >= observed).sum())
-        comparisons.append(
-            Comparison(
-                first=scores[0],
-                second=scores[1],
-                first_interval=interval(one),
-                second_interval=interval(other),
-                difference=interval(other - one),
-                p_value=(above + 1) / (samples + 1),
-                samples=samples,
-                seed=seed,
-                sentences=len(references),
-            )
-        )
+        comparisons.append(compare_counts(metric, counts, samples=samples, seed=seed))
     return tuple(comparisons)
+
+
+def compare_counts(metric: Metric, counts: Sequence[Counts], *, samples: int = SAMPLES, seed: int = SEED) -> Comparison:
+    """Compare two systems by their counts [n, m], which the same metric made; see `compare`."""
+    one, other = resample(metric, counts, samples, seed)
+    scores = [metric.score(each.sum(0)) for each in counts]
+    observed = abs(scores[1].value - scores[0].value)
+    differences = np.abs(other - one)
+    # sacreBLEU uses > here, which gives p = 0.001 when a system is compared with itself.
+    above = int((differences - differences.mean() >= observed).sum())
+    return Comparison(
+        first=scores[0],
+        second=scores[1],
+        first_interval=interval(one),
+        second_interval=interval(other),
+        difference=interval(other - one),
+        p_value=(above + 1) / (samples + 1),
+        samples=samples,
+        seed=seed,
+        sentences=len(counts[0]),
+    )
 
 
 def resample(metric: Metric, counts: Sequence[Counts], samples: int, seed: int) -> list[Values]:

@@ -1,4 +1,4 @@
-"""Experiments: the settings that `translume init` proposes (docs/init.md has the rules), comparisons, the demo."""
+"""Experiments: the settings that `translume init` proposes (docs/init.md has the rules), sweeps, the demo."""
 
 from dataclasses import dataclass
 

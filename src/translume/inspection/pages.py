@@ -24,7 +24,8 @@ class _Kind:
 KINDS = {
     "trace": _Kind("Inside a translation", ("beam.js", "frames.js", "page.js")),
     "class": _Kind("Inside a classification", ("class.js",)),
-    "corpus": _Kind("Corpus lens", ("corpus.js",), ("corpus.css",)),
+    "corpus": _Kind("Corpus lens", ("chart.js", "corpus.js"), ("corpus.css",)),
+    "sweep": _Kind("Sweep", ("chart.js", "sweep.js"), ("corpus.css",)),
 }
 
 

@@ -1,35 +1,21 @@
-"""translume demo and translume heads"""
+"""translume demo"""
 
-import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from translume.atomic import write_file
-from translume.cli.group import INTERRUPTED, TERMINATED, interrupt_hint
-from translume.cli.options import (
-    FILE,
-    FOLDER,
-    Compute,
-    compute_options,
-    json_option,
-    set_option,
-    typed_command,
-    warn_of_warmup,
-)
-from translume.cli.terminal import note, print_json, progress_over, warn
+from translume.cli.group import interrupt_hint
+from translume.cli.options import FOLDER, Compute, compute_options, typed_command
+from translume.cli.terminal import note, progress_over
 from translume.cli.train import train_model
-from translume.errors import SettingsError, TrainingError
+from translume.errors import SettingsError
 
 if TYPE_CHECKING:
-    from translume.config import Config
     from translume.experiments.demo import DemoCorpus
-    from translume.experiments.heads import Comparison, Row
     from translume.inspection import Trace
-    from translume.training.events import Interrupted
     from translume.translator import Translator
 
 SHOWN = 5
@@ -145,104 +131,3 @@ def next_steps(folder: Path, data: Path, corpus: "DemoCorpus") -> Iterator[str]:
     yield f"  translume init train.{source} train.{target} > {source}-{target}.toml"
     yield f"  translume train {source}-{target}.toml"
     yield f"  translume translate models/{source}-{target} < some.{source}"
-
-
-@click.command(
-    "heads",
-    short_help="Train a model with each output head, and compare.",
-    epilog="Example: translume heads en-de.toml --kinds softmax,mixture --updates 4000",
-)
-@click.argument("config", type=FILE)
-@click.option("--kinds", default="all", metavar="NAMES", help="Such as softmax,mixture.  [default: all]")
-@click.option("--updates", type=click.IntRange(min=1), metavar="N", help="Updates for each head: training.updates.")
-@click.option(
-    "--sentences",
-    type=click.IntRange(min=0),
-    default=500,
-    show_default=True,
-    metavar="N",
-    help="Validation sentences to translate for the [evaluation] metrics; 0 for all.",
-)
-@click.option("--out", type=FOLDER, help="Folder for the models and the table.  [default: heads/NAME for NAME.toml]")
-@json_option
-@set_option
-@compute_options
-def heads(
-    config: Path,
-    kinds: str,
-    updates: int | None,
-    sentences: int,
-    out: Path | None,
-    as_json: bool,
-    overrides: tuple[str, ...],
-    compute: Compute,
-) -> None:
-    """Train the model of CONFIG with each output head, on the same data and seed, and print a table.
-
-    Trains one model after another, each in its own folder under --out. The same command resumes an interrupted
-    comparison. The table is also written there, as table.md, table.json and table.png. --json prints one object.
-    """
-    from translume.config import Config
-    from translume.experiments.heads import Comparison, chosen_kinds
-
-    folder = out or Path("heads") / config.stem
-    resume = typed_command()
-    chosen = chosen_kinds(kinds)
-    changes = () if updates is None else (f"training.updates={updates}",)
-    settings = Config.read(config, (*changes, *compute.precision, *overrides))
-    warn_of_warmup(settings)
-    with interrupt_hint(f"Interrupted; continue with: {resume}"):
-        rows, interrupted = _compare(settings, folder, chosen, sentences, compute)
-    if rows:
-        comparison = Comparison(config=settings, name=config.name, command=resume, rows=tuple(rows))
-        _save(comparison, folder, complete=interrupted is None)
-        print_json(comparison.to_dict()) if as_json else click.echo(comparison.to_markdown())
-    if interrupted is not None:
-        click.echo(f"Interrupted, all saved; continue with: {resume}", err=True)
-        click.get_current_context().exit(TERMINATED if interrupted.signal == "SIGTERM" else INTERRUPTED)
-    if not any(row.measures for row in rows):
-        raise TrainingError(f"{folder}: no head was trained; {rows[0].kind}: {rows[0].failure}")
-
-
-def _compare(
-    settings: "Config", folder: Path, kinds: Sequence[str], sentences: int, compute: Compute
-) -> "tuple[list[Row], Interrupted | None]":
-    """Train each kind and show its progress. Returns the rows, and the event if training was interrupted."""
-    from translume.cli.training_display import TrainingDisplay
-    from translume.experiments.heads import ComparingHead, Row, compare_heads
-    from translume.training.events import Finished, Interrupted
-
-    rows: list[Row] = []
-    interrupted = None
-    display = TrainingDisplay()
-    try:
-        for event in compare_heads(
-            settings, folder, kinds, sentences=sentences, device=compute.device, threads=compute.threads
-        ):
-            if isinstance(event, ComparingHead):
-                note(f"{event.kind} ({event.number} of {event.count}): {event.folder}")
-                display = TrainingDisplay()
-            elif isinstance(event, Row):
-                rows.append(event)
-                if event.failure:
-                    warn(f"{event.kind} failed: {event.failure}")
-            else:
-                display.show(event)
-                if isinstance(event, Finished):
-                    note(f"{folder}: measuring")
-                interrupted = event if isinstance(event, Interrupted) else interrupted
-    finally:
-        display.__exit__(None, None, None)
-    return rows, interrupted
-
-
-def _save(comparison: "Comparison", folder: Path, *, complete: bool) -> None:
-    """Write the table, and the picture once every head was trained."""
-    write_file(folder / "table.md", comparison.to_page().encode())
-    write_file(folder / "table.json", f"{json.dumps(comparison.to_dict(), indent=1, ensure_ascii=False)}\n".encode())
-    note(f"{folder}/table.md, table.json: written")
-    if complete and any(row.measures for row in comparison.rows):
-        from translume.experiments.heads import draw_heads
-
-        draw_heads(comparison, folder, folder / "table.png")
-        note(f"{folder}/table.png: written")
