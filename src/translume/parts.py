@@ -9,14 +9,11 @@ used. `part` adds one to it:
 docs/adding.md says what each kind of part is.
 """
 
-import hashlib
-import importlib.util
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from importlib import import_module
-from importlib.metadata import entry_points, packages_distributions, version
+from importlib import import_module, invalidate_caches
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
@@ -150,6 +147,9 @@ def loaded() -> dict[str, str]:
 
 
 def _imported(word: str) -> ModuleType:
+    import traceback  # here, as below, since most commands import no modules of parts
+    from importlib.metadata import entry_points
+
     named = entry_points(group=GROUP)
     try:
         if word.endswith(".py"):
@@ -178,8 +178,8 @@ def _from_file(path: Path) -> ModuleType:
         raise SettingsError(f"{path}: no such file of parts")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    importlib.invalidate_caches()
-    spec = importlib.util.find_spec(path.stem)
+    invalidate_caches()
+    spec = find_spec(path.stem)
     if spec is None or spec.origin is None or Path(spec.origin).resolve() != path:
         raise SettingsError(f"{path}: there is another module {path.stem}, {spec and spec.origin}; rename the file")
     return import_module(path.stem)
@@ -187,6 +187,9 @@ def _from_file(path: Path) -> ModuleType:
 
 def _identity(module: ModuleType) -> str:
     """Return the version of a module, or of the package that installed it, and the digest of its source."""
+    import hashlib
+    from importlib.metadata import packages_distributions, version
+
     distribution = packages_distributions().get(module.__name__.partition(".")[0], [])
     known = getattr(module, "__version__", "") or (version(distribution[0]) if distribution else "")
     digest = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:16]

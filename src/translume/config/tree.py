@@ -1,6 +1,5 @@
 """The settings of a run: reading TOML with overrides, and the tree of all groups."""
 
-import logging
 import os
 import re
 import tomllib
@@ -70,6 +69,8 @@ def _missing_modules(tree: Mapping[str, Any]) -> str:
     made_with = plugins.get("identities") if isinstance(plugins, dict) else None
     if not isinstance(made_with, dict) or not made_with:
         return ""
+    import logging  # here, since most models have no such parts
+
     load_parts_of_parent()
     present = loaded()
     for name, identity in made_with.items():
