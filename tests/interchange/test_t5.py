@@ -258,8 +258,6 @@ def untied(opus, tmp_path_factory):
     [
         ({"architectures": ["T5EncoderModel"]},
          "architectures: found 'T5EncoderModel'"),
-        ({"architectures": ["SwitchTransformersForConditionalGeneration"]},
-         "architectures: found 'SwitchTransformersForConditionalGeneration'"),
         ({"feed_forward_proj": "gated-relu"},
          "feed_forward_proj: found 'gated-relu'; did you mean 'gated-gelu'?"),
         ({"tie_word_embeddings": True, "scale_decoder_outputs": True},

@@ -34,12 +34,14 @@ def new() -> None:
 @new.command(
     "part",
     short_help="Write a module with a part, and its tests.",
-    epilog=f"Kinds: {', '.join(KINDS)}. Example: translume new part head my_head",
+    epilog="Example: translume new part head my_head",
 )
 @click.argument("kind")
 @click.argument("name")
 def part(kind: str, name: str) -> None:
     """Write NAME.py, a working example of a part of KIND, and test_NAME.py, the tests that all such parts must pass.
+
+    KIND is head, position, norm, metric, rule or another; a wrong one is answered with all of them.
 
     Then: pytest test_NAME.py, and translume COMMAND ... --import NAME.py
     """
