@@ -28,7 +28,6 @@ from translume.translator.planning import (
     directions_of,
     numbered_lines,
     plan_lines,
-    up_to_an_error,
     windows,
 )
 from translume.translator.results import Segment, TargetScore, TextHypothesis, Translation
@@ -348,17 +347,24 @@ class Translator(LoadedModel[Checkpoint]):
         An error names the number of its line; the lines before it are returned first.
         """
 
-        def translated(lines: Sequence[Line]) -> list[Translation]:
+        # As `up_to_an_error`, without its call: tour.md follows the path from the command to the kernels.
+        try:
             plans = self.plans(lines, settings)
             if self.config.data.source.window:
-                return self._transcriber(settings).write(plans, on_progress or {}, check_cancelled)
-            progress = None
-            if on_progress:
-                progress = ProgressReporter(self.checkpoint.target_tokenizer, plans, on_progress)
-            found = search_plans(self.checkpoint, plans, settings, self.models, self.fusion, progress, check_cancelled)
-            return build_translations(self.checkpoint, plans, found, settings, self.engine)
-
-        return up_to_an_error(translated, lines)
+                done = self._transcriber(settings).write(plans, on_progress or {}, check_cancelled)
+            else:
+                progress = None
+                if on_progress:
+                    progress = ProgressReporter(self.checkpoint.target_tokenizer, plans, on_progress)
+                found = search_plans(
+                    self.checkpoint, plans, settings, self.models, self.fusion, progress, check_cancelled
+                )
+                done = build_translations(self.checkpoint, plans, found, settings, self.engine)
+        except LineError as error:
+            if before := lines[: lines.index(error.line)]:
+                yield from self.translate_lines(before, settings, on_progress, check_cancelled)
+            raise error from None
+        yield from done
 
     def plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[LinePlan]:
         """The lines split into pieces that the model can read; LineError for a line that cannot be split so."""
