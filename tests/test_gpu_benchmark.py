@@ -17,7 +17,7 @@ def run(*words: str) -> str:
 
 def test_an_update_and_a_step_have_few_operations_and_no_reads() -> None:
     found = json.loads(run("--count"))
-    assert found["updates"] == 6
+    assert found["updates"] == 4
     assert found["steps"] == 16
     assert found["update_reads"] == found["step_reads"] == found["shapes_outside_buckets"] == 0
     assert found["shapes"] <= 16
@@ -34,5 +34,5 @@ def test_a_row_runs_on_a_cpu_and_is_kept(tmp_path: Path) -> None:
     assert "tiny: " in printed
     assert rows[0]["rates"]["ours"] > 0
     assert rows[0]["losses"]["fp32"] < 1e-3
-    assert 0 < rows[0]["padding"] < 1
+    assert 0 <= rows[0]["padding"] < 1
     assert rows[0]["met"] is None
