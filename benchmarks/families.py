@@ -287,7 +287,7 @@ def measure(family: str, folder: Path, lines: list[str], texts: int, updates: in
     import translume
     from translume.config import DecodingSettings
     from translume.engine import EngineError, build_engine, self_test
-    from translume.errors import SettingsError
+    from translume.errors import SettingsError, TranslumeError
     from translume.interchange.huggingface.reader import read_family
 
     transformers.utils.logging.set_verbosity_error()
@@ -352,6 +352,8 @@ def measure(family: str, folder: Path, lines: list[str], texts: int, updates: in
             return function()
         except (SettingsError, EngineError):
             return "-"
+        except TranslumeError:
+            return "fails"
 
     def engine(dtype: str) -> float:
         return self_test(build_engine(model, dtype), model, alone=False).difference
