@@ -16,7 +16,7 @@ from translume.interchange.huggingface.t5 import T5
 
 _BLOCK = re.compile(r"((encoder|decoder)\.layers\.(\d+)\.feed_forward)\.(.+)")
 _SIDES = ("encoder", "decoder")
-MOST_LAYERS = 1000
+MAX_LAYERS = 1000
 """Number of layers that a model may have."""
 
 
@@ -119,7 +119,7 @@ def _mixtures(config: ForeignConfig, steps: Mapping[str, int], model: Mapping[st
     count = read_integer(config.place, config.values, "num_experts")
     experts = {}
     for side, step in steps.items():
-        numbers = range(min(step, model[f"{side}_layers"], MOST_LAYERS))
+        numbers = range(min(step, model[f"{side}_layers"], MAX_LAYERS))
         experts[side] = {"experts": tuple(count * (number == first % step) for number in numbers)}
     different = encoder_differences(experts["encoder"], experts["decoder"])
     return {

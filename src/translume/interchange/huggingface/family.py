@@ -125,13 +125,13 @@ class Family(ABC):
 
     # Writing
 
-    @abstractmethod
     def describes(self, settings: ModelSettings) -> bool:
-        """Return whether a model with these settings is exported as this family."""
+        """Return whether a model with these settings is exported as this family; by default none is."""
+        return False
 
-    @abstractmethod
     def config_values(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Return the values of config.json, except the special ids and `vocab_size`."""
+        """Return the values of config.json of a model that is exported, except the special ids and `vocab_size`."""
+        return {}
 
     def refuse(self, settings: ModelSettings) -> None:
         """Raise SettingsError naming the first setting that the family cannot express."""

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings, SourceKind
 from translume.config.sources import PatchSettings
 from translume.errors import ModelFolderError, SettingsError, nearest
@@ -67,12 +66,6 @@ class TrOcr(Family):
     modern: ClassVar[frozenset[str]] = frozenset({"encoder"})
     _first = 1
     """Number of learned vectors before the patches; `model_values` reads it."""
-
-    def describes(self, settings: ModelSettings) -> bool:
-        return False  # models of images are not exported
-
-    def config_values(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        raise NotImplementedError("models of images are not exported")
 
     def read_config(self, place: Path, values: Mapping[str, Any]) -> ForeignConfig:
         decoder = read_side(place, values, "decoder", ("trocr",))

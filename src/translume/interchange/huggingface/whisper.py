@@ -9,7 +9,6 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings, SourceKind
 from translume.errors import SettingsError
 from translume.interchange.huggingface.bart import OURS, BartLayout
@@ -49,12 +48,6 @@ class Whisper(BartLayout):
     language_tags = "speech"
     ties = ("target",)
     required: ClassVar[Mapping[str, object]] = {"scale_embedding": False}
-
-    def describes(self, settings: ModelSettings) -> bool:
-        return False  # models of recordings are not exported
-
-    def config_values(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        raise NotImplementedError("models of recordings are not exported")
 
     def positions(self, state: Mapping[str, Tensor]) -> str:
         return "learned"
