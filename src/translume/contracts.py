@@ -187,7 +187,7 @@ def _check_search(strategy: Callable[[int], Strategy], *rules: Rule) -> None:
 def _check_strategy(name: str) -> None:
     kind = find("strategy", name)
     settings = DecodingSettings(strategy=name)
-    _check_search(lambda rows: kind.of(settings, np.zeros(rows, np.int64)))
+    _check_search(lambda rows: kind.from_settings(settings, np.zeros(rows, np.int64)))
 
 
 def _check_rule(name: str) -> None:

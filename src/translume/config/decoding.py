@@ -14,7 +14,7 @@ STRATEGIES: dict[str, Any] = {
     "sampling": "translume.decoding.sampling:Sampling",
     "stochastic": "translume.decoding.stochastic_beam:StochasticBeam",
 }
-"""The class of each strategy, with `of(settings, keys)` and `reads`."""
+"""The class of each strategy, with `from_settings(settings, keys)` and `reads`."""
 RULES: dict[str, Any] = {}
 """Functions from [decoding] and the target's tokenizer to a rule; other settings choose our own rules."""
 

@@ -41,9 +41,9 @@ class BeamSearch:
             raise ValueError(f"nbest is {self.nbest}, expected 1 to the width, {self.width}")
 
     @classmethod
-    def of(cls, settings: DecodingSettings, keys: Keys) -> "Self | Greedy":
+    def from_settings(cls, settings: DecodingSettings, keys: Keys) -> "Self | Greedy":
         if settings.beam == 1:
-            return Greedy.of(settings, keys)
+            return Greedy.from_settings(settings, keys)
         if settings.nbest > settings.beam:
             raise SettingsError(f"decoding.nbest: found {settings.nbest}, expected at most beam = {settings.beam}")
         if settings.patience != 1.0 and settings.stop != "first":
@@ -100,7 +100,7 @@ class Greedy:
     coverage: Coverage | None = None
 
     @classmethod
-    def of(cls, settings: DecodingSettings, keys: Keys) -> Self:
+    def from_settings(cls, settings: DecodingSettings, keys: Keys) -> Self:
         if settings.nbest > 1:
             raise SettingsError(f"decoding.nbest: found {settings.nbest}, expected 1 for greedy search")
         return cls(length_penalty=LengthPenalty.of(settings), coverage=Coverage.of(settings))

@@ -38,13 +38,13 @@ class DiverseBeam:
             raise ValueError(f"nbest is {self.nbest}, expected 1 to the width, {self.width}")
 
     @classmethod
-    def of(cls, settings: DecodingSettings, keys: Keys) -> "Self | BeamSearch | Greedy":
+    def from_settings(cls, settings: DecodingSettings, keys: Keys) -> "Self | BeamSearch | Greedy":
         groups = settings.groups or settings.beam
         if settings.beam % groups:
             raise SettingsError(f"decoding.groups: found {groups}, expected a divisor of beam = {settings.beam}")
         if settings.beam == 1:
-            return BeamSearch.of(settings, keys)
-        whole = BeamSearch.of(settings, keys)
+            return BeamSearch.from_settings(settings, keys)
+        whole = BeamSearch.from_settings(settings, keys)
         assert isinstance(whole, BeamSearch)
         return cls(group=whole.narrowed(settings.beam // groups), groups=groups, diversity=settings.diversity,
                    nbest=settings.nbest)  # fmt: skip

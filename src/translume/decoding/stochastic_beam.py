@@ -42,7 +42,7 @@ class StochasticBeam:
             raise ValueError(f"nbest is {self.nbest}, expected 1 to the width, {self.width}")
 
     @classmethod
-    def of(cls, settings: DecodingSettings, keys: Keys) -> Self:
+    def from_settings(cls, settings: DecodingSettings, keys: Keys) -> Self:
         if settings.nbest > settings.samples:
             found = f"found {settings.nbest}, expected at most samples = {settings.samples}"
             raise SettingsError(f"decoding.nbest: {found}")

@@ -60,7 +60,7 @@ class StrategyClass(Protocol):
     reads: ClassVar[frozenset[str]]
 
     @classmethod
-    def of(cls, settings: DecodingSettings, keys: Keys) -> Strategy:
+    def from_settings(cls, settings: DecodingSettings, keys: Keys) -> Strategy:
         """Build the strategy of [decoding] for B sentences; raise SettingsError if settings contradict each other.
 
         keys: [B], a number derived from each source. Random draws depend on the seed and this key, not on the batch.
@@ -70,20 +70,20 @@ class StrategyClass(Protocol):
 def strategy_from(settings: DecodingSettings, keys: Keys | None = None) -> Strategy:
     """Build the strategy of [decoding]; raise SettingsError if settings contradict each other.
 
-    keys: [B], see `StrategyClass.of`; None to check the settings alone.
+    keys: [B], see `StrategyClass.from_settings`; None to check the settings alone.
     """
     if keys is None or not makes_draws(settings):
         try:
             return _checked_strategy(settings)
         except TypeError:  # `model_copy` has set a list for a tuple
             keys = np.empty(0, np.int64)
-    return _class_of(settings.strategy).of(settings, keys)
+    return _class_of(settings.strategy).from_settings(settings, keys)
 
 
 @lru_cache(maxsize=64)
 def _checked_strategy(settings: DecodingSettings) -> Strategy:
     """Return the strategy without keys. One object for equal settings saves time where batches are small."""
-    return _class_of(settings.strategy).of(settings, np.empty(0, np.int64))
+    return _class_of(settings.strategy).from_settings(settings, np.empty(0, np.int64))
 
 
 def makes_draws(settings: DecodingSettings) -> bool:

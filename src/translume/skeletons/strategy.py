@@ -15,6 +15,6 @@ class MyPart(BeamSearch):
     reads: ClassVar[frozenset[str]] = frozenset({"nbest"})
 
     @classmethod
-    def of(cls, settings: DecodingSettings, keys: Keys) -> Self:
+    def from_settings(cls, settings: DecodingSettings, keys: Keys) -> Self:
         """Build the strategy of [decoding]."""
         return cls(width=2, nbest=min(2, settings.nbest))
