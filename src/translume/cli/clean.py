@@ -152,9 +152,14 @@ def _keeper(origin: "Origin", files: Sequence[Any]) -> Callable[["Pair"], object
     names = [str(name) for name in origin.columns] or ["source", "target"]
     if origin.kind in ("json", "parquet"):
         return lambda pair: file.write(json.dumps(dict(zip(names, pair, strict=False)), ensure_ascii=False) + "\n")
-    write: Callable[[Sequence[str]], object] = csv.writer(file, lineterminator="\n").writerow
-    if origin.kind == "tsv":
-        write = lambda texts: file.write(_line("\t".join(texts)))  # noqa: E731
+    table = csv.writer(file, lineterminator="\n")
+
+    def write(texts: Sequence[str]) -> None:
+        if origin.kind == "tsv":
+            file.write(_line("\t".join(texts)))
+        else:
+            table.writerow(texts)
+
     if any(isinstance(name, str) for name in origin.columns):
         write(names)
     return lambda pair: write(pair[:2])

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Protocol
 
 from translume.errors import SettingsError, nearest
@@ -75,11 +76,7 @@ class Lingua:
 
 def installed_detector() -> Detector | None:
     """Return the installed detector; None if there is none."""
-    try:
-        import lingua  # noqa: F401
-    except ModuleNotFoundError:
-        return None
-    return Lingua()
+    return Lingua() if find_spec("lingua") else None
 
 
 @functools.cache

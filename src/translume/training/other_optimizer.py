@@ -47,7 +47,7 @@ class OtherOptimizer:
         self._step += 1
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors to save; none before the first step. SettingsError for a state that is no tensor."""
+        """Return the tensors to save; none before the first step. Raises SettingsError if a value is not a tensor."""
         tensors = {"step": self._step} if self._optimizer.state else {}
         for name, parameter in self._parameters.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
