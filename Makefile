@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 LOCKED_EXTRAS := train,demo,tensorboard,track,serve,detect,metrics,export,onnx,inspect,dev
 
-.PHONY: venv browser node wasm demo test check format bench docs lock clean
+.PHONY: venv browser node wasm demo test check format bench docs docs-site docs-serve lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -57,6 +57,14 @@ bench: venv
 
 docs: venv
 	@$(BIN)/python scripts/generate_docs.py
+
+# Build the documentation site from the Markdown files; a warning is an error. It needs no network.
+docs-site: venv
+	@$(BIN)/sphinx-build -q -E -W --keep-going -c docs . build/site
+	@echo "build/site/index.html"
+
+docs-serve: docs-site
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site 8080
 
 # Lock the newest versions that pyproject.toml allows. The version of torch is fixed here and raised by hand.
 lock:
