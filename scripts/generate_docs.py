@@ -8,7 +8,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -335,15 +335,26 @@ def paragraphs(value: Any) -> str:
 
 def init_page() -> str:
     """Return the page on `init` with an updated table of sizes."""
-    from translume.experiments.pairs import SIZES
+    from translume.experiments.table import table
 
-    names = [field.name for field in fields(SIZES[0])]
-    lines = [f"| {' | '.join(name.replace('_', ' ') for name in names)} |", f"|{'---:|' * len(names)}"]
-    for size in SIZES:
-        cells = ("any number" if value == math.inf else f"{value:,}" for value in map(size.__getattribute__, names))
-        lines.append(f"| {' | '.join(cells)} |")
+    names = table()["columns"]
+    lines = [
+        f"| {' | '.join(name.replace('_', ' ') for name in names)} |",
+        f"|---{'|---:' * (len(names) - 3)}|---|---|",
+    ]
+    for row in table()["rows"]:
+        lines.append(f"| {' | '.join(map(_cell, row.values()))} |")
     before, _, after = (DOCS / "init.md").read_text(encoding="utf-8").split(TABLE)
     return TABLE.join((before, "\n".join(["", *lines, ""]), after))
+
+
+def _cell(value: Any) -> str:
+    """Return a value of the table of `init`: a number, a name, more settings, or recipes."""
+    if isinstance(value, dict):
+        return ", ".join(f"`{name} = {literal(each)}`" for name, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(f"[{name}](../recipes/{name}.toml)" for name in value)
+    return "any" if value == math.inf else value if isinstance(value, str) else f"{value:,}"
 
 
 PAGES = {

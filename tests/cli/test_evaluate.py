@@ -97,6 +97,64 @@ def test_empty_cells_between_references_are_no_references(run, tmp_path: Path) -
     }
 
 
+def test_scores_of_groups_are_a_table_for_each_name(run, folder: Path, tmp_path: Path) -> None:
+    pairs = [line.split("\t") for line in (folder / "a.tsv").read_text().splitlines()]
+    rows = [{"source": one, "target": other, "domain": "ab"[number % 2]} for number, (one, other) in enumerate(pairs)]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "out").write_text(
+        "".join(f"{other if number % 2 else 'x'}\n" for number, (_, other) in enumerate(pairs))
+    )
+    words = ("evaluate", folder / "model", "--metrics", "exact_match", "--by", "length,domain,rare")
+    train = ("--train", folder / "a.de")
+    found = run(*words, tmp_path / "d.jsonl", *train)
+    assert found.exit_code == 0, found.stderr
+    assert [line for line in found.stdout.splitlines() if line.startswith("| by")] == [
+        f"| by {name} | sentences | exact match |" for name in ("length", "domain", "rare")
+    ]
+    (tmp_path / "s.jsonl").write_text((tmp_path / "d.jsonl").read_text())
+    scored = run("evaluate", "--hypotheses", tmp_path / "out", folder / "a.de", "--source", folder / "a.en", "--by",
+                 "length", "--metrics", "exact_match", "--json")  # fmt: skip
+    whole, group = map(json.loads, scored.stdout.splitlines())
+    assert (group["by"], group["group"], group["sentences"]) == ("length", "0-10", 12)
+    assert group["scores"][0]["value"] == whole["scores"][0]["value"] == 50
+
+
+def test_several_systems_are_compared_and_judged_blindly(run, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("x\n" * 12)
+    (tmp_path / "terms.tsv").write_text("ab\tx\n")
+    systems = ("--hypotheses", folder / "a.de", "--hypotheses", tmp_path / "out")
+    more = ("--source", folder / "a.en", "--glossary", tmp_path / "terms.tsv", "--metrics", "exact_match")
+    sheet = tmp_path / "sheet.tsv"
+    found = run(
+        "evaluate", *systems, folder / "a.de", *more, "--significance", "randomisation", "--sheet", "esa", sheet
+    )
+    assert found.exit_code == 0, found.stderr
+    first, *_, difference, _ = found.stdout.splitlines()
+    assert first == f"{folder}/a.de:"
+    assert "|ar:10000|seed:12345|sentences:12: 100.00 ± 0.00 against 0.00 ± 0.00, difference -100.00" in difference
+    assert found.stderr.splitlines()[-1] == f"{sheet}: 24 rows for judges; {tmp_path}/sheet.key.tsv says whose they are"
+    head, *rows = sheet.read_text().splitlines()
+    good = {f"{row.rstrip()}\t{10 if row.split(chr(9))[2] == 'x' else 90}\t\n" for row in rows}
+    (tmp_path / "judge.tsv").write_text(f"{head}\n{''.join(sorted(good))}")
+    judged = run("evaluate", "--judgements", tmp_path / "sheet.key.tsv", tmp_path / "judge.tsv")
+    assert judged.exit_code == 0, judged.stderr
+    assert judged.stdout.splitlines()[:2] == [
+        f"{folder}/a.de: ESA|judges:1 = 90.00 [90.00, 90.00]",
+        f"{tmp_path}/out: ESA|judges:1 = 10.00 [10.00, 10.00]",
+    ]
+    assert judged.stdout.splitlines()[2].endswith("difference -80.00 [-80.00, -80.00], p = 0.0010")
+    as_json = run("evaluate", "--judgements", tmp_path / "sheet.key.tsv", tmp_path / "judge.tsv", "--json")
+    assert [json.loads(line).get("value") for line in as_json.stdout.splitlines()] == [90.0, 10.0, None]
+
+
+def test_a_model_and_another_write_a_sheet(run, folder: Path, tmp_path: Path) -> None:
+    sheet = tmp_path / "m.tsv"
+    done = run("evaluate", folder / "model", folder / "a.tsv", "--compare", folder / "other", "--sheet", "mqm", sheet)
+    assert done.exit_code == 0, done.stderr
+    names = {line.split("\t")[1] for line in (tmp_path / "m.key.tsv").read_text().splitlines()[1:]}
+    assert names == {f"{folder}/model", f"{folder}/other"}
+
+
 UNEQUAL = "{folder}/a.en has 12 lines but {folder}/short has 1; expected as many in both"
 TABLE = (
     "{folder}/{file}: a table, expected one reference a line, or a file named .tsv with tabs between the references of "
@@ -112,6 +170,17 @@ NO_STRIDE = "evaluate: evaluation.stride is for language models, found translati
     [
         (["model", "a.en", "refs.tsv", "short"], UNEQUAL),
         (["--hypotheses", "a.en", "short"], UNEQUAL),
+        (["--hypotheses", "a.en", "--hypotheses", "short", "a.de"], UNEQUAL),
+        (["--hypotheses", "a.en", "a.de", "--by", "length"], "--by length: expected --source FILE, the sources"),
+        (["model", "a.en", "a.de", "--by", "rare"], "--by rare: expected --train FILE, the training targets"),
+        (["model", "a.en", "a.de", "--by", "lenght"],
+         "--by lenght: expected a table with this column; did you mean 'length'?"),
+        (["model", "a.jsonl", "--by", "domain"], "{folder}/a.jsonl:1: no 'domain'; it has: source, target"),
+        (["model", "a.tsv", "--sheet", "esa", "out.csv"],
+         "--sheet: found 'out.csv', expected a name that ends in .tsv"),
+        (["--hypotheses", "a.en", "a.de", "--sheet", "esa", "none.tsv"],
+         "--sheet: expected the sources, which judges read; --source FILE names them"),
+        (["--judgements", "a.tsv", "a.tsv"], "{folder}/a.tsv:1: no column 'id'; known: ab kl, AB KL"),
         (["--hypotheses", "a.en", "a.de", "--source", "short"], UNEQUAL),
         (["--hypotheses", "a.en", "a.de", "--metrics", "sari"], NO_SOURCES),
         *(

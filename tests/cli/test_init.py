@@ -10,8 +10,10 @@ import pytest
 
 from translume.config import Config
 from translume.data.pairs import Pair
-from translume.experiments.pairs import SIZES, choose
-from translume.experiments.survey import Side, copied_share, language_of, survey
+from translume.experiments.columns import language_of
+from translume.experiments.proposals import choose_pairs as choose
+from translume.experiments.survey import Side, copied_share, survey
+from translume.experiments.table import table
 
 
 def side(language: str = "en", script: str = "latin", characters: int = 61, **more: float) -> Side:
@@ -34,11 +36,19 @@ def test_recommended_settings_for_any_size_are_valid(pairs: int) -> None:
 
 
 def test_more_data_never_recommends_a_smaller_model_or_more_dropout() -> None:
-    for smaller, larger in pairwise(SIZES):
-        assert smaller.pairs < larger.pairs
-        assert smaller.width <= larger.width
-        assert smaller.vocabulary <= larger.vocabulary
-        assert smaller.dropout >= larger.dropout
+    rows = table()["rows"]
+    for smaller, larger in pairwise(row for row in rows if row["data"] == "text"):
+        assert smaller["up_to"] < larger["up_to"]
+        assert smaller["width"] <= larger["width"]
+        assert smaller["vocabulary"] <= larger["vocabulary"]
+        assert smaller["dropout"] >= larger["dropout"]
+    for smaller, larger in pairwise(rows):
+        assert smaller["data"] != larger["data"] or smaller["up_to"] < larger["up_to"]
+
+
+def test_each_row_names_recipes_that_exist() -> None:
+    recipes = {path.stem for path in (Path(__file__).parents[2] / "recipes").glob("*.toml")}
+    assert {recipe for row in table()["rows"] for recipe in row["recipes"]} <= recipes
 
 
 def test_symbols_that_repeat_a_text_are_its_pieces_and_copied() -> None:
@@ -112,9 +122,9 @@ def test_letters_have_many_small_updates_and_no_early_end() -> None:
     """Those of the recipes for pronunciation (targets of symbols) and for inflection (targets of letters)."""
     letters = side("", words=1.0, length=9.0)
     phones = replace(side("", words=8.0), texts=3_600, types=70, recurring=1.0)
-    for target in (letters, phones):
+    for target, updates in ((letters, 10_000), (phones, 3_000)):
         small, middle, large = (chosen(pairs, letters, target) for pairs in (3_600, 33_000, 60_001))
-        assert (small["training.updates"], small["training.max_tokens"]) == (6_000, 1024)
+        assert (small["training.updates"], small["training.max_tokens"]) == (updates, 1024)
         assert (middle["training.updates"], middle["training.max_tokens"]) == (8_000, 2048)
         assert (small["training.schedule"], "training.patience" in middle) == ("cosine", False)
         assert ("training.schedule" in large, large["training.patience"]) == (False, 8)
@@ -131,9 +141,20 @@ def test_texts_that_repeat_their_sources_get_the_models_of_their_recipes() -> No
     assert "decoding.no_repeat_ngram" not in found
     found = chosen(2_000, side("", words=30.0), replace(side("", words=10.0), copied=0.5))
     assert (found["training.updates"], found["model.dropout"], found["decoding.no_repeat_ngram"]) == (2_000, 0.3, 3)
-    states = replace(copied, texts=40_000, types=90, recurring=1.0)
-    for pairs, target in ((70_000, copied), (40_000, side("de")), (4_000, states)):
+    for pairs, target in ((70_000, copied), (40_000, side("de"))):
         assert chosen(pairs, text, target)["model.feed_forward"] != 512
+
+
+def test_formal_languages_get_the_models_of_their_recipes() -> None:
+    """Those of logical-forms.toml, of atis.toml and woz2.toml, and of cogs.toml."""
+    for pairs, updates, tokens, dropout in (
+        (600, 2_000, 2048, 0.3),
+        (4_434, 4_000, 1536, 0.3),
+        (24_155, 8_000, 2048, 0.1),
+    ):
+        found = chosen(pairs, FORMAL, FORMAL)
+        assert [found[f"training.{name}"] for name in ("updates", "max_tokens")] == [updates, tokens]
+        assert (found["model.dropout"], found["model.positions"]) == (dropout, "rotary")
 
 
 def test_copied_words_and_numbers_are_counted_in_the_source_of_their_pair() -> None:
@@ -306,7 +327,7 @@ def test_init_for_several_pairs_prints_toml_of_one_model(run, files: Path) -> No
     assert directions == [("en", "de"), ("de", "en"), ("en", "fr"), ("fr", "en")]
     assert (config.data.corpus[1].train_source, config.data.sampling_temperature) == ((str(files / "train.de"),), 2.0)
     assert (config.tokenizer.shared, config.model.head.tie, config.model.language_tags) == (True, "all", "target")
-    assert config.model.width == SIZES[0].width
+    assert config.model.width == 128
     assert result.stderr == ("842 pairs, en to de, de to en, en to fr, fr to en; 2 % of it held out for validation\n")
 
 

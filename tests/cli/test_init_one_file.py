@@ -9,8 +9,9 @@ import pytest
 
 from translume.config import Config
 from translume.data.pairs import Pair
-from translume.experiments.survey import Labelled, Side, languages_of, survey_labelled
-from translume.experiments.texts import choose_class
+from translume.experiments.columns import languages_of
+from translume.experiments.proposals import choose_class
+from translume.experiments.survey import Labelled, Side, survey_labelled
 
 PAIRS = [(f"one {word}", f"{word[::-1]} eno") for word in ("two", "three", "four", "five", "six")]
 

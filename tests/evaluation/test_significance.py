@@ -10,7 +10,7 @@ from sacrebleu.significance import PairedTest
 from translume.config import EvaluationSettings
 from translume.errors import TranslumeError
 from translume.evaluation import compare
-from translume.evaluation.metrics import interval
+from translume.evaluation.significance import interval
 
 WORDS = ["the", "a", "cat", "dog", "bird", "sits", "runs", "sings", "on", "under", "mat", "tree", "loudly", "."]
 ALL = EvaluationSettings(metrics=("bleu", "chrf", "ter", "wer", "exact_match"), tokenize="none")
@@ -44,6 +44,32 @@ def test_comparisons_of_bleu_chrf_and_ter_equal_sacrebleus(monkeypatch: pytest.M
         assert each.p_value == pytest.approx(second.p_value, abs=1.5 / samples)
         assert each.second_interval.mean == pytest.approx(second.mean, abs=1e-3)
         assert (each.second_interval.high - each.second_interval.low) / 2 == pytest.approx(second.ci, abs=1e-3)
+
+
+@pytest.mark.parametrize("sentences", [53, 32])  # of few, some exchanges differ as much, which only we count
+def test_approximate_randomisation_equals_sacrebleus(monkeypatch: pytest.MonkeyPatch, sentences: int) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", "12345")
+    samples = 211
+    metrics = {"BLEU": sacrebleu.BLEU(tokenize="none", force=True), "chrF2": sacrebleu.CHRF()}
+    bad, good, references = BAD[:sentences], GOOD[:sentences], REFERENCES[:sentences]
+    systems = [("first", bad), ("second", good)]
+    _, expected = PairedTest(systems, metrics, [references], test_type="ar", n_samples=samples)()
+    settings = EvaluationSettings(metrics=("bleu", "chrf"), tokenize="none")
+    for each, title in zip(
+        compare(bad, good, references, settings, samples=samples, test="randomisation"), metrics, strict=True
+    ):
+        assert each.p_value == pytest.approx(expected[title][1].p_value, abs=1e-12)
+        assert f"|ar:{samples}|seed:12345|" in str(each)
+
+
+def test_randomisation_of_few_sentences_counts_exchanges() -> None:
+    """Of eight exchanges of three sentences that are all wrong in one system, two differ as much: p is 2 / 8."""
+    wer = EvaluationSettings(metrics=("wer",))
+    (each,) = compare(["x"] * 3, ["a"] * 3, ["a"] * 3, wer, test="randomisation")
+    assert each.p_value == pytest.approx(0.25, abs=0.02)
+    assert each.samples == 10_000
+    (same,) = compare(["x"] * 3, ["x"] * 3, ["a"] * 3, wer, test="randomisation", samples=97)
+    assert same.p_value == 1
 
 
 def test_a_large_difference_is_significant_and_no_difference_is_not() -> None:

@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from translume.cli import main
 from translume.config import Config
-from translume.experiments.texts import SIZES, Documents, choose_language_model, survey_documents
+from translume.experiments.proposals import LITTLE_TEXT, choose_language_model
+from translume.experiments.survey import Documents, survey_documents
 
 
 def init(*arguments: object) -> tuple[int, str, str]:
@@ -63,7 +64,7 @@ def test_proposals_for_any_amount_of_text_are_valid(characters: int, distinct: i
     overrides = [f"{path}={value!r}" for path, value in chosen.items()]
     config = Config().change("data.task='language_model'", *overrides)
     assert config.data.block_length == config.model.max_positions
-    assert (config.tokenizer.kind == "character") == (distinct == 60 and characters <= SIZES[1].characters)
+    assert (config.tokenizer.kind == "character") == (distinct == 60 and characters <= LITTLE_TEXT)
 
 
 def test_a_survey_counts_lines_characters_and_letters() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ from translume.cli.options import (
     set_option,
 )
 from translume.cli.terminal import LimitCount, ProgressBar, note, note_truncated, print_json, progress_over, warn
-from translume.errors import DataError, SettingsError, TranslumeError
+from translume.errors import DataError, SettingsError, TranslumeError, nearest
 
 if TYPE_CHECKING:
     from translume.checkpoint import Temperature
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from translume.data.evaluation_files import EvaluationSet
     from translume.decoding import Average
     from translume.evaluation import Calibration, Scores
+    from translume.evaluation.groups import Groups
+    from translume.evaluation.judgements import Systems
+    from translume.evaluation.scores import Test
     from translume.tasks import Task
     from translume.translator import Translator
 
@@ -44,6 +48,10 @@ FEW_SENTENCES = 100
 """With fewer sentences, resampling says little about the difference of two systems."""
 FEW_PAIRS, SWAPPED_NATS = 20, 1.0
 """Pairs that are scored in both directions, and by how many nats a token the other one is likelier if swapped."""
+_SHEET = (click.Choice(["mqm", "esa"]), FILE)
+TESTS = ("bootstrap", "randomisation")
+_NEEDED = {"length": "--source FILE, the sources", "rare": "--train FILE, the training targets"}
+"""What the groups of --by need, apart from columns of tables."""
 _TABLES = ("evaluation", "decoding")
 """The tables of settings that a trained model can be measured with other values of."""
 
@@ -57,8 +65,13 @@ class EvaluateOptions:
     """
 
     paths: tuple[Path, ...]
-    hypotheses: Path | None
+    hypotheses: tuple[Path, ...]
+    judgements: Path | None
     source: Path | None
+    by: str | None
+    training: Path | None
+    sheet: tuple[str, Path] | None
+    significance: "Test"
     directions: tuple[tuple[str, Path, Path], ...]
     others: tuple[Path, ...]
     average: "Average | None"
@@ -96,9 +109,17 @@ class EvaluateOptions:
 @click.option(
     "--hypotheses",
     type=FILE,
+    multiple=True,
     help="Score the lines of this file instead of translating; then MODEL may be left out, and FILE... are references, "
-    "or one table of pairs if MODEL was trained on tables.",
+    "or one table of pairs if MODEL was trained on tables. May be repeated; the others are compared with the first.",
 )
+@click.option("--by", metavar="NAMES", help="Also scores by length, rare (words) or a table's column: length,domain.")
+@click.option("--train", "training", type=FILE, help="For --by rare: training targets, whose words are counted.")
+@click.option("--significance", type=click.Choice(list(TESTS)), default="bootstrap", help="The test of differences.")
+@click.option(
+    "--sheet", type=_SHEET, metavar="mqm|esa FILE.tsv", help="Also write a sheet for judges, and FILE.key.tsv."
+)
+@click.option("--judgements", type=FILE, metavar="KEY", help="Score the sheets FILE... of judges, whose key is KEY.")
 @click.option(
     "--direction",
     "directions",
@@ -133,6 +154,10 @@ class EvaluateOptions:
     *("--ensemble", "--average", "--direction", "--compare", "--write", "--record", "--fit-temperature"),
     "--calibration",
 )
+@excludes("--by", "--direction", "--compare")
+@excludes("--sheet", "--direction")
+@excludes("--judgements", *("--hypotheses", "--compare", "--direction", "--by", "--sheet", "--source"))
+@requires("--train", "--by")
 @excludes("--direction", "--compare", "--write", "--fit-temperature", "--calibration")
 @excludes("--ensemble", "--record", "--fit-temperature")
 @requires("--source", "--hypotheses")
@@ -149,7 +174,14 @@ def command(options: EvaluateOptions) -> None:
     from translume.checkpoint import read_config
     from translume.tasks import task_of
 
-    if options.hypotheses is not None:
+    if options.judgements is not None:
+        _print_judgements(options, options.judgements)
+        return
+    if options.sheet is not None:
+        from translume.evaluation.judgements import check_sheet
+
+        check_sheet(options.sheet[1])
+    if options.hypotheses:
         evaluate_hypotheses(options, options.hypotheses)
         return
     if options.directions and len(options.paths) != 1:
@@ -165,7 +197,7 @@ def command(options: EvaluateOptions) -> None:
             check_image_format(options.picture)
             check_writable(options.picture)
         task = task_of(read_config(options.model))
-        _must_translate(task, "--direction")
+        _must_translate(task, "--direction", "--by", "--sheet")
         task.evaluate(options)
 
 
@@ -181,11 +213,12 @@ def _refuse_stride(overrides: Sequence[str]) -> None:
         raise SettingsError("evaluate: evaluation.stride is for language models, found translations")
 
 
-def evaluate_hypotheses(options: EvaluateOptions, hypotheses: Path) -> None:
+def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None:
     """Print the scores of existing translations, with the settings of a model if its folder is the first path."""
     from translume.checkpoint import read_config
     from translume.config import Config
     from translume.data.evaluation_files import (
+        EvaluationSet,
         holds_pairs,
         read_evaluation_set,
         read_references,
@@ -206,8 +239,13 @@ def evaluate_hypotheses(options: EvaluateOptions, hypotheses: Path) -> None:
     _must_translate(task_of(config), "--hypotheses")
     settings = changed(config, options.overrides, "evaluation").scoring
     _refuse_stride(options.overrides)
-    refuse_table(hypotheses)
-    texts = list(read_lines(hypotheses))
+    systems = dict[str, list[str]]()
+    hypotheses, texts = files[0], list(read_lines(files[0]))
+    for file in files:
+        refuse_table(file)
+        systems[str(file)] = list(read_lines(file))
+        if len(systems[str(file)]) != len(texts):
+            raise DataError(unequal_lengths(hypotheses, file, (len(texts), len(systems[str(file)]))))
     sources: list[str] = []
     if has_model and len(references) == 1 and holds_pairs(references[0], config.data):
         refuse_options(f"{references[0]}, a table of sources and references", "--source")
@@ -228,7 +266,104 @@ def evaluate_hypotheses(options: EvaluateOptions, hypotheses: Path) -> None:
         if len(sources) != len(texts):
             raise DataError(unequal_lengths(hypotheses, source, (len(texts), len(sources))))
     settings = _tokenized(settings, texts, first)
-    _print(measure(texts, first, settings, other_references=others, sources=sources), as_json=options.as_json)
+    if options.sheet is not None and not sources:
+        raise SettingsError("--sheet: expected the sources, which judges read; --source FILE names them")
+    test_set = EvaluationSet(sources=sources, references=[first, *others], places=[])
+    groups = _groups(options, test_set)
+    for name, each in systems.items():
+        if len(systems) > 1 and not options.as_json:
+            click.echo(f"{name}:")
+        scores = measure(each, first, settings, other_references=others, sources=sources)
+        _print(scores, as_json=options.as_json, **({"hypotheses": name} if len(systems) > 1 else {}))
+        _print_groups(options, settings, test_set, groups, each)
+    for name in list(systems)[1:]:
+        note(f"first {hypotheses}, second {name}; the difference is second minus first")
+        _compare(options, settings, test_set, texts, systems[name])
+    _write_sheet(options, sources, systems)
+
+
+def _compare(
+    options: EvaluateOptions, settings: "EvaluationSettings", files: "EvaluationSet", *systems: Sequence[str]
+) -> None:
+    """Print the differences between two systems, the second minus the first."""
+    from translume.evaluation import compare
+
+    (one, two), (first, *others), sources, test = systems, files.references, files.sources, options.significance
+    for each in compare(one, two, first, settings, other_references=others, sources=sources, test=test):
+        print_json(each.to_dict()) if options.as_json else click.echo(str(each))
+
+
+def _groups(options: EvaluateOptions, files: "EvaluationSet") -> "dict[str, Groups]":
+    """Return rank and name of the group of each sentence, for each name of --by."""
+    from translume.data.evaluation_files import is_table, read_column
+    from translume.data.lines import read_lines, unequal_lengths
+    from translume.evaluation.groups import by_length, by_rarest_word
+
+    found: dict[str, Groups] = {}
+    tables = [str(path) for path in (*options.paths, options.source) if path and is_table(path)]
+    for name in options.by.split(",") if options.by else ():
+        if name == "length" and files.sources:
+            found[name] = by_length(files.sources)
+        elif name == "rare" and options.training is not None:
+            found[name] = by_rarest_word(files.targets, read_lines(options.training))
+        elif name in _NEEDED or not tables:
+            expected = _NEEDED.get(name, f"a table with this column{nearest(name, _NEEDED)}")
+            raise SettingsError(f"--by {name}: expected {expected}")
+        else:
+            found[name] = [(0, text) for text in read_column(tables[0], name)]
+            if len(found[name]) != len(files.targets):
+                raise DataError(unequal_lengths(tables[0], "the test set", (len(found[name]), len(files.targets))))
+    return found
+
+
+def _print_groups(
+    options: EvaluateOptions,
+    settings: "EvaluationSettings",
+    files: "EvaluationSet",
+    groups: "dict[str, Groups]",
+    texts: Sequence[str],
+) -> None:
+    """Print the scores of groups, a table for each name of --by, or an object for each group."""
+    from translume.evaluation.groups import group_scores
+    from translume.experiments.sweep_table import aligned
+    from translume.json_values import to_values
+
+    for name, each in groups.items():
+        found = group_scores(each, texts, files.references, settings, files.sources)
+        rows = [[group, f"{count:,}", *(f"{score.value:.2f}" for score in scores)] for group, count, scores in found]
+        head = [f"by {name}", "sentences", *(score.title for score in found[0][2])]
+        for line in () if options.as_json else ("", *aligned(head, rows)):
+            click.echo(line)
+        for group, count, scores in found if options.as_json else ():
+            print_json({"by": name, "group": group, "sentences": count, "scores": to_values(scores)})
+
+
+def _write_sheet(options: EvaluateOptions, sources: Sequence[str], systems: "Systems") -> None:
+    """Write the sheet of --sheet, if it was given."""
+    from translume.evaluation.judgements import key_of, write_sheet
+
+    if options.sheet is not None:
+        rows = write_sheet(*options.sheet, sources, systems)
+        note(f"{options.sheet[1]}: {rows} rows for judges; {key_of(options.sheet[1])} says whose they are")
+
+
+def _print_judgements(options: EvaluateOptions, key: Path) -> None:
+    """Print the mean of each system in judged sheets, its interval, and the differences between systems."""
+    from translume.evaluation.judgements import read_judgements
+    from translume.evaluation.significance import compare_counts
+    from translume.json_values import to_values
+
+    if not options.paths:
+        raise click.UsageError("expected judged sheets FILE... after --judgements KEY")
+    found = read_judgements(key, options.paths)
+    for name, counts in found.systems.items():
+        score, shown = found.score(counts.sum(0)), compare_counts(found, [counts, counts]).first_interval
+        value = {"system": name, **score.to_dict(), "interval": to_values(shown)}
+        print_json(value) if options.as_json else click.echo(f"{name}: {score} [{shown.low:.2f}, {shown.high:.2f}]")
+    for one, other in combinations(found.systems, 2):
+        each = compare_counts(found, [found.systems[one], found.systems[other]], test=options.significance)
+        value = {"systems": [one, other], **each.to_dict()}
+        print_json(value) if options.as_json else click.echo(f"{one} and {other}: {each}")
 
 
 def _tokenized(
@@ -248,10 +383,10 @@ def _tokenized(
     return chosen
 
 
-def _print(scores: "Scores", *, as_json: bool, **counts: int) -> None:
-    """Print scores, one a line; with --json, one object with the counts, too."""
+def _print(scores: "Scores", *, as_json: bool, **more: int | str) -> None:
+    """Print scores, one a line; with --json, one object with counts and names, too."""
     if as_json:
-        print_json({**scores.to_dict(), **counts})
+        print_json({**scores.to_dict(), **more})
         return
     for score in scores:
         click.echo(str(score))
@@ -261,7 +396,6 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     """Print the scores of a translator, or the differences between two."""
     from translume.checkpoint import append_history, read_config, record_evaluation
     from translume.data.evaluation_files import read_evaluation_set
-    from translume.evaluation import compare
     from translume.evaluation.metrics import check_metrics
     from translume.translator import Translator
 
@@ -271,6 +405,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
         _evaluate_directions(options)
         return
     files = read_evaluation_set(options.files, read_config(model).data)
+    groups = _groups(options, files)
     translator = load_ensemble(model, options.others, options.average, options.compute)
     compared = None if options.compared is None else Translator.load(options.compared, options.compute.to_load())
     config = changed(translator.config, overrides, *_TABLES)
@@ -294,19 +429,21 @@ def evaluate_translator(options: EvaluateOptions) -> None:
         record_evaluation(model, {**paths, **scores.to_dict()})
         for name, value in calibrations:
             append_history(model, {"event": "calibrated", **paths, name: value.to_dict()}, synced=True)
+    systems: dict[str, Sequence[str]] = {str(model): texts}
     if compared is None:
         _print(scores, as_json=options.as_json, **_counted(count))
+        _print_groups(options, settings, files, groups, texts)
     else:
         decoding = changed(compared.config, overrides, *_TABLES).decoding
         other_texts, _ = _translations(compared, decoding, files.sources)
-        first, *others = files.references
-        for each in compare(other_texts, texts, first, settings, other_references=others, sources=files.sources):
-            print_json(each.to_dict()) if options.as_json else click.echo(str(each))
+        systems = {str(options.compared): other_texts} | systems
+        _compare(options, settings, files, other_texts, texts)
         if len(files.sources) < FEW_SENTENCES:
             few = f"{len(files.sources):,} sentence" + "s" * (len(files.sources) != 1)
             note(f"{few}: too few for p to mean much; expected at least {FEW_SENTENCES}")
         if not options.as_json:
             note(f"first {options.compared}, second {model}; the difference is second minus first")
+    _write_sheet(options, files.sources, systems)
     for name, value in calibrations:
         print_json({name: value}) if options.as_json else click.echo(str(value))
     _report(count)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from translume.config import DataSettings
     from translume.data.pairs import Split
     from translume.experiments import Choice, Value
+    from translume.experiments.columns import Columns
     from translume.experiments.manifests import Manifest
-    from translume.experiments.survey import Columns
     from translume.tasks import Task
 
 SETTINGS_SUFFIXES = (".toml", ".yaml", ".yml")
@@ -115,7 +115,7 @@ def command(
     from translume.checkpoint import read_config
     from translume.data.lines import STANDARD_INPUT
     from translume.data.pairs import refuse_pipe
-    from translume.experiments.survey import is_text, parse_columns
+    from translume.experiments.columns import is_text, parse_columns
     from translume.tasks import find_task, task_of
 
     if STANDARD_INPUT in map(str, (train_source, train_target, valid_source, valid_target, valid)):
@@ -171,7 +171,7 @@ def _same_task(task: "Task | None", of_base: "Task", base: Path) -> "Task":
 
 def _columns_of(file: Path, task: "Task") -> "Columns":
     """Return the columns of a table by their names, or () for those that a run takes without settings."""
-    from translume.experiments.survey import find_columns, unknown_names
+    from translume.experiments.columns import find_columns, unknown_names
 
     labelled = task.predicts == "classes"
     columns = find_columns(file, task.keys, labelled=labelled)
@@ -233,7 +233,7 @@ def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None, 
 def _print_corpora(files: Sequence[tuple[Path, Path]], *, both: bool) -> None:
     """Survey corpora of several directions and print the proposed settings of one model."""
     from translume.config import DataSettings
-    from translume.experiments.pairs import propose_for_corpora
+    from translume.experiments.proposals import propose_for_corpora
 
     pairs = [pair for one, other in files for pair in ([(one, other), (other, one)] if both else [(one, other)])]
     tables = [_corpus(source, target) for source, target in pairs]
@@ -250,7 +250,7 @@ def _print_corpora(files: Sequence[tuple[Path, Path]], *, both: bool) -> None:
 
 def _corpus(source: Path, target: Path) -> dict[str, str]:
     """Return a [[data.corpus]] table. Raises SettingsError if a file does not name its language."""
-    from translume.experiments.survey import language_of
+    from translume.experiments.columns import language_of
 
     table = {}
     for side, file in (("source", source), ("target", target)):

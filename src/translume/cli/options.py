@@ -370,6 +370,7 @@ evaluation_options = option_group(
         _text("--metrics", "Such as bleu,chrf,ter: evaluation.metrics.", metavar="NAMES"),
         _text("--tokenize", "auto, none, 13a, zh, char, …: evaluation.tokenize."),
         click.option("--lowercase/--cased", type=bool, default=None, help="Ignore case or not: evaluation.lowercase."),
+        _text("--glossary", "Terms, `source TAB target` a line, whose share is measured: evaluation.glossary."),
         _number("--stride", int, "Tokens between windows of a language model: evaluation.stride."),
     ],
 )

@@ -32,6 +32,7 @@ METRICS: dict[str, Any] = {
     "squad_f1": "translume.evaluation.string_metrics:squad_f1",
     "squad_exact": "translume.evaluation.string_metrics:squad_exact",
     "sari": "translume.evaluation.sacrebleu_metrics:sari",
+    "terminology": "translume.evaluation.terminology:TermAccuracy",
 }
 """Functions from [evaluation] to a metric."""
 TRANSLATION_METRICS = ("bleu", "chrf")
@@ -45,7 +46,7 @@ class EvaluationSettings(Settings):
 
     metrics: Names = ("auto",)
     """Any of "bleu", "chrf", "ter", "exact_match", "wer", "per", "cer", "rouge1", "rouge2", "rougeL", "squad_f1",
-    "squad_exact", "sari".
+    "squad_exact", "sari", "terminology".
 
     "auto": `training.metric`, or BLEU and chrF if that is one of these or "nll".
     """
@@ -54,6 +55,8 @@ class EvaluationSettings(Settings):
     is for tokenized text."""
     lowercase: bool = False
     """Ignore case."""
+    glossary: str = ""
+    """File of the terms of "terminology": in each line a source term, a tab and a translation. It adds this metric."""
     stride: int = Field(default=0, ge=0)
     """Tokens from one window to the next in which a language model reads a long document; 0: half its context."""
     options: OptionTables = Field(default_factory=Options)
@@ -62,7 +65,8 @@ class EvaluationSettings(Settings):
     @property
     def names(self) -> tuple[str, ...]:
         """The metrics; BLEU and chrF for "auto" if no training is known."""
-        return TRANSLATION_METRICS if self.metrics == ("auto",) else self.metrics
+        names = TRANSLATION_METRICS if self.metrics == ("auto",) else self.metrics
+        return tuple(dict.fromkeys((*names, *(["terminology"] if self.glossary else []))))
 
     def of_training(self, metric: str) -> Self:
         """Return a copy with the metrics of "auto" for a model that was trained with `training.metric`."""

@@ -3,15 +3,13 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from translume.config import DecodingSettings, Direction, EvaluationSettings
 from translume.config.evaluation import METRICS
 from translume.config.languages import NO_DIRECTION
 from translume.data.scripts import mostly_in
 from translume.errors import DataError, SettingsError, nearest, needed_by, suggest_keywords
-from translume.evaluation.scores import Comparison, Counts, Interval, Metric, References, Score, Scores, known
+from translume.evaluation.scores import Comparison, Metric, References, Score, Scores, Test, known
+from translume.evaluation.significance import SEED, compare_counts
 from translume.parts import find
 from translume.translator import Perplexity, Translator
 
@@ -19,9 +17,6 @@ UNSPACED = {"korean": "ko", "thai": "th", "lao": "lo", "khmer": "km", "burmese":
 """Languages with a tokenizer of their own, by script, beside Chinese and Japanese."""
 SURVEYED = 1000
 """Number of references from which the tokenizer is chosen if no language is known."""
-SAMPLES = 1000
-SEED = 12345
-"""sacreBLEU's default seed, so that both give the same figures."""
 PERPLEXITY_SCORES = (
     ("perplexity", "perplexity", "token", 2),
     ("word_perplexity", "perplexity", "word", 2),
@@ -29,8 +24,6 @@ PERPLEXITY_SCORES = (
     ("nats_per_character", "nats", "character", 4),
 )
 """Attribute of `Perplexity`, title, unit and decimal places of each score."""
-
-Values = NDArray[np.float64]
 
 
 def metric_from(name: str, settings: EvaluationSettings) -> Metric:
@@ -188,16 +181,18 @@ def compare(
     *,
     other_references: References = (),
     sources: Sequence[str] = (),
-    samples: int = SAMPLES,
+    samples: int | None = None,
     seed: int = SEED,
+    test: Test = "bootstrap",
 ) -> tuple[Comparison, ...]:
     """Compare two systems' translations of the same sentences by each metric of `settings`.
 
     The p-value is that of sacreBLEU's paired bootstrap test: the fraction of resamples whose absolute difference, minus
     the mean of these differences, is at least the observed difference. It is 1 for identical translations.
+    test: "randomisation" for approximate randomisation instead; see `randomise`.  samples: 1,000 and 10,000 by default.
     Raises DataError if the lists differ in length.
     """
-    if samples < 1:
+    if samples is not None and samples < 1:
         raise SettingsError(f"compare: found {samples} samples, expected at least 1")
     for texts in (first, second):
         check_lengths(
@@ -207,48 +202,5 @@ def compare(
     for name in settings.names:
         metric = metric_from(name, settings)
         counts = [metric.count(texts, [references, *other_references], sources) for texts in (first, second)]
-        comparisons.append(compare_counts(metric, counts, samples=samples, seed=seed))
+        comparisons.append(compare_counts(metric, counts, samples=samples, seed=seed, test=test))
     return tuple(comparisons)
-
-
-def compare_counts(metric: Metric, counts: Sequence[Counts], *, samples: int = SAMPLES, seed: int = SEED) -> Comparison:
-    """Compare two systems by their counts [n, m], which the same metric made; see `compare`."""
-    one, other = resample(metric, counts, samples, seed)
-    scores = [metric.score(each.sum(0)) for each in counts]
-    observed = abs(scores[1].value - scores[0].value)
-    differences = np.abs(other - one)
-    # sacreBLEU uses > here, which gives p = 0.001 when a system is compared with itself.
-    above = int((differences - differences.mean() >= observed).sum())
-    return Comparison(
-        first=scores[0],
-        second=scores[1],
-        first_interval=interval(one),
-        second_interval=interval(other),
-        difference=interval(other - one),
-        p_value=(above + 1) / (samples + 1),
-        samples=samples,
-        seed=seed,
-        sentences=len(counts[0]),
-    )
-
-
-def resample(metric: Metric, counts: Sequence[Counts], samples: int, seed: int) -> list[Values]:
-    """Return each system's values [samples] on n sentences drawn with replacement (the same for all systems).
-
-    counts: [n, m] for each system.
-    """
-    generator = np.random.default_rng(seed)
-    sentences = len(counts[0])
-    values = np.empty((len(counts), samples))
-    for sample in range(samples):
-        drawn = generator.choice(sentences, size=sentences, replace=True)
-        for system, rows in enumerate(counts):
-            values[system, sample] = metric.score(rows[drawn].sum(0)).value
-    return list(values)
-
-
-def interval(values: Values) -> Interval:
-    """Return the mean and the interval that leaves one fortieth of the values out at each end."""
-    ordered = np.sort(values)
-    outside = len(ordered) // 40
-    return Interval(mean=float(ordered.mean()), low=float(ordered[outside]), high=float(ordered[-1 - outside]))

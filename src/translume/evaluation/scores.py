@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,10 @@ from translume.errors import SettingsError, nearest
 from translume.json_values import JsonValue, to_values
 
 Counts = NDArray[np.float64]
+
+Test = Literal["bootstrap", "randomisation"]
+TESTS: dict[Test, str] = {"bootstrap": "bs", "randomisation": "ar"}
+"""Significance tests, and their names in signatures, which are sacreBLEU's."""
 
 References = Sequence[Sequence[str | None]]
 """One or more lists of n references; None where a text has fewer references than others."""
@@ -49,14 +53,18 @@ class Score(JsonValue):
         return f"{line} {self.detail}" if self.detail else line
 
 
-class Metric(Protocol):
+class Scorer(Protocol):
+    """What makes a score of statistics of sentences, as significance tests need it."""
+
+    def score(self, total: Counts) -> Score:
+        """Return the score of a set of sentences from the sum [m] of their statistics; call after `count`."""
+
+
+class Metric(Scorer, Protocol):
     """A metric over a whole test set. Create a new one for each use: it remembers how many references it read."""
 
     def count(self, texts: Sequence[str], references: References, sources: Sequence[str] = ()) -> Counts:
         """Return the statistics [n, m] of n texts. Raises SettingsError if the metric needs sources and has none."""
-
-    def score(self, total: Counts) -> Score:
-        """Return the score of a set of sentences from the sum [m] of their statistics; call after `count`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +108,7 @@ class Comparison(JsonValue):
 
     difference: `second` minus `first` over the resamples.  p_value: the probability that resampling alone gives a
     difference as large as the observed one; unreliable for fewer than 100 sentences.
+    test: by which p was computed, with `samples`; the intervals are those of a bootstrap.
     """
 
     first: Score
@@ -111,6 +120,7 @@ class Comparison(JsonValue):
     samples: int
     seed: int
     sentences: int
+    test: Test = "bootstrap"
 
     def __str__(self) -> str:
         """Return one line: both values with half their interval's width, the difference, p, samples and seed."""
@@ -119,7 +129,7 @@ class Comparison(JsonValue):
             for score, interval in ((self.first, self.first_interval), (self.second, self.second_interval))
         )
         return (
-            f"{self.first.title}|{self.first.signature}|bs:{self.samples}|seed:{self.seed}|"
+            f"{self.first.title}|{self.first.signature}|{TESTS[self.test]}:{self.samples}|seed:{self.seed}|"
             f"sentences:{self.sentences}: {one} against {other}, "
             f"difference {self.second.value - self.first.value:+.2f} "
             f"[{self.difference.low:+.2f}, {self.difference.high:+.2f}], p = {self.p_value:.4f}"

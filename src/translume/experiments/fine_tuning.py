@@ -9,9 +9,10 @@ from translume.checkpoint import read_config, read_vocabularies
 from translume.config import Config, DataSettings, FrameSettings, TrainingSettings
 from translume.data.pairs import read_pairs
 from translume.experiments import Choice, Proposal
+from translume.experiments.columns import language_of
 from translume.experiments.manifests import survey_files
-from translume.experiments.survey import language_of
-from translume.experiments.texts import choose_documents, survey_documents
+from translume.experiments.proposals import choose_language_model
+from translume.experiments.survey import survey_documents
 from translume.tasks import find_task
 from translume.text import Tokenizer
 
@@ -52,7 +53,7 @@ def propose_fine_tuning(data: DataSettings, count: int, model: Path) -> Proposal
     notes = list(_notes(data, base, model))
     if isinstance(data.source, FrameSettings):
         found = survey_files(data, count)
-        tokens = found.positions(data.source) / len(found.headers)
+        tokens = sum(found.lengths(data.source)) / len(found.headers)
         notes += found.notes()
     else:
         tokens = _tokens_of_a_pair(data, model)
@@ -61,7 +62,8 @@ def propose_fine_tuning(data: DataSettings, count: int, model: Path) -> Proposal
     choices = tuple(_training(base.training, updates, once))
     if find_task(data.task).reads == "documents":
         lines = survey_documents(pair.target for pair in read_pairs(data, "train"))
-        choices = (choose_documents(lines, validated=bool(data.valid)), *choices)
+        proposed = choose_language_model(lines, validated=bool(data.valid))
+        choices = (*(each for each in proposed if each.path == "data.documents"), *choices)
     return Proposal(choices=choices, description=f" to fine-tune {model}", notes=tuple(notes))
 
 

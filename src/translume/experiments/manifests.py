@@ -1,23 +1,25 @@
-"""Recognise manifests of recordings, images and arrays, and propose settings for them: docs/init.md has the table."""
+"""Recognise manifests of recordings, images and arrays, and measure what the table in init.toml asks for."""
 
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any
 
-from translume.config import CleaningSettings, DataSettings, FrameSettings, ModelSettings, TokenizerSettings
+from translume.config import CleaningSettings, DataSettings, FrameSettings, TokenizerSettings
 from translume.config.sources import AudioSettings, ImageSettings
 from translume.data.lines import read_lines
 from translume.data.pairs import read_pairs
 from translume.data.tables import first_rows, has_keys, read_objects
 from translume.errors import DataError
-from translume.experiments import Choice, Proposal
-from translume.experiments.survey import FEW_PAIRS, SPARE, Columns, Side, longest_of, positions_for, survey, texts_of
+from translume.experiments import Proposal
+from translume.experiments.columns import Columns, texts_of
+from translume.experiments.survey import longest_of, survey
+from translume.experiments.table import FEW_PAIRS, SPARE, choose, limits, rows_for
 from translume.sources import frame_reader
 from translume.sources.headers import FileKind, Header, kind_of, read_header
 
@@ -43,42 +45,8 @@ TELEPHONE = 8000
 """Samples a second up to which the upper half of 80 mel bands would be empty."""
 MAX_SECONDS = 80
 """Seconds of the longest recording that the largest `model.max_positions` proposed holds."""
-LONG_STRING = 10
-"""Mean number of words from which on a text is judged word by word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """A row of the table: the model for at most `positions` positions of the encoder in the training data.
-
-    The first rows are those of recipes/fsdd.toml and recipes/an4.toml; those of 256 and 512 follow ESPnet's
-    Transformers for 100 and 960 hours of LibriSpeech, which have 12 layers in the encoder and 6 in the decoder.
-    ctc_weight: of the loss, where CTC is possible.  encoding: of positions.
-    """
-
-    positions: float
-    width: int
-    feed_forward: int
-    encoder_layers: int
-    decoder_layers: int
-    attention_heads: int
-    dropout: float
-    updates: int
-    max_tokens: int
-    learning_rate: float
-    warmup_updates: int
-    ctc_weight: float = 0.3
-    encoding: str = ModelSettings().positions
-
-
-# positions, width, feed-forward, layers, heads, dropout, updates, positions of a batch, rate, warm-up, CTC, encoding
-SIZES = (
-    Size(2_000_000, 144, 576, 6, 2, 4, 0.25, 5_000, 3_000, 2e-3, 600, 0.5, "rotary"),
-    Size(10_000_000, 256, 1024, 8, 4, 4, 0.1, 40_000, 8_192, 1e-3, 4_000),
-    Size(math.inf, 512, 2048, 12, 6, 8, 0.1, 100_000, 24_576, 7e-4, 10_000),
-)
-WORDS = Size(5_000_000, 112, 448, 4, 2, 4, 0.15, 5_000, 3_000, 2e-3, 400)
-"""The model for targets of few different words."""
+BRIEF, LONG_STRING = 300, 10
+"""Frames of brief sources; mean number of words from which on a text is judged word by word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,50 +63,34 @@ def find_manifest(source: Path, target: Path | None, columns: Columns = ()) -> M
     target: the file of the targets, if they are not in `source`.  columns: of source and target, if they are known.
     Raises DataError if it is not clear which column is the target.
     """
-    rows = _first_rows(source, target)
-    if not rows:
-        return None
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    for name in columns[:1] or names:
-        kind = _kind_of_paths(source, [row.get(name, "") for row in rows])
-        if kind is None:
-            continue
-        if columns or target is not None:
-            return Manifest(kind, columns)
-        return Manifest(kind, _with_target(source, name, [each for each in names if each != name]))
+    for rows in _first_rows(source, target):
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        for name in columns[:1] or names:
+            given = [row[name] for row in rows if row.get(name, "").strip()]
+            kinds = Counter(kind_of(source.parent / text) for text in given)
+            kind = next((kind for kind, count in kinds.items() if 2 * count > len(given)), None)
+            if kind is not None:
+                known = columns or target is not None
+                others = [each for each in names if each != name]
+                return Manifest(kind, columns if known else _with_target(source, name, others))
     return None
 
 
-def _first_rows(source: Path, target: Path | None) -> list[dict[int | str, str]]:
-    """Return the first rows as texts by column; named by the first line of a TSV or CSV file if it has no path."""
-    file = str(source)
+def _first_rows(source: Path, target: Path | None) -> Iterator[list[dict[int | str, str]]]:
+    """Yield the first rows as texts by column; of a TSV or CSV file by the names in its first line, then by number."""
     if target is not None:
-        return [{0: line} for line in islice(read_lines(file), FIRST_ROWS)]
-    if has_keys(file):
-        found = []
-        for line in islice(read_objects(file), FIRST_ROWS):
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):  # reading the pairs reports the error
-                return []
-            found.append(dict[int | str, str](texts_of(value)) if isinstance(value, dict) else {})
-        return found
-    rows = first_rows(file, FIRST_ROWS)
-    header = rows[0] if rows else []
-    if len(rows) > 1 and not any(kind_of(source.parent / each) for each in header if each.strip()):
-        names = [each.strip() for each in header]
-        named = [dict[int | str, str](zip(names, row, strict=False)) for row in rows[1:]]
-        if any(_kind_of_paths(source, [row.get(name, "") for row in named]) for name in names):
-            return named
-    return [dict(enumerate(row)) for row in rows]
-
-
-def _kind_of_paths(manifest: Path, texts: Sequence[str]) -> FileKind | None:
-    """Return the kind of most of the files that texts name, if most texts name one."""
-    given = [text for text in texts if text.strip()]
-    kinds = Counter(kind_of(manifest.parent / text) for text in given)
-    kind, count = kinds.most_common(1)[0] if kinds else (None, 0)
-    return kind if 2 * count > len(given) else None
+        yield [{0: line} for line in islice(read_lines(source), FIRST_ROWS)]
+    elif has_keys(str(source)):
+        try:
+            values = [json.loads(line) for line in islice(read_objects(str(source)), FIRST_ROWS)]
+        except (ValueError, RecursionError):  # reading the pairs reports the error
+            return
+        yield [dict(texts_of(value)) if isinstance(value, dict) else {} for value in values]
+    elif rows := first_rows(str(source), FIRST_ROWS):
+        header = [each.strip() for each in rows[0]]
+        if not any(kind_of(source.parent / each) for each in header if each):
+            yield [dict(zip(header, row, strict=False)) for row in rows[1:]]
+        yield [dict(enumerate(row)) for row in rows]
 
 
 def _with_target(file: Path, path: int | str, others: list[int | str]) -> Columns:
@@ -147,14 +99,14 @@ def _with_target(file: Path, path: int | str, others: list[int | str]) -> Column
         raise DataError(
             f"{file}:1: found a path without a target, expected both, separated by a tab, or a file of targets"
         )
-    known = [name for name in TARGET_NAMES for each in others if str(each).strip().lower() == name]
-    if len(others) > 1 and not known:
-        each = ", ".join(map(str, others))
-        raise DataError(f"{file}:1: found paths in column {path} and others: {each}; choose with --columns {path},NAME")
     by_name = {str(each).strip().lower(): each for each in others}
-    target = by_name[known[0]] if len(others) > 1 else others[0]
-    usual = ("source", "target") if has_keys(str(file)) else (0, 1)
-    return () if (path, target) == usual and len(others) == 1 else (path, target)
+    if len(others) == 1:
+        usual = ("source", "target") if has_keys(str(file)) else (0, 1)
+        return () if (path, others[0]) == usual else (path, others[0])
+    if known := [by_name[name] for name in TARGET_NAMES if name in by_name]:
+        return path, known[0]
+    each = ", ".join(map(str, others))
+    raise DataError(f"{file}:1: found paths in column {path} and others: {each}; choose with --columns {path},NAME")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,18 +123,25 @@ class Survey:
     examined: int
     broken: dict[str, str]
 
-    def positions(self, source: FrameSettings) -> int:
-        """Return the number of positions that the encoder makes of all files looked at."""
-        return sum(_positions(header, source) for header in self.headers)
+    def lengths(self, source: FrameSettings) -> list[int]:
+        """Return the number of positions that the encoder makes of each of the files looked at."""
+        return [source.positions_of(source.window or _frames(header, source)) for header in self.headers]
 
     def notes(self) -> Iterator[str]:
         """Yield a warning about files that cannot be read, if there are any."""
-        if self.broken:
-            place, reason = next(iter(self.broken.items()))
-            yield (
-                f"{place}: {reason}; {len(self.broken):,} of {self.examined:,} files looked at cannot be read, "
-                "which training drops and counts"
-            )
+        for place, reason in islice(self.broken.items(), 1):
+            found = f"{len(self.broken):,} of {self.examined:,} files looked at cannot be read"
+            yield f"{place}: {reason}; {found}, which training drops and counts"
+
+    def refuse_unreadable(self, data: DataSettings) -> None:
+        """Raise DataError if not even half of the files looked at can be read."""
+        if self.headers and 2 * len(self.broken) <= self.examined:
+            return
+        for place, reason in self.broken.items():
+            more = f"; {len(self.broken):,} of {self.examined:,} files cannot be read" if len(self.broken) > 1 else ""
+            hint = "; paths are relative to the folder of the manifest" if reason.endswith("no such file") else ""
+            raise DataError(f"{place}: {reason}{hint}{more}")
+        raise DataError(f"{(*data.train_source, *data.train)[0]}:1: found no path with a target")
 
 
 def survey_files(data: DataSettings, count: int) -> Survey:
@@ -192,34 +151,21 @@ def survey_files(data: DataSettings, count: int) -> Survey:
     """
     kind, apart = _kind(data), math.ceil(count / MAX_HEADERS)
     found = Survey(headers=[], targets=[], examined=0, broken={})
-    examined = 0
     for number, pair in enumerate(read_pairs(data, "train")):
-        if not pair.source or not pair.target.strip():
-            continue
-        if number % apart and number >= FIRST_ROWS and Path(pair.source).is_file():
-            continue
-        examined += 1
-        try:
-            header = read_header(kind, Path(pair.source))
-        except DataError as error:
-            found.broken[f"{pair.file}:{pair.line}"] = str(error)
-            continue
-        found.headers.append(header)
-        found.targets.append(pair.target)
-    found = replace(found, examined=examined)
-    _refuse_unreadable(data, found)
+        looked_at = not number % apart or number < FIRST_ROWS or not Path(pair.source).is_file()
+        if pair.source and pair.target.strip() and looked_at:
+            try:
+                found.headers.append(read_header(kind, Path(pair.source)))
+                found.targets.append(pair.target)
+            except DataError as error:
+                found.broken[f"{pair.file}:{pair.line}"] = str(error)
+    found = replace(found, examined=len(found.headers) + len(found.broken))
+    found.refuse_unreadable(data)
     return found
 
 
-def _refuse_unreadable(data: DataSettings, found: Survey) -> None:
-    if found.headers and 2 * len(found.broken) <= found.examined:
-        return
-    if not found.broken:
-        raise DataError(f"{(*data.train_source, *data.train)[0]}:1: found no path with a target")
-    place, reason = next(iter(found.broken.items()))
-    more = f"; {len(found.broken):,} of {found.examined:,} files cannot be read" if len(found.broken) > 1 else ""
-    hint = "; paths are relative to the folder of the manifest" if reason.endswith("no such file") else ""
-    raise DataError(f"{place}: {reason}{hint}{more}")
+def _kind(data: DataSettings) -> FileKind:
+    return "audio" if data.source.kind == "whisper" else data.source.kind  # type: ignore[return-value]
 
 
 def propose_for_manifest(data: DataSettings, count: int) -> Proposal:
@@ -229,116 +175,72 @@ def propose_for_manifest(data: DataSettings, count: int) -> Proposal:
     """
     found = survey_files(data, count)
     target = survey((pair.target for pair in read_pairs(data, "train")), "")
-    units = units_of(target, count)
-    tokens = [_tokens(text, units) for text in found.targets]
-    source, whys = choose_source(data, found, tokens)
-    longest = max(
-        longest_of(Counter(_positions(header, source) for header in found.headers)),
-        longest_of(Counter(map(len, tokens))),
+    words = target.texts >= MIN_TEXTS_FOR_WORDS and target.types <= MAX_WORDS and target.recurring >= RECURRING
+    pieces = not words and not target.unspaced and target.length * count > MAX_CHARACTERS
+    # The tokens of pieces of words are not known yet: about a third as many as characters.
+    tokens = [text.split() if words else list(" ".join(text.split())[:: 3 if pieces else 1]) for text in found.targets]
+    facts = _source_facts(data, found)
+    settings = {name: facts[name] for name in ("mels", "height", "color", "values", "max_seconds") if facts.get(name)}
+    sources = [_settings(kind=_kind(data), convolutions=many, **settings) for many in (2, 1)]
+    fits = [_is_timed(source, found, tokens) for source in sources]
+    source = sources[not fits[0] and fits[1]]
+    positions = found.lengths(source)
+    longest = max(longest_of(positions), longest_of([len(each) for each in tokens]))
+    _decode_first(data.model_copy(update={"source": source}), found)
+    found.refuse_unreadable(data)
+    amount = sum(positions) * count / len(found.headers)
+    row = next(rows_for((["few words"] if words else []) + ["files"], amount))
+    many = math.ceil(1.25 * max(target.characters, target.types * words)) + 8
+    size = many if many > TokenizerSettings().size else None
+    if pieces:
+        size = max(1_000 if target.length * count < 10 * MAX_CHARACTERS else 5_000, 500 + target.characters)
+    fit = limits(longest)
+    facts |= fit | {
+        "files": True, "source_kind": source.kind, "tight": not fits[0] and fits[1], "timed": any(fits),
+        "brief": median(_frames(header, source) for header in found.headers) < BRIEF,
+        "shift": max(1, source.size // (3 if facts.get("color") else 1) // 14) if source.kind == "image" else None,
+        "value_masks": 2 if source.size >= 20 else int(source.size >= 8), "value_mask_size": 1 + source.size // 6,
+        "kind": "word" if words else "bpe" if pieces else "character", "words": words, "pieces": pieces, "size": size,
+        "target_types": target.types, "unspaced": target.unspaced, "strings": target.words >= LONG_STRING,
+        "batch": max(row["max_tokens"], fit["limit"] + SPARE), "many": count > FEW_PAIRS,
+        "beam": 5,
+    }  # fmt: skip
+    limit = max(CleaningSettings().max_tokens, fit["limit"])
+    dropped = sum(each > limit for each in positions)
+    long = (
+        f"{dropped:,} of {len(positions):,} sources are longer than {limit:,} positions of the encoder, and training "
+        "drops them; cut them, recordings at pauses"
     )
-    timed = _is_timed(source, found, tokens)
-    positions = found.positions(source) * count / len(found.headers)
-    size = next(size for size in SIZES if positions <= size.positions)
-    size = WORDS if units == "word" and positions <= WORDS.positions else size
-    data = data.model_copy(update={"source": source})
-    _decode_first(data, found)
-    _refuse_unreadable(data, found)
-    choices = (
-        *(Choice(f"data.source.{name}", getattr(source, name), why=why) for name, why in {"kind": "", **whys}.items()),
-        *_limits(longest),
-        *_tokenizer(units, target, count),
-        *_model(size, longest),
-        *_training(size, target, longest, count, timed=timed),
-        Choice("evaluation.metrics", _metrics(units, target)),
-        Choice("decoding.beam", 5, why="larger is slower and seldom better"),
-        *((Choice("decoding.ctc_weight", 0.5, why="0 is faster and less accurate"),) if timed else ()),
-    )
-    name = NAMES[source.kind]
     return Proposal(
-        choices=choices,
+        choices=choose([row["data"]], amount, facts),
         description=_description(found),
-        notes=tuple(_notes(found, source, longest)),
-        size=f"{count:,} {name}" + ("" if count == 1 else "s"),
+        notes=(*found.notes(), *([long] if dropped else [])),
+        size=f"{count:,} {NAMES[source.kind]}" + "s" * (count != 1),
     )
 
 
-def _kind(data: DataSettings) -> FileKind:
-    kinds: dict[str, FileKind] = {"whisper": "audio", "audio": "audio", "image": "image", "features": "features"}
-    return kinds[data.source.kind]
-
-
-Units = Literal["word", "character", "bpe"]
-
-
-def units_of(target: Side, count: int) -> Units:
-    """Return the kind of tokens for targets: words if there are few, else characters, or pieces of many texts."""
-    if target.texts >= MIN_TEXTS_FOR_WORDS and target.types <= MAX_WORDS and target.recurring >= RECURRING:
-        return "word"
-    return "bpe" if target.length * count > MAX_CHARACTERS and not target.unspaced else "character"
-
-
-def _tokens(text: str, units: Units) -> list[str]:
-    """Return the tokens of a text; of pieces of words, which are not known yet, about as many."""
-    if units == "word":
-        return text.split()
-    return list(" ".join(text.split())[:: 1 if units == "character" else 3])
-
-
-def choose_source(
-    data: DataSettings, found: Survey, tokens: Sequence[Sequence[str]]
-) -> tuple[FrameSettings, dict[str, str]]:
-    """Return [data.source], and the names of its settings that are printed, each with the reason."""
-    values: dict[str, object] = {"kind": _kind(data)}
-    whys: dict[str, str] = {}
-
-    def choose(name: str, value: object, why: str = "") -> None:
-        values[name] = value
-        whys[name] = why
-
-    if values["kind"] == "audio":
-        _choose_audio(found, choose)
-    elif values["kind"] == "image":
-        _choose_image(data, found, choose)
-    else:
-        widths = Counter(header.values for header in found.headers)
-        choose("values", widths.most_common(1)[0][0])
-    source = _settings(values)
-    fits = (many for many in (2, 1) if _is_timed(_settings({**values, "convolutions": many}), found, tokens))
-    if next(fits, 2) == 1:
-        choose("convolutions", 1, "so that there is a position for each token")
-    if values["kind"] == "image":
-        choose("shift", max(1, source.size // (3 if values.get("color") else 1) // 14), "pixels by which images move")
-    else:
-        few = median(_frames(header, source) for header in found.headers) < 300
-        choose("time_masks", 1 if few else 2, "SpecAugment: stretches of time that are hidden")
-        choose("time_mask_frames", 20 if few else 40)
-        choose("value_masks", 2 if source.size >= 20 else 1 if source.size >= 8 else 0)
-        choose("value_mask_size", 1 + source.size // 6)
-        choose("speed", 0.1, "sources are made up to 10 % slower or faster")
-    return _settings(values), whys
-
-
-def _settings(values: Mapping[str, object]) -> FrameSettings:
+def _settings(**values: object) -> FrameSettings:
     source = DataSettings.model_validate({"source": values}).source
     assert isinstance(source, FrameSettings)
     return source
 
 
-def _choose_audio(found: Survey, choose: Callable[..., None]) -> None:
-    highest = max(header.rate for header in found.headers)
-    choose("mels", 40 if highest <= TELEPHONE else 80, f"for {highest / 1000:g} kHz" if highest <= TELEPHONE else "")
-    longest = max(header.length for header in found.headers)
-    if longest > AudioSettings().max_seconds:
-        choose("max_seconds", float(min(MAX_SECONDS, math.ceil(longest))), "longer recordings are dropped, and counted")
-
-
-def _choose_image(data: DataSettings, found: Survey, choose: Callable[..., None]) -> None:
-    lines = median(header.length / header.height for header in found.headers) >= 1.5
-    height = min(64 if lines else 96, max(16, round(median(header.height for header in found.headers))))
-    choose("height", height, "to which all images are scaled")
-    first = islice(read_pairs(data, "train"), FIRST_ROWS)
-    if any(header.color for header in found.headers) and any(_is_coloured(Path(pair.source)) for pair in first):
-        choose("color", True, "some images have colours")
+def _source_facts(data: DataSettings, found: Survey) -> dict[str, Any]:
+    """Return facts about recordings, images or arrays: values of settings of [data.source], and what decides others."""
+    headers, kind = found.headers, _kind(data)
+    if kind == "audio":
+        rate, longest = max(header.rate for header in headers), max(header.length for header in headers)
+        seconds = float(min(MAX_SECONDS, math.ceil(longest))) if longest > AudioSettings().max_seconds else None
+        telephone = rate <= TELEPHONE
+        facts = {"mels": 40 if telephone else 80, "telephone": telephone, "rate": rate / 1000, "max_seconds": seconds}
+    elif kind == "image":
+        lines = median(header.length / header.height for header in headers) >= 1.5
+        height = min(64 if lines else 96, max(16, round(median(header.height for header in headers))))
+        first = [Path(pair.source) for pair in islice(read_pairs(data, "train"), FIRST_ROWS)]
+        return {"height": height, "color": any(h.color for h in headers) and any(map(_is_coloured, first))}
+    else:
+        facts = {"values": Counter(header.values for header in headers).most_common(1)[0][0]}
+    return {"sequence": True, **facts}
 
 
 def _is_coloured(path: Path) -> bool:
@@ -354,17 +256,9 @@ def _is_coloured(path: Path) -> bool:
 
 def _frames(header: Header, source: FrameSettings) -> int:
     """Return the number of frames of a file."""
-    if header.kind == "audio":
-        return max(1, int(header.length * 100))
-    if header.kind == "image":
-        assert isinstance(source, ImageSettings)
+    if isinstance(source, ImageSettings):
         return max(1, round(header.length * source.height / header.height))
-    return int(header.length)
-
-
-def _positions(header: Header, source: FrameSettings) -> int:
-    """Return the number of positions that the encoder makes of a file, or of a window."""
-    return source.positions_of(source.window or _frames(header, source))
+    return max(1, int(header.length * 100)) if header.kind == "audio" else int(header.length)
 
 
 def _is_timed(source: FrameSettings, found: Survey, tokens: Sequence[Sequence[str]]) -> bool:
@@ -373,11 +267,10 @@ def _is_timed(source: FrameSettings, found: Survey, tokens: Sequence[Sequence[st
     A target needs one for each token and one between two equal tokens. An image must be wide enough for its text.
     """
     fits = 0
-    for header, target in zip(found.headers, tokens, strict=True):
+    for header, positions, target in zip(found.headers, found.lengths(source), tokens, strict=True):
         needed = len(target) + sum(one == other for one, other in pairwise(target))
-        fits += _positions(header, source) >= needed and (
-            header.kind != "image" or header.length / header.height >= MIN_ASPECT * len(target)
-        )
+        narrow = header.kind == "image" and header.length / header.height < MIN_ASPECT * len(target)
+        fits += positions >= needed and not narrow
     return fits >= TIMED * len(found.headers)
 
 
@@ -394,91 +287,20 @@ def _decode_first(data: DataSettings, found: Survey) -> None:
                 found.broken[place] = str(error)
 
 
-def _limits(longest: int) -> Iterable[Choice]:
-    if longest > CleaningSettings().max_tokens:
-        why = "positions of the encoder; longer sources are dropped, and counted"
-        yield Choice("data.cleaning.max_tokens", positions_for(longest) - SPARE, why=why)
-
-
-def _tokenizer(units: Units, target: Side, count: int) -> Iterable[Choice]:
-    why = f"{target.types:,} different words" if units == "word" else ""
-    yield Choice("tokenizer.kind", units, why=why)
-    if units == "bpe":
-        vocabulary = 1_000 if target.length * count < 10 * MAX_CHARACTERS else 5_000
-        yield Choice("tokenizer.size", max(vocabulary, 500 + target.characters))
-        return
-    many = math.ceil(1.25 * max(target.characters, target.types if units == "word" else 0)) + 8
-    if many > TokenizerSettings().size:
-        yield Choice("tokenizer.size", many)
-    yield Choice("tokenizer.unknown", "token", why="bytes are meaningless for speech or images")
-
-
-def _model(size: Size, longest: int) -> Iterable[Choice]:
-    for name in ("width", "feed_forward", "encoder_layers", "decoder_layers", "attention_heads", "dropout"):
-        yield Choice(f"model.{name}", getattr(size, name))
-    if size.encoding != ModelSettings().positions:
-        yield Choice("model.positions", size.encoding)
-    if positions_for(longest) > ModelSettings().max_positions:
-        yield Choice("model.max_positions", positions_for(longest), why="for the length of these sources")
-    yield Choice("model.head.tie", "target", why="weights shared by the target's embedding and the output")
-
-
-def _training(size: Size, target: Side, longest: int, pairs: int, *, timed: bool) -> Iterable[Choice]:
-    every = max(100, size.updates // 20)
-    yield Choice("training.updates", size.updates)
-    why = "positions in a batch; less if memory is short"
-    yield Choice("training.max_tokens", max(size.max_tokens, positions_for(longest)), why=why)
-    yield Choice("training.learning_rate", size.learning_rate)
-    yield Choice("training.warmup_updates", size.warmup_updates)
-    yield Choice("training.label_smoothing", 0.1)
-    if timed:
-        why = "attention alone learns slowly which part belongs to which token"
-        yield Choice("training.ctc_weight", size.ctc_weight, why=why)
-    yield Choice("training.validate_every", every)
-    yield Choice("training.save_every", every)
-    why = "the model is the mean of the last 5 saved, unless the best is clearly better"
-    yield Choice("training.average_last", 5, why=why)
-    if pairs > FEW_PAIRS:
-        yield Choice("training.patience", 10, why="stop after 10 validations without improvement")
-    yield Choice("training.metric", "cer" if target.unspaced else "wer")
-
-
-def _metrics(units: Units, target: Side) -> tuple[str, ...]:
-    """Return the metrics of an evaluation."""
-    if target.unspaced:
-        return ("cer",)
-    if units == "word" and target.words < LONG_STRING:
-        return ("exact_match", "wer")
-    return ("wer", "cer")
-
-
 def _description(found: Survey) -> str:
     """Return the sizes of the files in words."""
     first = found.headers[0]
-    lengths = sorted(header.length for header in found.headers)
+    lengths = [header.length for header in found.headers]
     if first.kind == "image":
-        heights = sorted(header.height for header in found.headers)
-        return f" of {_range(lengths)} × {_range(heights)} pixels"
+        return f" of {_range(lengths)} × {_range([header.height for header in found.headers])} pixels"
     if first.kind == "features":
         return f" of {_range(lengths)} frames"
-    rates = sorted(header.rate / 1000 for header in found.headers)
-    names = {1: "mono", 2: "stereo"}
     channels = sorted({header.channels for header in found.headers})
-    sides = " and ".join(names.get(each, f"{each} channels") for each in channels)
-    return f" of {_range(lengths, '.1f')} seconds, {_range(rates, 'g')} kHz, {sides}"
+    sides = " and ".join({1: "mono", 2: "stereo"}.get(each, f"{each} channels") for each in channels)
+    rates = _range([header.rate / 1000 for header in found.headers], "g")
+    return f" of {_range(lengths, '.1f')} seconds, {rates} kHz, {sides}"
 
 
 def _range(numbers: Sequence[float], form: str = ",.0f") -> str:
-    """Return the first and the last of sorted numbers, or the one if they are equal."""
-    return " to ".join(dict.fromkeys(f"{each:{form}}" for each in (numbers[0], numbers[-1])))
-
-
-def _notes(found: Survey, source: FrameSettings, longest: int) -> Iterator[str]:
-    yield from found.notes()
-    limit = max(CleaningSettings().max_tokens, positions_for(longest) - SPARE)
-    dropped = sum(_positions(header, source) > limit for header in found.headers)
-    if dropped:
-        yield (
-            f"{dropped:,} of {len(found.headers):,} sources are longer than {limit:,} positions of the encoder, and "
-            "training drops them; cut them, recordings at pauses"
-        )
+    """Return the smallest and the largest number, or the one if they are equal."""
+    return " to ".join(dict.fromkeys(f"{each:{form}}" for each in (min(numbers), max(numbers))))

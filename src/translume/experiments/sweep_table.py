@@ -12,8 +12,9 @@ import numpy as np
 from translume.atomic import write_file
 from translume.checkpoint import read_history
 from translume.evaluation import Comparison
-from translume.evaluation.metrics import compare_counts, metric_from, of_texts
+from translume.evaluation.metrics import metric_from, of_texts
 from translume.evaluation.scores import Counts, Metric
+from translume.evaluation.significance import compare_counts
 from translume.experiments.measuring import BEST, ROWS, Measures
 from translume.experiments.processes import Run, Task
 from translume.experiments.sweep import Row

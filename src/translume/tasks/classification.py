@@ -116,6 +116,6 @@ class ClassificationTask(Task):
         inspect_classes(options)
 
     def recommend(self, data: "DataSettings", count: int) -> Any:
-        from translume.experiments.texts import propose_for_labels
+        from translume.experiments.proposals import propose_for_labels
 
         return propose_for_labels(data, count)

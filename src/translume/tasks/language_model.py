@@ -131,6 +131,6 @@ class LanguageModelTask(Task):
         raise SettingsError("inspect corpus cannot be combined with a language model")
 
     def recommend(self, data: "DataSettings", count: int) -> Any:
-        from translume.experiments.texts import propose_for_documents
+        from translume.experiments.proposals import propose_for_documents
 
         return propose_for_documents(data, count)

@@ -123,6 +123,6 @@ class SequenceTask(Task):
         inspect_translations(options)
 
     def recommend(self, data: "DataSettings", count: int) -> Any:
-        from translume.experiments.pairs import propose_for_pairs
+        from translume.experiments.proposals import propose_for_pairs
 
         return propose_for_pairs(data, count)

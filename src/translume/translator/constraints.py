@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
@@ -407,11 +407,11 @@ class Terminology:
         return _read(path, _stamp_of(path, "decoding.terminology"), source, target)
 
     @classmethod
-    def from_pairs(cls, pairs: Mapping[Words, Sequence[str]], target: Tokenizer) -> Self:
-        """The terms from a mapping of source terms to translations."""
+    def from_pairs(cls, pairs: Mapping[Words, Sequence[str]], target: Tokenizer | None) -> Self:
+        """The terms from a mapping of source terms to translations.  target: None for terms without constraints."""
         terms = defaultdict(list)
         for source, targets in sorted(pairs.items(), key=lambda pair: -len(pair[0])):
-            constraint = build_constraint(targets, target)
+            constraint = None if target is None else build_constraint(targets, target)
             terms[source[0]].append(Term(source=source, targets=tuple(targets), constraint=constraint))
         return cls(terms)
 
@@ -427,6 +427,11 @@ def words_of(text: str) -> Words:
 
 @lru_cache(maxsize=4)
 def _read(path: str, stamp: Stamp, source: Tokenizer, target: Tokenizer) -> Terminology:
+    return Terminology.from_pairs(read_terms(path, source.normalise, target.normalise), target)
+
+
+def read_terms(path: str, source: Callable[[str], str], target: Callable[[str], str] = str) -> dict[Words, list[str]]:
+    """The source terms in words, and the translations, in a file, as for `Terminology.read`; both normalised."""
     pairs: dict[Words, list[str]] = defaultdict(list)
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
@@ -435,12 +440,12 @@ def _read(path: str, stamp: Stamp, source: Tokenizer, target: Tokenizer) -> Term
         if len(fields) != 2:
             found = f"found {len(fields)} field{'s' if len(fields) > 1 else ''}"
             raise DataError(f"{path}:{number}: {found}, expected 2 separated by a tab: a source term and a target term")
-        words = words_of(source.normalise(fields[0]))
-        for side, text in (("source", words), ("target", target.normalise(fields[1]).strip())):
+        words = words_of(source(fields[0]))
+        for side, text in (("source", words), ("target", target(fields[1]).strip())):
             if not text:
                 raise DataError(f"{path}:{number}: found a {side} term without a word, expected a word or a phrase")
         pairs[words].append(fields[1])
-    return Terminology.from_pairs(pairs, target)
+    return pairs
 
 
 _ATTACHED = "".join(f"{chr(low)}-{chr(high)}" for low, high in (*UNSPACED, (0xAC00, 0xD7A3)))
