@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.batches import pad_batch
+from tests.evaluation import fake_comet
 
 from translume.checkpoint import build_model, load_checkpoint, read_history
 from translume.cli.training_display import measured
@@ -271,6 +273,19 @@ def test_the_mean_is_compared_with_the_number_of_translated_pairs(
     settings = {"metric": "chrf", "average_last": 3, "validation_sentences": sentences}
     list(train(toy(updates=5, **settings), tmp_path))
     assert found == [margin_of_texts(measured)]
+
+
+def test_weights_are_chosen_by_a_learned_metric(toy: Make, tmp_path: Path) -> None:
+    comet = fake_comet.make(tmp_path / "comet")
+    tables = {"evaluation": {"comet": {"model": comet.model, "python": comet.python}}}
+    config = toy(tables, metric="comet", updates=10, average_last=1, validation_sentences=7)
+    *events, last = train(config, tmp_path / "model")
+    assert isinstance(last, Finished)
+    assert last.kept.endswith(", the best by comet")
+    rows = fake_comet.rows_scored(tmp_path / "comet")[:7]
+    assert len({source for source, *_ in rows}) == 7
+    first = next(event for event in events if isinstance(event, Validated))
+    assert first.metrics["comet"] == pytest.approx(100 * fmean(fake_comet.score(*row) for row in rows))
 
 
 def test_validated_weights_are_those_that_were_saved(toy: Make, unmatched: dict[str, str], tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def evaluate_hypotheses(options: EvaluateOptions, hypotheses: Path) -> None:
     source = options.source
     has_model = bool(options.paths) and options.model.is_dir()
     references = options.files if has_model else options.paths
-    if not references:
+    if not references and source is None:
         raise click.UsageError("expected a file of references after --hypotheses FILE")
     config = read_config(options.model) if has_model else Config()
     _must_translate(task_of(config), "--hypotheses")
@@ -209,14 +209,16 @@ def evaluate_hypotheses(options: EvaluateOptions, hypotheses: Path) -> None:
     refuse_table(hypotheses)
     texts = list(read_lines(hypotheses))
     sources: list[str] = []
+    first: Sequence[str | None] = [None] * len(texts)  # for metrics without references
+    others: Sequence[Sequence[str | None]] = []
     if has_model and len(references) == 1 and holds_pairs(references[0], config.data):
         refuse_options(f"{references[0]}, a table of sources and references", "--source")
         note(f"{references[0]}: read as sources and references, in the columns of the training data")
         pairs = read_evaluation_set(references, config.data)
-        first, others, sources = pairs.references[0], [], pairs.sources
+        first, sources = pairs.references[0], pairs.sources
         if len(first) != len(texts):
             raise DataError(unequal_lengths(hypotheses, references[0], (len(texts), len(first))))
-    else:
+    elif references:
         first, *others = read_references(references, (hypotheses, len(texts)))
     if others:
         tabs = "; tabs separate those of a .tsv file" if 1 + len(others) > len(references) else ""
@@ -228,7 +230,16 @@ def evaluate_hypotheses(options: EvaluateOptions, hypotheses: Path) -> None:
         if len(sources) != len(texts):
             raise DataError(unequal_lengths(hypotheses, source, (len(texts), len(sources))))
     settings = _tokenized(settings, texts, first)
-    _print(measure(texts, first, settings, other_references=others, sources=sources), as_json=options.as_json)
+    with _rating(texts, settings) as bar:
+        scores = measure(texts, first, settings, other_references=others, sources=sources, progress=bar.advance)
+    _print(scores, as_json=options.as_json)
+
+
+def _rating(texts: Sequence[str], settings: "EvaluationSettings") -> ProgressBar:
+    """Return a bar for texts that learned metrics rate."""
+    from translume.config.evaluation import LEARNED
+
+    return ProgressBar("rating", unit="texts", total=len(texts) * sum(name in LEARNED for name in settings.names))
 
 
 def _tokenized(
@@ -298,7 +309,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
         _print(scores, as_json=options.as_json, **_counted(count))
     else:
         decoding = changed(compared.config, overrides, *_TABLES).decoding
-        other_texts, _ = _translations(compared, decoding, files.sources)
+        other_texts, *_ = _measured(compared, decoding, settings, files)  # its ratings are kept for `compare`
         first, *others = files.references
         for each in compare(other_texts, texts, first, settings, other_references=others, sources=files.sources):
             print_json(each.to_dict()) if options.as_json else click.echo(str(each))
@@ -390,7 +401,9 @@ def _measured(
 
     texts, count = _translations(translator, decoding, files.sources)
     first, *others = files.references
-    return texts, measure(texts, first, settings, other_references=others, sources=files.sources), count
+    with _rating(texts, settings) as bar:
+        scores = measure(texts, first, settings, other_references=others, sources=files.sources, progress=bar.advance)
+    return texts, scores, count
 
 
 def _translations(
