@@ -10,6 +10,8 @@ import pytest
 from tests.evaluation import fake_comet
 
 from translume.checkpoint import load_checkpoint
+from translume.config import EvaluationSettings
+from translume.evaluation import metric_from
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +82,8 @@ def test_learned_metrics_are_printed_and_compared(run, folder: Path, tmp_path: P
     assert "difference +0.00 [+0.00, +0.00], p = 1.0000" in compared.stdout
     rows = len({*zip(*texts, strict=True)}) + len({*zip(*texts[:2], strict=True)})
     assert len(fake_comet.rows_scored(tmp_path)) == rows
+    for name in ("comet", "comet-kiwi"):
+        metric_from(name, EvaluationSettings(comet=comet)).close()
 
 
 def test_the_commands_that_install_comet_are_printed(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

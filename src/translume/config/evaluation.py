@@ -39,8 +39,8 @@ METRICS: dict[str, Any] = {
 """Functions from [evaluation] to a metric."""
 TRANSLATION_METRICS = ("bleu", "chrf")
 """The metrics of "auto" for translation."""
-LEARNED = {"comet": ("comet", "model"), "comet-kiwi": ("comet", "kiwi_model")}
-"""Metrics that a model computes: the table of [evaluation], and the setting there, that names the model."""
+LEARNED = {"comet": "model", "comet-kiwi": "kiwi_model"}
+"""Metrics that a model computes, and the setting in [evaluation.comet] that names the model."""
 
 
 def utility_names() -> list[str]:
@@ -104,8 +104,7 @@ class EvaluationSettings(Settings):
             return self
         if metric not in LEARNED:
             raise SettingsError(f"decoding.utility_model: found {model!r}, must be '' for utility = '{metric}'")
-        table, name = LEARNED[metric]
-        return self.model_copy(update={table: getattr(self, table).model_copy(update={name: model})})
+        return self.model_copy(update={"comet": self.comet.model_copy(update={LEARNED[metric]: model})})
 
     def of_training(self, metric: str) -> Self:
         """Return a copy with the metrics of "auto" for a model that was trained with `training.metric`."""

@@ -27,8 +27,6 @@ VARIABLE = "TRANSLUME_COMET_PYTHON"
 WORKER = Path(__file__).with_name("comet_worker.py")
 SILENCE_SECONDS = 1800.0
 """Longest time without an answer, while the worker loads a model or rates a batch."""
-LONGEST_ANSWER = 1 << 24
-"""Maximum number of bytes of an answer."""
 INSTALL = "`translume metrics install comet` prints the commands that make it"
 
 
@@ -49,9 +47,9 @@ class CometWorker:
         self._lock, self._buffer = Lock(), b""
 
     def answer(self, rows: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
-        """Return the scores of rows; for none: version of comet, path of the model, whether it reads references.
+        """Return the scores of rows; for none: the version of comet, and path, sha256 and references of the model.
 
-        Raises TranslumeError if the process ends or gives no answer.
+        references: whether it reads any. Raises TranslumeError if the process ends or gives no answer.
         """
         with self._lock:
             if self._process is None:
@@ -79,7 +77,8 @@ class CometWorker:
         except OSError as error:
             self._errors.close()
             raise SettingsError(f"evaluation.comet.python: {self._python}: {error.strerror}; {INSTALL}") from None
-        self._facts: dict[str, Any] = self._ask({**self._settings.model_dump(), "model": self._model})
+        facts = self._ask({**self._settings.model_dump(), "model": self._model})
+        self._facts = {**facts, "sha256": digest(Path(facts["path"]))}
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a question; end the process if there is none."""
@@ -107,14 +106,11 @@ class CometWorker:
             if not poll.poll(1000 * SILENCE_SECONDS):
                 raise TimeoutError(f"gave no answer for {SILENCE_SECONDS:g} seconds")
             part = os.read(self._process.stdout.fileno(), 1 << 16)
-            if not part or len(self._buffer) > LONGEST_ANSWER:
+            if not part or len(self._buffer) > 1 << 24:  # bytes, far more than an answer has
                 raise EOFError
             self._buffer += part
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
-
-
-_digest = cache(lambda path: digest(Path(path)))  # of gigabytes
 
 
 @cache
@@ -147,10 +143,10 @@ class Comet(SegmentMetric):
         if facts["references"] is not self.reads_references:
             found, other = ("no references", "comet-kiwi") if self.reads_references else ("references", "comet")
             raise SettingsError(f"{self._place}: {self._model} reads {found}: it is a model of '{other}'")
-        hub = self._model.startswith("hf://")
-        name = self._model.removeprefix("hf://") if hub else Path(facts["path"]).absolute().parents[1].name
-        sha256 = _digest(facts["path"])[:16]
-        return f"model:{name}|sha256:{sha256}|precision:{self._settings.precision}|comet:{facts['version']}"
+        path = Path(self._model).absolute()  # comet requires its settings in the folder above that of the checkpoint
+        name = path.parent.parent.name if path.is_file() else self._model.removeprefix("hf://")
+        model = f"model:{name}|sha256:{facts['sha256'][:16]}"
+        return f"{model}|precision:{self._settings.precision}|comet:{facts['version']}"
 
     def compute(self, rows: Sequence[Row]) -> list[float]:
         """Return the scores in per cent."""

@@ -25,6 +25,7 @@ def scores_of(model: Any, rows: Any, batch: int, report: Any) -> Any:
     import torch
     from comet.models import RegressionMetric
 
+    gpus = int(model.device.type == "cuda")
     texts: Any = sorted({text for row in rows for text in row}, key=len)
     scores: Any = []
     shared = isinstance(model, RegressionMetric) and model.requires_references() and len(texts) < 1.5 * len(rows)
@@ -43,7 +44,7 @@ def scores_of(model: Any, rows: Any, batch: int, report: Any) -> Any:
                 sides = (torch.stack([vectors[text] for text in side]) for side in zip(*part))
                 scores += model.estimate(*sides)["score"].tolist()
             continue
-        part, gpus = [dict(zip(("src", "mt", "ref"), row)) for row in part], int(model.device.type == "cuda")
+        part = [dict(zip(("src", "mt", "ref"), row)) for row in part]
         scores += model.predict(part, batch_size=batch, gpus=gpus, progress_bar=False, num_workers=0)["scores"]
         report()
     return scores
@@ -63,14 +64,13 @@ def main() -> None:
     path, device = first["model"], first["device"]
     if path.startswith("hf://"):
         path = comet.download_model(path[len("hf://") :])
-    model = comet.load_from_checkpoint(path)
-    model.to(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device).eval()
-    if first["precision"] == "fp16":
-        model.half()  # as `comet-score` does
+    device = {"auto": "cuda" if torch.cuda.is_available() else "cpu"}.get(device, device)
+    model = comet.load_from_checkpoint(path).eval()
+    model = model.half() if first["precision"] == "fp16" else model  # as `comet-score` does
     answer({"version": comet.__version__, "path": path, "references": model.requires_references()})
     for line in sys.stdin.buffer:
-        rows = json.loads(line)["rows"]
-        answer({"scores": scores_of(model, rows, first["batch"], lambda: answer({"busy": True}))})
+        model.to(device)  # Lightning moves it to the CPU after each prediction
+        answer({"scores": scores_of(model, json.loads(line)["rows"], first["batch"], lambda: answer({"busy": True}))})
 
 
 if __name__ == "__main__":
