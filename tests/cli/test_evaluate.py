@@ -4,10 +4,14 @@ import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 
 import pytest
+from tests.evaluation import fake_comet
 
 from translume.checkpoint import load_checkpoint
+from translume.config import EvaluationSettings
+from translume.evaluation import metric_from
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +61,37 @@ def test_written_translations_have_a_line_for_each_pair(run, folder: Path, tmp_p
     done = run("evaluate", folder / "model", tmp_path / "breaks.jsonl", "--write", tmp_path / "out")
     assert done.exit_code == 0, done.stderr
     assert len((tmp_path / "out").read_text().splitlines()) == 2
+
+
+def test_learned_metrics_are_printed_and_compared(run, folder: Path, tmp_path: Path) -> None:
+    comet = fake_comet.make(tmp_path)
+    chosen = [f"--set=evaluation.comet.{name}={getattr(comet, name)}" for name in ("model", "kiwi_model", "python")]
+    files, out = (folder / "a.en", folder / "a.de"), tmp_path / "out"
+    done = run("evaluate", folder / "model", *files, "--metrics", "comet,comet-kiwi", *chosen, "--write", out)
+    assert done.exit_code == 0, done.stderr
+    texts = [path.read_text(encoding="utf-8").splitlines() for path in (files[0], out, files[1])]
+    value = 100 * fmean(fake_comet.score(*row) for row in zip(*texts, strict=True))
+    first, second = done.stdout.splitlines()
+    assert first.startswith("COMET|nrefs:1|model:tiny|sha256:")
+    assert first.endswith(f"|precision:fp32|comet:9.9 = {value:.2f}")
+    assert second.startswith("COMET-Kiwi|nrefs:0|model:qe|sha256:")
+    words = ("--hypotheses", out, "--source", files[0], "--metrics", "comet-kiwi", *chosen)
+    assert run("evaluate", *words).stdout == f"{second}\n"
+    compared = run("evaluate", folder / "model", *files, "--metrics", "comet", *chosen, "--compare", folder / "model")
+    assert f"sentences:12: {value:.2f} ± " in compared.stdout
+    assert "difference +0.00 [+0.00, +0.00], p = 1.0000" in compared.stdout
+    rows = len({*zip(*texts, strict=True)}) + len({*zip(*texts[:2], strict=True)})
+    assert len(fake_comet.rows_scored(tmp_path)) == rows
+    for name in ("comet", "comet-kiwi"):
+        metric_from(name, EvaluationSettings(comet=comet)).close()
+
+
+def test_the_commands_that_install_comet_are_printed(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSLUME_CACHE", str(tmp_path / "a b"))
+    make, install = run("metrics", "install", "comet").stdout.splitlines()
+    assert make.endswith(f" -m venv '{tmp_path}/a b/comet'")
+    assert install == f"'{tmp_path}/a b/comet/bin/pip' install unbabel-comet==2.2.7 'setuptools<81'"
+    assert "Invalid value for '{comet}': 'comett' is not 'comet'." in run("metrics", "install", "comett").stderr
 
 
 def test_existing_translations_are_scored_with_or_without_a_model(run, folder: Path) -> None:

@@ -145,6 +145,7 @@ def test_a_prompt_longer_than_the_context_is_refused_with_counts(generator: Gene
         (DecodingSettings(prefix="x"), "decoding.prefix: found 'x', must be '' for a language model"),
         (DecodingSettings(coverage_penalty=0.5), "decoding.coverage_penalty: found 0.5, must be 0.0 for"),
         (DecodingSettings(ban=("@nowhere",)), "nowhere"),
+        (DecodingSettings(utility="comet"), "decoding.utility: found 'comet'; known: chrf, bleu"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_fit_are_refused(settings: DecodingSettings, message: str, generator: Generator) -> None:

@@ -65,6 +65,15 @@ def test_decoding_options_of_a_request_apply(live: Any, translator: Translator, 
     assert ("terms" in found["hypotheses"][0]) == ("utility" not in knobs)
 
 
+def test_a_request_cannot_start_a_learned_metric(live: Any) -> None:
+    assert refused(live.post("/v1/translate", text="a man", utility="comet")) == (
+        "422 invalid_value utility: found a string, expected none, chrf or bleu"
+    )
+    assert refused(live.post("/v1/translate", text="a man", utility="chrf", utility_model="model.ckpt")) == (
+        "422 invalid_value utility_model: a request cannot set it; the model's own setting holds"
+    )
+
+
 def test_responses_without_detail_are_brief(live: Any) -> None:
     def fields(**knobs: Any) -> set[str]:
         (found,) = live.post("/v1/translate", text="a man", **knobs).json()["translations"]
@@ -179,7 +188,7 @@ def test_a_request_cannot_read_files_of_the_server(live: Any, tmp_path: Path) ->
 def test_every_decoding_setting_with_text_is_classified_as_safe_or_withheld() -> None:
     """Add a new setting that names a file, or that costs without bound, to `WITHHELD`; otherwise extend this list."""
     texts = {name for name, field in DecodingSettings.model_fields.items() if "str" in str(field.annotation)}
-    assert texts - WITHHELD == {"strategy", "prefix", "ban", "placeholders", "stop_strings", "to", "from_"}
+    assert texts - WITHHELD == {"strategy", "prefix", "ban", "placeholders", "stop_strings", "to", "from_", "utility"}
 
 
 def test_invalid_pairs_are_refused(live: Any) -> None:

@@ -4,18 +4,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.batches import pad_batch
+from tests.evaluation import fake_comet
 
+import translume
 from translume.checkpoint import build_model, load_checkpoint, read_history
 from translume.cli.training_display import measured
 from translume.config import Config
+from translume.config.evaluation import CometSettings
 from translume.data.batch import Batch
-from translume.errors import TrainingError
+from translume.errors import SettingsError, TrainingError
+from translume.evaluation import metric_from
 from translume.kernels.loading import has_kernels
 from translume.model import HeadLoss, LossOptions, Transformer
 from translume.model.layers import recompute_layers
@@ -271,6 +276,37 @@ def test_the_mean_is_compared_with_the_number_of_translated_pairs(
     settings = {"metric": "chrf", "average_last": 3, "validation_sentences": sentences}
     list(train(toy(updates=5, **settings), tmp_path))
     assert found == [margin_of_texts(measured)]
+
+
+def test_weights_are_chosen_by_a_learned_metric(toy: Make, tmp_path: Path) -> None:
+    comet = fake_comet.make(tmp_path / "comet")
+    tables = {"evaluation": {"comet": {"model": comet.model, "python": comet.python}}}
+    config = toy(tables, metric="comet", updates=10, average_last=1, validation_sentences=7)
+    *events, last = train(config, tmp_path / "model")
+    assert isinstance(last, Finished)
+    assert last.kept.endswith(", the best by comet")
+    rows = fake_comet.rows_scored(tmp_path / "comet")
+    assert len({source for source, *_ in rows[:7]}) == 7
+    assert len(rows) == len({tuple(row) for row in rows})  # over all validations
+    first = next(event for event in events if isinstance(event, Validated))
+    assert first.metrics["comet"] == pytest.approx(100 * fmean(fake_comet.score(*row) for row in rows[:7]))
+    *_, again = train(config, tmp_path / "model")
+    assert isinstance(again, Finished)
+    assert again.already
+    metric_from("comet", config.evaluation).close()
+
+
+def test_a_model_folder_names_no_model_that_comet_unpickles(toy: Make, tmp_path: Path) -> None:
+    comet = fake_comet.make(tmp_path / "comet")
+    decoding = {"utility_model": comet.model, "utility": "comet"}
+    list(train(toy({"evaluation": {"comet": comet.model_dump()}, "decoding": decoding}, updates=2), tmp_path / "model"))
+    assert comet.model in next((tmp_path / "model").glob("config*.toml")).read_text()
+    translator = translume.load(tmp_path / "model")
+    assert translator.config.evaluation.comet == CometSettings()
+    with pytest.raises(SettingsError) as caught:
+        translator.translate("a b", beam=2)
+    assert str(caught.value) == "evaluation.comet.model: found '', expected a file of comet, .ckpt, or hf://owner/name"
+    assert not (tmp_path / "comet" / "log").exists()
 
 
 def test_validated_weights_are_those_that_were_saved(toy: Make, unmatched: dict[str, str], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from translume.checkpoint.folder import FORMAT, Manifest, newer_format, read_committed, verified
 from translume.config import Config
 from translume.config.decoding import names_file
+from translume.config.evaluation import CometSettings
 from translume.data.lines import COMPRESSED
 from translume.errors import DataError, ModelFolderError, SettingsError
 
@@ -53,9 +54,15 @@ def migrate(
 
 
 def read_config(folder: Path, manifest: Manifest | None = None) -> Config:
-    """Return the settings of a model folder in the newest format, with paths to its copies of [decoding]'s files."""
+    """Return the settings of a model folder in the newest format, with paths to its copies of [decoding]'s files.
+
+    They name no model of a learned metric: comet unpickles its models, and the folder may be a stranger's.
+    """
     manifest = manifest or Manifest.read(folder)
-    return use_decoding_copies(stored_config(folder, manifest), folder, manifest)
+    config = use_decoding_copies(stored_config(folder, manifest), folder, manifest)
+    decoding = config.decoding.model_copy(update={"utility_model": ""} if config.decoding.utility_model else {})
+    evaluation = config.evaluation.model_copy(update={"comet": CometSettings()})
+    return config.model_copy(update={"decoding": decoding, "evaluation": evaluation})
 
 
 def stored_config(folder: Path, manifest: Manifest) -> Config:

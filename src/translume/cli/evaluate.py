@@ -233,7 +233,7 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
     source = options.source
     has_model = bool(options.paths) and options.model.is_dir()
     references = options.files if has_model else options.paths
-    if not references:
+    if not references and source is None:
         raise click.UsageError("expected a file of references after --hypotheses FILE")
     config = read_config(options.model) if has_model else Config()
     _must_translate(task_of(config), "--hypotheses")
@@ -247,14 +247,16 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
         if len(systems[str(file)]) != len(texts):
             raise DataError(unequal_lengths(hypotheses, file, (len(texts), len(systems[str(file)]))))
     sources: list[str] = []
+    first: Sequence[str | None] = [None] * len(texts)  # for metrics without references
+    others: Sequence[Sequence[str | None]] = []
     if has_model and len(references) == 1 and holds_pairs(references[0], config.data):
         refuse_options(f"{references[0]}, a table of sources and references", "--source")
         note(f"{references[0]}: read as sources and references, in the columns of the training data")
         pairs = read_evaluation_set(references, config.data)
-        first, others, sources = pairs.references[0], [], pairs.sources
+        first, sources = pairs.references[0], pairs.sources
         if len(first) != len(texts):
             raise DataError(unequal_lengths(hypotheses, references[0], (len(texts), len(first))))
-    else:
+    elif references:
         first, *others = read_references(references, (hypotheses, len(texts)))
     if others:
         tabs = "; tabs separate those of a .tsv file" if 1 + len(others) > len(references) else ""
@@ -273,7 +275,8 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
     for name, each in systems.items():
         if len(systems) > 1 and not options.as_json:
             click.echo(f"{name}:")
-        scores = measure(each, first, settings, other_references=others, sources=sources)
+        with _rating(each, settings) as bar:
+            scores = measure(each, first, settings, other_references=others, sources=sources, progress=bar.advance)
         _print(scores, as_json=options.as_json, **({"hypotheses": name} if len(systems) > 1 else {}))
         _print_groups(options, settings, test_set, groups, each)
     for name in list(systems)[1:]:
@@ -366,6 +369,13 @@ def _print_judgements(options: EvaluateOptions, key: Path) -> None:
         print_json(value) if options.as_json else click.echo(f"{one} and {other}: {each}")
 
 
+def _rating(texts: Sequence[str], settings: "EvaluationSettings") -> ProgressBar:
+    """Return a bar for texts that learned metrics rate."""
+    from translume.config.evaluation import LEARNED
+
+    return ProgressBar("rating", unit="texts", total=len(texts) * sum(name in LEARNED for name in settings.names))
+
+
 def _tokenized(
     settings: "EvaluationSettings", texts: Sequence[str], references: Sequence[str | None]
 ) -> "EvaluationSettings":
@@ -435,7 +445,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
         _print_groups(options, settings, files, groups, texts)
     else:
         decoding = changed(compared.config, overrides, *_TABLES).decoding
-        other_texts, _ = _translations(compared, decoding, files.sources)
+        other_texts, *_ = _measured(compared, decoding, settings, files)  # its ratings are kept for `compare`
         systems = {str(options.compared): other_texts} | systems
         _compare(options, settings, files, other_texts, texts)
         if len(files.sources) < FEW_SENTENCES:
@@ -527,7 +537,9 @@ def _measured(
 
     texts, count = _translations(translator, decoding, files.sources)
     first, *others = files.references
-    return texts, measure(texts, first, settings, other_references=others, sources=files.sources), count
+    with _rating(texts, settings) as bar:
+        scores = measure(texts, first, settings, other_references=others, sources=files.sources, progress=bar.advance)
+    return texts, scores, count
 
 
 def _translations(

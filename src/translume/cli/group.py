@@ -54,6 +54,7 @@ COMMANDS: dict[str, Any] = {
     "pack": "translume.cli.show:pack",
     "config": "translume.cli.show:config",
     "data": "translume.cli.data:command",
+    "metrics": "translume.cli.metrics:command",
     "tokenizer": "translume.cli.tokenizer:command",
     "new": "translume.cli.new:new",
     "completion": "translume.cli.group:completion",

@@ -326,6 +326,7 @@ _SOURCE_OPTIONS = [
     ),
     _number("--unsmooth", float, "Undo label smoothing: decoding.unsmooth."),
     _number("--ctc-weight", float, "Weight of CTC in ranking: decoding.ctc_weight."),
+    _text("--utility-model", "Model of --utility, a path or hf://owner/name: decoding.utility_model.", metavar="PATH"),
 ]
 """Options of [decoding] for models that read a source: those of `OF_SOURCES` in the settings."""
 
@@ -353,7 +354,7 @@ _SEARCH_OPTIONS = [
     _number("--min-p", float, "Least share of the likeliest token's probability: decoding.min_p."),
     _number("--epsilon", float, "Least probability sampled: decoding.epsilon."),
     _number("--eta", float, "Least probability, by entropy: decoding.eta."),
-    _text("--utility", "none, chrf or bleu, for minimum Bayes risk: decoding.utility."),
+    _text("--utility", "none, chrf, bleu, comet, …, for minimum Bayes risk: decoding.utility."),
 ]
 
 _STOP_STRINGS = _text("--stop-strings", "End before this text: decoding.stop_strings.", metavar="TEXT", multiple=True)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from translume.config.base import Ids, Names, Options, OptionTables, Settings, part_name, part_names
+from translume.config.base import Ids, Names, OneOf, Options, OptionTables, Settings, part_name, part_names
 from translume.errors import nearest
 
 STRATEGIES: dict[str, Any] = {
@@ -27,6 +27,7 @@ PLACEHOLDERS = ("number", "url", "email", "tag", "variable", "hashtag", "mention
 OF_SOURCES = (
     "prefix", "terminology", "placeholders", "alignment", "coverage_penalty", "calibrated", "unsmooth",
     "to", "from_", "split", "letterless", "timestamps", "max_length_action", "ctc_weight",
+    "utility_model",
 )  # fmt: skip
 """Settings for models that read a source, or with a fitted temperature."""
 
@@ -141,8 +142,13 @@ class DecodingSettings(Settings):
     """Sample from tokens with at least this probability, or the most likely one (Hewitt et al. 2022); 0: all."""
     eta: float = Field(default=0.0, ge=0.0, lt=1.0)
     """ε of η-sampling: as `epsilon`, with the threshold min(ε, √ε · e^−entropy) (Hewitt et al. 2022)."""
-    utility: Literal["none", "chrf", "bleu"] = "none"
-    """Rank the hypotheses by mean sentence chrF or BLEU against all of them (minimum Bayes risk)."""
+    utility: Annotated[str, AfterValidator(OneOf("translume.config.evaluation:utility_names"))] = "none"
+    """Rank the hypotheses by a metric: "chrf", "bleu", "comet", "comet-kiwi", or one from outside.
+
+    It is the mean against all hypotheses (minimum Bayes risk), or for "comet-kiwi" the score without a reference.
+    """
+    utility_model: str = ""
+    """Model of a learned `utility`, a path or hf://owner/name; empty: the one in [evaluation]."""
     ctc_weight: float = Field(default=0.0, ge=0.0, le=1.0)
     """λ: search for the best (1 − λ) · log p + λ · log p of CTC, for a model with `training.ctc_weight`; 0: by p."""
     calibrated: bool = False
@@ -243,7 +249,8 @@ class DecodingOptions(TypedDict, total=False):
     min_p: float
     epsilon: float
     eta: float
-    utility: Literal["none", "chrf", "bleu"]
+    utility: str
+    utility_model: str
     ctc_weight: float
     calibrated: bool
     unsmooth: float

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field
 
 from translume.config.base import Names, Options, OptionTables, Settings
+from translume.errors import SettingsError
 
 TOKENIZERS = {
     **dict.fromkeys(("zh", "yue", "wuu", "lzh"), "zh"),
@@ -33,10 +34,39 @@ METRICS: dict[str, Any] = {
     "squad_exact": "translume.evaluation.string_metrics:squad_exact",
     "sari": "translume.evaluation.sacrebleu_metrics:sari",
     "terminology": "translume.evaluation.terminology:TermAccuracy",
+    "comet": "translume.evaluation.comet:comet",
+    "comet-kiwi": "translume.evaluation.comet:comet_kiwi",
 }
 """Functions from [evaluation] to a metric."""
 TRANSLATION_METRICS = ("bleu", "chrf")
 """The metrics of "auto" for translation."""
+LEARNED = {"comet": "model", "comet-kiwi": "kiwi_model"}
+"""Metrics that a model computes, and the setting in [evaluation.comet] that names the model."""
+
+
+def utility_names() -> list[str]:
+    """Return the names that `decoding.utility` may have: learned metrics and those from outside can rank, too."""
+    return ["none", "chrf", "bleu", *LEARNED, *(name for name, found in METRICS.items() if not isinstance(found, str))]
+
+
+class CometSettings(Settings):
+    """[evaluation.comet]: the metrics "comet" and "comet-kiwi", computed by unbabel-comet in its own environment."""
+
+    table: ClassVar[str] = "evaluation.comet"
+
+    model: str = ""
+    """Model of "comet": a checkpoint of comet (a file .ckpt) or hf://owner/name. Loading it unpickles it."""
+    kiwi_model: str = ""
+    """Model of "comet-kiwi", which compares with the source and reads no reference; as `model`."""
+    python: str = ""
+    """Python of the environment; empty: $TRANSLUME_COMET_PYTHON, or the one that `translume metrics install comet`
+    makes."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model computes; "auto": on a GPU if that Python finds one."""
+    precision: Literal["fp32", "fp16"] = "fp32"
+    """Number format; "fp16" is that of the command `comet-score`."""
+    batch: int = Field(default=16, ge=1)
+    """Texts in a batch."""
 
 
 class EvaluationSettings(Settings):
@@ -46,7 +76,7 @@ class EvaluationSettings(Settings):
 
     metrics: Names = ("auto",)
     """Any of "bleu", "chrf", "ter", "exact_match", "wer", "per", "cer", "rouge1", "rouge2", "rougeL", "squad_f1",
-    "squad_exact", "sari", "terminology".
+    "squad_exact", "sari", "terminology", "comet", "comet-kiwi".
 
     "auto": `training.metric`, or BLEU and chrF if that is one of these or "nll".
     """
@@ -59,6 +89,7 @@ class EvaluationSettings(Settings):
     """File of the terms of "terminology": in each line a source term, a tab and a translation. It adds this metric."""
     stride: int = Field(default=0, ge=0)
     """Tokens from one window to the next in which a language model reads a long document; 0: half its context."""
+    comet: CometSettings = Field(default_factory=CometSettings)
     options: OptionTables = Field(default_factory=Options)
     """Settings of parts from outside, a table for each."""
 
@@ -67,6 +98,17 @@ class EvaluationSettings(Settings):
         """The metrics; BLEU and chrF for "auto" if no training is known."""
         names = TRANSLATION_METRICS if self.metrics == ("auto",) else self.metrics
         return tuple(dict.fromkeys((*names, *(["terminology"] if self.glossary else []))))
+
+    def with_model(self, metric: str, model: str) -> Self:
+        """Return a copy in which a learned metric has another model; the same for "".
+
+        Raises SettingsError for other metrics.
+        """
+        if not model:
+            return self
+        if metric not in LEARNED:
+            raise SettingsError(f"decoding.utility_model: found {model!r}, must be '' for utility = '{metric}'")
+        return self.model_copy(update={"comet": self.comet.model_copy(update={LEARNED[metric]: model})})
 
     def of_training(self, metric: str) -> Self:
         """Return a copy with the metrics of "auto" for a model that was trained with `training.metric`."""

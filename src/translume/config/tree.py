@@ -243,7 +243,10 @@ class Config(Settings):
         return self.build(self.stated(), overrides, place="--set")
 
     def relative_to(self, folder: Path) -> Self:
-        """Return a copy with paths joined to `folder`, but not addresses; paths in [decoding] become absolute."""
+        """Return a copy with paths joined to `folder`, but not addresses.
+
+        Paths in [decoding] and [evaluation] become absolute.
+        """
 
         escaped = Path(escape(str(folder)))
 
@@ -253,13 +256,19 @@ class Config(Settings):
             return str((escaped if has_magic(path) else folder) / path)
 
         def read_anywhere(path: str) -> str:
-            return str((folder / path).absolute()) if path else ""
+            return path if "://" in path else str((folder / path).absolute())
 
-        ban = tuple(f"@{read_anywhere(each[1:])}" if names_file(each) else each for each in self.decoding.ban)
-        named = {name: read_anywhere(getattr(self.decoding, name)) for name in ("terminology", "vocabulary")}
-        decoding = {name: value for name, value in {**named, "ban": ban}.items() if value}
-        moved = self._with_paths(joined)
-        return moved.model_copy(update={"decoding": self.decoding.model_copy(update=decoding)})
+        def absolute(group: Tree, *names: str) -> Tree:
+            # Empty values stay as they are, so that they do not count as stated.
+            named = {name: read_anywhere(path) for name in names if (path := getattr(group, name))}
+            return group.model_copy(update=named)
+
+        decoding = absolute(self.decoding, "terminology", "vocabulary", "utility_model")
+        ban = tuple(f"@{read_anywhere(each[1:])}" if names_file(each) else each for each in decoding.ban)
+        comet = absolute(self.evaluation.comet, "model", "kiwi_model", "python")
+        decoding = decoding.model_copy(update={"ban": ban} if ban else {})
+        evaluation = self.evaluation.model_copy(update={"comet": comet})
+        return self._with_paths(joined).model_copy(update={"decoding": decoding, "evaluation": evaluation})
 
     def without_folders(self) -> Self:
         """Return a copy with file names instead of paths, except in [decoding]."""
@@ -270,7 +279,6 @@ class Config(Settings):
 
         def of(group: Tree, *names: str) -> Tree:
             found = {name: getattr(group, name) for name in names}
-            # Empty values stay as they are, so that they do not count as stated.
             return group.model_copy(
                 update={
                     name: changed(value) if isinstance(value, str) else tuple(map(changed, value))

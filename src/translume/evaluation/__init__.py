@@ -13,3 +13,4 @@ from translume.evaluation.scores import Comparison as Comparison
 from translume.evaluation.scores import Metric as Metric
 from translume.evaluation.scores import Score as Score
 from translume.evaluation.scores import Scores as Scores
+from translume.evaluation.segment_metrics import SegmentMetric as SegmentMetric

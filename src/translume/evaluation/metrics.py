@@ -1,7 +1,7 @@
 """The registry of metrics, the evaluation of translations against references, and the comparison of two systems."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from translume.config import DecodingSettings, Direction, EvaluationSettings
 from translume.config.evaluation import METRICS
@@ -9,6 +9,7 @@ from translume.config.languages import NO_DIRECTION
 from translume.data.scripts import mostly_in
 from translume.errors import DataError, SettingsError, nearest, needed_by, suggest_keywords
 from translume.evaluation.scores import Comparison, Metric, References, Score, Scores, Test, known
+from translume.evaluation.segment_metrics import SegmentMetric
 from translume.evaluation.significance import SEED, compare_counts
 from translume.parts import find
 from translume.translator import Perplexity, Translator
@@ -32,6 +33,15 @@ def metric_from(name: str, settings: EvaluationSettings) -> Metric:
         raise SettingsError(f"evaluation.metrics: found '{name}'{nearest(name, METRICS)}")
     metric: Metric = find("metric", name)(settings)
     return metric
+
+
+def metrics_from(settings: EvaluationSettings, progress: Callable[[int], object] | None = None) -> list[Metric]:
+    """Create the metrics of settings.  progress: see `measure`."""
+    metrics = [metric_from(name, settings) for name in settings.names]
+    for metric in metrics:
+        if isinstance(metric, SegmentMetric):
+            metric.progress = progress
+    return metrics
 
 
 @suggest_keywords
@@ -76,14 +86,19 @@ def measure(
     *,
     other_references: References = (),
     sources: Sequence[str] = (),
+    progress: Callable[[int], object] | None = None,
 ) -> Scores:
-    """Score existing translations; see `evaluate`.  sources: for metrics that compare with them, such as SARI."""
+    """Score existing translations; see `evaluate`.  sources: for metrics that compare with them, such as SARI.
+
+    references: may all be None if no metric reads any.  progress: called with the number of texts that a learned metric
+    has rated.
+    """
     all_references = [references, *other_references]
-    check_lengths({"translations": translations, **({"sources": sources} if sources else {})}, all_references)
-    scores, settings = [], of_texts(settings, references)
-    for name in settings.names:
-        metric = metric_from(name, settings)
-        scores.append(metric.score(metric.count(translations, all_references, sources).sum(0)))
+    metrics = metrics_from(of_texts(settings, references), progress)
+    needed = not all(isinstance(metric, SegmentMetric) and not metric.reads_references for metric in metrics)
+    texts = {"translations": translations, **({"sources": sources} if sources else {})}
+    check_lengths(texts, all_references, needed=needed)
+    scores = (metric.score(metric.count(translations, all_references, sources).sum(0)) for metric in metrics)
     return Scores(scores=tuple(scores), translations=tuple(translations))
 
 
@@ -123,13 +138,17 @@ def forced_scores(
 
 
 def check_metrics(settings: EvaluationSettings) -> None:
-    """Raise SettingsError for metrics that cannot be measured, before anything is translated."""
-    for name in settings.names:
-        metric_from(name, settings)
+    """Raise TranslumeError for metrics that cannot be measured, before anything is translated."""
+    for metric in metrics_from(settings):
+        if isinstance(metric, SegmentMetric):
+            metric.definition()  # which loads its model
 
 
-def check_lengths(texts: dict[str, Sequence[str]], references: Sequence[Sequence[str | None]]) -> None:
-    """Raise DataError unless all lists have the same length, which is at least one."""
+def check_lengths(texts: dict[str, Sequence[str]], references: References, *, needed: bool = True) -> None:
+    """Raise DataError unless all lists have the same length, which is at least one.
+
+    needed: whether each text needs a reference.
+    """
     lists: dict[str, Sequence[str | None]] = {**texts, "references": references[0]}
     lists |= {f"references {number}": more for number, more in enumerate(references[1:], start=2)}
     for name, each in lists.items():
@@ -142,7 +161,7 @@ def check_lengths(texts: dict[str, Sequence[str]], references: Sequence[Sequence
     if not sentences:
         raise DataError("evaluate: found no sentences, expected at least one")
     for number, choices in enumerate(zip(*references, strict=True), start=1):
-        if not known(choices):
+        if needed and not known(choices):
             raise DataError(f"evaluate: sentence {number:,} has no reference, expected at least one")
 
 
@@ -198,9 +217,8 @@ def compare(
         check_lengths(
             {"translations": texts, **({"sources": sources} if sources else {})}, [references, *other_references]
         )
-    comparisons, settings = [], of_texts(settings, references)
-    for name in settings.names:
-        metric = metric_from(name, settings)
+    comparisons = []
+    for metric in metrics_from(of_texts(settings, references)):
         counts = [metric.count(texts, [references, *other_references], sources) for texts in (first, second)]
         comparisons.append(compare_counts(metric, counts, samples=samples, seed=seed, test=test))
     return tuple(comparisons)

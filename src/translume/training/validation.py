@@ -18,7 +18,7 @@ from translume.data.batch import Batch
 from translume.data.buckets import BucketPlan
 from translume.data.corpus import TokenizedCorpus, texts_of
 from translume.data.plan import BatchPlan
-from translume.evaluation import measure, metric_from
+from translume.evaluation import SegmentMetric, measure, metric_from
 from translume.evaluation.classification import accuracy_of, macro_f1_of
 from translume.heads.token_statistics import spread_evenly
 from translume.model import Transformer
@@ -232,7 +232,9 @@ def translation_metrics(
     """
     metric, evaluation = model.config.training.metric, model.config.scoring
     for name in (*evaluation.names, *((metric,) if metric != "nll" else ())):
-        metric_from(name, evaluation)
+        found = metric_from(name, evaluation)
+        if name == metric and group.leads and isinstance(found, SegmentMetric):
+            found.definition()  # loads its model, so that errors come before the training
     assert isinstance(model.target, Tokenizer)
     searcher = DeviceSearcher(network) if device.type == "cuda" else None
     translator = Translator(
@@ -281,8 +283,11 @@ def translation_metrics(
             for rank, each in enumerate(shares):
                 translations[rank :: group.size] = each
             chosen = settings.model_copy(update={"metrics": (metric,)})
-            scores = measure([text for text, _ in translations], references, chosen, sources=sources).scores
-            values[f"{metric} {name}"] = scores[0].value
+            value, own_texts = 0.0, [text for text, _ in translations]
+            with group.together():
+                if group.leads:  # alone, since a learned metric takes much memory
+                    value = measure(own_texts, references, chosen, sources=sources).scores[0].value
+            values[f"{metric} {name}"] = group.numbers([value])[0][0]
             limited += sum(reached for _, reached in translations)
         mean = {metric: fmean(values.values())}
         count = sum(len(references) for _, references in texts)

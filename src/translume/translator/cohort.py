@@ -145,7 +145,7 @@ class Cohort(Generic[Key]):
             hypotheses = self._search_again(line, line.plan.pieces[place])
             if hypotheses is None:
                 return
-        ranked = self._how.rank(hypotheses, self._translator.checkpoint.target_tokenizer)
+        (ranked,) = self._how.rank([hypotheses], [line.plan.pieces[place]], self._translator.checkpoint)
         if line.progress is not None:
             line.progress.complete(place, ranked)
         line.found[place] = ranked, ()

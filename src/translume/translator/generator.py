@@ -28,7 +28,7 @@ from translume.decoding import (
     strategy_from,
 )
 from translume.engine import Engine
-from translume.errors import SettingsError, TranslationError
+from translume.errors import SettingsError, TranslationError, nearest
 from translume.lazy import Tensor, inference_mode, torch
 from translume.text import Tokenizer
 from translume.translator.assembly import ProgressCallback
@@ -36,7 +36,7 @@ from translume.translator.constraints import build_rules, check_rules
 from translume.translator.ensemble import EnsembleMembers
 from translume.translator.loading import LoadedModel, describe_engine, engine_of
 from translume.translator.planning import Line, LineError, Piece, windows
-from translume.translator.ranking import minimum_bayes_risk
+from translume.translator.ranking import MEASURES, minimum_bayes_risk
 from translume.translator.results import TargetScore, TextHypothesis, parted_warnings
 from translume.translator.scoring import Perplexity, label_log_probs
 from translume.translator.search import STEPS_PER_CALL, CancelCheck, sampling_keys
@@ -270,6 +270,8 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
     def check(self, settings: DecodingSettings) -> None:
         """Raise SettingsError if settings do not fit a language model."""
         super().check(settings)
+        if settings.utility not in ("none", *MEASURES):
+            raise SettingsError(f"decoding.utility: found '{settings.utility}'{nearest(settings.utility, MEASURES)}")
         strategy_from(settings)
         check_rules(self.tokenizer, settings)
 

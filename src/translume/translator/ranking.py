@@ -7,12 +7,14 @@ with a column for the r-th occurrence of each n-gram, the matches of all pairs a
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.errors import needed_by
+from translume.config import DecodingSettings, EvaluationSettings
+from translume.errors import SettingsError, needed_by
+from translume.parts import find
 from translume.translator.results import TextHypothesis
 
 Utilities = NDArray[np.float64]
@@ -24,6 +26,16 @@ COLUMNS = 1 << 14
 """Columns of a 0-1 matrix in memory at a time."""
 
 
+class SegmentRating(Protocol):
+    """A metric that rates each text by itself, as `translume.evaluation.SegmentMetric`."""
+
+    reads_sources: bool
+    reads_references: bool
+
+    def rate(self, rows: Sequence[tuple[str, str, str]]) -> list[float]:
+        """Return the rating of each source, text and reference; larger is better."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Overlap:
     """Counts of n-grams of the orders 1 to m in n texts.  totals: [m, n].  matches: [m, n, n], of each pair."""
@@ -32,22 +44,59 @@ class _Overlap:
     matches: Utilities
 
 
-def minimum_bayes_risk(
-    found: Sequence[TextHypothesis], utility: Literal["none", "chrf", "bleu"], nbest: int
-) -> list[TextHypothesis]:
+def minimum_bayes_risk(found: Sequence[TextHypothesis], utility: str, nbest: int) -> list[TextHypothesis]:
     """The `nbest` hypotheses with the highest mean utility against all of `found`, 0 to 100, as their new score.
 
-    utility: not "none".  Hypotheses with equal texts count as often as they were found; the first of them is returned.
-    Ties keep their order. `terms`, which explained the old score, become None.
+    utility: a name in `MEASURES`.  Hypotheses with equal texts count as often as they were found; the first of them is
+    returned. Ties keep their order. `terms`, which explained the old score, become None.
     """
+    return _ranked(found, MEASURES[utility](list(Counter(each.text for each in found))), nbest)
+
+
+def rank_by_metric(
+    found: Sequence[Sequence[TextHypothesis]], sources: Sequence[str], metric: SegmentRating, nbest: int
+) -> list[list[TextHypothesis]]:
+    """The `nbest` best hypotheses of each source: by mean rating against all of them, as `minimum_bayes_risk`.
+
+    If the metric reads no references, by their rating. All pairs of all sources are rated in one call.
+    """
+    texts = [list(dict.fromkeys(each.text for each in own)) for own in found]
+    others = texts if metric.reads_references else [[""]] * len(texts)
+    pairs = zip(sources, texts, others, strict=True)
+    rows = [(source, text, other) for source, own, against in pairs for text in own for other in against]
+    ratings = iter(metric.rate(rows))
+    ranked = []
+    for hypotheses, own, against in zip(found, texts, others, strict=True):
+        table = np.array([[next(ratings) for _ in against] for _ in own])
+        ranked.append(_ranked(hypotheses, np.broadcast_to(table, (len(own), len(own))), nbest))
+    return ranked
+
+
+def _ranked(found: Sequence[TextHypothesis], utilities: Utilities, nbest: int) -> list[TextHypothesis]:
+    """The best hypotheses by mean utility.  utilities: [n, n], of each different text against each."""
     counts = Counter(hypothesis.text for hypothesis in found)
     texts = list(counts)
     weights = np.array([counts[text] for text in texts], dtype=np.float64)
-    means = MEASURES[utility](texts) @ weights / weights.sum()
+    means = utilities @ weights / weights.sum()
     score = dict(zip(texts, means.tolist(), strict=True))
     first = {hypothesis.text: hypothesis for hypothesis in reversed(found)}
     ranked = sorted(texts, key=lambda text: -score[text])[:nbest]
     return [replace(first[text], score=score[text], terms=None) for text in ranked]
+
+
+def utility_metric(settings: DecodingSettings, evaluation: EvaluationSettings) -> SegmentRating | None:
+    """The metric of `decoding.utility`; None for "none" and for those in `MEASURES`.
+
+    Raises SettingsError for a metric that is not computed text by text, or whose model is not there.
+    """
+    name = settings.utility
+    evaluation = evaluation.with_model(name, settings.utility_model)
+    if name == "none" or name in MEASURES:
+        return None
+    metric: SegmentRating = find("metric", name)(evaluation)
+    if not hasattr(metric, "rate"):
+        raise SettingsError(f"decoding.utility: '{name}' does not rate single texts, expected a SegmentMetric")
+    return metric
 
 
 def pairwise_chrf(texts: Sequence[str]) -> Utilities:

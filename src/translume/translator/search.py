@@ -68,6 +68,7 @@ from translume.translator.planning import (
     padded_sources,
     source_arrays,
 )
+from translume.translator.ranking import minimum_bayes_risk, rank_by_metric, utility_metric
 from translume.translator.results import TextHypothesis
 
 if TYPE_CHECKING:
@@ -116,8 +117,22 @@ class SearchPlan:
             reranked=reranked,
         )
 
-    def rank(self, found: Sequence[Hypothesis], tokenizer: Tokenizer) -> list[TextHypothesis]:
-        """The hypotheses of a piece as text, best first.  tokenizer: of the target.
+    def rank(
+        self, found: Sequence[Sequence[Hypothesis]], pieces: Sequence[Piece], checkpoint: Checkpoint
+    ) -> list[list[TextHypothesis]]:
+        """The hypotheses of each piece as text, best first.
+
+        checkpoint: has the tokenizer, and in [evaluation] the model of a learned utility.
+        """
+        tokenizer = checkpoint.target_tokenizer
+        metric = utility_metric(self.decoding, checkpoint.config.scoring) if self.reranked else None
+        if metric is None:
+            return [self._ranked(each, tokenizer) for each in found]
+        texts = [[TextHypothesis.from_hypothesis(each, tokenizer) for each in own] for own in found]
+        return rank_by_metric(texts, [piece.text for piece in pieces], metric, self.nbest)
+
+    def _ranked(self, found: Sequence[Hypothesis], tokenizer: Tokenizer) -> list[TextHypothesis]:
+        """The hypotheses of a piece, without a learned utility.
 
         With CTC, by the sum of the search without length penalty: (1 − λ) · log p + λ · log p of CTC.
         """
@@ -131,8 +146,6 @@ class SearchPlan:
                 for text, each in zip(texts, found, strict=True)
             ]
             return sorted(sums, key=lambda each: -each.score)[: self.nbest]
-        from translume.translator.ranking import minimum_bayes_risk
-
         return minimum_bayes_risk(texts, self.decoding.utility, self.nbest)
 
 
@@ -231,7 +244,7 @@ def search_plans(
     in which each starts when another ends.
     progress, check_cancelled: see `Translator.translate_lines`.  Raises LineError for a piece that cannot be searched.
     """
-    search, tokenizer = SearchPlan.from_settings(settings), checkpoint.target_tokenizer
+    search = SearchPlan.from_settings(settings)
     stepper = models.stepper(attentive=search.needs_attention)
     lines = [plan.line for plan in plans for _ in plan.pieces]
     pieces = [piece for plan in plans for piece in plan.pieces]
@@ -248,10 +261,12 @@ def search_plans(
             lengths = [len(pieces[index].read_ids) + 1 for index in shared]
             for group in bucketed_batches(lengths, DEVICE_BATCH_TOKENS, DEVICE_BATCH_ROWS):
                 numbered = [[shared[place] for place in places] for places in group]
-                for index, hypotheses in search_together(
-                    checkpoint, pieces, numbered, search.decoding, stepper, fusion, check_cancelled
-                ):
-                    searched[index] = search.rank(hypotheses, tokenizer), ()
+                found = dict(
+                    search_together(checkpoint, pieces, numbered, search.decoding, stepper, fusion, check_cancelled)
+                )
+                ranked = search.rank([*found.values()], [pieces[index] for index in found], checkpoint)
+                for index, each in zip(found, ranked, strict=True):
+                    searched[index] = each, ()
         widths: dict[int, list[int]] = defaultdict(list)
         for index, piece in enumerate(pieces):
             if piece.ids and (piece.constraints or not shares):
@@ -274,8 +289,9 @@ def search_plans(
                 else:
                     observer = None if progress is None else progress.observer(batch, reranked=search.reranked)
                     results = [(each, ()) for each in search_pieces(*arguments, observer, check_cancelled)]
-                for index, (hypotheses, warnings) in zip(batch, results, strict=True):
-                    searched[index] = search.rank(hypotheses, tokenizer), warnings
+                ranked = search.rank([each for each, _ in results], arguments[1], checkpoint)
+                for index, hypotheses, (_, warnings) in zip(batch, ranked, results, strict=True):
+                    searched[index] = hypotheses, warnings
                     if progress is not None:
                         progress.complete(index, searched[index][0])
     except SearchError as error:

@@ -244,8 +244,8 @@ class Transcriber:
         except SearchError as error:
             line = recordings[error.sentence].plan.line
             raise LineError(line, f"token {error.token}: {error.reason}") from None
-        for recording, hypotheses in zip(recordings, found, strict=True):
-            recording.add(search.rank(hypotheses, tokenizer), tokenizer, tokens.first_time)
+        for recording, hypotheses in zip(recordings, search.rank(found, pieces, self.checkpoint), strict=True):
+            recording.add(hypotheses, tokenizer, tokens.first_time)
 
 
 @inference_mode()

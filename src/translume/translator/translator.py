@@ -30,6 +30,7 @@ from translume.translator.planning import (
     plan_lines,
     windows,
 )
+from translume.translator.ranking import utility_metric
 from translume.translator.results import Segment, TargetScore, TextHypothesis, Translation
 from translume.translator.search import CancelCheck, SearchPlan, add_constraints, search_plans
 
@@ -307,6 +308,9 @@ class Translator(LoadedModel[Checkpoint]):
             )
         if settings.ctc_weight and settings.utility != "none":
             raise SettingsError("decoding.utility cannot be combined with decoding.ctc_weight")
+        metric = utility_metric(settings, self.config.scoring)
+        if metric is not None and metric.reads_sources and self.reads_frames:
+            raise SettingsError(f"decoding.utility: '{settings.utility}' reads a source text, the model reads none")
         check_rules(self.checkpoint.target_tokenizer, settings)
         if settings.calibrated and len(self.models) > 1:
             raise SettingsError(

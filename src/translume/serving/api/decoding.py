@@ -86,6 +86,8 @@ def decoding_settings(served: Any, changes: Mapping[str, Any], limits: Limits) -
 
 def _check_setting(name: str, value: Any, limits: Limits) -> None:
     """Raise RequestError for a value that settings allow but that is too expensive or too large for a server."""
+    if name == "utility" and value not in ("none", "chrf", "bleu"):  # others start processes
+        raise field_error(name, f"found {shown(value)}, expected none, chrf or bleu")
     if isinstance(value, str | list) or name == "ban":
         check_texts(value, name, limits)
         if name in ("ban", "prefix"):

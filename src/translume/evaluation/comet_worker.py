@@ -1,0 +1,77 @@
+"""Score segments with unbabel-comet. The Python of comet's own environment runs this file, which imports no Translume.
+
+Standard input and output are JSON lines. The first line, {"model", "batch", "device", "precision"}, is answered with
+{"version", "path", "references"}; each other one, {"rows": [[source, text, reference], …]}, with {"scores": […]}.
+{"busy": true} comes between, after each batch. An error ends the process; its last line on standard error says why.
+"""
+
+# ruff: noqa: B905  # the environment may have a Python whose zip has no `strict`
+
+import json
+import os
+import sys
+from typing import Any
+
+SORTED_BATCHES = 16
+"""Batches whose rows comet sorts by length."""
+
+
+def scores_of(model: Any, rows: Any, batch: int, report: Any) -> Any:
+    """Return the score of each row.  report: called after each batch.
+
+    A regression model compares the embeddings of three texts. If rows share their texts, as in minimum Bayes risk
+    decoding, each text is encoded once: n hypotheses of a source need n encodings, not n² (as in `comet-mbr`).
+    """
+    import torch
+    from comet.models import RegressionMetric
+
+    gpus = int(model.device.type == "cuda")
+    texts: Any = sorted({text for row in rows for text in row}, key=len)
+    scores: Any = []
+    shared = isinstance(model, RegressionMetric) and model.requires_references() and len(texts) < 1.5 * len(rows)
+    vectors: Any = {}  # [D] of each text
+    for begin in range(0, len(texts) if shared else 0, batch):
+        part = texts[begin : begin + batch]
+        inputs = {name: tensor.to(model.device) for name, tensor in model.encoder.prepare_sample(part).items()}
+        with torch.inference_mode():
+            vectors.update(zip(part, model.get_sentence_embedding(inputs["input_ids"], inputs["attention_mask"])))
+        report()
+    size = batch if shared else SORTED_BATCHES * batch
+    for begin in range(0, len(rows), size):
+        part = rows[begin : begin + size]
+        if shared:
+            with torch.inference_mode():
+                sides = (torch.stack([vectors[text] for text in side]) for side in zip(*part))
+                scores += model.estimate(*sides)["score"].tolist()
+            continue
+        part = [dict(zip(("src", "mt", "ref"), row)) for row in part]
+        scores += model.predict(part, batch_size=batch, gpus=gpus, progress_bar=False, num_workers=0)["scores"]
+        report()
+    return scores
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what comet and its libraries print becomes standard error
+
+    def answer(values: Any) -> None:
+        print(json.dumps(values), file=answers, flush=True)
+
+    first = json.loads(sys.stdin.buffer.readline())
+    import comet
+    import torch
+
+    path, device = first["model"], first["device"]
+    if path.startswith("hf://"):
+        path = comet.download_model(path[len("hf://") :])
+    device = {"auto": "cuda" if torch.cuda.is_available() else "cpu"}.get(device, device)
+    model = comet.load_from_checkpoint(path).eval()
+    model = model.half() if first["precision"] == "fp16" else model  # as `comet-score` does
+    answer({"version": comet.__version__, "path": path, "references": model.requires_references()})
+    for line in sys.stdin.buffer:
+        model.to(device)  # Lightning moves it to the CPU after each prediction
+        answer({"scores": scores_of(model, json.loads(line)["rows"], first["batch"], lambda: answer({"busy": True}))})
+
+
+if __name__ == "__main__":
+    main()
