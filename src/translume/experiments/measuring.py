@@ -30,7 +30,7 @@ STEPS, ROUNDS, SECONDS = 16, 24, 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures(JsonValue):
-    """The measures of one trained model. Only those of `_measure_training` are known if it does not translate text.
+    """The measures of one trained model. Only those of `measure_training` are known if it does not translate text.
 
     normalised, full_support, exact_loss: properties of the head (see `Head`).
     tokens_per_second: target tokens in training, the median over the lines of its history; None without any.
@@ -75,7 +75,7 @@ def measure(folder: Path, config: Config, *, sentences: int, device: str, thread
     nll and ECE are of the whole validation set; `sentences` of it, evenly spread, are translated (0: all).
     """
     if not task_of(config).sequence_to_sequence or config.data.source.reader:
-        return _measure_training(folder)
+        return measure_training(folder)
     translator = Translator.load(folder, ComputeOptions(device=device, threads=threads, engine="plain"))
     checkpoint = translator.checkpoint
     corpus = prepare(
@@ -126,7 +126,7 @@ def measure(folder: Path, config: Config, *, sentences: int, device: str, thread
     return Measured(measures=measures, **texts)
 
 
-def _measure_training(folder: Path) -> Measured:
+def measure_training(folder: Path) -> Measured:
     """Return what the training measured at its end: of a classifier, a language model, or a model of recordings."""
     history = read_history(folder)
     last = {record.get("event"): record for record in history}
