@@ -22,12 +22,13 @@ from optuna.storages import InMemoryStorage
 from translume.checkpoint import read_history
 from translume.cli import main
 from translume.config import Config
+from translume.errors import TrainingError
 from translume.experiments import tuning
 from translume.experiments.measuring import Measured, Measures
 from translume.experiments.processes import Began, Run, Stopped
 from translume.experiments.search_space import Dimension, parse_space, propose_space
 from translume.experiments.tuning import Budget, Search, Segment
-from translume.experiments.tuning_report import report, save
+from translume.experiments.tuning_report import report, save, to_markdown
 
 near = pytest.approx
 WORDS = ["ab", "cde", "fghij", "kl", "mno"]
@@ -86,9 +87,11 @@ class Trainings:
         value = 50 - 100 * abs(config.model.dropout - 0.37) + (config.model.norm == "post")
         return value * share + self.noise[config.training.seed]
 
-    def run_tasks(self, tasks: Iterable[Segment], *, workers: int) -> Iterator[Any]:
+    def run_tasks(self, tasks: Iterable[Segment | None], *, workers: int) -> Iterator[Any]:
         trained: dict[Path, float] = {}
         for task in tasks:
+            if task is None:
+                return
             yield task, Began(number=1, count=None)
             self.now += task.seconds
             if len(self.done) >= self.kill:
@@ -100,6 +103,7 @@ class Trainings:
             self.done.append(task)
             trained[task.folder] = trained.get(task.folder, 0) + task.seconds
             value = self.quality(task.config, 1.0 if task.seed else min(1.0, trained[task.folder] / 100))
+            ends = task.metric == "chrf"
             measures = Measures(
                 updates=10,
                 parameters=7,
@@ -107,7 +111,7 @@ class Trainings:
                 threads=1,
                 tokens_per_second=None,
                 nll=1.0,
-                scores=(("chrf", value, ""),),
+                scores=(*([("chrf", value, "")] if ends else []), (tuning.PER_CHARACTER, 9 - value / 20, "")),
             )
             yield task, Run(measured=Measured(measures=measures))
 
@@ -116,17 +120,22 @@ class Trainings:
 def trainings(monkeypatch: pytest.MonkeyPatch) -> Trainings:
     """Return trainings on a clock of their own; trials are kept in memory, which is faster than SQLite."""
     storage = InMemoryStorage()
-    monkeypatch.setattr(tuning, "storage_in", lambda folder: storage)
+    monkeypatch.setattr(tuning, "storage_in", lambda folder: folder.mkdir(exist_ok=True) or storage)
     return Trainings(monkeypatch)
 
 
 def search_in(
-    folder: Path, *, minutes: float = 28.75, space: Iterable[str] = SPACE, overrides: Iterable[str] = ()
+    folder: Path,
+    *,
+    minutes: float = 23,
+    space: Iterable[str] = SPACE,
+    overrides: Iterable[str] = (),
+    out: str = "out",
 ) -> Search:
     """Return a search whose trainings take 100 seconds with the usual minutes."""
     file = folder / "base.toml" if (folder / "base.toml").exists() else write_files(folder)
     budget = Budget(minutes=minutes, seeds=2, workers=1, device="cpu", threads=1)
-    return Search(file, (*overrides,), parse_space([*space]), folder / "out", budget)
+    return Search(file, (*overrides,), parse_space([*space]), folder / out, budget)
 
 
 def test_the_first_trial_has_the_given_settings_and_the_best_is_not_worse(tmp_path: Path, trainings: Trainings) -> None:
@@ -144,10 +153,46 @@ def test_the_first_trial_has_the_given_settings_and_the_best_is_not_worse(tmp_pa
     assert trainings.quality(search.config(search.best()), 1.0) > trainings.quality(search.base, 1.0)
 
 
+def test_trials_are_pruned_by_nll_per_character_and_translate_only_at_their_end(
+    tmp_path: Path, trainings: Trainings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = search_in(tmp_path)
+    list(search.run())
+    for number, trial in enumerate(search.study.trials):
+        tasks = [task for task in trainings.done if task.trial == number and not task.seed]
+        assert [task.metric for task in tasks] == ["nll", "nll", "chrf"][: len(tasks)]
+        assert all(1 < value < 10 for value in search.curve(number))
+        if trial.state.name == "COMPLETE":
+            assert trial.value == pytest.approx(20 * (9 - search.curve(number)[-1]))
+    first = [search.curve(number)[0] for number in range(len(search.study.trials))]
+    pruned = [first[number] for number, trial in enumerate(search.study.trials) if trial.state.name == "PRUNED"]
+    assert min(first) not in pruned
+    assert max(first[1:]) in pruned
+    monkeypatch.setattr(tuning, "storage_in", lambda folder: folder.mkdir() or InMemoryStorage())
+    kinds = search_in(tmp_path, out="kinds", space=["model.head.kind=softmax,adaptive"])
+    assert (kinds.early, kinds.early_sign) == ("chrf", 1)
+
+
+def test_given_settings_that_cannot_be_trained_end_the_search_and_are_tried_again(
+    tmp_path: Path, trainings: Trainings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tasks: Iterable[Segment], *, workers: int) -> Iterator[Any]:
+        yield next(iter(tasks)), Run(failure="killed by SIGKILL")
+
+    search = search_in(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "run_tasks", fail)
+        with pytest.raises(TrainingError) as caught:
+            list(search.run())
+    assert str(caught.value) == f"{tmp_path}/base.toml: cannot be trained as it is: killed by SIGKILL"
+    list(search_in(tmp_path).run())
+    assert [task.trial for task in trainings.done[:3]] == [0, 0, 0]
+
+
 def test_all_trials_train_equally_long_and_the_time_is_kept(tmp_path: Path, trainings: Trainings) -> None:
     search = search_in(tmp_path)
     list(search.run())
-    assert trainings.now <= 28.75 * 60
+    assert trainings.now <= 23 * 60
     for number, trial in enumerate(search.study.trials):
         times = [task.seconds for task in trainings.done if task.trial == number and task.seed is None]
         assert times == near([25, 25, 50][: len(trial.intermediate_values)])
@@ -165,11 +210,14 @@ def test_the_best_is_chosen_by_other_seeds_alone(tmp_path: Path, trainings: Trai
     search.study.set_user_attr(f"repeated {other}", seeds)
     assert search.best() == other
     found = report(search, "translume tune")
-    assert found["trials"][other]["repeated"]["mean"] == 91
-    assert found["trials"][other]["repeated"]["sd"] == pytest.approx(math.sqrt(2))
-    for number in search.ranked()[:3]:
-        search.study.set_user_attr(f"repeated {number}", {"2": -1000.0})
-    assert search.best() == (0 if 0 not in search.ranked()[:3] else search.ranked()[0])
+    assert found["trials"][other]["mean"] == 91
+    assert found["trials"][other]["sd"] == pytest.approx(math.sqrt(2))
+    assert len({one, other, 0}) == 3
+    search.study.set_user_attr(f"repeated {other}", {"2": -1000.0})
+    search.study.set_user_attr(f"repeated {one}", {})
+    third = search.ranked()[2]
+    search.study.set_user_attr(f"repeated {third}", {})
+    assert search.best() == 0  # not one whose value was chosen as the best of many
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])
@@ -178,7 +226,7 @@ def test_an_interrupted_search_goes_on_and_loses_or_doubles_no_trial(
 ) -> None:
     trainings, storage = Trainings(monkeypatch), InMemoryStorage()
     if ending == "stop":
-        monkeypatch.setattr(tuning, "storage_in", lambda folder: storage)
+        monkeypatch.setattr(tuning, "storage_in", lambda folder: folder.mkdir(exist_ok=True) or storage)
     for count in range(4, 99, 25):
         setattr(trainings, ending, count)
         search = search_in(tmp_path)
@@ -240,7 +288,7 @@ def test_the_best_settings_read_back_with_what_was_given_and_what_was_found(
     assert set(values["importance"]) == {"model.dropout", "training.warmup_updates", "model.norm"}
     assert sum(values["importance"].values()) == pytest.approx(1)
     assert max(values["importance"], key=values["importance"].__getitem__) == "model.dropout"
-    text = (tmp_path / "out" / "tune.md").read_text(encoding="utf-8")
+    text = to_markdown(report(search, "translume tune"))
     assert "is the best of many, and so too good on average" in text
     assert re.search(r"\| \d+\* +\| model.dropout=0\.\d+, training.warmup_updates=\d+, model.norm=\w+ ", text)
 
@@ -283,7 +331,7 @@ def test_the_proposed_space_has_the_given_settings(
             "training": {"warmup_updates": warmup, "label_smoothing": smoothing},
         }
     )
-    space = propose_space(config)
+    space = tuple(propose_space(config))
     assert [each.path for each in space if each.of(config) is None] == []
     assert all(each.values or each.low < each.high for each in space)
 
@@ -301,6 +349,10 @@ def test_the_proposed_space_has_the_given_settings(
             ["model.dropout=a..b"],
             "--vary model.dropout=a..b: "
             "expected LOW..HIGH or LOW..HIGH:log, such as training.learning_rate=1e-4..3e-3:log",
+        ),
+        (
+            ["model.dropout=0.1..0.2", "training.metric=nll,bleu"],
+            "--vary training.metric: cannot be varied: trials would not be measured alike",
         ),
         (["training.seed=1..4"], "--vary training.seed: cannot be varied; --seeds N trains with several seeds"),
     ],
@@ -323,6 +375,13 @@ def test_a_damaged_study_is_named(tmp_path: Path) -> None:
     result = typed(path, tmp_path / "out", "--minutes", "9")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"Error: {tmp_path}/out/study.db: cannot be read: file is not a database\n"
+
+
+def test_names_that_an_address_cannot_have_are_refused(tmp_path: Path) -> None:
+    result = typed(write_files(tmp_path), tmp_path / "50%", "--minutes", "9")
+    reason = "found '%' in the name, which addresses of SQLite files cannot have"
+    assert (result.exit_code, result.stderr) == (1, f"Error: {tmp_path}/50%: {reason}\n")
+    assert not (tmp_path / "50%").exists()
 
 
 # ---- with real trainings

@@ -49,7 +49,7 @@ def command(
     """Search for settings that train a better model than those of CONFIG in the same time.
 
     The search begins with CONFIG, compares on the validation set, and repeats the best three with other seeds. OUT has
-    best.toml, tune.html with history, importance and parallel coordinates, tune.md, tune.json, and the models. The same
+    best.toml, tune.html with history, importance and parallel coordinates, tune.json, and the models. The same
     command goes on with an interrupted search. --json prints one object.
     """
     from translume.config import Config
@@ -59,7 +59,7 @@ def command(
     from translume.experiments.tuning_report import report, save, to_markdown
 
     resume, changes = typed_command(), (*compute.precision, *overrides)
-    space = parse_space(vary) or propose_space(Config.read(config, changes))
+    space = parse_space(vary) or tuple(propose_space(Config.read(config, changes)))
     threads = compute.threads or (None if workers == 1 else max(1, default_threads() // workers))
     budget = Budget(minutes=minutes, seeds=seeds, workers=workers, device=compute.device, threads=threads)
     with interrupt_hint(f"Interrupted; continue with: {resume}"):
@@ -68,12 +68,14 @@ def command(
         note(f"trainings of {span(search.seconds)} each; {span(search.left)} left")
         stopped = None
         for found in show_runs(search.run(), workers):
-            stopped = found if isinstance(found, Stopped) else None
-            if not isinstance(found, Stopped):
-                note(f"{search.outcome(found[0])}; {span(search.left)} left")
+            if isinstance(found, Stopped):
+                stopped = found
+            elif found[1].measured:
+                scores = ", ".join(f"{name} {value:.3f}" for name, value, _ in found[1].measured.measures.scores)
+                note(f"{found[0].name}: {scores}; {span(search.left)} left")
         result = report(search, resume)
         save(search, result, config.name)
-        note(f"{out}/best.toml, tune.html, tune.md, tune.json: written")
+        note(f"{out}/best.toml, tune.html, tune.json: written")
     print_json(result) if as_json else click.echo(to_markdown(result))
     if stopped:
         click.echo(f"Interrupted, all saved; continue with: {resume}", err=True)

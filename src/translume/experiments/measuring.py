@@ -12,12 +12,13 @@ import torch
 
 from translume.checkpoint import read_history
 from translume.config import Config
-from translume.data.corpus import texts_of
+from translume.data.corpus import TokenizedCorpus, texts_of
 from translume.data.token_cache import prepare
 from translume.evaluation import evaluate
 from translume.evaluation.calibration import CalibrationSums
 from translume.json_values import JsonValue
 from translume.tasks import task_of
+from translume.text import Labels, Tokenizer
 from translume.training.validation import spread
 from translume.translator import ComputeOptions, Translator
 from translume.translator.planning import padded
@@ -78,15 +79,7 @@ def measure(folder: Path, config: Config, *, sentences: int, device: str, thread
         return measure_training(folder)
     translator = Translator.load(folder, ComputeOptions(device=device, threads=threads, engine="plain"))
     checkpoint = translator.checkpoint
-    corpus = prepare(
-        config.data,
-        checkpoint.source_tokenizer,
-        checkpoint.target_tokenizer,
-        folder / "cache",
-        split="valid",
-        max_positions=config.model.max_positions,
-        language_tags=config.model.language_tags,
-    )
+    corpus = validation_corpus(config, checkpoint.source_tokenizer, checkpoint.target_tokenizer, folder)
     sources, references = texts_of(corpus, range(corpus.pairs))
     sums = CalibrationSums(checkpoint.target_tokenizer.specials.eos)
     with torch.no_grad():
@@ -124,6 +117,19 @@ def measure(folder: Path, config: Config, *, sentences: int, device: str, thread
     )
     texts = {"sources": tuple(sources), "references": tuple(references), "translations": scores.translations}
     return Measured(measures=measures, **texts)
+
+
+def validation_corpus(config: Config, source: Tokenizer, target: Tokenizer | Labels, folder: Path) -> TokenizedCorpus:
+    """Return the validation set of the model in `folder`, as its training tokenized it."""
+    return prepare(
+        config.data,
+        source,
+        target,
+        folder / "cache",
+        split="valid",
+        max_positions=config.model.max_positions,
+        language_tags=config.model.language_tags,
+    )
 
 
 def measure_training(folder: Path) -> Measured:

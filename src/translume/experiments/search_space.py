@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from translume.config import Config
-from translume.config.base import literal
 from translume.errors import SettingsError
-from translume.experiments.combinations import parse_varied
+from translume.experiments.combinations import KIND, parse_varied
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
 NUMBER = r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
 RANGE = re.compile(rf"({NUMBER})\.\.({NUMBER})(?::(\w*))?")
+MEASURED = ("training.metric", "training.validation_sentences", "evaluation", "data.valid")
+"""Beginnings of the settings that say how trials are measured."""
 LEARNED = ("bpe", "unigram", "wordpiece")
 """Kinds of tokenizers whose size is a choice."""
 
@@ -59,10 +60,9 @@ class Dimension:
 def _parsed(text: str) -> Any:
     """Return the value of a text as JSON has it; a text that is not TOML is a string."""
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-    return value
 
 
 def parse_space(assignments: Sequence[str]) -> tuple[Dimension, ...]:
@@ -97,19 +97,23 @@ def propose_space(config: Config) -> tuple[Dimension, ...]:
 
 def _proposed(config: Config) -> Iterator[Dimension]:
     training, model, tokens = config.training, config.model, config.tokenizer
-    rate, dropout = training.learning_rate, model.dropout
+    rate, warmup, batch = training.learning_rate, training.warmup_updates, training.max_tokens
     yield Dimension(path="training.learning_rate", low=rate / 4, high=2 * rate, log=True)
-    if training.warmup_updates >= 8:
-        low, high = training.warmup_updates // 8, training.warmup_updates
-        yield Dimension(path="training.warmup_updates", low=low, high=high, log=True, whole=True)
-    if isinstance(training.max_tokens, int) and training.max_tokens >= 1024:
-        yield _choices("training.max_tokens", [training.max_tokens // 4, training.max_tokens // 2, training.max_tokens])
+    if warmup >= 8:
+        yield Dimension(path="training.warmup_updates", low=warmup // 8, high=warmup, log=True, whole=True)
+    if isinstance(batch, int) and batch >= 1024:
+        yield _choices("training.max_tokens", [batch // 4, batch // 2, batch])
     if training.label_smoothing:
         yield Dimension(path="training.label_smoothing", low=0.0, high=max(0.2, training.label_smoothing))
-    yield Dimension(path="model.dropout", low=max(0.0, round(dropout - 0.2, 4)), high=round(min(0.9, dropout + 0.1), 4))
-    heads = 2 * model.attention_heads  # rotary positions need even widths of heads
-    widths = {model.width // 2, model.width, 3 * model.width // 2, 2 * model.width}
-    yield _choices("model.width", [each for each in sorted(widths) if each == model.width or each % heads == 0])
+    low, high = max(0.0, model.dropout - 0.2), min(0.9, model.dropout + 0.1)
+    yield Dimension(path="model.dropout", low=round(low, 4), high=round(high, 4))
+    # Rotary positions need even widths of heads.
+    widths = {
+        each
+        for each in (model.width // 2, 3 * model.width // 2, 2 * model.width)
+        if each % (2 * model.attention_heads) == 0
+    }
+    yield _choices("model.width", sorted({model.width, *widths}))
     for name, layers in (("encoder_layers", model.encoder_layers), ("decoder_layers", model.decoder_layers)):
         if layers:
             yield Dimension(path=f"model.{name}", low=max(1, layers - 2), high=layers + 1, whole=True)
@@ -126,12 +130,13 @@ def describe(chosen: Mapping[str, str]) -> str:
     return ", ".join(f"{path}={value}" for path, value in chosen.items())
 
 
-def refuse_unknown(space: Sequence[Dimension], config: Config) -> None:
-    """Raise SettingsError for a dimension that names no setting, with the nearest one."""
+def check_space(space: Sequence[Dimension], config: Config) -> None:
+    """Raise SettingsError for a dimension that is no setting, or that changes how trials are measured."""
     for each in space:
-        value = each.values[0] if each.values else literal(int(each.low) if each.whole else each.low)
+        if each.path.startswith(MEASURED) or (each.path == KIND and config.training.metric == "nll"):
+            raise SettingsError(f"--vary {each.path}: cannot be varied: trials would not be measured alike")
         try:
-            config.change(f"{each.path}={value}")
+            config.change(f"{each.path}={each.values[0] if each.values else f'{each.low:g}'}")
         except SettingsError as error:
             if "no such setting" in str(error):
                 raise SettingsError(f"--vary {each}: {str(error).removeprefix('--set: ')}") from None

@@ -4,43 +4,42 @@ import math
 import shutil
 import signal
 import sqlite3
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from translume.atomic import make_folder
 from translume.checkpoint import FolderLock
 from translume.config import Config
 from translume.data.corpus import texts_of
-from translume.data.token_cache import prepare
 from translume.errors import DataError, SettingsError, TrainingError
 from translume.experiments.combinations import KIND, assignments, with_seed
-from translume.experiments.measuring import Measured, measure_training
+from translume.experiments.measuring import Measured, measure_training, validation_corpus
 from translume.experiments.processes import Began, Run, Stopped, Task, run_tasks
-from translume.experiments.search_space import Dimension, describe, refuse_unknown
-from translume.tasks import find_task, task_of
-from translume.training.events import Event, Finished, Interrupted, Progress, Started, Validated, Warned
+from translume.experiments.search_space import Dimension, check_space, describe
+from translume.tasks import task_of
+from translume.training.events import Event, Finished, Interrupted, Progress, Started, Validated
 from translume.training.resume import Store
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
-    from optuna.storages import BaseStorage
 
-SHARE = 0.4
+SHARE = 0.5
 """Share of the time that is kept for repeating the best trials with other seeds."""
 BEST = 3
 """Number of trials that are repeated."""
 RUNGS = (0.25, 0.5, 1.0)
-"""Shares of the time of a training after which it is measured; all but the last are powers of the halving."""
+"""Shares of the time of a training after which it is measured."""
 SPARE = 1.15
-"""Time of a training with its start and its measurements, relative to the time of its updates."""
+"""Time of a training with its starts and measurements, relative to that of its updates."""
 SAVES = 40
 """Commits in a training of full length, of which the last ones are averaged."""
 STARTS = 5
-"""Number of trials before the sampler models which values are good."""
+"""Number of random trials, after which the sampler models which values are good."""
 MAX_REFUSED = 50
 """Consecutive combinations that the settings may refuse before the search gives up."""
 NEVER = 10**9
@@ -52,13 +51,14 @@ class Segment(Task):
     """A part of a training: `seconds` of updates, then a measurement.
 
     since: time of the run when the part began, with earlier measurements.  trial: its number.
-    seed: of a repetition with another seed; None in the search.
+    seed: of a repetition with another seed; None in the search.  metric: what is measured as well as the nll.
     """
 
     seconds: float = math.inf
     since: float = 0.0
     trial: int = 0
     seed: int | None = None
+    metric: str = "nll"
 
     def work(self, send: Callable[[object], None]) -> None:
         """Train and measure on the validation set, in the worker process; send events and the measures."""
@@ -75,51 +75,36 @@ class Segment(Task):
             if isinstance(event, Progress) and not over and time.monotonic() - begun >= left:
                 over = True
                 signal.raise_signal(signal.SIGTERM)  # the training saves its state and ends
-        if over and isinstance(last, Interrupted):
-            # A run that ends with this update measures the weights that it keeps.
-            ended = _with_training(self.config, {"updates": last.update})
-            for event in train(ended, self.folder, device=self.device, threads=self.threads):
+        other = self.metric != self.config.training.metric
+        if (over and isinstance(last, Interrupted)) or (other and isinstance(last, Finished)):
+            # A run that ends with this update measures the weights that it keeps; one that had ended needs another.
+            ended: dict[str, int | str] = {"updates": last.update + isinstance(last, Finished), "metric": self.metric}
+            for event in train(
+                with_training(self.config, ended), self.folder, device=self.device, threads=self.threads
+            ):
                 last = event
-                if isinstance(event, Warned | Validated | Finished):
+                if isinstance(event, Validated | Finished):
                     send(event)
         if isinstance(last, Finished):
             send(self._measured())
 
     def _measured(self) -> Measured:
-        found = measure_training(self.folder)
-        if self.config.training.metric == "nll":
-            value = nll_per_character(found.measures.nll, self.config, self.folder)
-            scores = (*found.measures.scores, (PER_CHARACTER, value, ""))
-            found = replace(found, measures=replace(found.measures, scores=scores))
-        return found
+        """Return what the training measured, and the nats per character, if the head has a nll."""
+        found, model = measure_training(self.folder), Store(self.folder).model()
+        nll = found.measures.nll
+        if nll is None or model is None:
+            return found
+        if task_of(self.config).predicts == "tokens":
+            corpus = validation_corpus(self.config, model.source, model.target, self.folder)
+            _, targets = texts_of(corpus, range(corpus.pairs))
+            tokens = int(corpus.target_lengths.sum()) + corpus.pairs  # each target has an EOS
+            nll *= tokens / max(1, sum(map(len, targets)))
+        return replace(
+            found, measures=replace(found.measures, scores=(*found.measures.scores, (PER_CHARACTER, nll, "")))
+        )
 
 
-def nll_per_character(nll: float | None, config: Config, folder: Path) -> float:
-    """Return the validation nll in nats per character of the targets, which tokenizers do not change.
-
-    nll: in nats per token.  folder: of the model.
-    """
-    if nll is None:
-        raise TrainingError(f"{folder}: the head measures no nll, expected training.metric = 'bleu' or another metric")
-    if find_task(config.data.task).predicts != "tokens":
-        return nll
-    model = Store(folder).model()
-    assert model is not None
-    corpus = prepare(
-        config.data,
-        model.source,
-        model.target,
-        folder / "cache",
-        split="valid",
-        max_positions=config.model.max_positions,
-        language_tags=config.model.language_tags,
-    )
-    tokens = int(corpus.target_lengths.sum()) + corpus.pairs  # each has an EOS
-    _, targets = texts_of(corpus, range(corpus.pairs))
-    return nll * tokens / max(1, sum(map(len, targets)))
-
-
-def _with_training(config: Config, values: Mapping[str, int]) -> Config:
+def with_training(config: Config, values: Mapping[str, int | str]) -> Config:
     """Return settings with other values in [training]."""
     return config.model_copy(update={"training": config.training.model_copy(update=values)})
 
@@ -144,11 +129,18 @@ class Budget:
 
 
 class Search:
-    """A search in a folder, in which an SQLite file holds the trials and each has the folder of its model.
+    """A search in a folder, where an SQLite file holds the trials and each trial has the folder of its model.
 
     A trial is trained for a quarter of the time of a training, then to a half and to the whole if it is in the better
-    half of the trials that came so far (asynchronous successive halving, Li et al. 2020). The first trial has the
-    settings of `base`, and is always trained to the end.
+    half of the trials that came as far before (asynchronous successive halving, Li et al. 2020). The first trial has
+    the given settings, and is always trained to the end.
+
+    Halves are compared by the nll per character of the validation targets, unless heads vary or have none. It is cheap,
+    while translations of young models run to their length limit, and their metrics are 0 or chance.
+
+    base: the given settings.  metric, larger: what is compared at the end, and whether larger values are better.
+    early, early_sign: what is compared before, and the sign that makes it better where `metric` is.
+    seconds: the time of the updates of one training.
     """
 
     def __init__(
@@ -156,54 +148,45 @@ class Search:
     ) -> None:
         """Open the search, or begin it. Raises SettingsError if it began with other settings."""
         self.base = Config.read(file, overrides)
-        refuse_unknown(space, self.base)
-        if self.metric == PER_CHARACTER and any(each.path == KIND for each in space):
-            raise SettingsError(f"--vary {KIND}: the nll of heads cannot be compared; set training.metric to 'bleu'")
-        make_folder(folder)
-        self.folder, self.space, self.budget = folder, tuple(space), budget
-        self._file, self._overrides = file, tuple(overrides)
-        self.study = open_study(folder, larger=self.larger, seed=self.base.training.seed)
+        metric = self.base.training.metric
+        self.metric = PER_CHARACTER if metric == "nll" else metric
+        self.larger = task_of(self.base).larger_is_better(metric)
+        check_space(space, self.base)
+        alike = self.base.model.head.measure == "nll" and all(each.path != KIND for each in space)
+        self.early = PER_CHARACTER if alike else self.metric
+        self.early_sign = -1 if alike and self.larger else 1
+        storage = storage_in(folder)
+        self.folder, self.space, self.budget = folder, space, budget
+        self._file, self._overrides = file, overrides
+        self.study = open_study(storage, larger=self.larger, seed=self.base.training.seed)
         self._begin_or_refuse()
-        self._ready: list[Trial] = [self._trial(each) for each in self._numbers("RUNNING")]
-        self._until = time.monotonic() + max(0.0, 60 * budget.minutes - self.spent)
-        self._clock = time.monotonic()
-
-    @property
-    def metric(self) -> str:
-        """What the search compares."""
-        return PER_CHARACTER if self.base.training.metric == "nll" else self.base.training.metric
-
-    @property
-    def larger(self) -> bool:
-        """Whether larger values are better."""
-        return task_of(self.base).larger_is_better(self.base.training.metric)
-
-    @property
-    def seconds(self) -> float:
-        """The time of the updates of one training."""
-        return float(self.study.user_attrs["seconds"])
+        self.seconds = float(self.study.user_attrs["seconds"])
+        self._before, self._clock = float(self.study.user_attrs.get("spent", 0.0)), time.monotonic()
+        self._ready = [self._trial(number) for number in self._numbers("RUNNING")]
 
     @property
     def spent(self) -> float:
-        """The time of earlier calls in seconds."""
-        return float(self.study.user_attrs.get("spent", 0.0))
+        """The seconds that all calls took so far."""
+        return self._before + time.monotonic() - self._clock
 
     @property
     def left(self) -> float:
         """The seconds that are left for all of it."""
-        return max(0.0, self._until - time.monotonic())
+        return max(0.0, 60 * self.budget.minutes - self.spent)
 
     def run(self) -> Iterator[tuple[Task, Began | Event | Run] | Stopped]:
         """Search, then repeat the best; yield what `run_tasks` yields."""
         with FolderLock(self.folder):
             for tasks in (self._segments(), self._repetitions()):
                 for found in run_tasks(tasks, workers=self.budget.workers):
-                    if not isinstance(found, Stopped) and isinstance(found[1], Run):
-                        self._complete(found[0], found[1])
-                    self._keep_time()
-                    yield found
+                    if isinstance(found, Stopped) or isinstance(found[1], Run):
+                        self.study.set_user_attr("spent", self.spent)
                     if isinstance(found, Stopped):
+                        yield found
                         return
+                    if isinstance(found[0], Segment) and isinstance(found[1], Run):
+                        self._complete(found[0], found[1])
+                    yield found
 
     def chosen(self, trial: int) -> dict[str, str]:
         """Return the values of a trial by path, as text; empty for the first one."""
@@ -215,58 +198,51 @@ class Search:
 
     def ranked(self) -> list[int]:
         """Return the numbers of the trials that were trained to the end, best first."""
-        sign = -1 if self.larger else 1
-        return sorted(self._numbers("COMPLETE"), key=lambda number: sign * (self.study.trials[number].value or 0.0))
+        trials = self.study.trials
+        return sorted(self._numbers("COMPLETE"), key=lambda number: self._cost(trials[number].value))
 
-    def repeated(self, trial: int) -> dict[int, float]:
+    def curve(self, trial: int) -> list[float]:
+        """Return the values of a trial by `early` after the rungs that it reached."""
+        return [self.early_sign * value for value in self.study.trials[trial].intermediate_values.values()]
+
+    def repeated(self, trial: int) -> dict[str, float]:
         """Return the values of the repetitions of a trial by seed."""
-        found: Mapping[str, float] = self.study.user_attrs.get(f"repeated {trial}", {})
-        return {int(seed): value for seed, value in found.items()}
+        return dict(self.study.user_attrs.get(f"repeated {trial}", {}))
 
-    def best(self) -> int:
+    def best(self) -> int | None:
         """Return the best trial by its mean over other seeds, where it was repeated; else by its own value.
 
-        It is one of the best three, or the first, whose value is an unbiased one in any case.
+        It is one of the best three or the first, whose own value was not chosen; None if none came to its end. If any
+        was repeated, others cannot be the best by a value that was the best of many.
         """
-        sign = -1 if self.larger else 1
+        trials = self.study.trials
+        ranked = [each for place, each in enumerate(self.ranked()) if place < BEST or each == 0]
+        if any(self.repeated(each) for each in ranked):
+            ranked = [each for each in ranked if self.repeated(each) or each == 0]
 
-        def value(trial: int) -> float:
+        def cost(trial: int) -> float:
             repeated = self.repeated(trial).values()
-            return sign * (sum(repeated) / len(repeated) if repeated else self.study.trials[trial].value or 0.0)
+            return self._cost(statistics.fmean(repeated) if repeated else trials[trial].value)
 
-        return min(dict.fromkeys([*self.ranked()[:BEST], 0]), key=value)
+        return min(ranked, key=cost, default=None)
 
-    def state(self, trial: int) -> str:
-        """Return "running" (also of trials that wait), "complete", "pruned" or "failed"."""
-        found = self.study.trials[trial]
-        return "failed" if "failure" in found.user_attrs else str(found.state.name.lower())
-
-    def outcome(self, task: Task) -> str:
-        """Return in words what became of a task that has ended."""
-        assert isinstance(task, Segment)
-        trial = self.study.trials[task.trial]
-        name, found = f"trial {task.trial}", list(trial.intermediate_values.values())
-        if task.seed is not None:
-            name, found = f"{name}, seed {task.config.training.seed}", [*self.repeated(task.trial).values()]
-            return f"{name}: {self.metric} {found[-1]:.3f}" if found else f"{name}: not measured"
-        state = {"running": "goes on", "complete": "at its end"}.get(state := self.state(task.trial), state)
-        return f"{name}: {self.metric} {found[-1]:.3f}, {state}" if found else f"{name}: not measured"
+    def _cost(self, value: float | None) -> float:
+        return math.inf if value is None else -value if self.larger else value
 
     # ---- what is trained next
 
-    def _segments(self) -> Iterator[Segment]:
+    def _segments(self) -> Iterator[Segment | None]:
+        """Yield the next part of a trial; None if there is no time for one, or only for those that are running."""
         while True:
-            waiting = next((each for each in self._ready if each.number == 0 or self._fits(self._rung(each))), None)
-            if waiting is not None:
-                self._ready.remove(waiting)
-                yield self._segment(waiting)
+            trial = next((each for each in self._ready if each.number == 0 or self._fits(self._rung(each))), None)
+            if trial is not None:
+                self._ready.remove(trial)
             elif self._fits(0):
-                yield self._segment(self._ask())
-            else:
-                return
+                trial = self._ask()
+            yield None if trial is None else self._segment(trial)
 
     def _fits(self, rung: int) -> bool:
-        """Return whether the next segment of a trial and the repetitions fit in the time that is left."""
+        """Return whether the next part of a trial and the missing repetitions fit in the time that is left."""
         done = sum(len(self.repeated(number)) for number in self.ranked()[:BEST])
         rounds = math.ceil((BEST * self.budget.seeds - done) / self.budget.workers)
         return self.left >= SPARE * self.seconds * (_share(rung) + rounds)
@@ -285,106 +261,92 @@ class Search:
 
     def _choose(self, trial: "Trial") -> None:
         """Store the values of a trial. Raises SettingsError if they are refused."""
-        if trial.number == 0:
-            for each in self.space:
-                if each.of(self.base) is not None:
-                    each.suggest(trial)
-        else:
-            trial.set_user_attr("chosen", {each.path: each.suggest(trial) for each in self.space})
+        space = [each for each in self.space if trial.number or each.of(self.base) is not None]
+        values = {each.path: each.suggest(trial) for each in space}
+        if trial.number:
+            trial.set_user_attr("chosen", values)
         self.config(trial.number)
 
     def _segment(self, trial: "Trial") -> Segment:
         number, rung = trial.number, self._rung(trial)
-        chosen = self.chosen(number)
-        if not chosen:  # also if the process was killed before they were stored
+        if not self.chosen(number):  # also if the process was killed before they were stored
             self._choose(trial)
         values = "" if rung else f" ({describe(self.chosen(number)) or 'the settings as given'})"
-        return self._task(number, f"trial {number}{values}", share=_share(rung))
+        ends = rung + 1 == len(RUNGS)
+        return self._task(number, f"trial {number}{values}", _share(rung), ends=ends)
 
     def _repetitions(self) -> Iterator[Segment]:
         for trial in self.ranked()[:BEST]:
             for seed in range(1, self.budget.seeds + 1):
-                number = self.base.training.seed + seed
-                if number not in self.repeated(trial) and self.left >= SPARE * self.seconds * 0.5:
-                    yield self._task(trial, f"trial {trial} again, seed {number}", share=1.0, seed=seed)
+                name = self.base.training.seed + seed
+                if str(name) not in self.repeated(trial) and self.left >= self.seconds:
+                    yield self._task(trial, f"trial {trial} again, seed {name}", 1.0, seed)
 
-    def _task(self, trial: int, name: str, *, share: float, seed: int | None = None) -> Segment:
-        """Return the task of a trial, validated only at its end and saved often enough for an average."""
-        known = self.study.trials[trial].user_attrs
-        every = max(1, int(known["updates"] / known["share"] / SAVES)) if known.get("updates") else NEVER
-        config = _with_training(self.config(trial), {"patience": 0, "validate_every": NEVER, "save_every": every})
-        folder = self.folder / f"trial-{trial:03d}"
-        if seed is not None:
-            config = with_seed(config, seed)
+    def _task(self, trial: int, name: str, share: float, seed: int = 0, *, ends: bool = True) -> Segment:
+        """Return the task of a trial, measured only at its end and saved often enough for an average.
+
+        share: of a training.  seed: how many seeds after that of the trial.  ends: whether the training ends with it.
+        """
+        known, folder = self.study.trials[trial].user_attrs, self.folder / f"trial-{trial:03d}"
+        every = max(1, int(known["updates"] / known["share"] / SAVES)) if "share" in known else NEVER
+        config = with_seed(self.config(trial), seed)
+        final, early = config.training.metric, "nll" if self.early == PER_CHARACTER else self.metric
+        config = with_training(config, {"patience": 0, "validate_every": NEVER, "save_every": every, "metric": early})
+        own: dict[str, Any] = {"trial": trial, "since": known.get("since", 0.0)}
+        if seed:
             folder = folder.with_name(f"{folder.name}-seed-{config.training.seed}")
-        device, threads = self.budget.device, self.budget.threads
-        return Segment(
-            name,
-            config,
-            folder,
-            sentences=0,
-            device=device,
-            threads=threads,
-            seconds=share * self.seconds,
-            since=known.get("since", 0.0) if seed is None else 0.0,
-            trial=trial,
-            seed=seed,
-        )
+            own = {"trial": trial, "seed": config.training.seed}
+        own |= {
+            "metric": final if ends else early,
+            "device": self.budget.device,
+            "threads": self.budget.threads,
+            "seconds": share * self.seconds,
+        }
+        return Segment(name, config, folder, sentences=0, **own)
 
     # ---- what is known
 
-    def _complete(self, task: Task, run: Run) -> None:
-        """Store the result of a segment, and decide whether its trial goes on."""
-        assert isinstance(task, Segment)
-        value = math.nan
-        if run.measured is not None:
-            scores = {name: found for name, found, _ in run.measured.measures.scores}
-            value = scores[self.metric]
-            run.failure = "" if math.isfinite(value) else f"{self.metric} is {value}"
-        elif not run.failure:  # interrupted
-            return
-        if task.seed is not None:
-            if not run.failure:
-                found = {
-                    **self.study.user_attrs.get(f"repeated {task.trial}", {}),
-                    str(task.config.training.seed): value,
-                }
-                self.study.set_user_attr(f"repeated {task.trial}", found)
-            return
-        self._decide(self._trial(task.trial), task, value, run)
+    def _value_of(self, run: Run, name: str) -> float:
+        """Return what a run measured by this name, `metric` or `early`; NaN if it has not."""
+        scores = run.measured.measures.scores if run.measured else ()
+        return next((value for found, value, _ in scores if found == name), math.nan)
 
-    def _decide(self, trial: "Trial", task: Segment, value: float, run: Run) -> None:
-        from optuna.trial import TrialState
-
+    def _complete(self, task: Segment, run: Run) -> None:
+        """Store the result of a part, and decide whether its trial goes on. An interrupted one has none."""
+        trial, state = self._trial(task.trial), Store(task.folder).state()
         rung = self._rung(trial)
-        if run.failure:
-            self._fail(trial, run.failure)
-            if trial.number == 0:
+        ends = task.seed is not None or rung + 1 == len(RUNGS)
+        value, early = self._value_of(run, self.metric), self._value_of(run, self.early)
+        if run.measured is not None and not all(map(math.isfinite, [early, value] if ends else [early])):
+            run.failure = f"{self.early} is {early}, {self.metric} {value}"
+        if task.seed is not None and run.measured is not None and not run.failure:
+            found = {**self.repeated(task.trial), str(task.seed): value}
+            self.study.set_user_attr(f"repeated {task.trial}", found)
+        elif run.failure and task.seed is None:
+            if task.trial == 0:  # which the next call tries again
                 raise TrainingError(f"{self._file}: cannot be trained as it is: {run.failure}")
-            return
-        assert run.measured is not None
-        state = Store(task.folder).state()
-        found = {
-            "updates": run.measured.measures.updates,
-            "share": RUNGS[rung],
-            "since": state.seconds if state else 0.0,
-        }
-        for name, each in found.items():
-            trial.set_user_attr(name, each)
-        trial.report(value, 2**rung)
-        if rung + 1 == len(RUNGS):
-            self.study.tell(trial, value)
-        elif trial.should_prune() and trial.number != 0:
-            self.study.tell(trial, state=TrialState.PRUNED)
-            shutil.rmtree(task.folder, ignore_errors=True)
-        else:
-            self._ready.append(trial)
+            self._fail(trial, run.failure)
+        elif run.measured is not None and task.seed is None:
+            updates, since = run.measured.measures.updates, state.seconds if state else 0.0
+            for name, each in {"updates": updates, "since": since, "share": RUNGS[rung]}.items():
+                trial.set_user_attr(name, each)
+            trial.report(self.early_sign * early, 2**rung)
+            if ends:
+                self.study.tell(trial, value)
+            elif trial.should_prune() and task.trial != 0:
+                self._prune(trial)
+                shutil.rmtree(task.folder, ignore_errors=True)
+            else:
+                self._ready.append(trial)
 
     def _fail(self, trial: "Trial", reason: str) -> None:
         """End a trial that cannot be trained. The sampler ignores failed trials, but learns from pruned ones."""
+        trial.set_user_attr("failure", reason)
+        self._prune(trial)
+
+    def _prune(self, trial: "Trial") -> None:
         from optuna.trial import TrialState
 
-        trial.set_user_attr("failure", reason)
         self.study.tell(trial, state=TrialState.PRUNED)
 
     def _rung(self, trial: "Trial") -> int:
@@ -399,13 +361,6 @@ class Search:
     def _numbers(self, state: str) -> list[int]:
         return [each.number for each in self.study.trials if each.state.name == state]
 
-    def _keep_time(self) -> None:
-        """Add the time since the last call to what was spent, at most once a second."""
-        now = time.monotonic()
-        if now - self._clock >= 1:
-            self.study.set_user_attr("spent", self.spent + now - self._clock)
-            self._clock = now
-
     def _begin_or_refuse(self) -> None:
         """Store what must stay the same, or raise SettingsError for the first difference."""
         wanted = {**self.base.by_path(), "--vary": [str(each) for each in self.space]}
@@ -415,8 +370,7 @@ class Search:
             self.study.enqueue_trial(found)
             self.study.set_user_attr("seconds", self.budget.training_seconds)
             self.study.set_user_attr("began", wanted)
-            return
-        for path in [each for each in wanted if began.get(each) != wanted[each]][:1]:
+        elif path := next((each for each in wanted if began.get(each) != wanted[each]), ""):
             raise SettingsError(
                 f"{self.folder}: this search began with {path} = {began.get(path)!r}, found {wanted[path]!r}; "
                 "expected the same settings, or another folder"
@@ -428,13 +382,13 @@ def _share(rung: int) -> float:
     return RUNGS[rung] - (RUNGS[rung - 1] if rung else 0.0)
 
 
-def open_study(folder: Path, *, larger: bool, seed: int) -> "Study":
-    """Return the study in a folder; a new one if there is none. Raises DataError if its file cannot be read."""
+def open_study(storage: Any, *, larger: bool, seed: int) -> "Study":
+    """Return the study in a storage; a new one if there is none."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
-        storage=storage_in(folder),
+        storage=storage,
         study_name="tune",
         direction="maximize" if larger else "minimize",
         load_if_exists=True,
@@ -445,11 +399,12 @@ def open_study(folder: Path, *, larger: bool, seed: int) -> "Study":
     return study
 
 
-def storage_in(folder: Path) -> "str | BaseStorage":
-    """Return the address of the SQLite file in a folder. Raises DataError if it is there and cannot be read."""
+def storage_in(folder: Path) -> Any:
+    """Return the address of the SQLite file in a folder. Raises DataError if it cannot be read, or for an odd name."""
     file = folder / "study.db"
-    if "?" in str(file):
-        raise DataError(f"{folder}: found '?', expected a folder without it, since SQLite's addresses end there")
+    if sign := next((each for each in "?%" if each in str(file)), ""):
+        raise DataError(f"{folder}: found '{sign}' in the name, which addresses of SQLite files cannot have")
+    make_folder(folder)
     try:
         with closing(sqlite3.connect(file)) as connection:
             connection.execute("PRAGMA schema_version").fetchall()

@@ -12,54 +12,55 @@ from translume.experiments.sweep_table import aligned
 from translume.experiments.tuning import BEST, RUNGS, Search
 from translume.inspection.pages import html_page
 
+HEAD = ("trial", "settings", "updates", "search", "other seeds")
+
 
 def report(search: Search, command: str) -> dict[str, Any]:
     """Return what a search has found so far, as values for JSON.
 
-    "best" and "ranking": numbers of trials.  "repeated": values by seed, and their mean and standard deviation (n − 1).
-    "curve": of a trial, the seconds of training and the value.
+    "best", "ranking": numbers of trials; the best is None if none came to its end.  "value": of a trial by "metric".
+    "curve": seconds of training and what "pruned_by" names.  "repeated": values by seed; "mean", "sd": theirs (n − 1).
     """
-    study, ranking = search.study, search.ranked()
-    trials = []
-    for each in study.trials:
-        times = [share * search.seconds for share in RUNGS]
-        trials.append(
-            {
-                "number": each.number,
-                "state": "failed" if each.user_attrs.get("failure") else each.state.name.lower(),
-                "chosen": search.chosen(each.number),
-                "parameters": each.params,
-                "curve": [list(pair) for pair in zip(times, each.intermediate_values.values(), strict=False)],
-                "updates": each.user_attrs.get("updates"),
-                "failure": each.user_attrs.get("failure", ""),
-                "repeated": _spread(search.repeated(each.number)),
-            }
-        )
     return {
         "command": command,
         "metric": search.metric,
+        "pruned_by": search.early,
         "larger_is_better": search.larger,
+        "pruned_by_larger": search.larger and search.early_sign == 1,
         "training_seconds": search.seconds,
         "seconds": search.spent,
         "space": [str(each) for each in search.space],
-        "trials": trials,
-        "ranking": ranking,
-        "best": search.best() if ranking else None,
+        "trials": [_trial(search, number) for number in range(len(search.study.trials))],
+        "ranking": search.ranked(),
+        "best": search.best(),
         "importance": importance(search),
     }
 
 
-def _spread(values: dict[int, float]) -> dict[str, Any]:
-    found = list(values.values())
-    mean = statistics.fmean(found) if found else None
-    return {"values": values, "mean": mean, "sd": statistics.stdev(found) if len(found) > 1 else None}
+def _trial(search: Search, number: int) -> dict[str, Any]:
+    trial, repeated = search.study.trials[number], search.repeated(number)
+    values, failure = list(repeated.values()), trial.user_attrs.get("failure", "")
+    times = (share * search.seconds for share in RUNGS)
+    return {
+        "number": number,
+        "state": "failed" if failure else trial.state.name.lower(),
+        "failure": failure,
+        "chosen": search.chosen(number),
+        "parameters": trial.params,
+        "updates": trial.user_attrs.get("updates"),
+        "curve": [list(pair) for pair in zip(times, search.curve(number), strict=False)],
+        "value": trial.value if trial.state.name == "COMPLETE" else None,
+        "repeated": repeated,
+        "mean": statistics.fmean(values) if values else None,
+        "sd": statistics.stdev(values) if len(values) > 1 else None,
+    }
 
 
 def importance(search: Search) -> dict[str, float]:
     """Return the share of each setting in the variance of the values after the first quarter of a training.
 
     All trials have these values, but only the best have later ones. The shares sum to one and are estimated by
-    PED-ANOVA (Watanabe et al. 2023); empty for fewer than five trials.
+    PED-ANOVA (Watanabe et al. 2023); empty for fewer than five trials, or if they are equal.
     """
     import optuna
 
@@ -76,50 +77,39 @@ def importance(search: Search) -> dict[str, float]:
 
 
 def rows(found: dict[str, Any]) -> list[list[str]]:
-    """Return a row for each of the best trials and for the base: its settings, values and repetitions."""
-    shown = dict.fromkeys([found["best"], *found["ranking"][:BEST], 0])
-    return [_row(found["trials"][number], found) for number in shown if number in found["ranking"]]
+    """Return a row of HEAD for the best trials and the first one, without those that did not come to their end."""
+    shown = [each for each in found["ranking"] if each == 0 or each in found["ranking"][:BEST]]
+    return [_row(found["trials"][number], best=number == found["best"]) for number in shown]
 
 
-HEAD = ("trial", "settings", "updates", "search", "other seeds")
-
-
-def _row(trial: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    repeated = trial["repeated"]
-    again = "–" if repeated["mean"] is None else f"{repeated['mean']:.3f}"
-    again += "" if repeated["sd"] is None else f" ± {repeated['sd']:.3f}"
-    mark = "*" if trial["number"] == found["best"] else ""
+def _row(trial: dict[str, Any], *, best: bool) -> list[str]:
+    again = "–" if trial["mean"] is None else f"{trial['mean']:.3f}"
+    again += "" if trial["sd"] is None else f" ± {trial['sd']:.3f}"
     settings = describe(trial["chosen"]) or "as given"
-    return [f"{trial['number']}{mark}", settings, f"{trial['updates']:,}", f"{trial['curve'][-1][1]:.3f}", again]
+    return [f"{trial['number']}{'*' * best}", settings, f"{trial['updates']:,}", f"{trial['value']:.3f}", again]
 
 
 def notes(found: dict[str, Any]) -> Iterator[str]:
     """Yield what the table means, one paragraph each."""
-    counts = {
-        state: sum(each["state"] == state for each in found["trials"]) for state in ("complete", "pruned", "failed")
-    }
+    states = [each["state"] for each in found["trials"]]
+    better = "larger" if found["larger_is_better"] else "smaller"
     yield (
-        f"* the best. {found['metric']} on the validation set, {'larger' if found['larger_is_better'] else 'smaller'} "
-        f"is better, after trainings of {found['training_seconds']:.0f} s; {counts['complete']} trials were trained to "
-        f"the end, {counts['pruned']} pruned, {counts['failed']} failed."
+        f"* the best: {found['metric']} on the validation set ({better} is better) after trainings of "
+        f"{found['training_seconds']:.0f} s. Trials: {states.count('complete')} trained to the end, "
+        f"{states.count('pruned')} pruned, {states.count('failed')} failed."
     )
     if found["best"] is None:
         return
-    best, repeated = found["trials"][found["best"]], found["trials"][found["best"]]["repeated"]
+    best = found["trials"][found["best"]]
     if found["best"] == 0:
         yield "No trial beat the settings as they were given."
-    elif repeated["mean"] is None:
+    elif best["mean"] is None:
         yield "The best were not repeated with other seeds: the value of the search is the best of many, and too good."
     else:
-        lost = abs(best["curve"][-1][1] - repeated["mean"])
-        seeds = len(repeated["values"])
         yield (
-            f"The value of the search is the best of many, and so too good on average; that of {seeds} other "
-            f"seed{'s' * (seeds != 1)}, which differs by {lost:.3f}, is the one to expect."
+            "The value of the search is the best of many, and so too good on average. Expect the mean over other "
+            f"seeds, {best['mean']:.3f}, from a training of this time."
         )
-    first = found["trials"][0]
-    if found["best"] and first["curve"]:
-        yield f"Trial 0 has the settings as given: {found['metric']} {first['curve'][-1][1]:.3f} after the same time."
 
 
 def to_markdown(found: dict[str, Any]) -> str:
@@ -128,18 +118,14 @@ def to_markdown(found: dict[str, Any]) -> str:
 
 
 def save(search: Search, found: dict[str, Any], name: str) -> None:
-    """Write best.toml, if a trial was trained to the end, and tune.md, tune.json and tune.html."""
-    folder, title = search.folder, f"Search from {name}"
+    """Write best.toml, if a trial was trained to the end, and tune.json and tune.html.  name: of the given file."""
     if found["best"] is not None:
-        write_file(folder / "best.toml", best_toml(search, found["best"], name).encode())
-    write_file(folder / "tune.json", f"{json.dumps(found, indent=1, ensure_ascii=False)}\n".encode())
-    write_file(folder / "tune.md", f"# {title}\n\n    {found['command']}\n\n{to_markdown(found)}\n".encode())
+        changes = [f"# {path} = {value}" for path, value in search.chosen(found["best"]).items()] or ["# nothing"]
+        head = (
+            f"# Settings of trial {found['best']} of `translume tune {name}`, by trainings of {search.seconds:.0f} s."
+        )
+        config = search.config(found["best"]).relative_to(Path.cwd()).to_toml(stated=True)
+        write_file(search.folder / "best.toml", "\n".join([head, "# Changed:", *changes, "", config]).encode())
+    write_file(search.folder / "tune.json", f"{json.dumps(found, indent=1, ensure_ascii=False)}\n".encode())
     page = {**found, "head": HEAD, "rows": rows(found), "left": 2, "notes": list(notes(found))}
-    write_file(folder / "tune.html", html_page("tune", page, title=title).encode())
-
-
-def best_toml(search: Search, trial: int, name: str) -> str:
-    """Return the settings of a trial, for a training of the length that the given settings state."""
-    changes = [f"# {path} = {value}" for path, value in search.chosen(trial).items()] or ["# nothing"]
-    head = f"# Settings of trial {trial} of `translume tune {name}`, by trainings of {search.seconds:.0f} s. Changed:"
-    return "\n".join([head, *changes, "", search.config(trial).relative_to(Path.cwd()).to_toml(stated=True)])
+    write_file(search.folder / "tune.html", html_page("tune", page, title=f"Search from {name}").encode())

@@ -1,7 +1,8 @@
-const { trials, metric, best, importance, larger_is_better: larger } = data;
+const { trials, metric: final, pruned_by: metric, best, importance, pruned_by_larger: larger } = data;
 const measured = trials.filter((trial) => trial.curve.length);
 const named = (trial) => `trial ${trial.number}, ${trial.state}: ` +
-  (Object.entries(trial.chosen).map(([name, value]) => `${name}=${value}`).join(", ") || "as given");
+  (Object.entries(trial.chosen).map(([name, value]) => `${name}=${value}`).join(", ") || "as given") +
+  (trial.value === null ? "" : `; ${final} ${trial.value.toFixed(3)} at its end`);
 
 // Distances of a hundredth below and above, so that no point is on the frame.
 function range(values) {
