@@ -75,7 +75,7 @@ def command(
                 note(f"{found[0].name}: {scores}; {span(search.left)} left")
         result = report(search, resume)
         save(search, result, config.name)
-        note(f"{out}/best.toml, tune.html, tune.json: written")
+        note(f"{out}/{'best.toml, ' if result['best'] is not None else ''}tune.html, tune.json: written")
     print_json(result) if as_json else click.echo(to_markdown(result))
     if stopped:
         click.echo(f"Interrupted, all saved; continue with: {resume}", err=True)

@@ -79,9 +79,8 @@ class Segment(Task):
         if (over and isinstance(last, Interrupted)) or (other and isinstance(last, Finished)):
             # A run that ends with this update measures the weights that it keeps; one that had ended needs another.
             ended: dict[str, int | str] = {"updates": last.update + isinstance(last, Finished), "metric": self.metric}
-            for event in train(
-                with_training(self.config, ended), self.folder, device=self.device, threads=self.threads
-            ):
+            config = with_training(self.config, ended)
+            for event in train(config, self.folder, device=self.device, threads=self.threads):
                 last = event
                 if isinstance(event, Validated | Finished):
                     send(event)

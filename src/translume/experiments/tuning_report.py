@@ -63,6 +63,7 @@ def importance(search: Search) -> dict[str, float]:
     PED-ANOVA (Watanabe et al. 2023); empty for fewer than five trials, or if they are equal.
     """
     import optuna
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
     trials = [
         each for each in search.study.trials if each.intermediate_values and len(each.params) == len(search.space)
@@ -73,7 +74,7 @@ def importance(search: Search) -> dict[str, float]:
     for each in trials:
         value = each.intermediate_values[1]
         early.add_trial(optuna.trial.create_trial(params=each.params, distributions=each.distributions, value=value))
-    return dict(optuna.importance.get_param_importances(early))
+    return dict(get_param_importances(early, evaluator=PedAnovaImportanceEvaluator()))
 
 
 def rows(found: dict[str, Any]) -> list[list[str]]:
