@@ -250,6 +250,23 @@ def test_an_interrupted_search_goes_on_and_loses_or_doubles_no_trial(
     assert len(set(again)) == len(again) == 6
 
 
+def test_a_kill_between_a_measurement_and_its_decision_loses_nothing(
+    tmp_path: Path, trainings: Trainings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(search: Search, trial: object) -> None:
+        raise KeyboardInterrupt
+
+    search = search_in(tmp_path)
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(Search, "_decide", kill)
+            with pytest.raises(KeyboardInterrupt):
+                list(search.run())
+        search = search_in(tmp_path)
+    assert search.study.trials[0].state.name == "COMPLETE"
+    assert [task.seconds for task in trainings.done] == near([25, 25, 50])
+
+
 def test_refused_combinations_fail_without_taking_time(tmp_path: Path, trainings: Trainings) -> None:
     search = search_in(tmp_path, space=["model.width=14,15", "model.dropout=0.1..0.5"])
     list(search.run())

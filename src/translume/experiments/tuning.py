@@ -161,7 +161,9 @@ class Search:
         self._begin_or_refuse()
         self.seconds = float(self.study.user_attrs["seconds"])
         self._before, self._clock = float(self.study.user_attrs.get("spent", 0.0)), time.monotonic()
-        self._ready = [self._trial(number) for number in self._numbers("RUNNING")]
+        self._ready: list[Trial] = []
+        for trial in map(self._trial, self._numbers("RUNNING")):
+            self._decide(trial) if self._parts(trial.number) else self._ready.append(trial)
 
     @property
     def spent(self) -> float:
@@ -202,7 +204,11 @@ class Search:
 
     def curve(self, trial: int) -> list[float]:
         """Return the values of a trial by `early` after the rungs that it reached."""
-        return [self.early_sign * value for value in self.study.trials[trial].intermediate_values.values()]
+        return [part["early"] for part in self._parts(trial)]
+
+    def updates(self, trial: int) -> int:
+        """Return the number of updates of a trial."""
+        return int(self._parts(trial)[-1]["updates"]) if self._parts(trial) else 0
 
     def repeated(self, trial: int) -> dict[str, float]:
         """Return the values of the repetitions of a trial by seed."""
@@ -233,7 +239,9 @@ class Search:
     def _segments(self) -> Iterator[Segment | None]:
         """Yield the next part of a trial; None if there is no time for one, or only for those that are running."""
         while True:
-            trial = next((each for each in self._ready if each.number == 0 or self._fits(self._rung(each))), None)
+            trial = next(
+                (each for each in self._ready if each.number == 0 or self._fits(len(self._parts(each.number)))), None
+            )
             if trial is not None:
                 self._ready.remove(trial)
             elif self._fits(0):
@@ -267,7 +275,7 @@ class Search:
         self.config(trial.number)
 
     def _segment(self, trial: "Trial") -> Segment:
-        number, rung = trial.number, self._rung(trial)
+        number, rung = trial.number, len(self._parts(trial.number))
         if not self.chosen(number):  # also if the process was killed before they were stored
             self._choose(trial)
         values = "" if rung else f" ({describe(self.chosen(number)) or 'the settings as given'})"
@@ -286,12 +294,12 @@ class Search:
 
         share: of a training.  seed: how many seeds after that of the trial.  ends: whether the training ends with it.
         """
-        known, folder = self.study.trials[trial].user_attrs, self.folder / f"trial-{trial:03d}"
-        every = max(1, int(known["updates"] / known["share"] / SAVES)) if "share" in known else NEVER
+        parts, folder = self._parts(trial), self.folder / f"trial-{trial:03d}"
+        every = max(1, int(parts[-1]["updates"] / RUNGS[len(parts) - 1] / SAVES)) if parts else NEVER
         config = with_seed(self.config(trial), seed)
         final, early = config.training.metric, "nll" if self.early == PER_CHARACTER else self.metric
         config = with_training(config, {"patience": 0, "validate_every": NEVER, "save_every": every, "metric": early})
-        own: dict[str, Any] = {"trial": trial, "since": known.get("since", 0.0)}
+        own: dict[str, Any] = {"trial": trial, "since": parts[-1]["since"] if parts else 0.0}
         if seed:
             folder = folder.with_name(f"{folder.name}-seed-{config.training.seed}")
             own = {"trial": trial, "seed": config.training.seed}
@@ -311,32 +319,39 @@ class Search:
         return next((value for found, value, _ in scores if found == name), math.nan)
 
     def _complete(self, task: Segment, run: Run) -> None:
-        """Store the result of a part, and decide whether its trial goes on. An interrupted one has none."""
-        trial, state = self._trial(task.trial), Store(task.folder).state()
-        rung = self._rung(trial)
-        ends = task.seed is not None or rung + 1 == len(RUNGS)
+        """Store the result of a task. An interrupted one has none."""
+        parts, state = self._parts(task.trial), Store(task.folder).state()
+        ends = task.seed is not None or len(parts) + 1 == len(RUNGS)
         value, early = self._value_of(run, self.metric), self._value_of(run, self.early)
         if run.measured is not None and not all(map(math.isfinite, [early, value] if ends else [early])):
             run.failure = f"{self.early} is {early}, {self.metric} {value}"
-        if task.seed is not None and run.measured is not None and not run.failure:
-            found = {**self.repeated(task.trial), str(task.seed): value}
-            self.study.set_user_attr(f"repeated {task.trial}", found)
-        elif run.failure and task.seed is None:
+        if task.seed is not None:
+            if run.measured is not None and not run.failure:
+                repeated = {**self.repeated(task.trial), str(task.seed): value}
+                self.study.set_user_attr(f"repeated {task.trial}", repeated)
+        elif run.failure:
             if task.trial == 0:  # which the next call tries again
                 raise TrainingError(f"{self._file}: cannot be trained as it is: {run.failure}")
-            self._fail(trial, run.failure)
-        elif run.measured is not None and task.seed is None:
-            updates, since = run.measured.measures.updates, state.seconds if state else 0.0
-            for name, each in {"updates": updates, "since": since, "share": RUNGS[rung]}.items():
-                trial.set_user_attr(name, each)
-            trial.report(self.early_sign * early, 2**rung)
-            if ends:
-                self.study.tell(trial, value)
-            elif trial.should_prune() and task.trial != 0:
-                self._prune(trial)
-                shutil.rmtree(task.folder, ignore_errors=True)
-            else:
-                self._ready.append(trial)
+            self._fail(self._trial(task.trial), run.failure)
+        elif run.measured is not None:
+            part = {"updates": run.measured.measures.updates, "since": state.seconds if state else 0.0, "early": early}
+            trial = self._trial(task.trial)
+            trial.set_user_attr("parts", [*parts, part | ({"value": value} if ends else {})])
+            self._decide(trial)
+
+    def _decide(self, trial: "Trial") -> None:
+        """Decide whether a trial goes on after its last part. It may be asked again, if the process was killed here."""
+        parts = self._parts(trial.number)
+        step = 2 ** (len(parts) - 1)
+        if step not in self.study.trials[trial.number].intermediate_values:
+            trial.report(self.early_sign * parts[-1]["early"], step)
+        if "value" in parts[-1]:
+            self.study.tell(trial, parts[-1]["value"])
+        elif trial.should_prune() and trial.number != 0:
+            self._prune(trial)
+            shutil.rmtree(self.folder / f"trial-{trial.number:03d}", ignore_errors=True)
+        else:
+            self._ready.append(trial)
 
     def _fail(self, trial: "Trial", reason: str) -> None:
         """End a trial that cannot be trained. The sampler ignores failed trials, but learns from pruned ones."""
@@ -348,9 +363,13 @@ class Search:
 
         self.study.tell(trial, state=TrialState.PRUNED)
 
-    def _rung(self, trial: "Trial") -> int:
-        """Return the index of the next rung of a trial: the number of its measurements."""
-        return len(self.study.trials[trial.number].intermediate_values)
+    def _parts(self, trial: int) -> list[dict[str, Any]]:
+        """Return what was measured at the end of each part of a trial, which one write stores.
+
+        "updates", "since": of the run until then, and its time with measurements.  "early", "value": by `early` and, at
+        the end of the training, by `metric`.
+        """
+        return list(self.study.trials[trial].user_attrs.get("parts", []))
 
     def _trial(self, number: int) -> "Trial":
         from optuna.trial import Trial

@@ -47,7 +47,7 @@ def _trial(search: Search, number: int) -> dict[str, Any]:
         "failure": failure,
         "chosen": search.chosen(number),
         "parameters": trial.params,
-        "updates": trial.user_attrs.get("updates"),
+        "updates": search.updates(number),
         "curve": [list(pair) for pair in zip(times, search.curve(number), strict=False)],
         "value": trial.value if trial.state.name == "COMPLETE" else None,
         "repeated": repeated,
