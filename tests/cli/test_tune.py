@@ -385,6 +385,14 @@ def typed(*words: object) -> Result:
     return CliRunner().invoke(main, ["tune", *map(str, words)], prog_name="translume", catch_exceptions=False)
 
 
+def test_a_head_without_nll_needs_another_metric(tmp_path: Path) -> None:
+    path = write_files(tmp_path)
+    words = ("--set", "model.head.kind=sigmoid", "--set", "training.metric=nll")
+    result = typed(path, tmp_path / "out", "--minutes", "9", *words)
+    reason = "training.metric: found 'nll', which the head does not have, expected another"
+    assert (result.exit_code, result.stderr) == (1, f"Error: {path}: {reason}\n")
+
+
 def test_a_damaged_study_is_named(tmp_path: Path) -> None:
     path = write_files(tmp_path)
     (tmp_path / "out").mkdir()

@@ -151,7 +151,10 @@ class Search:
         self.metric = PER_CHARACTER if metric == "nll" else metric
         self.larger = task_of(self.base).larger_is_better(metric)
         check_space(space, self.base)
-        alike = self.base.model.head.measure == "nll" and all(each.path != KIND for each in space)
+        has_nll = self.base.model.head.measure == "nll"
+        if metric == "nll" and not has_nll:
+            raise SettingsError(f"{file}: training.metric: found 'nll', which the head does not have, expected another")
+        alike = has_nll and all(each.path != KIND for each in space)
         self.early = PER_CHARACTER if alike else self.metric
         self.early_sign = -1 if alike and self.larger else 1
         storage = storage_in(folder)
