@@ -19,7 +19,7 @@ pytest.importorskip("optuna", reason="needs the extra tune")
 
 from optuna.storages import InMemoryStorage
 
-from translume.checkpoint import read_history
+from translume.checkpoint import FolderLock, read_history
 from translume.cli import main
 from translume.config import Config
 from translume.errors import TrainingError
@@ -256,13 +256,19 @@ def test_a_kill_between_a_measurement_and_its_decision_loses_nothing(
     def kill(search: Search, trial: object) -> None:
         raise KeyboardInterrupt
 
-    search = search_in(tmp_path)
     for _ in range(3):
+        run = search_in(tmp_path).run()
+        next(run)  # it decides what the last one left open
         with monkeypatch.context() as patch:
             patch.setattr(Search, "_decide", kill)
             with pytest.raises(KeyboardInterrupt):
-                list(search.run())
-        search = search_in(tmp_path)
+                list(run)
+    search = search_in(tmp_path)
+    with FolderLock(tmp_path / "out"), pytest.raises(TrainingError) as caught:
+        next(search.run())
+    assert str(caught.value) == f"{tmp_path}/out: this process already trains in it"
+    assert search.study.trials[0].state.name == "RUNNING"  # it was left to the process that holds the lock
+    next(search.run())
     assert search.study.trials[0].state.name == "COMPLETE"
     assert [task.seconds for task in trainings.done] == near([25, 25, 50])
 

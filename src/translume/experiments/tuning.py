@@ -165,8 +165,6 @@ class Search:
         self.seconds = float(self.study.user_attrs["seconds"])
         self._before, self._clock = float(self.study.user_attrs.get("spent", 0.0)), time.monotonic()
         self._ready: list[Trial] = []
-        for trial in map(self._trial, self._numbers("RUNNING")):
-            self._decide(trial) if self._parts(trial.number) else self._ready.append(trial)
 
     @property
     def spent(self) -> float:
@@ -180,7 +178,9 @@ class Search:
 
     def run(self) -> Iterator[tuple[Task, Began | Event | Run] | Stopped]:
         """Search, then repeat the best; yield what `run_tasks` yields."""
-        with FolderLock(self.folder):
+        with FolderLock(self.folder):  # before the trials of a search that another process runs are touched
+            for trial in map(self._trial, self._numbers("RUNNING")):
+                self._decide(trial) if self._parts(trial.number) else self._ready.append(trial)
             for tasks in (self._segments(), self._repetitions()):
                 for found in run_tasks(tasks, workers=self.budget.workers):
                     if isinstance(found, Stopped) or isinstance(found[1], Run):
