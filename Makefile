@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # One thread per test process: WORKERS processes with several threads each would compete for the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
-LOCKED_EXTRAS := train,demo,tensorboard,track,serve,detect,metrics,export,onnx,inspect,dev
+LOCKED_EXTRAS := train,demo,tensorboard,track,serve,detect,metrics,export,onnx,inspect,tune,dev
 
 .PHONY: venv browser node wasm demo test check format bench docs docs-site docs-serve lock clean
 .DEFAULT_GOAL := venv

@@ -124,6 +124,7 @@ def run_without(packages: set[str], commands: list[str], folder: Path) -> list[l
             "show MODEL --plot a.png": "translume show: needs matplotlib; train",
             "serve MODEL": "translume serve: needs fastapi; serve",
             "demo": "translume demo: needs babel; demo",
+            "tune a.toml out --minutes 1": "translume tune: needs optuna; tune",
             "export MODEL onnx out": "export: needs onnx; onnx",
             "export MODEL ctranslate2 out": "export: needs ctranslate2; ctranslate2",
             "import hf://a/b out": "hf://: needs filelock; export",

@@ -75,6 +75,7 @@ _PACKAGES = {
     "audio": "soundfile",
     "image": "PIL",
     "demo": "babel",
+    "tune": "optuna",
 }
 EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package in packages.split()}
 """The extra of Translume that installs each package outside its base, by the name that imports it."""

@@ -17,6 +17,7 @@ NOT_RUN = {
     "serve": "runs until it is interrupted; tests/serving runs it",
     "import": "needs a model of another toolkit; tests/interchange runs it",
     "heads": "trains several models; tests/cli/test_sweep.py runs it",
+    "tune": "trains for minutes; tests/cli/test_tune.py runs it",
     "sweep": "trains several models; tests/cli/test_sweep.py runs it",
     "export": "compares with another toolkit; tests/interchange runs it",
     "pack": "needs widths that the kernels have; tests/engine runs it",

@@ -270,7 +270,7 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
     settings = _tokenized(settings, texts, first)
     if options.sheet is not None and not sources:
         raise SettingsError("--sheet: expected the sources, which judges read; --source FILE names them")
-    test_set = EvaluationSet(sources=sources, references=[first, *others], places=[])
+    test_set = EvaluationSet(sources=sources, references=[list(first), *map(list, others)], places=[])
     groups = _groups(options, test_set)
     for name, each in systems.items():
         if len(systems) > 1 and not options.as_json:

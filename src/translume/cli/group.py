@@ -44,6 +44,7 @@ COMMANDS: dict[str, Any] = {
     "inspect": "translume.cli.inspect:command",
     "sweep": "translume.cli.sweep:sweep",
     "heads": "translume.cli.sweep:heads",
+    "tune": "translume.cli.tune:command",
     "export": "translume.cli.interchange:export_",
     "import": "translume.cli.interchange:import_",
     "push": "translume.cli.interchange:push_",

@@ -1,6 +1,6 @@
 """translume sweep and translume heads"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,8 @@ from translume.errors import TrainingError
 
 if TYPE_CHECKING:
     from translume.experiments.combinations import Combination
-    from translume.experiments.processes import Run, Stopped, Task
+    from translume.experiments.processes import Began, Run, Stopped, Task
+    from translume.training.events import Event
 
 OUT_OF_TIME = 75
 """The exit code when --minutes are over before all is measured: that of sysexits.h for "try again"."""
@@ -167,29 +168,42 @@ def _train_and_compare(
 
 def _run(tasks: "Sequence[Task]", folder: Path, plan: Plan) -> "tuple[dict[Path, Run], Stopped | None]":
     """Train and measure, and show the progress. Returns the runs by their folders, and whether they were stopped."""
-    from translume.cli.training_display import TrainingDisplay
-    from translume.experiments.processes import Began, Run, Stopped
+    from translume.experiments.processes import Stopped
     from translume.experiments.sweep import run_sweep
-    from translume.training.events import Finished, Warned
 
     runs: dict[Path, Run] = {}
-    stopped = None
-    display = TrainingDisplay()
     seconds = None if plan.minutes is None else 60 * plan.minutes
+    for found in show_runs(run_sweep(tasks, folder, workers=plan.workers, seconds=seconds), plan.workers):
+        if isinstance(found, Stopped):
+            return runs, found
+        task, runs[task.folder] = found
+    return runs, None
+
+
+def show_runs(
+    found: "Iterator[tuple[Task, Began | Event | Run] | Stopped]", workers: int
+) -> "Iterator[tuple[Task, Run] | Stopped]":
+    """Show the progress of what `run_tasks` yields; yield the runs, and whether they were stopped."""
+    from translume.cli.training_display import TrainingDisplay
+    from translume.experiments.processes import Began, Run, Stopped
+    from translume.training.events import Finished, Warned
+
+    display = TrainingDisplay()
     try:
-        for found in run_sweep(tasks, folder, workers=plan.workers, seconds=seconds):
-            if isinstance(found, Stopped):
-                stopped = found
+        for each in found:
+            if isinstance(each, Stopped):
+                yield each
                 continue
-            task, event = found
+            task, event = each
             if isinstance(event, Began):
-                note(f"{task.name} ({event.number} of {event.count}): {task.folder}")
+                of = "" if event.count is None else f" ({event.number} of {event.count})"
+                note(f"{task.name}{of}: {task.folder}")
                 display = TrainingDisplay()
             elif isinstance(event, Run):
-                runs[task.folder] = event
                 if event.failure:
                     warn(f"{task.name} failed: {event.failure}")
-            elif plan.workers == 1:
+                yield task, event
+            elif workers == 1:
                 display.show(event)
             elif isinstance(event, Warned):
                 warn(f"warning: {task.name}: {event.message}")
@@ -197,4 +211,3 @@ def _run(tasks: "Sequence[Task]", folder: Path, plan: Plan) -> "tuple[dict[Path,
                 note(f"{task.folder}: measuring")
     finally:
         display.__exit__(None, None, None)
-    return runs, stopped

@@ -264,8 +264,11 @@ Numbers = Annotated[tuple[float, ...], BeforeValidator(as_tuple)]
 """A list of numbers."""
 
 
-def to_toml(settings: Settings, *, comments: bool = False, table: str = "") -> str:
-    """Return TOML that reads back to equal settings; with `comments`, each key has its documentation above it."""
+def to_toml(settings: Settings, *, comments: bool = False, stated: bool = False, table: str = "") -> str:
+    """Return TOML that reads back to equal settings.
+
+    comments: each key has its documentation above it.  stated: settings that were given no value are left out.
+    """
     lines: list[str] = []
     tables: list[str] = []
     for name in type(settings).model_fields:
@@ -274,11 +277,15 @@ def to_toml(settings: Settings, *, comments: bool = False, table: str = "") -> s
             path = f"{table}.{name}" if table else name
             groups = {path: value} if isinstance(value, Settings) else {f"{path}.{part}": value[part] for part in value}
             for place, group in groups.items():
-                tables.append(f"\n[{place}]\n{to_toml(group, comments=comments, table=place)}".rstrip("\n"))
+                body = to_toml(group, comments=comments, stated=stated, table=place)
+                if body.strip() or not stated:
+                    tables.append(f"\n[{place}]\n{body}".rstrip("\n"))
+            continue
+        if stated and name not in settings.model_fields_set:
             continue
         if isinstance(value, tuple) and value and isinstance(value[0], Settings):
             path = f"{table}.{name}" if table else name
-            bodies = (to_toml(each, comments=comments, table=path) for each in value)
+            bodies = (to_toml(each, comments=comments, stated=stated, table=path) for each in value)
             tables += [f"\n[[{path}]]\n{body}".rstrip("\n") for body in bodies]
             continue
         if comments and (text := documentation(type(settings)).get(name)):

@@ -299,6 +299,6 @@ class Config(Settings):
             }
         )
 
-    def to_toml(self, *, comments: bool = False) -> str:
-        """Return TOML that `parse` reads back to equal settings."""
-        return to_toml(self, comments=comments)
+    def to_toml(self, *, comments: bool = False, stated: bool = False) -> str:
+        """Return TOML that `parse` reads back to equal settings.  stated: without those that were given no value."""
+        return to_toml(self, comments=comments, stated=stated)

@@ -101,11 +101,8 @@ def combinations(
         for values in product(*varied.values()):
             chosen = dict(zip(varied, values, strict=True))
             named = [f"{path}={value}" for path, value in chosen.items()]
-            # The kind comes first, since it replaces the whole table of the head.
-            given = [_with_kind(base, chosen.pop(KIND))] if KIND in chosen else []
-            given += [f"{path}={value}" for path, value in chosen.items()]
             try:
-                config = _often(Config.read(file, [*overrides, *given]), varied)
+                config = _often(Config.read(file, [*overrides, *assignments(base, chosen)]), varied)
             except SettingsError as error:
                 raise SettingsError(f"{', '.join(named)}: {error}" if named else str(error)) from None
             label = [f"file={file.stem}"] if len(files) > 1 or not varied else []
@@ -113,13 +110,20 @@ def combinations(
                 Combination(
                     name=folder_name(",".join([*label, *named])),
                     values=(*([file.name] if label else []), *values),
-                    configs=tuple(_with_seed(config, number) for number in range(seeds)),
+                    configs=tuple(with_seed(config, number) for number in range(seeds)),
                 )
             )
     return found
 
 
-def _with_seed(config: Config, number: int) -> Config:
+def assignments(base: Config, chosen: Mapping[str, str]) -> list[str]:
+    """Return the overrides `path=value` of the values by path; the kind of head replaces the whole table of `base`."""
+    given = [_with_kind(base, chosen[KIND])] if KIND in chosen else []
+    return given + [f"{path}={value}" for path, value in chosen.items() if path != KIND]
+
+
+def with_seed(config: Config, number: int) -> Config:
+    """Return the settings with the `number`-th seed after their own."""
     seed = config.training.seed + number
     return config.model_copy(update={"training": config.training.model_copy(update={"seed": seed})})
 

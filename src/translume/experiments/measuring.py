@@ -12,12 +12,13 @@ import torch
 
 from translume.checkpoint import read_history
 from translume.config import Config
-from translume.data.corpus import texts_of
+from translume.data.corpus import TokenizedCorpus, texts_of
 from translume.data.token_cache import prepare
 from translume.evaluation import evaluate
 from translume.evaluation.calibration import CalibrationSums
 from translume.json_values import JsonValue
 from translume.tasks import task_of
+from translume.text import Labels, Tokenizer
 from translume.training.validation import spread
 from translume.translator import ComputeOptions, Translator
 from translume.translator.planning import padded
@@ -30,7 +31,7 @@ STEPS, ROUNDS, SECONDS = 16, 24, 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures(JsonValue):
-    """The measures of one trained model. Only those of `_measure_training` are known if it does not translate text.
+    """The measures of one trained model. Only those of `measure_training` are known if it does not translate text.
 
     normalised, full_support, exact_loss: properties of the head (see `Head`).
     tokens_per_second: target tokens in training, the median over the lines of its history; None without any.
@@ -75,18 +76,10 @@ def measure(folder: Path, config: Config, *, sentences: int, device: str, thread
     nll and ECE are of the whole validation set; `sentences` of it, evenly spread, are translated (0: all).
     """
     if not task_of(config).sequence_to_sequence or config.data.source.reader:
-        return _measure_training(folder)
+        return measure_training(folder)
     translator = Translator.load(folder, ComputeOptions(device=device, threads=threads, engine="plain"))
     checkpoint = translator.checkpoint
-    corpus = prepare(
-        config.data,
-        checkpoint.source_tokenizer,
-        checkpoint.target_tokenizer,
-        folder / "cache",
-        split="valid",
-        max_positions=config.model.max_positions,
-        language_tags=config.model.language_tags,
-    )
+    corpus = validation_corpus(config, checkpoint.source_tokenizer, checkpoint.target_tokenizer, folder)
     sources, references = texts_of(corpus, range(corpus.pairs))
     sums = CalibrationSums(checkpoint.target_tokenizer.specials.eos)
     with torch.no_grad():
@@ -126,7 +119,20 @@ def measure(folder: Path, config: Config, *, sentences: int, device: str, thread
     return Measured(measures=measures, **texts)
 
 
-def _measure_training(folder: Path) -> Measured:
+def validation_corpus(config: Config, source: Tokenizer, target: Tokenizer | Labels, folder: Path) -> TokenizedCorpus:
+    """Return the validation set of the model in `folder`, as its training tokenized it."""
+    return prepare(
+        config.data,
+        source,
+        target,
+        folder / "cache",
+        split="valid",
+        max_positions=config.model.max_positions,
+        language_tags=config.model.language_tags,
+    )
+
+
+def measure_training(folder: Path) -> Measured:
     """Return what the training measured at its end: of a classifier, a language model, or a model of recordings."""
     history = read_history(folder)
     last = {record.get("event"): record for record in history}

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -52,6 +52,19 @@ class Task:
         """The file of the output of its process, such as a traceback; it exists only if there is some."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
+    def work(self, send: Callable[[object], None]) -> None:
+        """Train, then measure, in the worker process; send events, the peak memory and the measures."""
+        from translume.training.train import train
+
+        event = None
+        for event in train(self.config, self.folder, device=self.device, threads=self.threads):
+            send(event)
+        if not (isinstance(event, Finished) and event.already):
+            send(peak_bytes())
+        if isinstance(event, Finished):
+            sentences, device, threads = self.sentences, self.device, self.threads
+            send(measure(self.folder, self.config, sentences=sentences, device=device, threads=threads))
+
 
 @dataclass(slots=True, kw_only=True)
 class Run(JsonValue):
@@ -69,10 +82,10 @@ class Run(JsonValue):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """A task is started: the `number`-th of `count`."""
+    """A task is started: the `number`-th of `count`, or of an unknown number."""
 
     number: int
-    count: int
+    count: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +96,12 @@ class Stopped:
 
 
 def run_tasks(
-    tasks: Sequence[Task], *, workers: int = 1, seconds: float | None = None
+    tasks: Iterable[Task | None], *, workers: int = 1, seconds: float | None = None
 ) -> Iterator[tuple[Task, Began | Event | Run] | Stopped]:
     """Train and measure, in at most `workers` processes at a time. Yield for each task Began, its events, a Run.
 
+    tasks: an iterator is asked for the next one when a process is free, after the Run of the last was yielded. Its None
+    means that there is none before another Run.
     The first SIGINT or SIGTERM, or the end of the time, is passed on, so that all runs are saved; no other task begins,
     and Stopped is the last. A second signal ends all processes.
     """
@@ -99,13 +114,16 @@ def run_tasks(
             if process.pid is not None:
                 os.kill(process.pid, number)
 
-    waiting = list(enumerate(tasks, start=1))
+    count = len(tasks) if isinstance(tasks, Sequence) else None
+    waiting = enumerate(tasks, start=1)
     with SignalFlag(on_signal=pass_on) as signals:
         try:
-            while running or waiting:
-                while waiting and len(running) < workers and not (late or signals.caught):
-                    number, task = waiting.pop(0)
-                    yield task, Began(number=number, count=len(tasks))
+            while True:
+                while len(running) < workers and not (late or signals.caught):
+                    number, task = next(waiting, (0, None))
+                    if task is None:
+                        break
+                    yield task, Began(number=number, count=count)
                     receiver, process = _start(task, {other.folder for other, _, _ in running.values()})
                     running[receiver] = task, process, Run()
                     if signals.caught:  # before it was among those running
@@ -180,15 +198,16 @@ def _exit_reason(code: int, log: Path) -> str:
 
 
 def _run(task: Task, others: Sequence[Path], sender: Connection) -> None:
-    """Train, then measure, in the worker process; send events, the peak memory, the measures or an error."""
+    """Do the work of a task in the worker process; send what it sends, or an error."""
     os.setsid()
     output = os.open(task.log, os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background command ignores it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         reuse_vocabularies(others, task)
-        _train_and_measure(task, sender)
+        task.work(sender.send)
     except KeyboardInterrupt:  # before the first update, or while measuring: there is nothing to save
         return
     except TranslumeError as error:
@@ -217,20 +236,6 @@ def _stored(folder: Path) -> ModelDescription | None:
         return Store(folder).model()
     except ModelFolderError:  # reported when this model is trained
         return None
-
-
-def _train_and_measure(task: Task, sender: Connection) -> None:
-    from translume.training.train import train
-
-    event = None
-    for event in train(task.config, task.folder, device=task.device, threads=task.threads):
-        sender.send(event)
-    if not (isinstance(event, Finished) and event.already):
-        sender.send(peak_bytes())
-    if isinstance(event, Finished):
-        sender.send(
-            measure(task.folder, task.config, sentences=task.sentences, device=task.device, threads=task.threads)
-        )
 
 
 def peak_bytes() -> int:

@@ -25,7 +25,8 @@ KINDS = {
     "trace": _Kind("Inside a translation", ("beam.js", "frames.js", "page.js")),
     "class": _Kind("Inside a classification", ("class.js",)),
     "corpus": _Kind("Corpus lens", ("chart.js", "corpus.js"), ("corpus.css",)),
-    "sweep": _Kind("Sweep", ("chart.js", "sweep.js"), ("corpus.css",)),
+    "sweep": _Kind("Sweep", ("chart.js", "table.js", "sweep.js"), ("corpus.css",)),
+    "tune": _Kind("Search", ("chart.js", "table.js", "tune.js"), ("corpus.css",)),
 }
 
 
