@@ -6,13 +6,14 @@ For each filter, applied alone: the share of each kind that it drops (recall), h
 (precision), and the share of the other pairs that it drops. With --ratios, for several thresholds of `ratio`.
 
     python benchmarks/cleaning.py SOURCE TARGET FOREIGN --codes en de [--noise 0.3] [--lines N]
-        [--ratios | --only NAME ...] [--train FOLDER] [--json]
+        [--ratios | --only NAME ... | --dual FORWARD BACKWARD] [--train FOLDER] [--json]
     python benchmarks/cleaning.py SOURCE TARGET --speed [--processes 1 2] [--lines N] [--json]
     python benchmarks/cleaning.py SOURCE TARGET --large 10000000 [--processes 2] [--json]
 
 --speed: pairs per second of each filter alone, with each number of processes, by wall and by processor time.
 --large: seconds, processor time and the peak private memory of all processes, for the usual filters on so many pairs,
-each made of two drawn from the files.  --only: these filters.  --train FOLDER: write the noisy files there and print
+each made of two drawn from the files.  --only: these filters.  --dual: the filter `dual` with these models after the
+usual ones and `language`, for several thresholds.  --train FOLDER: write the noisy files there and print
 the commands that clean them, train on both, and compare BLEU.
 """
 
@@ -34,8 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.config import DataSettings
-from translume.config.clean import FILTERS, USUAL, CleanSettings
-from translume.data.clean import decide
+from translume.config.clean import FILTERS, OF_MODELS, USUAL, CleanSettings
+from translume.data.clean import decide, score
 from translume.data.cleaning import KEPT
 from translume.data.evaluation_files import settings_for_files
 from translume.data.lines import read_lines
@@ -66,14 +67,16 @@ def planted(
 
 
 def decided(
-    folder: Path, sources: list[str], targets: list[str], processes: int, settings: CleanSettings
+    folder: Path, sources: list[str], targets: list[str], processes: int, settings: CleanSettings, scorer: Any = None
 ) -> NDArray[np.int8]:
-    """Return what the filters of `settings` decide."""
+    """Return what the filters of `settings` decide.  scorer: of the filter `dual`."""
     files = [folder / "noisy.source", folder / "noisy.target"]
     for file, lines in zip(files, (sources, targets), strict=True):
         file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     (origin,) = origins(settings_for_files(files, DataSettings()), "train")
-    return decide(origin, settings, folder, processes, lambda done: None)[0]
+    codes = decide(origin, settings, folder, processes, lambda done: None)[0]
+    score(origin, codes, {"dual": scorer} if scorer else {}, settings, folder, lambda done: None)
+    return codes
 
 
 def quality(kinds: Sequence[str], codes: Any) -> dict[str, float]:
@@ -92,11 +95,33 @@ def cases(codes: Sequence[str], ratios: bool, only: Sequence[str] = ()) -> dict[
             for x in (2.0, 3.0, 4.0, 5.0, 6.0)
         }
         return settings | {"ratio, quantile 0.1": CleanSettings(filters="ratio", ratio_quantile=0.1)}
-    every = {name: (name,) for name in FILTERS if languages or name != "language"}
+    every = {name: (name,) for name in FILTERS if (languages or name != "language") and name not in OF_MODELS}
     every |= {"usual": USUAL} | ({"usual and language": (*USUAL, "language")} if languages else {})
     return {
         name: CleanSettings(filters=filters, **languages) for name, filters in every.items() if name in (only or every)
     }
+
+
+def dual_cases(codes: Sequence[str], models: Sequence[str]) -> tuple[dict[str, CleanSettings], Any]:
+    """Return the settings for several thresholds of `dual`, and its scorer."""
+    from translume.translator import Translator
+    from translume.translator.pair_scores import dual_scorer
+
+    known: dict[Any, Any] = {}
+    scorer = dual_scorer(*map(Translator.load, models))
+
+    def remembered(pairs: Sequence[Any]) -> Any:
+        new = [pair for pair in pairs if pair not in known]
+        known.update(zip(new, scorer(new) if new else (), strict=True))
+        return [known[pair] for pair in pairs]
+
+    chosen = CleanSettings(
+        filters=(*USUAL, "language", "dual"), source_language=codes[0], target_language=codes[1], min_dual=0
+    )
+    cases = {"usual and language": chosen}
+    cases |= {f"and dual, least {x}": chosen.model_copy(update={"min_dual": x}) for x in (0.0003, 0.001, 0.003, 0.01)}
+    cases |= {f"and dual, quantile {x}": chosen.model_copy(update={"dual_quantile": x}) for x in (0.05, 0.1, 0.2, 0.3)}
+    return cases, remembered
 
 
 def write_large(folder: Path, sources: list[str], targets: list[str], pairs: int) -> list[Path]:
@@ -194,6 +219,7 @@ def main() -> None:
     parser.add_argument("--ratios", action="store_true")
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--large", type=int)
+    parser.add_argument("--dual", nargs=2)
     parser.add_argument("--train", type=Path)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -201,7 +227,9 @@ def main() -> None:
         print("skipped: expected SOURCE TARGET [FOREIGN]")
         return
     sources, targets = (list(islice(read_lines(path), options.lines)) for path in (options.source, options.target))
-    settings = cases(options.codes, options.ratios, options.only)
+    settings, scorer = cases(options.codes, options.ratios, options.only), None
+    if options.dual:
+        settings, scorer = dual_cases(options.codes, options.dual)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         if options.large:
@@ -218,7 +246,7 @@ def main() -> None:
                 return
             rows = []
             for name, each in settings.items():
-                found = quality(kinds, decided(folder, sources, noisy, 1, each))
+                found = quality(kinds, decided(folder, sources, noisy, 1, each, scorer))
                 rows.append({"filter": name, "planted": 1 - kinds.count(CLEAN) / len(kinds), **found})
     if options.json:
         print(json.dumps(rows))
