@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from translume.config.data import DataSettings, DenoisingSettings
 from translume.config.tokenizer import TokenizerSettings
 from translume.data.denoising import Noise, masks_of
-from translume.data.pairs import origins
+from translume.data.findings import Finder
+from translume.data.pairs import origins, read_pairs
 from translume.data.plan import BatchPlan
 from translume.data.streaming import open_stream
 from translume.data.token_cache import prepare
@@ -144,6 +145,16 @@ def test_empty_texts_are_counted(write, tmp_path) -> None:
     tokenizer = TOKENIZERS["infill"]
     found = prepare(files(write, [*TEXTS, "", " "]), tokenizer, tokenizer, tmp_path, split="train").account
     assert (found.read, found.used, sum(found.dropped.values())) == (6, 4, 2)
+
+
+def test_texts_are_no_identical_sides(write) -> None:
+    data = files(write, ["a dog", "cats", "a dog"])
+    finder = Finder(data)
+    finder.look(list(read_pairs(data, "train")))
+    found = finder.findings().counts
+    assert {kind: count for kind, count in found.items() if count} == {
+        "duplicate pairs": 1, "pairs also in the validation data": 3,
+    }  # fmt: skip
 
 
 def test_what_does_not_fit_is_one_line(write, tmp_path) -> None:

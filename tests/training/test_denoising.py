@@ -99,6 +99,7 @@ def test_denoising_may_continue_with_other_texts(texts: Make, base: Path, tmp_pa
     *_, last = train(Config.build(stated), tmp_path, source=base)
     assert isinstance(last, Finished)
     assert read_config(tmp_path).data.objective == "denoise"
+    assert "An encoder-decoder Transformer, noisy text to text" in (tmp_path / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
