@@ -102,10 +102,17 @@ def test_kept_pairs_below_a_value_or_a_quantile_are_dropped(
         least = float(np.quantile(values[kept].astype(np.float32), share, method="lower"))
     assert found == {"dual_threshold": pytest.approx(least)}
     dropped = codes == DROPS.index("dual")
-    assert (dropped == (kept & (values < least))).all()
+    assert (dropped == (kept & (values.astype(np.float32) < np.float32(least)))).all()
     assert (codes[~kept] == DROPS.index("ratio")).all()
     assert dropped.sum() <= share * kept.sum() or not share
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.tsv"]
+
+
+def test_a_pair_without_a_score_is_dropped(tmp_path: Path) -> None:
+    codes = np.full(3, KEPT, np.int8)
+    chosen = CleanSettings(filters="domain", domain_quantile=0.4)
+    score(origin_of(tmp_path, [math.nan, 1.0, 2.0]), codes, {"domain": number}, chosen, tmp_path, lambda done: None)
+    assert codes.tolist() == [DROPS.index("domain"), KEPT, KEPT]
 
 
 def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ def score(
 ) -> Learned:
     """Drop pairs that are kept so far, in `codes`, by the filters of models, and return the thresholds.
 
-    scorers: functions of some pairs by the name of the filter, which return scores of which larger ones are better.
+    scorers: functions of some pairs by the name of the filter, which return scores of which larger ones are better, and
+    NaN for a pair to drop.
     folder: where a file with 4 bytes for each pair is made.  progress: gets the number of pairs that are scored.
     Raises DataError if the files have changed, and for a full disk.
     """
@@ -152,7 +153,8 @@ def score(
                     rows = np.flatnonzero(codes[done : done + len(block)] == KEPT)
                     scores = np.full(len(block), np.inf, np.float32)
                     if len(rows):
-                        scores[rows] = scorer([block[row].pair[:2] for row in rows.tolist()])
+                        found = scorer([block[row].pair[:2] for row in rows.tolist()])
+                        scores[rows] = np.where(np.isnan(found), -np.inf, found)
                     file.write(scores.tobytes())
                     done += len(block)
                     progress(done)
@@ -262,8 +264,8 @@ def _mark_scores(codes: NDArray[np.int8], scores: NDArray[np.float32], name: str
     if share and len(sample):
         least = np.quantile(sample, share, method="lower")
     for begin in range(0, len(codes), _SAMPLE):
-        own = codes[begin : begin + _SAMPLE]
-        own[(own == KEPT) & (scores[begin : begin + _SAMPLE] < least)] = CODE[name]
+        own, values = codes[begin : begin + _SAMPLE], scores[begin : begin + _SAMPLE]
+        own[(own == KEPT) & ((values < least) | np.isneginf(values))] = CODE[name]
     return float(least)
 
 
