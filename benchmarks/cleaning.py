@@ -40,11 +40,16 @@ from translume.data.clean import decide, score
 from translume.data.cleaning import KEPT
 from translume.data.evaluation_files import settings_for_files
 from translume.data.lines import read_lines
-from translume.data.pairs import origins
+from translume.data.pairs import Origin, origins
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
 NOISE = ("misaligned", "language", "copied", "truncated")
 CLEAN = "clean"
+DUAL = {
+    **{f"and dual, least {x}": {"min_dual": x} for x in (0.0003, 0.001, 0.003, 0.01, 0.03)},
+    **{f"and dual, quantile {x}": {"dual_quantile": x} for x in (0.05, 0.1, 0.15, 0.2, 0.3)},
+}
+"""Thresholds of `dual`."""
 
 
 def planted(
@@ -67,16 +72,20 @@ def planted(
 
 
 def decided(
-    folder: Path, sources: list[str], targets: list[str], processes: int, settings: CleanSettings, scorer: Any = None
+    folder: Path, sources: list[str], targets: list[str], processes: int, settings: CleanSettings
 ) -> NDArray[np.int8]:
-    """Return what the filters of `settings` decide.  scorer: of the filter `dual`."""
+    """Return what the filters of `settings` decide."""
     files = [folder / "noisy.source", folder / "noisy.target"]
     for file, lines in zip(files, (sources, targets), strict=True):
         file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return decide(origin_of(folder), settings, folder, processes, lambda done: None)[0]
+
+
+def origin_of(folder: Path) -> Origin:
+    """Return the noisy files in a folder."""
+    files = [folder / "noisy.source", folder / "noisy.target"]
     (origin,) = origins(settings_for_files(files, DataSettings()), "train")
-    codes = decide(origin, settings, folder, processes, lambda done: None)[0]
-    score(origin, codes, {"dual": scorer} if scorer else {}, settings, folder, lambda done: None)
-    return codes
+    return origin
 
 
 def quality(kinds: Sequence[str], codes: Any) -> dict[str, float]:
@@ -102,26 +111,33 @@ def cases(codes: Sequence[str], ratios: bool, only: Sequence[str] = ()) -> dict[
     }
 
 
-def dual_cases(codes: Sequence[str], models: Sequence[str]) -> tuple[dict[str, CleanSettings], Any]:
-    """Return the settings for several thresholds of `dual`, and its scorer."""
+def dual_rows(
+    folder: Path,
+    sources: list[str],
+    noisy: list[str],
+    kinds: Sequence[str],
+    codes: Sequence[str],
+    models: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Return the quality of the usual filters and `language`, and with `dual` after them, for several thresholds."""
     from translume.translator import Translator
     from translume.translator.pair_scores import dual_scorer
 
-    known: dict[Any, Any] = {}
-    scorer = dual_scorer(*map(Translator.load, models))
+    settings = CleanSettings(filters=(*USUAL, "language"), source_language=codes[0], target_language=codes[1])
+    kept = decided(folder, sources, noisy, 1, settings)
+    rows = [{"filter": "usual and language", **quality(kinds, kept)}]
+    scorer, known = dual_scorer(*map(Translator.load, models)), dict[Any, float]()
 
     def remembered(pairs: Sequence[Any]) -> Any:
         new = [pair for pair in pairs if pair not in known]
         known.update(zip(new, scorer(new) if new else (), strict=True))
-        return [known[pair] for pair in pairs]
+        return np.array([known[pair] for pair in pairs])
 
-    chosen = CleanSettings(
-        filters=(*USUAL, "language", "dual"), source_language=codes[0], target_language=codes[1], min_dual=0
-    )
-    cases = {"usual and language": chosen}
-    cases |= {f"and dual, least {x}": chosen.model_copy(update={"min_dual": x}) for x in (0.0003, 0.001, 0.003, 0.01)}
-    cases |= {f"and dual, quantile {x}": chosen.model_copy(update={"dual_quantile": x}) for x in (0.05, 0.1, 0.2, 0.3)}
-    return cases, remembered
+    for name, values in DUAL.items():
+        found, changed = kept.copy(), settings.model_copy(update=values)
+        learned = score(origin_of(folder), found, {"dual": remembered}, changed, folder, lambda done: None)
+        rows.append({"filter": name, **quality(kinds, found), **learned})
+    return rows
 
 
 def write_large(folder: Path, sources: list[str], targets: list[str], pairs: int) -> list[Path]:
@@ -227,9 +243,7 @@ def main() -> None:
         print("skipped: expected SOURCE TARGET [FOREIGN]")
         return
     sources, targets = (list(islice(read_lines(path), options.lines)) for path in (options.source, options.target))
-    settings, scorer = cases(options.codes, options.ratios, options.only), None
-    if options.dual:
-        settings, scorer = dual_cases(options.codes, options.dual)
+    settings = cases(options.codes, options.ratios, options.only)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         if options.large:
@@ -245,8 +259,10 @@ def main() -> None:
                 write_training(options.train, sources, noisy, options.codes)
                 return
             rows = []
+            if options.dual:
+                rows, settings = dual_rows(folder, sources, noisy, kinds, options.codes, options.dual), {}
             for name, each in settings.items():
-                found = quality(kinds, decided(folder, sources, noisy, 1, each, scorer))
+                found = quality(kinds, decided(folder, sources, noisy, 1, each))
                 rows.append({"filter": name, "planted": 1 - kinds.count(CLEAN) / len(kinds), **found})
     if options.json:
         print(json.dumps(rows))

@@ -86,7 +86,7 @@ class CleanSettings(Settings):
     near_rows: int = Field(default=8, ge=1, le=64)
     """`near_duplicate`: the number of least hashes in a fingerprint. More rows: only pairs that are more similar."""
 
-    min_dual: float = Field(default=0.01, ge=0.0, le=1.0)
+    min_dual: float = Field(default=0.003, ge=0.0, le=1.0)
     """`dual`: the least score by two translation models, exp(−|H_f − H_b| − (H_f + H_b) / 2), in nats per token."""
     dual_quantile: float = Field(default=0.0, ge=0.0, lt=1.0)
     """`dual`: the share of the scored pairs to drop, those with the least scores, instead of `min_dual`; 0: none."""
