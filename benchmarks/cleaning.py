@@ -6,13 +6,14 @@ For each filter, applied alone: the share of each kind that it drops (recall), h
 (precision), and the share of the other pairs that it drops. With --ratios, for several thresholds of `ratio`.
 
     python benchmarks/cleaning.py SOURCE TARGET FOREIGN --codes en de [--noise 0.3] [--lines N]
-        [--ratios | --only NAME ...] [--train FOLDER] [--json]
+        [--ratios | --only NAME ... | --dual FORWARD BACKWARD] [--train FOLDER] [--json]
     python benchmarks/cleaning.py SOURCE TARGET --speed [--processes 1 2] [--lines N] [--json]
     python benchmarks/cleaning.py SOURCE TARGET --large 10000000 [--processes 2] [--json]
 
 --speed: pairs per second of each filter alone, with each number of processes, by wall and by processor time.
 --large: seconds, processor time and the peak private memory of all processes, for the usual filters on so many pairs,
-each made of two drawn from the files.  --only: these filters.  --train FOLDER: write the noisy files there and print
+each made of two drawn from the files.  --only: these filters.  --dual: the filter `dual` with these models after the
+usual ones and `language`, for several thresholds.  --train FOLDER: write the noisy files there and print
 the commands that clean them, train on both, and compare BLEU.
 """
 
@@ -34,16 +35,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.config import DataSettings
-from translume.config.clean import FILTERS, USUAL, CleanSettings
-from translume.data.clean import decide
+from translume.config.clean import FILTERS, OF_MODELS, USUAL, CleanSettings
+from translume.data.clean import decide, score
 from translume.data.cleaning import KEPT
 from translume.data.evaluation_files import settings_for_files
 from translume.data.lines import read_lines
-from translume.data.pairs import origins
+from translume.data.pairs import Origin, origins
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
 NOISE = ("misaligned", "language", "copied", "truncated")
 CLEAN = "clean"
+DUAL = {
+    **{f"and dual, least {x}": {"min_dual": x} for x in (0.0003, 0.001, 0.003, 0.01, 0.03)},
+    **{f"and dual, quantile {x}": {"dual_quantile": x} for x in (0.05, 0.1, 0.15, 0.2, 0.3)},
+}
+"""Thresholds of `dual`."""
 
 
 def planted(
@@ -72,8 +78,14 @@ def decided(
     files = [folder / "noisy.source", folder / "noisy.target"]
     for file, lines in zip(files, (sources, targets), strict=True):
         file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return decide(origin_of(folder), settings, folder, processes, lambda done: None)[0]
+
+
+def origin_of(folder: Path) -> Origin:
+    """Return the noisy files in a folder."""
+    files = [folder / "noisy.source", folder / "noisy.target"]
     (origin,) = origins(settings_for_files(files, DataSettings()), "train")
-    return decide(origin, settings, folder, processes, lambda done: None)[0]
+    return origin
 
 
 def quality(kinds: Sequence[str], codes: Any) -> dict[str, float]:
@@ -92,11 +104,40 @@ def cases(codes: Sequence[str], ratios: bool, only: Sequence[str] = ()) -> dict[
             for x in (2.0, 3.0, 4.0, 5.0, 6.0)
         }
         return settings | {"ratio, quantile 0.1": CleanSettings(filters="ratio", ratio_quantile=0.1)}
-    every = {name: (name,) for name in FILTERS if languages or name != "language"}
+    every = {name: (name,) for name in FILTERS if (languages or name != "language") and name not in OF_MODELS}
     every |= {"usual": USUAL} | ({"usual and language": (*USUAL, "language")} if languages else {})
     return {
         name: CleanSettings(filters=filters, **languages) for name, filters in every.items() if name in (only or every)
     }
+
+
+def dual_rows(
+    folder: Path,
+    sources: list[str],
+    noisy: list[str],
+    kinds: Sequence[str],
+    codes: Sequence[str],
+    models: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Return the quality of the usual filters and `language`, and with `dual` after them, for several thresholds."""
+    from translume.translator import Translator
+    from translume.translator.pair_scores import dual_scorer
+
+    settings = CleanSettings(filters=(*USUAL, "language"), source_language=codes[0], target_language=codes[1])
+    kept = decided(folder, sources, noisy, 1, settings)
+    rows = [{"filter": "usual and language", **quality(kinds, kept)}]
+    scorer, known = dual_scorer(*map(Translator.load, models)), dict[Any, float]()
+
+    def remembered(pairs: Sequence[Any]) -> Any:
+        new = [pair for pair in pairs if pair not in known]
+        known.update(zip(new, scorer(new) if new else (), strict=True))
+        return np.array([known[pair] for pair in pairs])
+
+    for name, values in DUAL.items():
+        found, changed = kept.copy(), settings.model_copy(update=values)
+        learned = score(origin_of(folder), found, {"dual": remembered}, changed, folder, lambda done: None)
+        rows.append({"filter": name, **quality(kinds, found), **learned})
+    return rows
 
 
 def write_large(folder: Path, sources: list[str], targets: list[str], pairs: int) -> list[Path]:
@@ -194,6 +235,7 @@ def main() -> None:
     parser.add_argument("--ratios", action="store_true")
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--large", type=int)
+    parser.add_argument("--dual", nargs=2)
     parser.add_argument("--train", type=Path)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -217,6 +259,8 @@ def main() -> None:
                 write_training(options.train, sources, noisy, options.codes)
                 return
             rows = []
+            if options.dual:
+                rows, settings = dual_rows(folder, sources, noisy, kinds, options.codes, options.dual), {}
             for name, each in settings.items():
                 found = quality(kinds, decided(folder, sources, noisy, 1, each))
                 rows.append({"filter": name, "planted": 1 - kinds.count(CLEAN) / len(kinds), **found})

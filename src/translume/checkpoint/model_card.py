@@ -41,6 +41,8 @@ def describe_transformer(config: Config) -> CardWords:
     direction = directions.describe() if directions.several else f"{source.medium} to text"
     if directions.default.source and directions.default.target:
         direction = f"{directions.default.source} to {directions.default.target}"
+    if config.data.noise:
+        direction = "noisy text to text"
     layers = f"{model.encoder_layers} + {model.decoder_layers}"
     vocabulary = "one vocabulary for both sides" if config.tokenizer.shared else "a vocabulary for each side"
     return CardWords(f"An encoder-decoder Transformer, {direction}", source.hub_task, "target", layers, vocabulary)

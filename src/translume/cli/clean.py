@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from translume.cli.bulk import BusyError, written
-from translume.cli.options import FILE, FOLDER, json_option, set_option
+from translume.cli.options import FILE, FOLDER, MODEL, json_option, set_option
 from translume.cli.terminal import ProgressBar, print_json
-from translume.errors import DataError
+from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from translume.config.clean import CleanSettings
-    from translume.data.clean import Read
+    from translume.data.clean import Read, Scorer
     from translume.data.pairs import Origin, Pair
 
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 @click.option("--skip", metavar="NAMES", help="Do not apply these filters.")
 @click.option("--from", "from_", metavar="CODE", help="Language of the sources, for the filter `language`.")
 @click.option("--to", metavar="CODE", help="Language of the targets, for the filter `language`.")
+@click.option("--dual", type=MODEL, nargs=2, metavar="FORWARD BACKWARD", help="Models for the filter `dual`.")
+@click.option("--domain", type=MODEL, nargs=2, metavar="IN GENERAL", help="Language models for the filter `domain`.")
 @click.option("--dropped", type=FILE, help="JSONL file for the dropped pairs, with the filter that dropped each.")
 @click.option("--workers", type=click.IntRange(1, 4096), metavar="N", help="Processes.  [default: all cores]")
 @json_option
@@ -46,6 +48,8 @@ def clean(
     skip: str | None,
     from_: str | None,
     to: str | None,
+    dual: tuple[Path, Path] | None,
+    domain: tuple[Path, Path] | None,
     dropped: Path | None,
     workers: int | None,
     as_json: bool,
@@ -59,25 +63,51 @@ def clean(
     from translume.atomic import make_folder
     from translume.config.base import literal
     from translume.config.clean import read_clean
-    from translume.data.clean import apply, decide
+    from translume.data.clean import apply, decide, score
     from translume.data.tables import count_rows
     from translume.processors import usable_processors
 
     given = [f"clean.{side}_language={literal(code)}" for side, code in (("source", from_), ("target", to)) if code]
-    more = [*_names(also), "language"] if given else _names(also)
+    models = {"dual": dual, "domain": domain}
+    needed = [name for name, wanted in {"language": given, **models}.items() if wanted]
+    more = [*_names(also), *needed]
     settings = read_clean(config, (*given, *overrides), only=_names(only), also=more, skip=_names(skip))
     origin = _origin(files, settings)
     new = _new_files(origin, out, dropped)
     total = count_rows(origin.file)
+    scorers = _scorers(settings, models, from_ or "", to or "")
     make_folder(out)
     with ProgressBar("checking", unit="pairs", total=total) as bar:
         codes, learned = decide(origin, settings, out, workers or usable_processors(), bar.update)
+    if scorers:
+        with ProgressBar("scoring", unit="pairs", total=total) as bar:
+            learned |= score(origin, codes, scorers, settings, out, bar.update)
     with ProgressBar("writing", unit="pairs", total=total) as bar, _writing(origin, new, dropped) as (keep, drop):
         report = apply(origin, codes, learned, keep, drop, bar.update)
     if as_json:
         print_json(report.to_dict())
     else:
         click.echo("\n".join(report.lines()))
+
+
+def _scorers(
+    settings: "CleanSettings", models: Mapping[str, tuple[Path, Path] | None], source: str, target: str
+) -> "dict[str, Scorer]":
+    """Return the scorers of the filters that need models. Raises SettingsError for one without models."""
+    from translume.translator import Generator, Translator
+    from translume.translator.pair_scores import domain_scorer, dual_scorer
+
+    scorers: dict[str, Scorer] = {}
+    for name, both in models.items():
+        if name not in settings.filters:
+            continue
+        if not both:
+            raise SettingsError(f"clean.filters: found '{name}', expected two models for it (--{name})")
+        if name == "dual":
+            scorers[name] = dual_scorer(*map(Translator.load, both), source=source, target=target)
+        else:
+            scorers[name] = domain_scorer(*map(Generator.load, both), side=int(settings.domain_side == "target"))
+    return scorers
 
 
 def _names(text: str | None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -19,10 +19,12 @@ OF_PAIRS = (
 """The filters that look at one pair at a time."""
 OF_CORPORA = ("ratio", "duplicate", "duplicate_source", "duplicate_target", "boilerplate", "near_duplicate")
 """The filters that compare a pair with all others, after those of pairs."""
-FILTERS = (*OF_PAIRS, *OF_CORPORA)
+OF_MODELS = ("dual", "domain")
+"""The filters that score the pairs that all others keep with models."""
+FILTERS = (*OF_PAIRS, *OF_CORPORA, *OF_MODELS)
 """All filters, in the order in which they are applied; a pair counts under the first that drops it."""
-OPTIONAL = ("language", "duplicate_source", "duplicate_target", "near_duplicate")
-"""The filters that are not applied unless they are named: they are slow, or also drop good pairs."""
+OPTIONAL = ("language", "duplicate_source", "duplicate_target", "near_duplicate", *OF_MODELS)
+"""The filters that are not applied unless they are named: they are slow, also drop good pairs, or need models."""
 USUAL = tuple(name for name in FILTERS if name not in OPTIONAL)
 
 
@@ -83,6 +85,17 @@ class CleanSettings(Settings):
     """`near_duplicate`: the number of fingerprints of a pair, of which one must be equal to that of an earlier pair."""
     near_rows: int = Field(default=8, ge=1, le=64)
     """`near_duplicate`: the number of least hashes in a fingerprint. More rows: only pairs that are more similar."""
+
+    min_dual: float = Field(default=0.003, ge=0.0, le=1.0)
+    """`dual`: the least score by two translation models, exp(−|H_f − H_b| − (H_f + H_b) / 2), in nats per token."""
+    dual_quantile: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """`dual`: the share of the scored pairs to drop, those with the least scores, instead of `min_dual`; 0: none."""
+    domain_side: Literal["source", "target"] = "source"
+    """`domain`: the texts that the language models score."""
+    min_domain: float = 0.0
+    """`domain`: the least difference H_general − H_in of the two language models, in nats per token."""
+    domain_quantile: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """`domain`: the share of the scored pairs to drop, those with the least differences, instead of `min_domain`."""
 
     @model_validator(mode="after")
     def _language_is_named(self) -> Self:

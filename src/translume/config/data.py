@@ -44,6 +44,39 @@ class CleaningSettings(Settings):
     """The same for the target."""
 
 
+class DenoisingSettings(Settings):
+    """[data.denoising]: the noise that a model removes with `data.objective` = "denoise"."""
+
+    table: ClassVar[str] = "data.denoising"
+
+    kind: Literal["infill", "spans"] = "infill"
+    """The target: the whole text, of which each masked span is one <mask> in the source (BART, Lewis et al. 2020); or
+    the spans alone, each after the sentinel that stands for it in the source (T5, Raffel et al. 2020)."""
+    rate: float | Literal["auto"] = "auto"
+    """Share of the tokens of a text that are masked, from 0 to 0.9; "auto": as published, 0.3 for "infill" and 0.15
+    for "spans"."""
+    span: float = Field(default=3.0, ge=1.0, le=100.0)
+    """Mean number of tokens of a span. Those of "infill" have a Poisson distribution; one of 0 tokens is an added
+    <mask>."""
+    permute: bool = False
+    """For "infill", put the sentences of a text in a random order, as BART does. A token of . ! ? or 。 ends one."""
+
+    @property
+    def share(self) -> float:
+        """`rate` as a number."""
+        if isinstance(self.rate, str):
+            return 0.3 if self.kind == "infill" else 0.15
+        return self.rate
+
+    @model_validator(mode="after")
+    def _can_be_drawn(self) -> Self:
+        if not 0 <= self.share <= 0.9:
+            raise ValueError(f"rate is {self.rate}, expected a number from 0 to 0.9, or 'auto'")
+        if self.permute and self.kind == "spans":
+            raise ValueError("permute is true with kind = 'spans', expected false; or kind = 'infill'")
+        return self
+
+
 class CorpusSettings(Settings):
     """[[data.corpus]]: the files of one direction of a model of several languages."""
 
@@ -83,8 +116,11 @@ class DataSettings(Settings):
     """Code of the target language, such as "de"."""
     task: Annotated[str, AfterValidator(OneOf("translume.tasks:task_names"))] = "sequence"
     """The task: text to text; the label of a text, which takes the place of the target; or a language model."""
+    objective: Literal["pairs", "denoise"] = "pairs"
+    """What a model of text to text learns: the targets of sources, or the texts of `train` from noisy ones."""
     documents: Literal["line", "blank_line", "file"] = "line"
-    """For a language model, where a document of a text file ends: with its line, at a blank line, or with the file.
+    """For a language model or denoising, where a document of a text file ends: with its line, at a blank line, or with
+    the file.
 
     A .jsonl or .parquet file has one document per line or row, under the key "text".
     """
@@ -111,14 +147,15 @@ class DataSettings(Settings):
     """TSV, CSV, JSONL or Parquet training files with both sides, instead of `train_source` and `train_target`. All
     names of files may be patterns: * ? [] and ** for any folders.
 
-    For a language model, text files, or JSONL or Parquet files of documents.
+    For a language model or denoising, text files, or JSONL or Parquet files of documents.
     """
     valid_source: Names = ()
     """Validation files of the source side; without any, a sample of the training data is held out."""
     valid_target: Names = ()
     """Validation files of the target side."""
     valid: Names = ()
-    """TSV, CSV, JSONL or Parquet validation files with both sides; for a language model, text files."""
+    """TSV, CSV, JSONL or Parquet validation files with both sides; for a language model or denoising, text
+    files."""
     weights: Numbers = ()
     """Number of times each training file is read in an epoch (2.5: twice, then half of it); empty: once each."""
     corpus: Annotated[tuple[CorpusSettings, ...], BeforeValidator(_as_tuple)] = ()
@@ -137,6 +174,7 @@ class DataSettings(Settings):
     same number of pairs, and the joint vocabulary is learned from texts in the same shares.
     """
     cleaning: CleaningSettings = CleaningSettings.model_construct()
+    denoising: DenoisingSettings = DenoisingSettings.model_construct()
     source: SourceSettings = TextSettings.model_construct()
 
     def of_corpus(self, corpus: CorpusSettings) -> Self:
@@ -172,6 +210,11 @@ class DataSettings(Settings):
                     "streaming is true without validation files; expected valid_source and valid_target, or valid"
                 )
         return self
+
+    @property
+    def noise(self) -> DenoisingSettings | None:
+        """The noise to remove; None if pairs are learned."""
+        return self.denoising if self.objective == "denoise" else None
 
     @property
     def translation(self) -> bool:

@@ -1,13 +1,13 @@
 """Clean parallel data in two passes: the first decides which pairs are dropped and why, the second writes them."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from translume.atomic import reason_of
 from translume.config.clean import CleanSettings
 from translume.data.cleaning import KEPT
-from translume.data.filters import CODE, DROPS, Checked, PairFilters
+from translume.data.filters import CODE, DROPS, Checked, PairFilters, Texts
 from translume.data.fingerprints import groups
 from translume.data.held_out import chunks
 from translume.data.pairs import Origin, Pair
@@ -36,8 +36,10 @@ _TO_DEVIATION = 1.4826
 """The standard deviation of a normal distribution, in median distances from the median."""
 
 
+Scorer = Callable[[Sequence[Texts]], NDArray[Any]]
+"""Returns the scores of some pairs [n]."""
 Learned = dict[str, str | float]
-"""What the first pass learns from the data: the scripts, and the median and deviation of the log ratio of lengths."""
+"""What is learned from the data: the scripts, the median and deviation of the log ratio of lengths, thresholds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,44 @@ def decide(
     return codes, learned
 
 
+def score(
+    origin: Origin,
+    codes: NDArray[np.int8],
+    scorers: Mapping[str, Scorer],
+    settings: CleanSettings,
+    folder: Path,
+    progress: Callable[[int], None],
+) -> Learned:
+    """Drop pairs that are kept so far, in `codes`, by the filters of models, and return the thresholds.
+
+    scorers: functions of some pairs by the name of the filter, which return scores of which larger ones are better, and
+    NaN for a pair to drop.
+    folder: where a file with 4 bytes for each pair is made.  progress: gets the number of pairs that are scored.
+    Raises DataError if the files have changed, and for a full disk.
+    """
+    learned: Learned = {}
+    for name, scorer in scorers.items():
+        try:
+            with TemporaryFile(dir=folder) as file:
+                done = 0
+                for block in read_blocks(origin):
+                    rows = np.flatnonzero(codes[done : done + len(block)] == KEPT)
+                    scores = np.full(len(block), np.inf, np.float32)
+                    if len(rows):
+                        found = scorer([block[row].pair[:2] for row in rows.tolist()])
+                        scores[rows] = np.where(np.isnan(found), -np.inf, found)
+                    file.write(scores.tobytes())
+                    done += len(block)
+                    progress(done)
+                if done != len(codes):
+                    raise DataError(f"{origin.file}: changed while it was read")
+                file.flush()
+                learned[f"{name}_threshold"] = _mark_scores(codes, np.memmap(file, np.float32, "r"), name, settings)
+        except OSError as error:
+            raise DataError(f"{folder}: cannot be written: {reason_of(error)}") from None
+    return learned
+
+
 def apply(
     origin: Origin,
     codes: NDArray[np.int8],
@@ -214,6 +254,19 @@ def _mark_ratios(codes: NDArray[np.int8], ratios: NDArray[np.float32], settings:
         own = codes[begin : begin + _SAMPLE]
         own[(own == KEPT) & (np.abs(ratios[begin : begin + _SAMPLE] - median) > limit)] = CODE["ratio"]
     return {"ratio_median": median, "ratio_deviation": deviation}
+
+
+def _mark_scores(codes: NDArray[np.int8], scores: NDArray[np.float32], name: str, settings: CleanSettings) -> float:
+    """Drop kept pairs with a score below the threshold, and return it."""
+    least, share = getattr(settings, f"min_{name}"), getattr(settings, f"{name}_quantile")
+    step = math.ceil(len(codes) / _SAMPLE)
+    sample = scores[::step][codes[::step] == KEPT]
+    if share and len(sample):
+        least = np.quantile(sample, share, method="lower")
+    for begin in range(0, len(codes), _SAMPLE):
+        own, values = codes[begin : begin + _SAMPLE], scores[begin : begin + _SAMPLE]
+        own[(own == KEPT) & ((values < least) | np.isneginf(values))] = CODE[name]
+    return float(least)
 
 
 def _mark_equal(codes: NDArray[np.int8], found: NDArray[np.uint64], name: str, most: int = 0) -> None:

@@ -15,6 +15,7 @@ from translume.config.data import DataSettings
 from translume.config.languages import Direction
 from translume.data.batch import BatchTags, Ragged, starts_of
 from translume.data.cleaning import Account
+from translume.data.denoising import Noise
 from translume.data.pairs import Origin, origins
 from translume.errors import DataError
 from translume.tasks import Task, find_task
@@ -65,6 +66,8 @@ class TokenizedCorpus:
     """`data.sampling_temperature`: how the shares of the directions in an epoch are flattened."""
     tags: BatchTags | None = field(default=None, repr=False)
     """The ids of the tags of languages in each origin: [origins, 0 or 1] of sources and of targets; None: no tags."""
+    noise: Noise | None = field(default=None, repr=False)
+    """The noise to add to the sources, which are the targets; None: pairs are learned as they are."""
     base: int = 0
     """What `numbers` adds to the numbers of the pairs, so that those of buffers of a stream differ."""
     documents: NDArray[np.int64] | None = field(default=None, repr=False)

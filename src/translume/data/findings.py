@@ -89,8 +89,8 @@ class Finder:
         self._examples: dict[str, Pair] = {}
         self._headers: list[Pair] = []
         self._valid = [np.zeros(0, np.uint64), np.zeros(0, np.uint64)]
-        # All documents have the same, empty source.
-        self._reads_sources = find_task(settings.task).reads == "pairs"
+        # All documents have the same, empty source, or are their own.
+        self._reads_sources = find_task(settings.task).reads == "pairs" and settings.noise is None
         if origins(settings, "valid"):
             for pairs in map(normalised, chunks(read_pairs(settings, "valid"), _CHUNK)):
                 found_by_side = (_hashes(pairs), _source_hashes(pairs)) if self._reads_sources else (_hashes(pairs),)
@@ -104,11 +104,11 @@ class Finder:
         read = self._normalised(pairs)
         hashes = _hashes(read)
         self._note("duplicate pairs", self._seen.add(hashes), pairs)
-        same = [pair.source.strip() == pair.target.strip() and not is_blank(pair.source) for pair in read]
-        self._note("identical sides", np.array(same, np.bool_), pairs)
         hidden = [_INVISIBLE.search(f"{pair.source}\n{pair.target}") is not None for pair in pairs]
         self._note("control or invisible characters", np.array(hidden, np.bool_), pairs)
         if self._reads_sources:
+            same = [pair.source.strip() == pair.target.strip() and not is_blank(pair.source) for pair in read]
+            self._note("identical sides", np.array(same, np.bool_), pairs)
             long = [max(len(pair.source), len(pair.target)) > _LONG for pair in pairs]
             self._note("texts of more than 10,000 characters", np.array(long, np.bool_), pairs)
         for side, kind in enumerate(KINDS[2:4]):

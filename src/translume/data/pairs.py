@@ -57,6 +57,8 @@ class Origin:
     direction: Direction = NO_DIRECTION
     paths: bool = False
     """Whether the sources are paths of files, relative to the folder of `file`."""
+    both: bool = False
+    """Whether documents are their own sources, to be denoised."""
     may_be_empty: bool = False
     """Whether a file without pairs is no error: one of several."""
 
@@ -69,7 +71,8 @@ class Origin:
     def kind(self) -> str:
         """The format of the files: "parallel", or "json", "tsv" and so on; for documents, how they are divided."""
         if self.documents:
-            return "json documents" if self._tabled else f"documents by {self.documents}"
+            kind = "json documents" if self._tabled else f"documents by {self.documents}"
+            return f"{kind}, denoised" if self.both else kind
         return "parallel" if self.target_file else table_kind(self.file)
 
     def read(self, faults: list[str] | None = None) -> Iterator[Pair]:
@@ -80,6 +83,8 @@ class Origin:
         folder, empty = Path(self.file).parent, True
         for pair in self._pairs(faults):
             empty = False
+            if self.both:
+                pair = pair._replace(source=pair.target)
             yield pair._replace(source=pair.source and str(folder / pair.source)) if self.paths else pair
         if empty and not self.may_be_empty:
             expected = "text" if self.documents else "one sentence a line"
@@ -143,14 +148,16 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
     if settings.corpus:
         return _of_corpora(settings, split)
     count = len(sources) + len(both)
-    documents = settings.documents if find_task(settings.task).reads == "documents" else ""
+    denoised = settings.noise is not None
+    reader = "data.objective = 'denoise'" if denoised else "a language model"
+    documents = settings.documents if denoised or find_task(settings.task).reads == "documents" else ""
     if documents and sources:
-        raise SettingsError(f"data.{split}_source: a language model reads documents; expected data.{split}")
+        raise SettingsError(f"data.{split}_source: {reader} reads documents; expected data.{split}")
     if documents and training and not count:
         raise SettingsError("data: no training files; expected data.train (text files)")
     for name in ("columns", "template"):
         if documents and getattr(settings, name):
-            raise SettingsError(f"data.{name}: a language model reads whole lines, or the key 'text' of JSONL files")
+            raise SettingsError(f"data.{name}: {reader} reads whole lines, or the key 'text' of JSONL files")
     if training and not count:
         raise SettingsError(
             "data: no training files; expected data.train_source and data.train_target, or data.train (a table)"
@@ -177,7 +184,7 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
     )
     parallel = zip(sources, targets, weights, strict=False)
     tables = zip(both, weights[len(sources) :], strict=True)
-    table = replace(origin, template=settings.template, documents=documents)
+    table = replace(origin, template=settings.template, documents=documents, both=denoised)
     return (
         *(replace(origin, file=source, target_file=target, weight=weight) for source, target, weight in parallel),
         *(replace(table, file=file, columns=_columns(settings, file), weight=weight) for file, weight in tables),

@@ -21,7 +21,8 @@ class BatchPlan:
     Pairs are shuffled, sorted by length (pairs of equal length stay shuffled) and divided into batches in which width
     times count is at most `max_tokens` (width: the longer side with bos, eos and padding). Then batches are shuffled.
     `dropout` is the probability of BPE-dropout: each side is segmented again, seeded by (seed, epoch, pair, side),
-    which may make a batch wider. Documents are cut into blocks (`TokenizedCorpus.of_epoch`), which are then the pairs.
+    which may make a batch wider. Noise is drawn by the same numbers (`Noise.apply`). Documents are cut into blocks
+    (`TokenizedCorpus.of_epoch`), which are then the pairs.
 
     Takes 16 bytes per pair during construction, then 4. Raises SettingsError if a single pair exceeds `max_tokens`.
     """
@@ -55,6 +56,9 @@ class BatchPlan:
         if self.dropout > 0:
             source = source if self.corpus.frames is not None else self._dropped(source, numbers, 0, longest[0])
             target = self._dropped(target, numbers, 1, longest[1])
+        if self.corpus.noise is not None:
+            seeds = [_seed(self.seed, self.epoch, number, 2) for number in numbers.tolist()]
+            source, target = self.corpus.noise.apply(source, target, seeds)
         source_tokenizer, vocabulary = self.corpus.source_tokenizer, self.corpus.target_tokenizer
         lines, tags = self.corpus.numbers(numbers), self.corpus.tags_of(numbers)
         batch: Batch = self.corpus.task.make_batch(source, target, source_tokenizer, vocabulary, lines, tags)

@@ -23,6 +23,7 @@ from translume.data.addresses import size_of
 from translume.data.batch import starts_of
 from translume.data.cleaning import KEPT, Account, Rules
 from translume.data.corpus import STRIDE, TokenizedCorpus, interleaved
+from translume.data.denoising import Noise
 from translume.data.encoding import Encoder, processes_for
 from translume.data.held_out import chunks
 from translume.data.lines import unreadable
@@ -335,6 +336,7 @@ def open_stream(
         line_numbers=np.zeros(0, np.uint32),
         block_length=settings.block_length if task.reads == "documents" else 0,
         tags=tags_of(places, tokenizers, language_tags),
+        noise=Noise.of(settings, *tokenizers),
     )
     files = tuple(
         DataFile(split="train", path=path, size=_size(path), digest="", pairs=None, weight=1.0)

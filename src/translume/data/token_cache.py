@@ -25,6 +25,7 @@ from translume.data.addresses import opened, size_of, state_of
 from translume.data.batch import BatchTags
 from translume.data.cleaning import KEPT, Account, Rules
 from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus, separate
+from translume.data.denoising import Noise
 from translume.data.encoding import CheckedPairs, Cut, Encoder, TextChecker, checking, processes_for
 from translume.data.held_out import Sample, chunks, source_hashes
 from translume.data.lines import unreadable
@@ -391,6 +392,7 @@ def prepare(
         values["sizes"] = [_sizes_digest(place) for place in places]
     home = folder / values_digest(values)
     tokenizers = (source_tokenizer, target_tokenizer)
+    noise = Noise.of(settings, *tokenizers)
     part = "used" if split == "train" or not held else "held_out"
     if part == "held_out":  # weights say how often a file is trained on; validation reads every pair once
         places = tuple(replace(place, weight=1.0) for place in places)
@@ -400,7 +402,8 @@ def prepare(
             if documents:
                 return replace(found, block_length=settings.block_length)
             temperature = settings.sampling_temperature if part == "used" and split == "train" else 1.0
-            return replace(found, temperature=temperature, tags=tags_of(places, tokenizers, language_tags))
+            tags = tags_of(places, tokenizers, language_tags)
+            return replace(found, temperature=temperature, tags=tags, noise=noise)
         except DamagedCacheError as error:
             if note and (home / "index.json").exists():
                 note(f"{error}; the data were prepared again")

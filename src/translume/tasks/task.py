@@ -182,6 +182,8 @@ def check_settings(data: "DataSettings", model: "ModelSettings", training: "Trai
     if training.metric not in task.metric_names():
         known = ", ".join(task.metric_names())
         raise SettingsError(f"{place}: training.metric: found '{training.metric}', known for this task: {known}")
+    if data.noise is not None:
+        _check_noise(data, training, task, place)
     task.check(data, model, training, place)
     if training.ctc_weight and (not data.source.reader or task.predicts != "tokens"):
         raise SettingsError(
@@ -202,6 +204,21 @@ def check_settings(data: "DataSettings", model: "ModelSettings", training: "Trai
         if found := getattr(training, name):
             off = "none" if isinstance(found, str) else "0"
             raise SettingsError(f"{place}: training.{name}: found {found}, must be {off} with {reason}")
+
+
+def _check_noise(data: "DataSettings", training: "TrainingSettings", task: Task, place: str) -> None:
+    """Raise SettingsError for settings that need pairs, where a model denoises texts."""
+    for name, found, expected in (
+        ("data.task", task.name, "sequence"),
+        ("data.source", data.source.kind, "text"),
+        ("data.cleaning.identical", data.cleaning.identical, False),
+        ("training.metric", training.metric, "nll"),
+        *(("data.target_language", each.target_language, each.source_language) for each in data.corpus or (data,)),
+    ):
+        if found != expected:
+            raise SettingsError(
+                f"{place}: {name}: found {found!r}, must be {expected!r} with data.objective = 'denoise'"
+            )
 
 
 def _check_pooling(model: "ModelSettings", task: Task, place: str) -> None:

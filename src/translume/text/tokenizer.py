@@ -36,7 +36,7 @@ class _SegmentIds(dict[str, tuple[int, ...]]):
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__()
         first, pieces = vocabulary.first, vocabulary.pieces
-        self._ids = {piece: id_ for id_, piece in enumerate(pieces) if id_ >= first}
+        self._ids = {piece: id_ for id_, piece in enumerate(pieces) if id_ >= first and id_ not in vocabulary.silent}
         self._unknown = vocabulary.specials.unk
         self._byte = pieces.index(BYTES[0]) if self._unknown is None and vocabulary.library is None else 0
         self._model = vocabulary.model() if vocabulary.settings.kind in MODELS else None

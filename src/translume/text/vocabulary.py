@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from pydantic import ValidationError
@@ -76,6 +76,13 @@ class Vocabulary:
             merges=merges,
             languages={code: reserved.index(language_tag(code)) for code in languages},
         )
+
+    def with_silent(self, pieces: Sequence[str]) -> Self:
+        """Return the vocabulary with tokens at its end that no text is encoded to, such as <mask>."""
+        own = [piece for piece in pieces if piece not in self.pieces]
+        added = range(len(self.pieces), len(self.pieces) + len(own))
+        scores = (*self.scores, *(0.0 for _ in own)) if self.scores else ()
+        return replace(self, pieces=(*self.pieces, *own), scores=scores, silent=self.silent | set(added))
 
     @classmethod
     def from_library(cls, specials: SpecialIds, library: LibraryIds, languages: Mapping[str, int]) -> Self:
@@ -262,7 +269,7 @@ class Vocabulary:
         reserved = reserved_pieces(settings)
         if pieces[: len(reserved)] != reserved:
             raise ValueError("the special tokens and bytes do not come first")
-        specials, languages, _ = _checked_ids(document, len(pieces))
+        specials, languages, silent = _checked_ids(document, len(pieces))
         first = len(reserved) + len(languages)
         if sorted(languages.values()) != list(range(len(reserved), first)):
             raise ValueError("the tags of languages do not follow the special tokens and bytes")
@@ -276,6 +283,7 @@ class Vocabulary:
             scores=scores,
             merges=merges,
             languages=languages,
+            silent=silent,
         )
 
 

@@ -23,7 +23,10 @@ DROPOUT_SETTINGS = (
 SIZES = ("width", "feed_forward", "encoder_layers", "decoder_layers", "attention_heads", "head.tie")
 """Settings in [model] that `translume init` proposes for any data. The base model's are used instead."""
 
-_OF_FILES = (*PATHS, "columns", "template", "weights", "corpus", "sampling_temperature", "streaming", "shuffle_buffer")
+_OF_FILES = (
+    *PATHS, "columns", "template", "weights", "corpus", "sampling_temperature", "streaming", "shuffle_buffer",
+    "objective",
+)  # fmt: skip
 
 
 def inherit_settings(config: Config, base: Config, place: str) -> tuple[Config, str]:

@@ -480,7 +480,8 @@ def _lengths(plan: RunPlan, model: ModelDescription, corpus: TokenizedCorpus) ->
     if plan.state is not None and plan.stored is not None and plan.stored.lengths is not None:
         return plan.stored.lengths
     found = learn_lengths(corpus, model.config.data.source_language)
-    base = None if plan.base is None else plan.base.lengths
+    # Texts are as long as their own noisy sources, which says nothing about translations.
+    base = None if plan.base is None or plan.base.config.data.noise else plan.base.lengths
     return found if base is None else base.merged(found)
 
 

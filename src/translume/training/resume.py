@@ -169,6 +169,8 @@ def refuse_other_settings(folder: str, began: Config, found: Config, precision: 
     for name in (
         "source",
         "streaming",
+        "objective",
+        *(["denoising"] if found.data.noise else []),
         "block_length",
         "label_separator",
         *(["shuffle_buffer"] if found.data.streaming else []),

@@ -7,6 +7,7 @@ from typing import Any
 from translume.checkpoint import read_vocabularies
 from translume.config import Config
 from translume.data.corpus import sampling_weights
+from translume.data.denoising import masks_of
 from translume.data.lines import count_lines
 from translume.data.pairs import Pair, origins, read_pairs
 from translume.data.streaming import head_pairs
@@ -67,8 +68,10 @@ def _tokenizer(config: Config, path: str, sides: tuple[str, ...], learning: Lear
         return Tokenizer.load(Path(path))
     if learning is not None:
         learning(sides)
-    texts = (getattr(pair, side) for pair in _sampled_pairs(config) for side in sides)
-    return train_tokenizer(config.tokenizer, texts, _languages(config))
+    noise = config.data.noise
+    texts = (getattr(pair, side) for pair in _sampled_pairs(config) for side in (sides[:1] if noise else sides))
+    learned = train_tokenizer(config.tokenizer, texts, _languages(config))
+    return Tokenizer(learned.vocabulary.with_silent(masks_of(noise))) if noise else learned
 
 
 def named_tokenizer(path: Path, side: int) -> Tokenizer:

@@ -286,9 +286,17 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
         before = self.tokenizer.encode(prompt)
         ids = [*self.tokenizer.encode(text), self.tokenizer.specials.eos] if isinstance(text, str) else list(text.ids)
         values = self._log_probs([[*before, *ids]], self.choose_stride(stride))[0][len(before) :]
-        return TargetScore(
-            log_prob=sum(values), tokens=tuple(self.tokenizer.tokens(ids)), token_log_probs=tuple(values)
-        )
+        return self._target_score(ids, values)
+
+    def score_all(self, texts: Iterable[str], *, stride: int = 0) -> Iterator[TargetScore]:
+        """One score a text, in order; see `score`."""
+        for part in windows(((text, 0) for text in texts), lines=_AT_ONCE):
+            rows = [[*ids, self.tokenizer.specials.eos] for ids in self.tokenizer.encode_all(part)]
+            yield from map(self._target_score, rows, self._log_probs(rows, self.choose_stride(stride)))
+
+    def _target_score(self, ids: Sequence[int], values: Sequence[float]) -> TargetScore:
+        tokens = tuple(self.tokenizer.tokens(ids))
+        return TargetScore(log_prob=sum(values), tokens=tokens, token_log_probs=tuple(values))
 
     def perplexity(self, texts: Iterable[str], *, stride: int = 0) -> Perplexity:
         """How well the model predicts texts, each with its EOS; see `score` for `stride`.
