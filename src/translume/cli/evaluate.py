@@ -298,7 +298,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
         _print(scores, as_json=options.as_json, **_counted(count))
     else:
         decoding = changed(compared.config, overrides, *_TABLES).decoding
-        other_texts, _ = _translations(compared, decoding, files.sources)
+        other_texts, _ = _translations(compared, decoding, files)
         first, *others = files.references
         for each in compare(other_texts, texts, first, settings, other_references=others, sources=files.sources):
             print_json(each.to_dict()) if options.as_json else click.echo(str(each))
@@ -387,19 +387,25 @@ def _measured(
 ) -> "tuple[list[str], Scores, LimitCount]":
     """Return the translations of a test set, their scores, and what `_translations` counts."""
     from translume.evaluation import measure
+    from translume.evaluation.metrics import document_bleu
 
-    texts, count = _translations(translator, decoding, files.sources)
+    texts, count = _translations(translator, decoding, files)
     first, *others = files.references
-    return texts, measure(texts, first, settings, other_references=others, sources=files.sources), count
+    scores = measure(texts, first, settings, other_references=others, sources=files.sources)
+    if files.documents and "bleu" in settings.names:
+        more = document_bleu(texts, files.references, files.documents, settings)
+        scores = replace(scores, scores=(*scores.scores, more))
+    return texts, scores, count
 
 
 def _translations(
-    translator: "Translator", decoding: "DecodingSettings", sources: Sequence[str]
+    translator: "Translator", decoding: "DecodingSettings", files: "EvaluationSet"
 ) -> tuple[list[str], LimitCount]:
     """Return the translations, and how many reached their length limit or have a source that was cut."""
     texts, count = [], LimitCount()
-    translations = translator.translate_all(sources, settings=decoding)
-    for translation in progress_over(translations, "translating", unit="lines", total=len(sources)):
+    documents = files.documents if translator.config.data.context.used else None
+    translations = translator.translate_all(files.sources, settings=decoding, documents=documents)
+    for translation in progress_over(translations, "translating", unit="lines", total=len(files.sources)):
         texts.append(translation.text)
         count.add(translation)
     return texts, count

@@ -1,7 +1,9 @@
 """The registry of metrics, the evaluation of translations against references, and the comparison of two systems."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +94,24 @@ def measure(
         metric = metric_from(name, settings)
         scores.append(metric.score(metric.count(translations, all_references, sources).sum(0)))
     return Scores(scores=tuple(scores), translations=tuple(translations))
+
+
+def document_bleu(
+    translations: Sequence[str], references: References, documents: Sequence[Hashable], settings: EvaluationSettings
+) -> Score:
+    """Return d-BLEU (Liu et al. 2020): BLEU of documents, whose sentences are joined by spaces.
+
+    references: lists of them, of which the first that a sentence has is used.
+    documents: a value for each sentence, the same for consecutive ones of a document.
+    """
+    targets = [next(iter(known(choices))) for choices in zip(*references, strict=True)]
+    texts, wanted = list[str](), list[str]()
+    for _, group in groupby(zip(documents, translations, targets, strict=True), key=lambda each: each[0]):
+        _, own, other = zip(*group, strict=True)
+        texts.append(" ".join(own).strip())
+        wanted.append(" ".join(other).strip())
+    (score,) = measure(texts, wanted, settings.model_copy(update={"metrics": ("bleu",)})).scores
+    return replace(score, name="d_bleu", title="d-BLEU", signature=f"{score.signature}|documents:{len(texts)}")
 
 
 def of_texts(settings: EvaluationSettings, references: Sequence[str | None]) -> EvaluationSettings:
