@@ -98,6 +98,19 @@ def test_documents_may_be_named(reading) -> None:
     assert [each.text for each in found] == [each.text for each in wanted if each.source]
 
 
+def test_evaluations_are_of_documents(reading) -> None:
+    from translume.evaluation import evaluate
+    from translume.inspection import compare_on_corpus
+
+    translator, texts = reading(1, 1), ["abc", "d", "bca", "abd"]
+    names = ["x", "x", "y", "y"]
+    found = evaluate(translator, texts, texts, documents=names)
+    assert list(found.translations) == [each.text for each in translator.translate_all(texts, documents=names)]
+    alone = in_context(translator, 0, 0)
+    compared = compare_on_corpus(translator, alone, list(zip(texts, texts, strict=True)))
+    assert compared.same == compared.pairs, "inspect reads each sentence without context"
+
+
 def test_the_sentences_of_a_line_are_context_of_each_other(reading) -> None:
     translator = reading(1, 1)
     whole = translator.translate("Abc def. Ghi jkl!", split="always")

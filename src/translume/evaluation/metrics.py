@@ -1,7 +1,7 @@
 """The registry of metrics, the evaluation of translations against references, and the comparison of two systems."""
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -54,12 +54,14 @@ def evaluate(
     other_references: References = (),
     decoding: DecodingSettings | None = None,
     nll: bool = False,
+    documents: Iterable[Hashable] | None = None,
 ) -> Scores:
     """Translate `sources` and score the translations by each metric of `settings` (default: the model's settings).
 
     other_references: further lists of references, each as long as `sources`; None where a source has
     fewer.  decoding: replaces the model's settings.
     nll: also measure −log p per token of `references`, in nats, and the perplexity.
+    documents: as in `Translator.translate_all`.
     Raises DataError if the lists are empty or differ in length.
     """
     if not hasattr(translator, "translate_all"):  # such as a path or a classifier
@@ -71,7 +73,8 @@ def evaluate(
     all_references = [references, *other_references]
     check_lengths({"sources": sources}, all_references)
     check_metrics(settings)
-    translations = [str(each) for each in translator.translate_all(sources, settings=decoding)]
+    found = translator.translate_all(sources, settings=decoding, documents=documents)
+    translations = [str(each) for each in found]
     scores = measure(translations, references, settings, other_references=other_references, sources=sources).scores
     if nll:
         scores += forced_scores(translator, sources, references, direction)
