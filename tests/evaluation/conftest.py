@@ -13,7 +13,9 @@ class Upper:
 
     config = Config()
 
-    def translate_all(self, texts: Iterable[str], *, settings: DecodingSettings | None = None) -> Iterator[Translation]:
+    def translate_all(
+        self, texts: Iterable[str], *, settings: DecodingSettings | None = None, documents: object = None
+    ) -> Iterator[Translation]:
         for text in texts:
             yield Translation(source=text, text=text.upper())
 

@@ -3,11 +3,14 @@
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from translume.config import DataSettings
+from translume.config.data import ContextSettings
 from translume.serving.models import ServedModel
 from translume.translator import Translator
 
@@ -164,3 +167,21 @@ def test_uploads_are_documented_as_multipart_form_data(live: Any) -> None:
     described = json.loads(live.get("/openapi.json").body)["paths"]
     for path, method in (("/v1/files", "post"), ("/translate_file", "post")):
         assert list(described[path][method]["requestBody"]["content"]) == ["multipart/form-data"]
+
+
+def test_the_sentences_of_a_file_are_context_of_each_other(start: Callable[..., Any], translator: Translator) -> None:
+    data = DataSettings(
+        source_language="en", target_language="de", documents="file", context=ContextSettings(source=2, target=1)
+    )
+    checkpoint = translator.checkpoint
+    config = checkpoint.config.model_copy(update={"data": data})
+    reading = Translator(replace(checkpoint, config=config))
+    served = start(ServedModel.from_model("en-de", reading))
+    lines = ["a man runs", "two .", "a dog", "two men"]
+    answer = served.ask("POST", "/v1/files", **form("\n\n".join(lines).encode(), source="en", target="de"))
+    found = finished_status(served, answer)
+    assert (found["status"], found["done"]) == ("done", 4)
+    text = served.get(found["result"]).body.decode()
+    wanted = [each.text for each in reading.translate_all(lines, split="never")]
+    assert text.split("\n\n") == wanted
+    assert wanted != [reading.translate(line).text for line in lines]

@@ -180,7 +180,7 @@ def text_files(
     from translume.data.pairs import expand_pattern
     from translume.translator.planning import numbered_lines
 
-    numbered = lines or partial(numbered_lines, frames=bool(data.source.reader))
+    numbered = lines or partial(numbered_lines, frames=bool(data.source.reader), documents=data.context.used)
     column = files.columns
 
     def read(file: str) -> Lines:

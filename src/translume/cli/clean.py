@@ -159,7 +159,7 @@ def _writing(
 
             def drop(found: "Read", name: str) -> None:
                 if dropped:
-                    source, target, file, line, _ = found.pair
+                    source, target, file, line, *_ = found.pair
                     row = {"filter": name, "file": file, "line": line, "source": source, "target": target}
                     files[0].write(json.dumps(row | {"fault": found.fault}, ensure_ascii=False) + "\n")
 

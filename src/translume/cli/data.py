@@ -57,8 +57,8 @@ def check(files: tuple[Path, ...], as_json: bool, overrides: tuple[str, ...]) ->
             print_json({"split": split, **corpus.account.to_dict(), **more})
         else:
             click.echo(f"{split}: {corpus.account.summary(examples=True)}")
-            if corpus.without_pairs:
-                click.echo(f"  {corpus.without_pairs}")
+            for message in filter(None, (corpus.without_pairs, corpus.shortened)):
+                click.echo(f"  {message}")
             for line in [] if found is None else found.lines(dropped):
                 click.echo(line)
 

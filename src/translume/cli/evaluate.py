@@ -534,21 +534,26 @@ def _measured(
 ) -> "tuple[list[str], Scores, LimitCount]":
     """Return the translations of a test set, their scores, and what `_translations` counts."""
     from translume.evaluation import measure
+    from translume.evaluation.metrics import document_bleu
 
-    texts, count = _translations(translator, decoding, files.sources)
+    texts, count = _translations(translator, decoding, files)
     first, *others = files.references
     with _rating(texts, settings) as bar:
         scores = measure(texts, first, settings, other_references=others, sources=files.sources, progress=bar.advance)
+    if files.documents and "bleu" in settings.names:
+        more = document_bleu(texts, files.references, files.documents, settings)
+        scores = replace(scores, scores=(*scores.scores, more))
     return texts, scores, count
 
 
 def _translations(
-    translator: "Translator", decoding: "DecodingSettings", sources: Sequence[str]
+    translator: "Translator", decoding: "DecodingSettings", files: "EvaluationSet"
 ) -> tuple[list[str], LimitCount]:
     """Return the translations, and how many reached their length limit or have a source that was cut."""
     texts, count = [], LimitCount()
-    translations = translator.translate_all(sources, settings=decoding)
-    for translation in progress_over(translations, "translating", unit="lines", total=len(sources)):
+    documents = files.documents if translator.config.data.context.used else None
+    translations = translator.translate_all(files.sources, settings=decoding, documents=documents)
+    for translation in progress_over(translations, "translating", unit="lines", total=len(files.sources)):
         texts.append(translation.text)
         count.add(translation)
     return texts, count

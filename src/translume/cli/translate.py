@@ -99,7 +99,8 @@ def translate_document(
                 yield translation
 
         try:
-            runs = translated_runs(document.segments, language, counted, bar.expect)
+            in_order = translator.config.data.context.used
+            runs = translated_runs(document.segments, language, counted, bar.expect, in_order=in_order)
         except LineError as error:
             raise DocumentError(f"{file}: {error.reason}") from None
     try:
@@ -248,7 +249,10 @@ def command(
         ) -> "Iterator[Translation]":
             if shared is None:
                 return translator.translate_all(texts, settings=settings, constraints=phrases)
-            return shared.translate_all(texts, settings, phrases, frames=translator.reads_frames)
+            data = translator.config.data
+            return shared.translate_all(
+                texts, settings, phrases, frames=translator.reads_frames, documents=data.context.used
+            )
 
         if is_document(file):
             with interrupt_hint(NOTHING_WRITTEN):

@@ -77,6 +77,22 @@ class DenoisingSettings(Settings):
         return self
 
 
+class ContextSettings(Settings):
+    """[data.context]: the sentences of a document that are read before each sentence (Tiedemann and Scherrer 2017)."""
+
+    table: ClassVar[str] = "data.context"
+
+    source: int = Field(default=0, ge=0, le=64)
+    """Number of sources before the one to translate that the encoder reads."""
+    target: int = Field(default=0, ge=0, le=64)
+    """Number of targets before the one to write that the decoder reads: in a search, those that it wrote itself."""
+
+    @property
+    def used(self) -> bool:
+        """Whether any sentence is read before another."""
+        return bool(self.source or self.target)
+
+
 class CorpusSettings(Settings):
     """[[data.corpus]]: the files of one direction of a model of several languages."""
 
@@ -121,9 +137,17 @@ class DataSettings(Settings):
     documents: Literal["line", "blank_line", "file"] = "line"
     """For a language model or denoising, where a document of a text file ends: with its line, at a blank line, or with
     the file.
+    For translation, where one of two parallel files ends ("blank_line": at lines that are blank in both), or of a
+    table ("file" only); "line": there are none.
 
     A .jsonl or .parquet file has one document per line or row, under the key "text".
     """
+    document_column: int | str = ""
+    """The column of tables of pairs whose value changes where a document begins: a key, name or number as in `columns`.
+
+    `context` needs documents. Whole documents are held out for validation, and `translume evaluate` prints d-BLEU, too.
+    """
+    context: ContextSettings = ContextSettings.model_construct()
     block_length: int = Field(default=256, ge=2, le=1_048_576)
     """For a language model, the context in tokens: longer documents are cut into blocks of this length, none dropped.
 

@@ -9,6 +9,9 @@ import numpy as np
 from translume.lazy import Tensor, torch
 from translume.text import Labels, SpecialIds, Tokenizer
 
+GIVEN = -1
+"""The label of a token that is read but not predicted."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
@@ -18,7 +21,8 @@ class Batch:
     target_mask [B, T] bool: True where there is a token. Frames are [B, L, F] float, their mask [B, L].
     `lines` are the pairs' numbers in the corpus (`place` gives
     file and line); `tokens` is the number of labels that are predicted. The tags of languages stand before the
-    source's ids, and after bos; a tag's label is padding, though target_mask is True.
+    source's ids, and after bos; a tag's label is padding, though target_mask is True. Context before a target is read
+    like a tag, but the labels of its tokens and of the EOS after it are `GIVEN`.
     For classification, labels are classes [B, 1], or 0 and 1 [B, 1, C] if a text may have several;
     `tokens` is B and target is all zeros.
     Rows after those of the pairs, if any, have weight 0 (see `filled`); `lines`, `tokens` and `len` leave them out.
@@ -66,8 +70,9 @@ class Batch:
         """
         pairs, rows = len(self), self.rows
         middle, filled = pairs // 2, pairs + (rows - pairs) // 2
-        tags = (int(self.target_mask.sum()) - self.tokens) // max(pairs, 1)
-        tokens = int(self.target_mask[:middle].sum()) - tags * middle
+        counted = self.target_mask & (self.labels != GIVEN)
+        tags = (int(counted.sum()) - self.tokens) // max(pairs, 1)
+        tokens = int(counted[:middle].sum()) - tags * middle
         first = [_joined(tensor[:middle], tensor[pairs:filled]) for tensor in self._tensors()]
         second = [_joined(tensor[middle:pairs], tensor[filled:]) for tensor in self._tensors()]
         one = Batch(*first, lines=self.lines[:middle], tokens=tokens)
@@ -165,20 +170,24 @@ def padded_batch(
     lines: tuple[int, ...],
     tags: BatchTags | None = None,
 ) -> Batch:
-    """Return a batch of ragged sequences without bos and eos."""
+    """Return a batch of ragged sequences without bos and eos. Up to an EOS inside it, a target is context."""
     specials = target_tokenizer.specials
     source_ids, source_mask = _sources(source, source_tokenizer.specials)
     labels, target_mask = _rectangle(target, specials.eos, specials.pad)
     shifted = np.full_like(labels, specials.pad)
     shifted[:, 0] = specials.bos
     np.copyto(shifted[:, 1:], labels[:, :-1], where=target_mask[:, 1:])
+    separators = (shifted == specials.eos) & target_mask
+    separators[:, 0] = False  # BOS may have the same id
+    context = np.logical_or.accumulate(separators[:, :0:-1], 1)[:, ::-1]  # whether a separator is read later
+    labels[:, :-1][context] = GIVEN
     if tags is not None:
         source_ids, source_mask = _after(tags.source, source_ids), _after(tags.source != -1, source_mask)
         shifted = np.concatenate([shifted[:, :1], tags.target, shifted[:, 1:]], 1)
         labels = _after(np.full_like(tags.target, specials.pad), labels)
         target_mask = _after(tags.target != -1, target_mask)
     tensors = [torch.from_numpy(array) for array in (source_ids, source_mask, shifted, labels, target_mask)]
-    return Batch(*tensors, lines=lines, tokens=int(target.lengths.sum()) + len(lines))
+    return Batch(*tensors, lines=lines, tokens=int(target.lengths.sum()) + len(lines) - int(context.sum()))
 
 
 def _after(first: np.ndarray, rest: np.ndarray) -> np.ndarray:

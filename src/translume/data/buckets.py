@@ -209,7 +209,8 @@ class _Lengths:
     def of(self, numbers: NDArray[np.uint32]) -> tuple[Numbers, Numbers]:
         """Return S and T of the pairs with these numbers. Raises SettingsError if one exceeds `max_tokens`."""
         widths_of(self._corpus, numbers, self.max_tokens)
-        return self.sources(self._corpus.source_lengths[numbers]), self.targets(self._corpus.target_lengths[numbers])
+        source, target = self._corpus.read_lengths(numbers)
+        return self.sources(source), self.targets(target)
 
     def sources(self, lengths: NDArray[Any]) -> Numbers:
         """Return S of sources of these lengths in the corpus."""

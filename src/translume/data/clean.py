@@ -57,7 +57,10 @@ class CleanReport:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values for JSON."""
-        examples = {name: [pair._asdict() for pair in pairs] for name, pairs in self.examples.items()}
+        examples = {
+            name: [{**pair.to_dict(), "target_file": pair.target_file} for pair in pairs]
+            for name, pairs in self.examples.items()
+        }
         return {**asdict(self), "examples": examples}
 
     def lines(self) -> Iterator[str]:

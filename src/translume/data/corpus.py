@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.checksums import BlockSums, CheckedArray, DamagedBlockError, unsealed
-from translume.config.data import DataSettings
+from translume.config.data import ContextSettings, DataSettings
 from translume.config.languages import Direction
 from translume.data.batch import BatchTags, Ragged, starts_of
 from translume.data.cleaning import Account
@@ -26,6 +26,8 @@ STRIDE = 32
 ARRAYS = ("tokens", "source_lengths", "target_lengths", "starts", "lines")
 FRAME_ARRAYS = ("frames", "frame_lengths")
 """Further arrays of a corpus whose sources are frames."""
+PAIR_ARRAYS = ("source_lengths", "target_lengths", "lines", "document_hashes")
+"""The arrays with a value for each pair; the last only if documents are told apart."""
 LEGACY = {"token", "length", "frame_size", "parts", "files", "account", "sizes", "format", "digest"}
 """Names in the index of an earlier version, which has no checksums."""
 _PAIRS, _RECORDINGS = 1 << 16, 64
@@ -76,6 +78,12 @@ class TokenizedCorpus:
     """If the sources are frames: those of all pairs, [n, F]. The ids of a source then only stand for its positions."""
     frame_ends: NDArray[np.int64] | None = field(default=None, repr=False)
     """The end of the frames of each pair in `frames`."""
+    document_hashes: NDArray[np.uint64] | None = field(default=None, repr=False)
+    """A number for each pair that is the same for consecutive pairs of one document; None: there are no documents."""
+    context: ContextSettings = field(default_factory=ContextSettings)
+    """The pairs before each pair that `sides` returns with it, as far as they are of its document."""
+    window: int = 0
+    """The length of the longest side with its context, in tokens without EOS."""
     stored: Mapping[str, CheckedArray] = field(default_factory=dict, repr=False)
     """If the pairs are in a cache: "tokens" and "frames", whose blocks are checked when they are first used."""
 
@@ -113,6 +121,9 @@ class TokenizedCorpus:
 
         Raises DataError if the cache is damaged there.
         """
+        if self.context.used:
+            numbers = indices.astype(np.int64)
+            return self._window(numbers, target=False), self._window(numbers, target=True)
         starts = self._checked_starts(indices)
         lengths = self.source_lengths[indices].astype(np.int64)
         source = Ragged(self.tokens, starts, lengths)
@@ -123,6 +134,58 @@ class TokenizedCorpus:
             source = Ragged(self.frames, begins, self.frame_ends[numbers] - begins)
         return source, Ragged(self.tokens, starts + lengths, self.target_lengths[indices].astype(np.int64))
 
+    def read_lengths(self, indices: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the lengths of what `sides` returns for the pairs with these numbers [B]."""
+        if self.context.used:
+            numbers = indices.astype(np.int64)
+            return self._reach(numbers, target=False)[1], self._reach(numbers, target=True)[1]
+        return self.source_lengths[indices].astype(np.int64), self.target_lengths[indices].astype(np.int64)
+
+    @property
+    def shortened(self) -> str:
+        """A line that says how many pairs have less context than their documents do; empty if none has."""
+        if not self.context.used:
+            return ""
+        full, every = replace(self, window=1 << 62), np.arange(self.pairs)
+        sides = zip(self.read_lengths(every), full.read_lengths(every), strict=True)
+        short = int(np.any([own != whole for own, whole in sides], 0).sum())
+        return f"{short:,} of {self.pairs:,} pairs with less context, to fit {self.window:,} tokens" if short else ""
+
+    def _reach(self, numbers: NDArray[np.int64], *, target: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first pairs of the windows of one side, and the lengths of these with separators, [B] each.
+
+        A window that is longer than `window` loses the sentences that are farthest from its last one.
+        """
+        assert self.document_hashes is not None
+        lengths = self.target_lengths if target else self.source_lengths
+        count = self.context.target if target else self.context.source
+        first, total = numbers.copy(), lengths[numbers].astype(np.int64)
+        going_on = np.ones(len(numbers), np.bool_)
+        for back in range(1, count + 1):
+            before = np.maximum(numbers - back, 0)
+            longer = total + lengths[before] + 1
+            going_on &= (numbers >= back) & (longer <= self.window)
+            going_on &= self.document_hashes[before] == self.document_hashes[numbers]
+            first, total = first - going_on, np.where(going_on, longer, total)
+        return first, total
+
+    def _window(self, numbers: NDArray[np.int64], *, target: bool) -> Ragged:
+        """Return one side of each pair [B] after those before it in its document, with an EOS after each of them."""
+        first, total = self._reach(numbers, target=target)
+        counts = numbers - first + 1
+        ends = counts.cumsum()
+        pairs = np.arange(ends[-1]) + np.repeat(numbers + 1 - ends, counts)  # of all windows, one after the other
+        starts, lengths = self._checked_starts(pairs), self.source_lengths[pairs].astype(np.int64)
+        if target:
+            starts, lengths = starts + lengths, self.target_lengths[pairs].astype(np.int64)
+        tokenizer: Any = self.target_tokenizer if target else self.source_tokenizer
+        tokens = np.full(int(lengths.sum()) + len(pairs), tokenizer.specials.eos)
+        place = np.arange(int(lengths.sum()))
+        tokens[place + np.repeat(np.arange(len(pairs)), lengths)] = self.tokens[
+            place + np.repeat(starts - starts_of(lengths), lengths)
+        ]
+        return Ragged(tokens, starts_of(lengths + 1)[ends - counts], total)
+
     def tags_of(self, indices: NDArray[Any]) -> BatchTags | None:
         """Return the tags of the pairs with these numbers [B]."""
         if self.tags is None:
@@ -132,9 +195,9 @@ class TokenizedCorpus:
 
     @property
     def longest(self) -> int:
-        """The length of the longest source or target with its tag, or of a block, in tokens."""
+        """The length of the longest source or target with its tag, or of a block or window, in tokens."""
         sides = (self.source_lengths, self.target_lengths)
-        longest = max(int(lengths.max(initial=0)) for lengths in sides)
+        longest = max(self.window, *(int(lengths.max(initial=0)) for lengths in sides))
         return min(longest, self.block_length) if self.block_length else longest + (self.tags is not None)
 
     def of_epoch(self, seed: int, epoch: int) -> "TokenizedCorpus":
@@ -232,16 +295,20 @@ def sampling_weights(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Number types of the arrays in a cache.  frame_size: number of values of a frame; 0: sources are ids."""
+    """Number types of the arrays in a cache.  frame_size: number of values of a frame; 0: sources are ids.
+
+    documents: whether documents are told apart.
+    """
 
     token: str
     length: str
     frame_size: int = 0
+    documents: bool = False
 
     @property
     def arrays(self) -> tuple[str, ...]:
         """The names of the arrays."""
-        return (*ARRAYS, *FRAME_ARRAYS) if self.frame_size else ARRAYS
+        return ARRAYS + PAIR_ARRAYS[-1:] * self.documents + FRAME_ARRAYS * bool(self.frame_size)
 
     def counts(self, pairs: int, tokens: int, frames: int) -> dict[str, int]:
         """Return the number of values of each of `arrays`."""
@@ -253,6 +320,7 @@ class Layout:
         if array in ("source_lengths", "target_lengths"):
             return np.dtype(self.length)
         others = {"starts": "int64", "lines": "uint32", "frames": "float16", "frame_lengths": "int32"}
+        others["document_hashes"] = "uint64"
         return np.dtype({"tokens": self.token, **others}[array])
 
 
@@ -290,13 +358,15 @@ class Writer:
         """Start the next origin."""
         self.first.append(self.pairs)
 
-    def append(self, source: Ragged, target: Ragged, lines: NDArray[Any], frames: Sequence[NDArray[Any]] = ()) -> None:
-        """Append pairs; `lines` [B] are their line numbers, and `frames` those of each source if it is no text."""
+    def append(
+        self, source: Ragged, target: Ragged, own: Mapping[str, NDArray[Any]], frames: Sequence[NDArray[Any]] = ()
+    ) -> None:
+        """Append pairs; `own` are the other `PAIR_ARRAYS` [B], and `frames` those of each source if it is no text."""
         arrays = {
             "tokens": interleaved(source, target, self._layout.of("tokens")),
             "source_lengths": source.lengths,
             "target_lengths": target.lengths,
-            "lines": lines,
+            **own,
         }
         if self._layout.frame_size:
             arrays["frames"] = np.concatenate([*frames, np.zeros((0, self._layout.frame_size))])
@@ -365,7 +435,7 @@ def separate(
                 writer.begin_origin()
             for begin in range(first, end, step):
                 rows = slice(begin, min(begin + step, end))
-                found = {name: arrays[name][rows] for name in ("source_lengths", "target_lengths", "lines")}
+                found = {name: arrays[name][rows] for name in PAIR_ARRAYS if name in arrays}
                 lengths = found["source_lengths"].astype(np.int64) + found["target_lengths"]
                 found["tokens"] = arrays["tokens"][token : token + int(lengths.sum())]
                 token += len(found["tokens"])
@@ -455,13 +525,15 @@ def open_corpus(
         starts=arrays["starts"],
         line_numbers=arrays["lines"],
         frames=lazy["frames"].values if layout.frame_size else None,
+        document_hashes=arrays.get("document_hashes"),
         frame_ends=arrays["frame_lengths"].cumsum(dtype=np.int64) if layout.frame_size else None,
         stored=lazy,
     )
 
 
 def _layout(index: Mapping[str, Any]) -> Layout:
-    return Layout(token=index["token"], length=index["length"], frame_size=int(index.get("frame_size", 0)))
+    frame_size, documents = int(index.get("frame_size", 0)), bool(index.get("documents"))
+    return Layout(token=index["token"], length=index["length"], frame_size=frame_size, documents=documents)
 
 
 def _part(folder: Path, part: str, index: Mapping[str, Any]) -> dict[str, CheckedArray]:

@@ -1,8 +1,8 @@
 """Read sources, and test sets: one file of pairs, or a file of sources and files of references."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import accumulate, islice, zip_longest
 from pathlib import Path
 
 from translume.config.data import DataSettings
@@ -17,11 +17,13 @@ class EvaluationSet:
 
     references: lists as long as `sources`; None where a source has fewer references than others.
     places: file and line of each reference of the first list, for messages.
+    documents: a value for each source that is the same for those of one document; empty if there are no documents.
     """
 
     sources: list[str]
     references: list[list[str | None]]
     places: list[str]
+    documents: Sequence[Hashable] = ()
 
     @property
     def targets(self) -> list[str]:
@@ -34,9 +36,12 @@ def settings_for_files(files: Sequence[Path | str], data: DataSettings) -> DataS
     names = ("train", "train_source", "train_target", "valid", "weights", "corpus")
     unset: dict[str, object] = {**dict.fromkeys(names, ()), "sampling_temperature": 1.0}
     if len(files) == 1:
-        return data.model_copy(update={**unset, "train": (str(files[0]),)})
+        ends = "line" if data.document_column != "" or not data.context.used else "file"
+        return data.model_copy(update={**unset, "train": (str(files[0]),), "documents": ends})
     source, target = map(str, files)
     given = {"train_source": (source,), "train_target": (target,), "columns": (), "template": ""}
+    if data.context.used and data.documents == "line":
+        given["documents"] = "blank_line"
     return data.model_copy(update={**unset, **given})
 
 
@@ -127,6 +132,7 @@ def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> Evaluation
             sources=[pair.source for pair in pairs],
             references=[[pair.target for pair in pairs]],
             places=[f"{pair.file}:{pair.line}" for pair in pairs],
+            documents=[pair.document for pair in pairs] if pairs and pairs[0].document else (),
         )
     source, *others = files
     for other in others:
@@ -134,7 +140,9 @@ def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> Evaluation
     sources = list(read_sources(str(source), data))
     if not sources:
         raise DataError(f"{display_name(source)}: empty file, expected one sentence a line")
+    divided = data.context.used or (data.documents == "blank_line" and not data.source.reader)
     return EvaluationSet(
+        documents=list(accumulate(not each.strip() for each in sources)) if divided else (),
         sources=sources,
         references=read_references(others, (source, len(sources))),
         places=[f"{display_name(others[0])}:{line}" for line in range(1, len(sources) + 1)],

@@ -16,8 +16,12 @@ ONE_IN = 50
 
 
 def source_hashes(pairs: list[Pair]) -> NDArray[np.uint64]:
-    """Return a hash for each pair [n] that depends only on SEED and its source, or on the text of a document."""
-    return hashes((pair.source or pair.target for pair in pairs), len(pairs), salt=SEED.to_bytes(16, "little"))
+    """Return a hash for each pair [n] that depends only on SEED and its source, or on the text of a document.
+
+    If there are documents, it is that of the name of its document, which is held out as a whole.
+    """
+    texts = (pair.document or pair.source or pair.target for pair in pairs)
+    return hashes(texts, len(pairs), salt=SEED.to_bytes(16, "little"))
 
 
 class Sample:

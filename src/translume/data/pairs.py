@@ -27,6 +27,7 @@ class Pair(NamedTuple):
 
     A document of a language model is a target with an empty source. A tuple, because corpora have millions of them and
     a frozen dataclass takes several times as long to create. target_file: where the target was read; empty: `file`.
+    document: names its document: the place of the first pair; empty if there are none.
     """
 
     source: str
@@ -34,6 +35,7 @@ class Pair(NamedTuple):
     file: str
     line: int
     target_file: str = ""
+    document: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the pair as a JSON object, without the place of its target."""
@@ -45,6 +47,8 @@ class Origin:
     """A source of pairs: two parallel files, or one table (`target_file` is empty).
 
     documents: where the documents of a text file end, as in `data.documents`; empty for a file of pairs.
+    borders: where the documents of a file of pairs end: "blank_line", "file" or "column"; empty: there are none.
+    document_column: the column for the last; the value is another in each document.
     direction: its languages.
     """
 
@@ -54,6 +58,8 @@ class Origin:
     weight: float
     template: str = ""
     documents: str = ""
+    borders: str = ""
+    document_column: Column = ""
     direction: Direction = NO_DIRECTION
     paths: bool = False
     """Whether the sources are paths of files, relative to the folder of `file`."""
@@ -81,7 +87,7 @@ class Origin:
         faults: as for `read_columns`, if the file is a table.
         """
         folder, empty = Path(self.file).parent, True
-        for pair in self._pairs(faults):
+        for pair in self._in_documents(self._pairs(faults)) if self.borders else self._pairs(faults):
             empty = False
             if self.both:
                 pair = pair._replace(source=pair.target)
@@ -89,6 +95,17 @@ class Origin:
         if empty and not self.may_be_empty:
             expected = "text" if self.documents else "one sentence a line"
             raise DataError(f"{self.file}: empty file, expected {expected}")
+
+    def _in_documents(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
+        """Yield pairs with the names of their documents, without the blank lines between these."""
+        name = value = ""
+        for pair in pairs:
+            if self.borders == "blank_line" and not pair.source.strip() and not pair.target.strip():
+                name = ""
+                continue
+            if not name or pair.document != value:  # of a table, `document` is the value of the column
+                name, value = f"{pair.file}:{pair.line}", pair.document
+            yield pair._replace(document=name)
 
     @property
     def _tabled(self) -> bool:
@@ -100,7 +117,7 @@ class Origin:
             return _parallel(self.file, self.target_file)
         if self.documents:
             return _documents_of_table(self.file) if self._tabled else _documents(self.file, self.documents)
-        return _table(self.file, self.columns, Template.parse(self.template) if self.template else None, faults)
+        return _table(self, faults)
 
     def check_lengths(self) -> None:
         """Raise DataError if two parallel files differ in length: a quick check before hours of tokenization."""
@@ -182,9 +199,25 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
         paths=bool(settings.source.reader),
         may_be_empty=count > 1,
     )
+    ends = "" if documents or settings.documents == "line" else settings.documents
+    of_rows = "column" if settings.document_column != "" else ends.replace("blank_line", "")
+    if settings.context.used:
+        found = f"data.documents: found '{settings.documents}' for"
+        if sources and not ends:
+            raise SettingsError(f"{found} {sources[0]}, expected 'blank_line' or 'file' for data.context")
+        if both and not of_rows:
+            raise SettingsError(f"{found} {both[0]}, expected 'file' or data.document_column for data.context")
+    origin = replace(origin, borders=ends)
     parallel = zip(sources, targets, weights, strict=False)
     tables = zip(both, weights[len(sources) :], strict=True)
-    table = replace(origin, template=settings.template, documents=documents, both=denoised)
+    table = replace(
+        origin,
+        template=settings.template,
+        documents=documents,
+        borders=of_rows,
+        document_column=settings.document_column,
+        both=denoised,
+    )
     return (
         *(replace(origin, file=source, target_file=target, weight=weight) for source, target, weight in parallel),
         *(replace(table, file=file, columns=_columns(settings, file), weight=weight) for file, weight in tables),
@@ -335,17 +368,19 @@ def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:
         yield Pair(source, target, source_file, line, target_file)
 
 
-def _table(
-    file: str, columns: tuple[Column, ...], template: Template | None, faults: list[str] | None
-) -> Iterator[Pair]:
+def _table(origin: Origin, faults: list[str] | None) -> Iterator[Pair]:
     """Yield the pairs of a table; without columns, a JSONL file has keys, another file exactly two columns."""
+    file, columns, template = origin.file, origin.columns, Template.parse(origin.template) if origin.template else None
+    document = [origin.document_column] if origin.borders == "column" else []
     chosen = columns or _default_columns(file)
     if template is not None:
         (target,) = chosen
         chosen = (*template.columns, target)
-    for line, texts in read_columns(file, chosen, exactly=not columns, faults=faults):
+    exactly = not columns and not document
+    for line, texts in read_columns(file, (*document, *chosen), exactly=exactly, faults=faults):
+        name = texts.pop(0) if document else ""
         source = texts[0] if template is None else template.fill(dict(zip(chosen, texts[:-1], strict=False)))
-        yield Pair(source=source, target=texts[-1], file=file, line=line)
+        yield Pair(source=source, target=texts[-1], file=file, line=line, document=name)
 
 
 def _documents(file: str, end: str) -> Iterator[Pair]:

@@ -128,8 +128,7 @@ def _sorted_by_length(
     falling = int(generator.integers(2))
     for begin in range(0, len(items), _CHUNK):
         chunk = items[begin : begin + _CHUNK]
-        target = np.minimum(corpus.target_lengths[chunk], _KEYED).astype(np.uint64)
-        source = np.minimum(corpus.source_lengths[chunk], _KEYED).astype(np.uint64)
+        source, target = (np.minimum(each, _KEYED).astype(np.uint64) for each in corpus.read_lengths(chunk))
         source = np.where((target & 1) == falling, np.uint64(_KEYED) - source, source)
         position = np.arange(begin, begin + len(chunk), dtype=np.uint64)
         keys[begin : begin + _CHUNK] = target << np.uint64(48) | source << np.uint64(32) | position
@@ -168,7 +167,7 @@ def widths_of(corpus: TokenizedCorpus, numbers: NDArray[np.uint32], max_tokens: 
     Raises SettingsError if one of them is above `max_tokens`.
     """
     tags = (0, 0) if corpus.tags is None else (corpus.tags.source.shape[1], corpus.tags.target.shape[1])
-    source, target = corpus.source_lengths[numbers].astype(np.int64), corpus.target_lengths[numbers].astype(np.int64)
+    source, target = corpus.read_lengths(numbers)
     width = np.maximum(source + tags[0], target + tags[1]) + 1
     if int(width.max(initial=0)) > max_tokens:
         place = corpus.place(int(numbers[int(width.argmax())]) + corpus.base)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b, sha256
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from translume.config.model import LanguageTags, ModelSettings
 from translume.data import held_out
 from translume.data.addresses import opened, size_of, state_of
 from translume.data.batch import BatchTags
-from translume.data.cleaning import KEPT, Account, Rules
+from translume.data.cleaning import KEPT, Account, Rules, hashes
 from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus, separate
 from translume.data.denoising import Noise
 from translume.data.encoding import CheckedPairs, Cut, Encoder, TextChecker, checking, processes_for
@@ -188,6 +188,7 @@ class Builder:
             token="uint16" if small else "int32",
             length="uint16" if short else "int32",
             frame_size=reader.settings.size if reader else 0,
+            documents=any(place.borders for place in places),
         )
 
     def write(self, folder: Path) -> dict[str, object]:
@@ -238,7 +239,7 @@ class Builder:
             parts = separate(folder, self._layout, counts, self._sample.chosen())
             self._count_held_out(cast(list[int], parts["held_out"]["first"]))
         return {
-            **asdict(self._layout),
+            **{name: value for name, value in asdict(self._layout).items() if value is not False},
             "parts": parts,
             "files": [place.file for place in self._places],
             "account": Account.joined(self._accounts).to_dict(),
@@ -318,9 +319,10 @@ class Builder:
         chosen = np.flatnonzero(codes == KEPT)
         if self._sample:
             self._sample.note(found[chosen], writer.pairs + np.arange(len(chosen)))
-        writer.append(
-            *encoded.sides(rows[chosen]), lines[chosen], [frames[index] for index in chosen] if frames else []
-        )
+        own: dict[str, NDArray[Any]] = {"lines": lines[chosen]}
+        if self._layout.documents:
+            own["document_hashes"] = hashes((kept[index].document for index in chosen.tolist()), len(chosen))
+        writer.append(*encoded.sides(rows[chosen]), own, [frames[index] for index in chosen] if frames else [])
         self._account.used += len(chosen)
         if self._progress:
             self._progress(sum(account.read for account in self._accounts.values()))
@@ -402,6 +404,9 @@ def prepare(
             if documents:
                 return replace(found, block_length=settings.block_length)
             temperature = settings.sampling_temperature if part == "used" and split == "train" else 1.0
+            if settings.context.used:
+                most = settings.cleaning.max_tokens if model_limit is None else model_limit
+                found = replace(found, context=settings.context, window=min(most, settings.cleaning.max_tokens))
             tags = tags_of(places, tokenizers, language_tags)
             return replace(found, temperature=temperature, tags=tags, noise=noise)
         except DamagedCacheError as error:
@@ -499,6 +504,7 @@ def ingredients(
 ) -> dict[str, object]:
     # Included only if it is not the default, so that caches built before the setting existed stay valid.
     cut = {"too_long": settings.cleaning.too_long} if settings.cleaning.too_long != "drop" else {}
+    borders = [(place.borders, place.document_column) for place in places]
     return {
         **cut,
         "format": FORMAT,
@@ -507,6 +513,7 @@ def ingredients(
         "columns": list(settings.columns),
         **({"template": settings.template} if settings.template else {}),
         "kinds": [place.kind for place in places],
+        **({"borders": borders} if any(each for each, _ in borders) else {}),
         "hold_out": [held_out.SEED, held_out.MAX_PAIRS, held_out.ONE_IN] if hold_out else None,
     }
 

@@ -85,14 +85,19 @@ def translated_runs(
     language: str | None,
     translate: Translate,
     on_begin: Callable[[int], None] = lambda lines: None,
+    *,
+    in_order: bool = False,
 ) -> list[tuple[str, ...]]:
     """Return the runs of each segment in the target language.
 
     language: of the segments, a code; None if segments are not split into sentences.
     on_begin: called with the number of sentences before they are translated.
     Only segments with markup are translated with alignment, which takes longer.
+    in_order: whether all are translated together, as the context of each other.
     """
     marked = [len(segment.runs) > 1 for segment in segments]
+    if in_order:
+        marked = [any(marked)] * len(marked)
     groups = {
         kind: SplitSegments.from_segments(
             [each for each, own in zip(segments, marked, strict=True) if own is kind], language

@@ -1,7 +1,9 @@
 """The registry of metrics, the evaluation of translations against references, and the comparison of two systems."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
 
 from translume.config import DecodingSettings, Direction, EvaluationSettings
 from translume.config.evaluation import METRICS
@@ -55,12 +57,14 @@ def evaluate(
     other_references: References = (),
     decoding: DecodingSettings | None = None,
     nll: bool = False,
+    documents: Iterable[Hashable] | None = None,
 ) -> Scores:
     """Translate `sources` and score the translations by each metric of `settings` (default: the model's settings).
 
     other_references: further lists of references, each as long as `sources`; None where a source has
     fewer.  decoding: replaces the model's settings.
     nll: also measure −log p per token of `references`, in nats, and the perplexity.
+    documents: as in `Translator.translate_all`.
     Raises DataError if the lists are empty or differ in length.
     """
     if not hasattr(translator, "translate_all"):  # such as a path or a classifier
@@ -72,7 +76,8 @@ def evaluate(
     all_references = [references, *other_references]
     check_lengths({"sources": sources}, all_references)
     check_metrics(settings)
-    translations = [str(each) for each in translator.translate_all(sources, settings=decoding)]
+    found = translator.translate_all(sources, settings=decoding, documents=documents)
+    translations = [str(each) for each in found]
     scores = measure(translations, references, settings, other_references=other_references, sources=sources).scores
     if nll:
         scores += forced_scores(translator, sources, references, direction)
@@ -100,6 +105,24 @@ def measure(
     check_lengths(texts, all_references, needed=needed)
     scores = (metric.score(metric.count(translations, all_references, sources).sum(0)) for metric in metrics)
     return Scores(scores=tuple(scores), translations=tuple(translations))
+
+
+def document_bleu(
+    translations: Sequence[str], references: References, documents: Sequence[Hashable], settings: EvaluationSettings
+) -> Score:
+    """Return d-BLEU (Liu et al. 2020): BLEU of documents, whose sentences are joined by spaces.
+
+    references: lists of them, of which the first that a sentence has is used.
+    documents: a value for each sentence, the same for consecutive ones of a document.
+    """
+    targets = [next(iter(known(choices))) for choices in zip(*references, strict=True)]
+    texts, wanted = list[str](), list[str]()
+    for _, group in groupby(zip(documents, translations, targets, strict=True), key=lambda each: each[0]):
+        _, own, other = zip(*group, strict=True)
+        texts.append(" ".join(own).strip())
+        wanted.append(" ".join(other).strip())
+    (score,) = measure(texts, wanted, settings.model_copy(update={"metrics": ("bleu",)})).scores
+    return replace(score, name="d_bleu", title="d-BLEU", signature=f"{score.signature}|documents:{len(texts)}")
 
 
 def of_texts(settings: EvaluationSettings, references: Sequence[str | None]) -> EvaluationSettings:

@@ -75,7 +75,7 @@ def measure(folder: Path, config: Config, *, sentences: int, device: str, thread
 
     nll and ECE are of the whole validation set; `sentences` of it, evenly spread, are translated (0: all).
     """
-    if not task_of(config).sequence_to_sequence or config.data.source.reader:
+    if not task_of(config).sequence_to_sequence or config.data.source.reader or config.data.context.used:
         return measure_training(folder)
     translator = Translator.load(folder, ComputeOptions(device=device, threads=threads, engine="plain"))
     checkpoint = translator.checkpoint

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +43,8 @@ def compare_on_corpus(
     sums, same = np.zeros(4), 0
     translated = zip(
         readable,
-        translator.translate_all((pair.source for _, pair in readable), settings=settings[0]),
-        other.translate_all((pair.source for _, pair in readable), settings=settings[1]),
+        translator.translate_all((pair.source for _, pair in readable), settings=settings[0], documents=count()),
+        other.translate_all((pair.source for _, pair in readable), settings=settings[1], documents=count()),
         strict=True,
     )
     for window in windows(((each, len(each[0][1].source)) for each in translated), lines=WINDOW_LINES):

@@ -44,6 +44,8 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
         raise SettingsError(
             f"export: {model}: found {setting}, which only Translume reads; expected a model that reads tokens of text"
         )
+    if checkpoint.config.data.context.used and target != "translume":
+        raise SettingsError(f"export: {model}: found data.context, which only Translume reads; expected none")
     _refuse_damaged_weights(checkpoint, model)
     with new_folder(folder) as unfinished:
         unfinished.mkdir()

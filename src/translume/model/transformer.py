@@ -274,8 +274,13 @@ class Transformer(nn.Module):
         embeddings = (self.encoder.embedding, self.decoder.embedding)
         return [embedding.table.weight for embedding in embeddings if embedding.frozen is not None]
 
-    def predicted(self, target_mask: Tensor) -> Tensor:
-        """Return target_mask [B, T] with False at labels that are given: the tags of languages."""
+    def predicted(self, target_mask: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return target_mask [B, T] with False at labels that are given: the tags of languages, and context.
+
+        labels: [B, T], negative at those of context; None: there are none.
+        """
+        if labels is not None:
+            target_mask = target_mask & (labels >= 0)
         if not self.target_tags:
             return target_mask
         return target_mask & (torch.arange(target_mask.size(1), device=target_mask.device) >= self.target_tags)
@@ -313,7 +318,7 @@ class Transformer(nn.Module):
             )
             tokens = None if tokens is None else 2 * tokens
         with routings() as found:
-            forced = self._teacher_forced(source, source_mask, target, target_mask, tokens)
+            forced = self._teacher_forced(source, source_mask, target, target_mask, tokens, labels)
         hidden, layout, context = forced[:3]
         complete = options.with_teacher_targets(source, source_mask, target, target_mask)
         given = complete if self.head.blends_teacher_loss else options
@@ -340,9 +345,9 @@ class Transformer(nn.Module):
         source, source_mask = self.encoder.front(source, source_mask)
         memory = self.encoder.padded(source, source_mask)
         hidden = self.decoder.padded(target, memory, source_mask)
-        counted = self.predicted(target_mask)
+        counted = self.predicted(target_mask, labels)
         weighted = replace(options, weights=counted.flatten())
-        loss = weighted.loss(self.head, hidden.flatten(0, 1), labels.flatten(), None)
+        loss = weighted.loss(self.head, hidden.flatten(0, 1), labels.clamp(min=0).flatten(), None)
         return replace(loss, tokens=int(counted.sum()) if tokens is None else tokens)
 
     @torch.no_grad()
@@ -380,17 +385,20 @@ class Transformer(nn.Module):
             yield self.head.next_token(hidden[chosen], part), packed_labels[chosen]
 
     def _teacher_forced(
-        self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor, tokens: int | None = None
-    ) -> TeacherForced:
+        self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor, tokens: int | None = None,
+        labels: Tensor | None = None,
+    ) -> TeacherForced:  # fmt: skip
         source, source_mask = self.encoder.front(source, source_mask)
         if compiled.on_device(source) and not self.has_experts:
-            return self._padded_teacher_forced(source, source_mask, target, target_mask, tokens)
+            return self._padded_teacher_forced(source, source_mask, target, target_mask, tokens, labels)
         source_layout, layout = Layout.of(source_mask), Layout.of(target_mask)
         memory = self.encoder.packed(source, source_layout)
         hidden = self.decoder.packed(target, layout, memory, source_layout)
-        if self.target_tags:
-            hidden = hidden[layout.places >= self.target_tags]
-            layout = Layout.of(self.predicted(target_mask))
+        if labels is not None and not bool((labels < 0).any()):
+            labels = None
+        predicted = self.predicted(target_mask, labels)
+        if predicted is not target_mask:
+            hidden, layout = hidden[predicted[target_mask]], Layout.of(predicted)
         grid = source_layout.unpack(memory) if self.head.reads_source or self.ctc is not None else None
         context = None if grid is None else self.head.begin(source, source_mask, grid)
         if context is not None:
@@ -398,11 +406,12 @@ class Transformer(nn.Module):
         return TeacherForced(hidden, layout, context, grid, source_mask)
 
     def _padded_teacher_forced(
-        self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor, tokens: int | None
-    ) -> TeacherForced:
+        self, source: Tensor, source_mask: Tensor, target: Tensor, target_mask: Tensor, tokens: int | None,
+        labels: Tensor | None,
+    ) -> TeacherForced:  # fmt: skip
         """As `_teacher_forced`, of padded batches, whose padding is removed at the end.  source: from `front`."""
         memory = self.encoder.padded(source, source_mask)
-        layout = Layout.of(self.predicted(target_mask), tokens)
+        layout = Layout.of(self.predicted(target_mask, labels), tokens)
         hidden = layout.pack(self.decoder.padded(target, memory, source_mask))
         context = None
         if self.head.reads_source:

@@ -104,6 +104,7 @@ class Part:
     frames: of a source that is no text; then `text` is empty.
     constraints: phrases that its target must contain.
     direction: its languages, instead of those in the settings.
+    before: the sources and targets before it in its document, for a model that reads context.
     on_prefix: called during the search with the stable prefix of the target, in the scheduler's thread.
     """
 
@@ -112,6 +113,7 @@ class Part:
     constraints: tuple[str, ...] = ()
     direction: Direction | None = None
     frames: Frames | None = None
+    before: tuple[tuple[str, str], ...] = ()
     on_prefix: ProgressCallback | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -221,6 +223,7 @@ class LineBatch:
                 constraints=item.constraints,
                 direction=item.direction,
                 given=item.frames,
+                before=item.before,
             )
             for number, item in items.items()
         }

@@ -190,6 +190,12 @@ def check_settings(data: "DataSettings", model: "ModelSettings", training: "Trai
             f"{place}: training.ctc_weight: found {training.ctc_weight}, must be 0 for {task.summary} "
             f"with data.source = '{data.source.kind}'"
         )
+    if data.context.used:
+        teacher, streaming, reader = training.teacher, data.streaming, data.source.reader
+        others = {"training.teacher": teacher, "data.streaming": streaming, "data.source": reader}
+        reasons = [f"with {name}" for name, found in others.items() if found]
+        if not task.sequence_to_sequence or reasons:
+            raise SettingsError(f"{place}: data.context: must be 0 {(*reasons, f'for a {task.model}')[0]}")
     if model.language_tags not in data.source.language_tags:
         wanted = " or ".join(map(repr, data.source.language_tags))
         raise SettingsError(

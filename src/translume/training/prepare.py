@@ -310,8 +310,8 @@ def prepare_data(plan: RunPlan, store: Store) -> Generator[Event, None, Prepared
             for note in notes:
                 yield Warned(update=plan.state.update if plan.state else 0, message=note)
     training, validation = corpora
-    if training.without_pairs:
-        yield Warned(update=0, message=training.without_pairs)
+    for message in filter(None, (training.without_pairs, training.shortened)):
+        yield Warned(update=0, message=message)
     found = PreparedData(model=model, training=training, validation=validation, stream=stream)
     if plan.state is not None:
         refuse_other(str(store.folder), "training data", plan.state.begun.data, found.digest)

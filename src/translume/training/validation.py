@@ -228,6 +228,7 @@ def translation_metrics(
 
     With several directions, the metric is the mean of those of the directions, which are named "bleu en→de".
     Sources and references are read again from their files, translated with [decoding] and measured with [evaluation].
+    A model that reads context translates the first sentences, since it needs those before them; another spread ones.
     Raises SettingsError or DataError for invalid settings in [decoding] or [evaluation], whatever the metric.
     """
     metric, evaluation = model.config.training.metric, model.config.scoring
@@ -250,7 +251,9 @@ def translation_metrics(
 
     # No temperature is fitted before training ends.
     decoding = model.config.decoding.model_copy(update={"calibrated": False})
-    groups = _by_direction(corpus, spread(corpus.pairs, model.config.training.validation_sentences))
+    count = model.config.training.validation_sentences
+    chosen_pairs = range(corpus.pairs)[: count or None] if corpus.context.used else spread(corpus.pairs, count)
+    groups = _by_direction(corpus, chosen_pairs)
     several = len(groups) > 1
     parts = []
     for direction, numbers in groups.items():
@@ -266,13 +269,18 @@ def translation_metrics(
 
     def translate(stop: Stop) -> TaskMetrics | None:
         values, limited = {}, 0
-        for (name, own, settings, _), (sources, references) in zip(parts, texts, strict=True):
-            share, stopped = sources[group.rank :: group.size], False
+        for (name, own, settings, numbers), (sources, references) in zip(parts, texts, strict=True):
+            hashes = corpus.document_hashes if corpus.context.used else None
+            documents = None if hashes is None else hashes[list(numbers)].tolist()
+            # All ranks translate whole documents, in one part.
+            rank, size, step = (group.rank, group.size, _AT_ONCE) if documents is None else (0, 1, len(sources))
+            share, stopped = sources[rank::size], False
             found: list[tuple[str, bool]] = []
-            for begin in range(0, len(share), _AT_ONCE):
+            for begin in range(0, len(share), step):
                 if stopped := stop():
                     break
-                own_share = translator.translate_all(share[begin : begin + _AT_ONCE], settings=own)
+                part = share[begin : begin + step]
+                own_share = translator.translate_all(part, settings=own, documents=documents)
                 found += [(each.text, each.reached_limit) for each in own_share]
             if searcher is not None:
                 searcher.release_memory()  # which the next updates may need
@@ -280,8 +288,8 @@ def translation_metrics(
             if shares is None:
                 return None
             translations: list[tuple[str, bool]] = [("", False)] * len(sources)
-            for rank, each in enumerate(shares):
-                translations[rank :: group.size] = each
+            for place, each in enumerate(shares[:size]):
+                translations[place::size] = each
             chosen = settings.model_copy(update={"metrics": (metric,)})
             value, own_texts = 0.0, [text for text, _ in translations]
             with group.together():

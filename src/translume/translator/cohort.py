@@ -66,7 +66,8 @@ class Cohort(Generic[Key]):
             if isinstance(plan, LineError):
                 self._done[key] = plan
                 continue
-            windowed = self._translator.config.data.source.window
+            data = self._translator.config.data
+            windowed = data.source.window or data.context.used
             if not self._searches or windowed or any(piece.constraints for piece in plan.pieces):
                 self._apart[key] = line, callback
                 continue

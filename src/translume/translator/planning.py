@@ -1,6 +1,6 @@
 """Split lines into pieces that the model can read, and group them into windows and batches."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import shake_128
 from itertools import chain, groupby, repeat, zip_longest
@@ -28,6 +28,8 @@ class Line:
     constraints: phrases that its target must contain.  direction: its languages, instead of those in [decoding].
     given: a non-text source, such as an array; `text` describes it. None: `text` is the source, or its path.
     target: the target to score, if there is one.  fault: why the line cannot be read; empty if it can.
+    document: equal for the consecutive lines of one document, if the model reads context; None: a document of its own.
+    before: the sources and targets before the first line of such a document, which are context too.
     """
 
     number: int
@@ -37,6 +39,8 @@ class Line:
     given: object = None
     target: str | None = None
     fault: str = ""
+    document: Hashable = None
+    before: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def from_source(cls, source: object, constraints: Iterable[str] = (), *, number: int = 0) -> "Line":
@@ -384,9 +388,15 @@ ANY_MAX_TOKENS: int = DecodingSettings.model_fields["max_tokens"].default
 
 
 def windows(
-    items: Iterable[tuple[T, int]], *, lines: int = WINDOW_LINES, characters: int = WINDOW_CHARACTERS
+    items: Iterable[tuple[T, int]],
+    *,
+    lines: int = WINDOW_LINES,
+    characters: int = WINDOW_CHARACTERS,
+    together: Callable[[T, T], bool] = lambda one, other: False,
 ) -> Iterator[list[T]]:
     """Yield lists of consecutive items.  items: each with its size in characters.
+
+    together: whether an item must be in the same list as the one before it, however long the list is.
 
     If reading the items raises an error, such as for a line that is not UTF-8 or one of the caller's generator, it is
     raised after the items before it were yielded.
@@ -395,7 +405,8 @@ def windows(
     total = 0
     with LaterError() as broken:
         for item, size in items:
-            if window and (len(window) == lines or total + size > characters):
+            full = len(window) >= lines or total + size > characters
+            if window and full and not together(window[-1], item):
                 yield window
                 window, total = [], 0
             window.append(item)
@@ -454,24 +465,31 @@ FRAMES_CHARACTERS = WINDOW_CHARACTERS // 64
 
 
 def numbered_lines(
-    texts: Iterable[object], constraints: Iterable[Iterable[str]] | None = None, *, frames: bool = False
+    texts: Iterable[object],
+    constraints: Iterable[Iterable[str]] | None = None,
+    *,
+    frames: bool = False,
+    documents: Iterable[Hashable] | bool = False,
 ) -> Iterator[tuple[Line, int]]:
     """Number texts as lines from 1, with their sizes, for `windows`. A line break at the end of a text is removed.
 
     constraints: a list for each text.  Raises TranslationError if their number is not that of the texts.
     frames: whether the lines name sources of frames, or are such sources, as arrays.
+    documents: `Line.document` of each text; True: blank texts separate documents; False: there are none.
     """
-
     nothing: Any = object()
     rows: Iterable[tuple[object, Any]] = (
         zip_longest(texts, constraints, fillvalue=nothing) if constraints is not None else zip(texts, repeat(()))
     )
+    blank, names = 0, iter(()) if isinstance(documents, bool) else iter(documents)
     for number, (text, phrases) in enumerate(rows, start=1):
         if text is nothing or phrases is nothing:
             missing = "no text for the constraints" if text is nothing else "no constraints for the text"
             raise TranslationError(f"line {number}: found {missing}, expected as many lists of constraints as texts")
         source = text if frames and not isinstance(text, str) else without_line_break(text, number)
-        line = Line.from_source(source, phrases, number=number)
+        blank += isinstance(source, str) and not source.strip()
+        document = blank if documents is True else next(names, None)
+        line = replace(Line.from_source(source, phrases, number=number), document=document)
         yield line, FRAMES_CHARACTERS if frames else len(line.text)
 
 

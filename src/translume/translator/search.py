@@ -53,6 +53,7 @@ from translume.translator.constraints import (
     unmet_constraints,
     words_of,
 )
+from translume.translator.context import turns
 from translume.translator.ensemble import EnsembleMembers
 from translume.translator.planning import (
     ANY_MAX_TOKENS,
@@ -231,7 +232,7 @@ class PreparedSearch:
 
 def search_plans(
     checkpoint: Checkpoint,
-    plans: Sequence[LinePlan],
+    plans: list[LinePlan],
     settings: DecodingSettings,
     models: EnsembleMembers,
     fusion: Fusion | None = None,
@@ -241,7 +242,7 @@ def search_plans(
     """The hypotheses of each piece of all plans, in order, searched in batches of similar lengths.
 
     Pieces with constraints are in batches of their own, one for each beam width. On a GPU all others share one search,
-    in which each starts when another ends.
+    in which each starts when another ends. The pieces of `plans` get their context; see `turns`.
     progress, check_cancelled: see `Translator.translate_lines`.  Raises LineError for a piece that cannot be searched.
     """
     search = SearchPlan.from_settings(settings)
@@ -256,44 +257,46 @@ def search_plans(
             from translume.translator.device_searcher import DeviceSearcher
 
             shares = isinstance(stepper, DeviceSearcher)
-        if shares:
-            shared = [index for index, piece in enumerate(pieces) if piece.ids and not piece.constraints]
-            lengths = [len(pieces[index].read_ids) + 1 for index in shared]
-            for group in bucketed_batches(lengths, DEVICE_BATCH_TOKENS, DEVICE_BATCH_ROWS):
-                numbered = [[shared[place] for place in places] for places in group]
-                found = dict(
-                    search_together(checkpoint, pieces, numbered, search.decoding, stepper, fusion, check_cancelled)
-                )
-                ranked = search.rank([*found.values()], [pieces[index] for index in found], checkpoint)
-                for index, each in zip(found, ranked, strict=True):
-                    searched[index] = each, ()
-        widths: dict[int, list[int]] = defaultdict(list)
-        for index, piece in enumerate(pieces):
-            if piece.ids and (piece.constraints or not shares):
-                widths[constrained_width(piece, checkpoint, settings) if piece.constraints else 0].append(index)
-        for width, indices in sorted(widths.items()):
-            most = settings.max_tokens * FULL_BATCH_WIDTH // max(width or search.width, FULL_BATCH_WIDTH)
-            lengths = [len(pieces[index].ids) + 1 for index in indices]
-            if isinstance(stepper, Engine):
-                limits = [target_limit(checkpoint, length, 0, settings) for length in lengths]
-                held = map(stepper.cache_bytes, lengths, limits, repeat(width or search.width))
-                share = max(each / length for each, length in zip(held, lengths, strict=True))
-                most = min(most, int(settings.max_tokens * TOKEN_CACHE_BYTES / share))
-            for places in batches(lengths, most, shortest=MIN_COUNTED_TOKENS):
-                batch = [indices[place] for place in places]
-                if check_cancelled is not None:
-                    check_cancelled()
-                arguments = checkpoint, [pieces[index] for index in batch], search.decoding, stepper, fusion
-                if width:
-                    results = search_constrained(*arguments, check_cancelled)
-                else:
-                    observer = None if progress is None else progress.observer(batch, reranked=search.reranked)
-                    results = [(each, ()) for each in search_pieces(*arguments, observer, check_cancelled)]
-                ranked = search.rank([each for each, _ in results], arguments[1], checkpoint)
-                for index, hypotheses, (_, warnings) in zip(batch, ranked, results, strict=True):
-                    searched[index] = hypotheses, warnings
-                    if progress is not None:
-                        progress.complete(index, searched[index][0])
+        for numbers in turns(checkpoint, plans, pieces, searched, partial(context_room, checkpoint, settings)):
+            if shares:
+                shared = [index for index in numbers if pieces[index].ids and not pieces[index].constraints]
+                lengths = [len(pieces[index].read_ids) + 1 for index in shared]
+                for group in bucketed_batches(lengths, DEVICE_BATCH_TOKENS, DEVICE_BATCH_ROWS):
+                    numbered = [[shared[place] for place in places] for places in group]
+                    found = dict(
+                        search_together(checkpoint, pieces, numbered, search.decoding, stepper, fusion, check_cancelled)
+                    )
+                    ranked = search.rank([*found.values()], [pieces[index] for index in found], checkpoint)
+                    for index, each in zip(found, ranked, strict=True):
+                        searched[index] = each, ()
+            widths: dict[int, list[int]] = defaultdict(list)
+            for index in numbers:
+                piece = pieces[index]
+                if piece.ids and (piece.constraints or not shares):
+                    widths[constrained_width(piece, checkpoint, settings) if piece.constraints else 0].append(index)
+            for width, indices in sorted(widths.items()):
+                most = settings.max_tokens * FULL_BATCH_WIDTH // max(width or search.width, FULL_BATCH_WIDTH)
+                lengths = [len(pieces[index].read_ids) + 1 for index in indices]
+                if isinstance(stepper, Engine):
+                    limits = [target_limit(checkpoint, length, 0, settings) for length in lengths]
+                    held = map(stepper.cache_bytes, lengths, limits, repeat(width or search.width))
+                    share = max(each / length for each, length in zip(held, lengths, strict=True))
+                    most = min(most, int(settings.max_tokens * TOKEN_CACHE_BYTES / share))
+                for places in batches(lengths, most, shortest=MIN_COUNTED_TOKENS):
+                    batch = [indices[place] for place in places]
+                    if check_cancelled is not None:
+                        check_cancelled()
+                    arguments = checkpoint, [pieces[index] for index in batch], search.decoding, stepper, fusion
+                    if width:
+                        results = search_constrained(*arguments, check_cancelled)
+                    else:
+                        observer = None if progress is None else progress.observer(batch, reranked=search.reranked)
+                        results = [(each, ()) for each in search_pieces(*arguments, observer, check_cancelled)]
+                    ranked = search.rank([each for each, _ in results], arguments[1], checkpoint)
+                    for index, hypotheses, (_, warnings) in zip(batch, ranked, results, strict=True):
+                        searched[index] = hypotheses, warnings
+                        if progress is not None:
+                            progress.complete(index, searched[index][0])
     except SearchError as error:
         raise LineError(lines[batch[error.sentence]], f"token {error.token}: {error.reason}") from None
     return searched
@@ -463,7 +466,7 @@ def prepare_search(
     costs = [constraint_cost(piece.constraints, tokenizer) for piece in pieces]
     limits = np.array(
         [
-            target_limit(checkpoint, len(piece.ids), len(prefix), settings, cost)
+            target_limit(checkpoint, len(piece.ids), len(prefix), settings, cost, len(piece.target_tags))
             for piece, prefix, cost in zip(pieces, prefixes, costs, strict=True)
         ]
     )
@@ -524,15 +527,25 @@ def temperature_of(checkpoint: Checkpoint, settings: DecodingSettings) -> float:
     return checkpoint.temperature.value if settings.calibrated and checkpoint.temperature else 1.0
 
 
-def target_limit(model: Checkpoint, length: int, prefix: int, settings: DecodingSettings, cost: int = 0) -> int:
+def context_room(checkpoint: Checkpoint, settings: DecodingSettings, piece: Piece) -> int:
+    """The most tokens of context that the decoder can read before the longest target that a piece may have."""
+    cost = constraint_cost(piece.constraints, checkpoint.target_tokenizer)
+    prefix = len(checkpoint.target_tokenizer.encode(settings.prefix)) if piece.first else 0
+    limit = target_limit(checkpoint, len(piece.ids), prefix, settings, cost)
+    return checkpoint.config.model.max_positions - len(piece.target_tags) - limit
+
+
+def target_limit(
+    model: Checkpoint, length: int, prefix: int, settings: DecodingSettings, cost: int = 0, given: int = 0
+) -> int:
     """The maximum number of target tokens, EOS included.
 
     It follows from the lengths in the training data unless the settings have one; for a model that does not know
     these lengths, it is twice the source's length and 10 more.
     length: source tokens without EOS.  prefix: forced target tokens.  cost: tokens that the constraints need,
-    which every limit but `max_length` and the model's own leaves room for.
+    which every limit but `max_length` and the model's own leaves room for.  given: tokens of tags and context.
     """
-    longest = model.config.model.max_positions - model.config.model.target_tags
+    longest = model.config.model.max_positions - max(given, model.config.model.target_tags)
     ratio, extra = settings.max_length_ratio, settings.max_length_extra
     if ratio or extra:
         limit = int((ratio or DEFAULT_RATIO) * length) + (extra or DEFAULT_EXTRA)

@@ -1,7 +1,8 @@
 """The translator, and the function that loads a model."""
 
 from collections.abc import Generator as Steps
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain, groupby
 from pathlib import Path
@@ -18,6 +19,7 @@ from translume.tasks import task_of
 from translume.translator.assembly import ProgressCallback, ProgressReporter, build_translations
 from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
 from translume.translator.constraints import Terminology, check_rules, refuse_constraints
+from translume.translator.context import same_document
 from translume.translator.ensemble import EnsembleMembers, combine, ensemble_checkpoint
 from translume.translator.loading import ComputeOptions, Dtype, EngineName, LoadedModel, describe_engine
 from translume.translator.planning import (
@@ -158,6 +160,7 @@ class Translator(LoadedModel[Checkpoint]):
         *,
         settings: DecodingSettings | None = None,
         constraints: Iterable[str] = (),
+        before: Iterable[tuple[str, str]] = (),
         **options: Unpack[DecodingOptions],
     ) -> Translation:
         """The translation of one text, which may have many sentences; a blank one has an empty translation.
@@ -169,12 +172,14 @@ class Translator(LoadedModel[Checkpoint]):
         options: single settings of `DecodingSettings`, which replace those of `settings`. `beam` chooses beam search,
         unless `strategy` is given too or the model's strategy uses a beam.
         constraints: words and phrases that it must hold; a warning, `constraint_unmet: …`, says why it cannot.
+        before: the sources before it in its document and their translations, for a model that reads context.
         Raises TranslationError if a sentence is longer than the model reads, SettingsError if the options do not fit.
         """
         chosen = self._choose("translate", settings, options)
         if not self.reads_frames and not isinstance(text, str):
             raise TypeError(f"translate: found {type(text).__name__}, expected a string; translate_all takes many")
-        return next(self.translate_lines([Line.from_source(text, constraints)], chosen))
+        line = replace(Line.from_source(text, constraints), before=tuple(before))
+        return next(self.translate_lines([line], chosen))
 
     def segments(
         self, source: Source, *, settings: DecodingSettings | None = None, **options: Unpack[DecodingOptions]
@@ -201,19 +206,24 @@ class Translator(LoadedModel[Checkpoint]):
         *,
         settings: DecodingSettings | None = None,
         constraints: Iterable[Iterable[str]] | None = None,
+        documents: Iterable[Hashable] | None = None,
         **options: Unpack[DecodingOptions],
     ) -> Iterator[Translation]:
         """One translation a text, in order, whatever the number of texts; see `translate` for the options.
 
         constraints: those of each text, in order; there must be as many lists of them as texts.
+        documents: for a model that reads context, a value for each text that is equal for the consecutive texts of one
+        document; None: blank texts separate documents. A document is read as a whole.
         A line break at the end of a text (of a file's line) is removed. Reads a few thousand texts ahead.
         Errors name the number of the text as its line, after all texts before it were given back.
         """
         if isinstance(texts, str):
             raise TypeError("translate_all: found one string, expected many; use translate")
         chosen = self._choose("translate_all", settings, options)
-        lines = numbered_lines(texts, constraints, frames=self.reads_frames)
-        return chain.from_iterable(map(partial(self.translate_lines, settings=chosen), windows(lines)))
+        names = self.config.data.context.used and (True if documents is None else documents)
+        lines = numbered_lines(texts, constraints, frames=self.reads_frames, documents=names)
+        parts = windows(lines, together=same_document)
+        return chain.from_iterable(map(partial(self.translate_lines, settings=chosen), parts))
 
     def score(
         self, source: str | Source, target: str | TextHypothesis, *, to: str | None = None, from_: str | None = None
@@ -284,7 +294,9 @@ class Translator(LoadedModel[Checkpoint]):
                 yield found.belief, found.labels
 
     def _choose(self, function: str, settings: DecodingSettings | None, options: DecodingOptions) -> DecodingSettings:
-        return self.choose(settings, options, function=function, others=("settings", "constraints"))
+        return self.choose(
+            settings, options, function=function, others=("settings", "constraints", "before", "documents")
+        )
 
     def reading(self, settings: DecodingSettings, direction: Direction | None = None) -> Reading:
         """How the model reads lines; see `Reading.from_settings`."""

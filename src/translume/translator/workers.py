@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 from translume.config import DecodingSettings
 from translume.errors import SettingsError, TranslationError, needed_by
 from translume.parallel import Closing, ProcessLostError, WorkerPool, in_order
+from translume.translator.context import same_document
 from translume.translator.loading import ComputeOptions
 from translume.translator.planning import Line, LineError, numbered_lines, up_to_an_error, windows
 from translume.translator.results import Translation
@@ -49,7 +50,10 @@ def outcomes(
             yield LineError(lines[done], lines[done].fault)
             done += 1
             continue
-        readable = list(takewhile(lambda line: not line.fault, lines[done : done + count]))
+        end = done + count
+        while end < len(lines) and same_document(lines[end - 1], lines[end]):
+            end += 1
+        readable = list(takewhile(lambda line: not line.fault, lines[done:end]))
         try:
             for result in up_to_an_error(lambda part: work(model, part, settings), readable):
                 done += 1
@@ -68,7 +72,7 @@ def run_lines(
     model: object, work: Work[R], lines: Iterable[tuple[Line, int]], settings: DecodingSettings
 ) -> Iterator[R | LineError]:
     """Yield the result of each line or why it has none, in order, from a model of this process.  lines: with sizes."""
-    for window in windows(lines):
+    for window in windows(lines, together=same_document):
         yield from outcomes(work, settings, model, window)
 
 
@@ -106,7 +110,7 @@ class Workers(Closing):
         Raises TranslationError if processes keep ending.
         """
         done = losses = 0
-        parts = windows(lines, lines=LINES_PER_TASK)
+        parts = windows(lines, lines=LINES_PER_TASK, together=same_document)
         suspects: deque[Sequence[Line]] = deque()
         while True:
             sent: deque[Sequence[Line]] = deque()
@@ -141,9 +145,11 @@ class Workers(Closing):
         constraints: Iterable[Iterable[str]] | None = None,
         *,
         frames: bool = False,
+        documents: bool = False,
     ) -> Iterator[Translation]:
-        """Yield what `Translator.translate_all` yields, or raise its errors.  frames: see `numbered_lines`."""
-        for result in self.run(Translator.translate_lines, numbered_lines(texts, constraints, frames=frames), settings):
+        """Yield what `Translator.translate_all` yields, or raise its errors.  The others: see `numbered_lines`."""
+        lines = numbered_lines(texts, constraints, frames=frames, documents=documents)
+        for result in self.run(Translator.translate_lines, lines, settings):
             if isinstance(result, LineError):
                 raise result
             yield result

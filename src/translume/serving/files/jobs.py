@@ -260,20 +260,27 @@ class Jobs:
         splits = await run_in_threadpool(split)
         job.status, job.sentences = "working", sum(len(group.lines) for group in splits)
         self._write(job)
-        runs: list[tuple[str, ...]] = []
+        runs, history = list[tuple[str, ...]](), list[tuple[str, str]]()
         for group in splits:
             # Alignment takes another pass, and only sentences with markup need it.
             aligned = group.marked and not served.model.config.without_tokens
             settings = await settings_with(served, {"nbest": 1, "alignment": aligned}, self._limits)
-            done = await self._translations(job, Translating(served.model, settings), group.lines)
+            done = await self._translations(job, Translating(served.model, settings), group.lines, history)
             runs += await run_in_threadpool(lambda: [*group.join(done)])  # noqa: B023 - called here
         return await self._documents.write(upload.suffix, upload.content, runs, (served.source, served.target))
 
-    async def _translations(self, job: Job, work: Translating, lines: Sequence[str]) -> list[Translation]:
-        """Return the translations of sentences; RequestError with the number of the sentence that failed."""
+    async def _translations(
+        self, job: Job, work: Translating, lines: Sequence[str], history: list[tuple[str, str]]
+    ) -> list[Translation]:
+        """Return the translations of sentences; RequestError with the number of the sentence that failed.
+
+        history: the last sentences of the file and their translations, if the model reads them as context.
+        """
         translations: list[Translation] = []
-        for begin in range(0, len(lines), AT_ONCE):
-            parts = [Part(text=line) for line in lines[begin : begin + AT_ONCE]]
+        context = work.translator.config.data.context
+        at_once = 1 if context.used else AT_ONCE
+        for begin in range(0, len(lines), at_once):
+            parts = [Part(text=line, before=tuple(history)) for line in lines[begin : begin + at_once]]
             names = [f"file: sentence {job.done + number:,}" for number in range(1, len(parts) + 1)]
             while True:
                 try:
@@ -284,6 +291,8 @@ class Jobs:
                         raise
                     await asyncio.sleep(RETRY_SECONDS)
             translations += map(_compact, results)
+            if context.used:
+                history[:] = [*history, (parts[0].text, results[0].text)][-max(context.source, context.target) :]
             job.done += len(parts)
             self._write(job)
         return translations

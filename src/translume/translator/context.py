@@ -1,0 +1,113 @@
+"""The sentences of a document before a piece, as the encoder and the decoder read them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby, zip_longest
+
+from translume.checkpoint import Checkpoint
+from translume.translator.assembly import SearchedPiece
+from translume.translator.planning import Line, LinePlan, Piece
+
+DROPPED = "context_dropped"
+"""The first word of warnings about context."""
+
+
+def same_document(one: Line, other: Line) -> bool:
+    """Whether two consecutive lines are of one document."""
+    return one.document is not None and one.document == other.document
+
+
+@dataclass(slots=True)
+class _Document:
+    """The ids of its sentences, each with an EOS, and the numbers of its pieces, the last of the sentences."""
+
+    sources: list[list[int]] = field(default_factory=list)
+    targets: list[list[int]] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+
+
+def turns(
+    checkpoint: Checkpoint,
+    plans: list[LinePlan],
+    pieces: list[Piece],
+    searched: list[SearchedPiece],
+    room: Callable[[Piece], int],
+) -> Iterator[list[int]]:
+    """Yield the numbers of pieces to search together, whose prompts have the same length.
+
+    If the model reads context, `pieces` get theirs before: ids among their tags. A target is context once `searched`
+    has it, so the first pieces of all documents come first, then the second ones, and so on. In the end, `plans` have
+    these pieces too, and `searched` has warnings about context that does not fit.
+
+    pieces: of all plans, in order.  room: the most tokens of context that the decoder can read before a piece.
+    """
+    config, settings = checkpoint.config, checkpoint.config.data.context
+    if not settings.used:
+        yield list(range(len(pieces)))
+        return
+    reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    ends = max(1, len(reads.specials.source_end))
+
+    def source_of(text: str) -> list[int]:
+        return [*reads.encode(text), reads.specials.eos]
+
+    def target_of(text: str) -> list[int]:
+        return [*writes.encode(text), writes.specials.eos]
+
+    documents: list[_Document] = []
+    places: dict[int, tuple[_Document, int]] = {}
+    numbers = iter(range(len(pieces)))
+    for index, plan in enumerate(plans):
+        if not index or not same_document(plans[index - 1].line, plan.line):
+            before = plan.line.before
+            documents.append(
+                _Document([source_of(each) for each, _ in before], [target_of(each) for _, each in before])
+            )
+        for piece, number in zip(plan.pieces, numbers, strict=False):
+            if piece.ids or piece.kept:
+                places[number] = documents[-1], len(documents[-1].sources)
+                own = source_of(piece.text) if piece.kept else [*piece.ids, reads.specials.eos]
+                documents[-1].sources.append(own)
+                documents[-1].numbers.append(number)
+    in_order: list[list[int]] = [list(places)]
+    if settings.target:
+        rounds = zip_longest(*(each.numbers for each in documents))
+        in_order = [[number for number in each if number is not None] for each in rounds]
+    for turn in in_order:
+        lost: dict[int, str] = {}
+        for number in turn:
+            (document, place), piece = places[number], pieces[number]
+            limit = min(config.longest_source - ends - len(piece.source_tags), config.data.cleaning.max_tokens)
+            sources = document.sources[max(0, place - settings.source) : place]
+            targets = document.targets[max(0, place - settings.target) : place] if settings.target else []
+            given = _nearest(sources, limit - len(piece.ids)), _nearest(targets, room(piece))
+            pieces[number] = replace(
+                piece,
+                source_tags=(*piece.source_tags, *chain.from_iterable(given[0])),
+                target_tags=(*piece.target_tags, *chain.from_iterable(given[1])),
+            )
+            wanted, missing = len(sources) + len(targets), len(sources) + len(targets) - sum(map(len, given))
+            if missing:
+                lost[number] = f"{DROPPED}: {missing} of {wanted} sentences before it, to fit the model's limit"
+
+        def prompt(number: int) -> int:
+            return len(pieces[number].target_tags)
+
+        for _, group in groupby(sorted(turn, key=prompt), key=prompt):
+            yield list(group)
+        for number in turn if settings.target else ():
+            found = searched[number][0]
+            places[number][0].targets.append(target_of(found[0].text if found else pieces[number].text))
+        for number, warning in lost.items():
+            searched[number] = searched[number][0], (warning, *searched[number][1])
+    rest = iter(pieces)
+    plans[:] = [replace(plan, pieces=tuple(next(rest) for _ in plan.pieces)) for plan in plans]
+
+
+def _nearest(sentences: Sequence[list[int]], room: int) -> Sequence[list[int]]:
+    """Return the last sentences that together have at most `room` tokens."""
+    count = 0
+    while count < len(sentences) and len(sentences[-count - 1]) <= room:
+        room -= len(sentences[-count - 1])
+        count += 1
+    return sentences[len(sentences) - count :]

@@ -1,0 +1,120 @@
+"""Commands translate and measure documents with a model that reads context."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from translume.checkpoint import Checkpoint, build_model, save_model
+from translume.config import Config, TokenizerSettings
+from translume.data.pairs import read_pairs
+from translume.evaluation.metrics import document_bleu
+from translume.text import train_tokenizer
+
+SETTINGS = """
+[data]
+source_language = "en"
+target_language = "de"
+train = "train.tsv"
+columns = [1, 2]
+document_column = 0
+context = {source = 1, target = 1}
+[model]
+width = 32
+feed_forward = 48
+encoder_layers = 1
+decoder_layers = 1
+attention_heads = 2
+[decoding]
+max_length = 9
+letterless = "translate"
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an untrained model of characters."""
+    import torch
+
+    tokenizer = train_tokenizer(TokenizerSettings(kind="character", size=31, unknown="token"), ["abcdef ghij"])
+    config = Config.parse(SETTINGS)
+    torch.manual_seed(3)
+    network = build_model(config.model, len(tokenizer), len(tokenizer)).eval()
+    for parameter in network.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    folder = tmp_path_factory.mktemp("models") / "en-de"
+    checkpoint = Checkpoint(config=config, model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
+    save_model(folder, checkpoint)
+    return folder
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "test.tsv"
+    rows = [("1", "abc", "cba a b c"), ("1", "de", "ed e d f"), ("2", "fab", "baf b a f"), ("2", "c", "c d e f")]
+    path.write_text("".join("\t".join(row) + "\n" for row in rows))
+    return path
+
+
+def lines_of(path: Path, column: int) -> list[str]:
+    return [line.split("\t")[column] for line in path.read_text().splitlines()]
+
+
+def test_blank_lines_separate_documents_for_every_way_to_translate(model: Path, table: Path, tmp_path, run) -> None:
+    from translume import load
+
+    sources = lines_of(table, 1)
+    text = "\n".join([*sources[:2], "", *sources[2:]])
+    wanted = [each.text for each in load(model).translate_all(text.split("\n"))]
+    assert wanted[1] != load(model).translate(sources[1]).text
+    found = run("translate", model, text=text)
+    assert found.stdout.splitlines() == wanted
+    (tmp_path / "in.en").write_text(text)
+    done = run("translate", model, "--input", tmp_path / "in.en", "--output", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    (out,) = (path for path in (tmp_path / "out").rglob("*") if path.is_file() and path.name.startswith("in"))
+    assert out.read_text().splitlines() == wanted
+
+
+def test_documents_of_a_table_are_translated_and_measured_as_such(model: Path, table: Path, tmp_path, run) -> None:
+    from translume import load
+
+    out = tmp_path / "out.de"
+    found = run("evaluate", model, table, "--json", "--write", out)
+    assert found.exit_code == 0, found.output
+    (score,) = [each for each in json.loads(found.stdout)["scores"] if each["name"] == "d_bleu"]
+    wanted = list(load(model).translate_all(lines_of(table, 1), documents=lines_of(table, 0)))
+    texts = [each.text for each in wanted]
+    assert out.read_text().splitlines() == texts
+    settings = load(model).config.scoring.of_language("de")
+    d_bleu = document_bleu(texts, [lines_of(table, 2)], lines_of(table, 0), settings)
+    assert score["value"] == pytest.approx(d_bleu.value)
+    assert score["signature"].endswith("|documents:2")
+    source, target = tmp_path / "test.en", tmp_path / "test.de"
+    source.write_text("\n".join([*lines_of(table, 1)[:2], "", *lines_of(table, 1)[2:]]) + "\n")
+    target.write_text("\n".join([*lines_of(table, 2)[:2], "", *lines_of(table, 2)[2:]]) + "\n")
+    lines = json.loads(run("evaluate", model, source, target, "--json").stdout)["scores"]
+    assert [each["value"] for each in lines if each["name"] == "d_bleu"] == [pytest.approx(d_bleu.value)]
+
+
+def test_a_document_without_the_column_is_refused(model: Path, tmp_path, run) -> None:
+    (tmp_path / "short.jsonl").write_text('{"source": "abc", "target": "cba"}\n')
+    found = run("evaluate", model, tmp_path / "short.jsonl")
+    assert found.exit_code == 1
+    assert found.stderr == f"Error: {tmp_path / 'short.jsonl'}:1: no '0'; it has: source, target\n"
+
+
+def test_other_programs_would_not_read_context(model: Path, tmp_path, run) -> None:
+    found = run("export", model, "onnx", tmp_path / "other")
+    assert found.stderr == (f"Error: export: {model}: found data.context, which only Translume reads; expected none\n")
+    assert not (tmp_path / "other").exists()
+    assert run("export", model, "translume", tmp_path / "own").exit_code == 0
+
+
+def test_the_settings_are_read_and_written(tmp_path: Path) -> None:
+    config = Config.parse(SETTINGS)
+    assert (config.data.context.source, config.data.context.target, config.data.document_column) == (1, 1, 0)
+    assert Config.parse(config.to_toml()) == config
+    (tmp_path / "train.tsv").write_text("x\ta\tb\n")
+    data = config.data.model_copy(update={"train": (str(tmp_path / "train.tsv"),)})
+    assert [pair.document for pair in read_pairs(data, "train")] == [f"{tmp_path / 'train.tsv'}:1"]

@@ -1,0 +1,232 @@
+"""A sentence is translated after those before it in its document, and their translations."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translume.config import DataSettings
+from translume.config.data import CleaningSettings, ContextSettings
+from translume.errors import TranslationError
+from translume.translator import Translator
+
+Make = Callable[..., Translator]
+SENTENCE = st.text("abcd", min_size=1, max_size=6)
+DOCUMENTS = st.lists(st.lists(SENTENCE, min_size=1, max_size=4), min_size=1, max_size=3)
+
+
+def in_context(translator: Translator, source: int, target: int, **data: object) -> Translator:
+    """Return the translator as if trained with context."""
+    found = ContextSettings(source=source, target=target)
+    settings = DataSettings(source_language="en", target_language="de", documents="blank_line", context=found, **data)
+    config = translator.config.model_copy(update={"data": settings})
+    return Translator(replace(translator.checkpoint, config=config))
+
+
+@pytest.fixture(scope="module")
+def reading(make: Make) -> Callable[..., Translator]:
+    """Return translators by the context that they read; one that has the kernels."""
+    plain = make(
+        "decoding.beam=2",
+        "decoding.letterless=translate",
+        "decoding.max_length=7",
+        "decoding.min_length=2",
+        max_positions=61,
+    )
+    return lambda source, target, **data: in_context(plain, source, target, **data)
+
+
+def by_hand(translator: Translator, document: list[str]) -> list[str]:
+    """Translate the sentences of a document with a model of the same weights that has no context, given the prompts.
+
+    Checks the log-probabilities of the hypotheses by forced decoding.
+    """
+    checkpoint, settings = translator.checkpoint, translator.config.data.context
+    reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    texts: list[str] = []
+    found = list(translator.translate_all(document))
+    for place, (source, each) in enumerate(zip(document, found, strict=True)):
+        begin = [max(0, place - count) for count in (settings.source, settings.target)]
+        ids = [
+            id_ for text in [*document[begin[0] : place], source] for id_ in [*reads.encode(text), reads.specials.eos]
+        ]
+        given_ids = [id_ for text in texts[begin[1] : place] for id_ in [*writes.encode(text), writes.specials.eos]]
+        for hypothesis in each.hypotheses:
+            labels = torch.tensor([[*given_ids, *hypothesis.ids]])
+            target = torch.tensor([[writes.specials.bos, *labels[0, :-1].tolist()]])
+            encoded = torch.tensor([ids])
+            scores = checkpoint.model.score(
+                encoded, torch.ones_like(encoded, dtype=torch.bool), target, labels, labels >= 0
+            )
+            own = scores[0, len(given_ids) :]
+            assert hypothesis.log_prob == pytest.approx(float(own.sum()), abs=1e-4)
+            assert hypothesis.token_log_probs == pytest.approx(own.tolist(), abs=1e-4)
+            assert hypothesis.text == writes.decode(hypothesis.ids)
+        texts.append(each.text)
+    return texts
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@given(documents=DOCUMENTS, source=st.integers(0, 2), target=st.integers(0, 2))
+def test_lines_are_translated_after_those_before_them(reading, documents, source, target, compiled) -> None:
+    translator = reading(source or int(not target), target)
+    translator = translator.compile() if compiled else translator
+    lines = [line for document in documents for line in (*document, "")]
+    found = list(translator.translate_all(lines))
+    assert [each.source for each in found] == lines
+    assert [each.text for each in found] == [
+        text for document in documents for text in (*by_hand(translator, document), "")
+    ], "documents are translated side by side as one after another"
+
+
+def test_the_first_line_of_a_document_has_no_context(reading, make: Make) -> None:
+    texts = ["abc", "d", "", "bca"]
+    alone = [each.text for each in in_context(reading(1, 1), 0, 0).translate_all(texts)]
+    found = [each.text for each in reading(2, 2).translate_all(texts)]
+    assert (found[0], found[3]) == (alone[0], alone[3])
+    assert found[1] != alone[1]
+    assert [str(reading(2, 2).translate(text)) for text in texts] == alone
+
+
+def test_documents_may_be_named(reading) -> None:
+    translator, texts = reading(1, 1), ["abc", "d", "bca", "abd"]
+    found = list(translator.translate_all(texts, documents=["x", "x", "y", "y"]))
+    wanted = list(translator.translate_all(["abc", "d", "", "bca", "abd"]))
+    assert [each.text for each in found] == [each.text for each in wanted if each.source]
+
+
+def test_evaluations_are_of_documents(reading) -> None:
+    from translume.evaluation import evaluate
+    from translume.inspection import compare_on_corpus
+
+    translator, texts = reading(1, 1), ["abc", "d", "bca", "abd"]
+    names = ["x", "x", "y", "y"]
+    found = evaluate(translator, texts, texts, documents=names)
+    assert list(found.translations) == [each.text for each in translator.translate_all(texts, documents=names)]
+    alone = in_context(translator, 0, 0)
+    compared = compare_on_corpus(translator, alone, list(zip(texts, texts, strict=True)))
+    assert compared.same == compared.pairs, "inspect reads each sentence without context"
+
+
+def test_the_sentences_of_a_line_are_context_of_each_other(reading) -> None:
+    translator = reading(1, 1)
+    whole = translator.translate("Abc def. Ghi jkl!", split="always")
+    parts = list(translator.translate_all(["Abc def.", "Ghi jkl!"], split="always"))
+    assert whole.text == " ".join(each.text for each in parts)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_windows_of_lines_do_not_cut_documents(reading, monkeypatch, count) -> None:
+    from translume.translator import planning
+
+    translator, lines = reading(2, 1), ["abc", "d", "", "bca", "abd", "da", "", "cd"]
+    whole = [each.text for each in translator.translate_all(lines)]
+    monkeypatch.setitem(planning.windows.__kwdefaults__, "lines", count)
+    assert [each.text for each in translator.translate_all(lines)] == whole
+
+
+def test_context_that_does_not_fit_is_dropped_from_its_far_end_with_a_warning(reading) -> None:
+    translator = reading(2, 2, cleaning=CleaningSettings(max_tokens=8))
+    lines = ["abc", "ab", "cd", "abcdabcd", "ab"]
+    found = list(translator.translate_all(lines))
+    assert [each.text for each in found[:2]] == [each.text for each in reading(2, 2).translate_all(lines[:2])]
+    dropped = "sentences before it, to fit the model's limit"
+    assert [each.warnings for each in found] == [
+        (), (), (f"context_dropped: 1 of 4 {dropped}",), (f"context_dropped: 2 of 4 {dropped}",),
+        (f"context_dropped: 2 of 4 {dropped}",),
+    ]  # fmt: skip
+    narrow = in_context(translator, 0, 8)
+    rooms = list(narrow.translate_all(["abcdabcd"] * 12))
+    texts = [len(each.hypotheses[0].ids) for each in rooms]
+    assert any(each.warnings for each in rooms) == (sum(texts) > 61 - 7)
+
+
+def test_an_error_names_its_line_and_keeps_those_before(reading) -> None:
+    translator = reading(1, 1)
+    lines = ["abc", "d", "a" * 99, "b"]
+    found = translator.translate_all(lines, split="never")
+    assert [next(found).source for _ in range(2)] == ["abc", "d"]
+    with pytest.raises(TranslationError, match=r"^line 3: "):
+        next(found)
+
+
+def test_workers_translate_whole_documents(reading) -> None:
+    from translume.translator.planning import numbered_lines
+    from translume.translator.workers import outcomes
+
+    translator, lines = reading(1, 1), ["abc", "d", "a" * 99, *["b", "ab", "ca", "d"] * 8]
+    numbered = [line for line, _ in numbered_lines(lines, documents=True)]
+    found = list(outcomes(Translator.translate_lines, translator.config.decoding, translator, numbered))
+    assert isinstance(found[2], TranslationError)
+    rest = list(translator.translate_all(lines[3:]))
+    assert [str(each) for each in found[3:]] == [each.text for each in rest], "a line that fails ends the context"
+
+
+def test_context_may_be_given(reading) -> None:
+    translator = reading(2, 1)
+    found = list(translator.translate_all(["abc", "d", "bca"]))
+    before = [(each.source, each.text) for each in found[:2]]
+    again = translator.translate("bca", before=before)
+    assert again.hypotheses == found[2].hypotheses
+    assert translator.translate("bca").text != again.text
+
+
+def test_alignments_are_of_the_sentence_itself(reading) -> None:
+    translator = reading(1, 1)
+    found = list(translator.translate_all(["ab cd", "bc d"], alignment=True, split="never"))
+    alignment = found[1].hypotheses[0].alignment
+    assert alignment is not None
+    assert alignment.source_tokens[:2] == ("a", "b")
+    words = {source for source, _ in alignment.links}
+    assert words <= {0, 1}, "no word of the sentence before"
+    assert len(alignment.weights) == len(found[1].hypotheses[0].ids)
+
+
+def test_the_segments_of_a_document_are_context_of_each_other(reading) -> None:
+    from translume.documents.segments import Mark, Segment
+    from translume.documents.sentences import translated_runs
+
+    translator = reading(1, 1)
+    segments = [Segment(runs=("abc",)), Segment(runs=("d", "b"), marks=(Mark.ATTACHED,)), Segment(runs=("bca",))]
+    calls = []
+
+    def translate(lines, alignment):
+        calls.append((list(lines), alignment))
+        return translator.translate_all(lines, alignment=alignment, split="never")
+
+    runs = translated_runs(segments, None, translate, in_order=True)
+    assert calls == [(["abc", "db", "bca"], True), ([], False)] or calls == [([], False), (["abc", "db", "bca"], True)]
+    wanted = [each.text for each in translator.translate_all(["abc", "db", "bca"], split="never")]
+    assert ["".join(each) for each in runs] == wanted
+
+
+def test_lines_of_a_server_have_the_context_that_they_name(reading) -> None:
+    from translume.translator.cohort import Cohort
+    from translume.translator.planning import Line
+
+    translator = reading(1, 1)
+    first, second = translator.translate_all(["abc", "d"])
+    cohort = Cohort[str](translator, translator.config.decoding)
+    lines = {"own": Line(number=0, text="d", before=(("abc", first.text),)), "other": Line(number=0, text="d")}
+    cohort.enter(lines, {})
+    found = cohort.run()
+    assert found["own"].text == second.text
+    assert found["other"].text == translator.translate("d").text != second.text
+
+
+def test_documents_have_a_bleu_of_their_own() -> None:
+    from translume.config import EvaluationSettings
+    from translume.evaluation import measure
+    from translume.evaluation.metrics import document_bleu
+
+    texts = ["a b c d", "e f", "x y z", "g h i"]
+    references = [["a b c", "d e f", "x y z", "g h j"], ["?", None, None, None]]
+    settings = EvaluationSettings(metrics=("chrf", "bleu"))
+    score = document_bleu(texts, references, [1, 1, 2, 1], settings)
+    joined = measure(["a b c d e f", "x y z", "g h i"], ["a b c d e f", "x y z", "g h j"],
+                     settings.model_copy(update={"metrics": ("bleu",)})).scores[0]  # fmt: skip
+    assert (score.value, score.title) == (joined.value, "d-BLEU")
+    assert score.signature == f"{joined.signature}|documents:3"
