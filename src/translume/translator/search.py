@@ -69,7 +69,6 @@ from translume.translator.planning import (
     padded_sources,
     source_arrays,
 )
-from translume.translator.ranking import minimum_bayes_risk, rank_by_metric, utility_metric
 from translume.translator.results import TextHypothesis
 
 if TYPE_CHECKING:
@@ -125,8 +124,11 @@ class SearchPlan:
 
         checkpoint: has the tokenizer, and in [evaluation] the model of a learned utility.
         """
-        tokenizer = checkpoint.target_tokenizer
-        metric = utility_metric(self.decoding, checkpoint.config.scoring) if self.reranked else None
+        tokenizer, metric = checkpoint.target_tokenizer, None
+        if self.reranked:
+            from translume.translator.ranking import rank_by_metric, utility_metric
+
+            metric = utility_metric(self.decoding, checkpoint.config.scoring)
         if metric is None:
             return [self._ranked(each, tokenizer) for each in found]
         texts = [[TextHypothesis.from_hypothesis(each, tokenizer) for each in own] for own in found]
@@ -147,6 +149,8 @@ class SearchPlan:
                 for text, each in zip(texts, found, strict=True)
             ]
             return sorted(sums, key=lambda each: -each.score)[: self.nbest]
+        from translume.translator.ranking import minimum_bayes_risk
+
         return minimum_bayes_risk(texts, self.decoding.utility, self.nbest)
 
 
