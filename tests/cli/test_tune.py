@@ -273,6 +273,20 @@ def test_a_kill_between_a_measurement_and_its_decision_loses_nothing(
     assert [task.seconds for task in trainings.done] == near([25, 25, 50])
 
 
+def test_the_last_trials_that_go_on_leave_time_for_the_repetitions_that_there_will_be(
+    tmp_path: Path, trainings: Trainings
+) -> None:
+    trainings.stop = 3
+    search = search_in(tmp_path)
+    list(search.run())
+    assert search.ranked() == [0]
+    for rung, trials, share in ((0, 3, 0.25), (1, 2, 0.25), (2, 2, 0.5)):
+        needed = tuning.SPARE * search.seconds * (2 * trials + share)
+        for spare in (-1, 1):
+            trainings.now += search.left - needed - spare
+            assert search._fits(rung) == (spare > 0)
+
+
 def test_refused_combinations_fail_without_taking_time(tmp_path: Path, trainings: Trainings) -> None:
     search = search_in(tmp_path, space=["model.width=14,15", "model.dropout=0.1..0.5"])
     list(search.run())

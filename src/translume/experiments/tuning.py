@@ -252,9 +252,14 @@ class Search:
             yield None if trial is None else self._segment(trial)
 
     def _fits(self, rung: int) -> bool:
-        """Return whether the next part of a trial and the missing repetitions fit in the time that is left."""
-        done = sum(len(self.repeated(number)) for number in self.ranked()[:BEST])
-        rounds = math.ceil((BEST * self.budget.seeds - done) / self.budget.workers)
+        """Return whether the next part of a trial and the missing repetitions fit in the time that is left.
+
+        The last trials that go on need not leave time for repetitions of others, which would begin too late.
+        """
+        ranked = self.ranked()
+        done = sum(len(self.repeated(number)) for number in ranked[:BEST])
+        count = min(BEST, len(ranked) + 1) if rung else BEST
+        rounds = math.ceil((count * self.budget.seeds - done) / self.budget.workers)
         return self.left >= SPARE * self.seconds * (_share(rung) + rounds)
 
     def _ask(self) -> "Trial":

@@ -97,7 +97,7 @@ def notes(found: dict[str, Any]) -> Iterator[str]:
     yield (
         f"* the best: {found['metric']} on the validation set ({better} is better) after trainings of "
         f"{found['training_seconds']:.0f} s. Trials: {states.count('complete')} trained to the end, "
-        f"{states.count('pruned')} pruned, {states.count('failed')} failed."
+        f"{states.count('pruned')} pruned, {states.count('failed')} failed, {states.count('running')} unfinished."
     )
     if found["best"] is None:
         return
