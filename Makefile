@@ -58,9 +58,11 @@ bench: venv
 docs: venv
 	@$(BIN)/python scripts/generate_docs.py
 
-# Build the documentation site from the Markdown files; a warning is an error. It needs no network.
+# Build the documentation site from the Markdown files; a warning is an error. It needs no network, except for the page that
+# translates in a browser, which npm completes; without Node, npm or clang it is left out with a message.
 docs-site: venv
-	@$(BIN)/sphinx-build -q -E -W --keep-going -c docs . build/site
+	@[ -f build/web/demo/index.html ] || $(BIN)/translume export demo web build/web/demo >/dev/null 2>&1 || echo "build/site: without the page that translates in a browser, which needs Node, npm and clang" >&2
+	@$(BIN)/sphinx-build -q -E -W --keep-going $$([ ! -f build/web/demo/index.html ] || echo -t demo) -c docs . build/site
 	@echo "build/site/index.html"
 
 docs-serve: docs-site

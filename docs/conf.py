@@ -57,6 +57,7 @@ html_sidebars = {
 templates_path = ["_site/templates"]
 html_math_renderer = "mathml"
 html_copy_source = html_show_sourcelink = False
+html_extra_path = [str(ROOT / "build" / "web")] if tags.has("demo") else []  # noqa: F821  Sphinx defines the tags.
 html_additional_pages = {"index": "redirect.html"}
 
 

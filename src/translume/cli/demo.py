@@ -125,6 +125,8 @@ def next_steps(folder: Path, data: Path, corpus: "DemoCorpus") -> Iterator[str]:
     model = shlex.quote(str(folder))
     test = shlex.join(str(data / f"test.{language}") for language in (source, target))
     yield f"  echo {shlex.quote(corpus.test[0][0])} | translume translate {model}"
+    yield f"  translume inspect {model} {shlex.quote(corpus.test[0][0])} --html out.html  # what it predicted"
+    yield f"  translume serve {model}  # a page to translate on"
     yield f"  translume evaluate {model} {test}"
     yield f"  translume show {model} --plot curves.png"
     yield f"With two files of your own, each line the translation of the other's (train.{source}, train.{target}):"
