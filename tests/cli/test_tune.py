@@ -189,6 +189,22 @@ def test_given_settings_that_cannot_be_trained_end_the_search_and_are_tried_agai
     assert [task.trial for task in trainings.done[:3]] == [0, 0, 0]
 
 
+def test_a_search_gives_up_after_five_failed_trainings_in_a_row(
+    tmp_path: Path, trainings: Trainings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_after_the_first(tasks: Iterable[Segment | None], *, workers: int) -> Iterator[Any]:
+        for task, event in trainings.run_tasks(tasks, workers=workers):
+            failed = task is not None and task.trial and isinstance(event, Run)
+            yield task, Run(failure="exit code 1") if failed else event
+
+    search = search_in(tmp_path)
+    monkeypatch.setattr(tuning, "run_tasks", fail_after_the_first)
+    with pytest.raises(TrainingError) as caught:
+        list(search.run())
+    assert str(caught.value) == f"{tmp_path}/out: 5 trials in a row failed, the last with: exit code 1"
+    assert len(search.study.trials) == 6
+
+
 def test_all_trials_train_equally_long_and_the_time_is_kept(tmp_path: Path, trainings: Trainings) -> None:
     search = search_in(tmp_path)
     list(search.run())

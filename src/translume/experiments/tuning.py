@@ -42,6 +42,8 @@ STARTS = 5
 """Number of random trials, after which the sampler models which values are good."""
 MAX_REFUSED = 50
 """Consecutive combinations that the settings may refuse before the search gives up."""
+MAX_FAILED = 5
+"""Consecutive trainings that may fail before the search gives up, since the machine is then at fault."""
 NEVER = 10**9
 PER_CHARACTER = "nll per character"
 
@@ -165,6 +167,7 @@ class Search:
         self.seconds = float(self.study.user_attrs["seconds"])
         self._before, self._clock = float(self.study.user_attrs.get("spent", 0.0)), time.monotonic()
         self._ready: list[Trial] = []
+        self._failed = 0  # trainings in a row
 
     @property
     def spent(self) -> float:
@@ -341,7 +344,11 @@ class Search:
             if task.trial == 0:  # which the next call tries again
                 raise TrainingError(f"{self._file}: cannot be trained as it is: {run.failure}")
             self._fail(self._trial(task.trial), run.failure)
+            self._failed += 1
+            if self._failed == MAX_FAILED:
+                raise TrainingError(f"{self.folder}: {MAX_FAILED} trials in a row failed, the last with: {run.failure}")
         elif run.measured is not None:
+            self._failed = 0
             part = {"updates": run.measured.measures.updates, "since": state.seconds if state else 0.0, "early": early}
             trial = self._trial(task.trial)
             trial.set_user_attr("parts", [*parts, part | ({"value": value} if ends else {})])
