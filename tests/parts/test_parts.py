@@ -21,6 +21,7 @@ import translume
 from translume import parts
 from translume.cli.group import main
 from translume.config import Config
+from translume.config.evaluation import LEARNED
 from translume.contracts import check_part
 from translume.errors import SettingsError
 from translume.evaluation import Score
@@ -30,8 +31,8 @@ from translume.serving.models import ServedModel, ServedModels
 from translume.serving.server import Server
 
 NAMES = {kind: f"{'.' if kind == 'document' else ''}my_{kind}" for kind in KINDS}
-NEED_MORE = {"classify", "sari"}
-"""Parts that need labels or sources that the checks do not have."""
+NEED_MORE = {"classify", "sari", "terminology", *LEARNED}
+"""Parts that need labels, sources, files or models that the checks do not have."""
 SETTINGS = """
 [data]
 task = "my_task"

@@ -36,12 +36,13 @@ METRICS: dict[str, Any] = {
     "terminology": "translume.evaluation.terminology:TermAccuracy",
     "comet": "translume.evaluation.comet:comet",
     "comet-kiwi": "translume.evaluation.comet:comet_kiwi",
+    "bertscore": "translume.interchange.bertscore:BertScore",
 }
 """Functions from [evaluation] to a metric."""
 TRANSLATION_METRICS = ("bleu", "chrf")
 """The metrics of "auto" for translation."""
-LEARNED = {"comet": "model", "comet-kiwi": "kiwi_model"}
-"""Metrics that a model computes, and the setting in [evaluation.comet] that names the model."""
+LEARNED = {"comet": ("comet", "model"), "comet-kiwi": ("comet", "kiwi_model"), "bertscore": ("bertscore", "model")}
+"""Metrics that a model computes, and the table in [evaluation] and the setting in it that name the model."""
 
 
 def utility_names() -> list[str]:
@@ -69,6 +70,17 @@ class CometSettings(Settings):
     """Texts in a batch."""
 
 
+class BertScoreSettings(Settings):
+    """[evaluation.bertscore]: the metric "bertscore", which compares states of a pretrained encoder."""
+
+    table: ClassVar[str] = "evaluation.bertscore"
+
+    model: str = ""
+    """A folder of transformers with an encoder, such as XLM-R, or hf://owner/name."""
+    layer: int = Field(default=0, ge=0)
+    """The layer whose states are compared, from 1; 0: the last. Scores of different layers cannot be compared."""
+
+
 class EvaluationSettings(Settings):
     """[evaluation]: metrics and their options, as sacreBLEU names them."""
 
@@ -76,7 +88,8 @@ class EvaluationSettings(Settings):
 
     metrics: Names = ("auto",)
     """Any of "bleu", "chrf", "ter", "exact_match", "wer", "per", "cer", "rouge1", "rouge2", "rougeL", "squad_f1",
-    "squad_exact", "sari", "terminology", "comet", "comet-kiwi".
+    "squad_exact", "sari", "terminology", "comet", "comet-kiwi",
+    "bertscore".
 
     "auto": `training.metric`, or BLEU and chrF if that is one of these or "nll".
     """
@@ -90,6 +103,7 @@ class EvaluationSettings(Settings):
     stride: int = Field(default=0, ge=0)
     """Tokens from one window to the next in which a language model reads a long document; 0: half its context."""
     comet: CometSettings = Field(default_factory=CometSettings)
+    bertscore: BertScoreSettings = Field(default_factory=BertScoreSettings)
     options: OptionTables = Field(default_factory=Options)
     """Settings of parts from outside, a table for each."""
 
@@ -108,7 +122,8 @@ class EvaluationSettings(Settings):
             return self
         if metric not in LEARNED:
             raise SettingsError(f"decoding.utility_model: found {model!r}, must be '' for utility = '{metric}'")
-        return self.model_copy(update={"comet": self.comet.model_copy(update={LEARNED[metric]: model})})
+        table, setting = LEARNED[metric]
+        return self.model_copy(update={table: getattr(self, table).model_copy(update={setting: model})})
 
     def of_training(self, metric: str) -> Self:
         """Return a copy with the metrics of "auto" for a model that was trained with `training.metric`."""

@@ -265,9 +265,12 @@ class Config(Settings):
 
         decoding = absolute(self.decoding, "terminology", "vocabulary", "utility_model")
         ban = tuple(f"@{read_anywhere(each[1:])}" if names_file(each) else each for each in decoding.ban)
-        comet = absolute(self.evaluation.comet, "model", "kiwi_model", "python")
+        learned = {
+            "comet": absolute(self.evaluation.comet, "model", "kiwi_model", "python"),
+            "bertscore": absolute(self.evaluation.bertscore, "model"),
+        }
         decoding = decoding.model_copy(update={"ban": ban} if ban else {})
-        evaluation = self.evaluation.model_copy(update={"comet": comet})
+        evaluation = self.evaluation.model_copy(update=learned)
         return self._with_paths(joined).model_copy(update={"decoding": decoding, "evaluation": evaluation})
 
     def without_folders(self) -> Self:
