@@ -184,15 +184,19 @@ class Translating:
             width = max(width, constrained_beam_width(held, self.settings))
         if self.settings.prefix and item.first:
             prefix = len(checkpoint.target_tokenizer.encode(self.settings.prefix))
+        sides = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+        context = sum(
+            len(side.encode(text)) + 1 for each in item.before for side, text in zip(sides, each, strict=True)
+        )
         size, made, usual, held_bytes, engine = 0, 0, 0, 0, self.translator.engine
         for piece in (each for each in plan.pieces for _ in range(_windows(each, checkpoint.config))):
             length = len(piece.ids)
             limit = target_limit(checkpoint, length, prefix if piece.first else 0, self.settings, held)
             usual_limit = target_limit(checkpoint, length, 0, own)
-            size += math.ceil(max(length + 1, MIN_COUNTED_TOKENS) * max(1.0, limit / usual_limit))
+            size += math.ceil(max(length + 1 + context, MIN_COUNTED_TOKENS) * max(1.0, limit / usual_limit))
             made += limit
             usual += usual_limit
-            held_bytes += 0 if engine is None else engine.cache_bytes(length + 1, limit, width)
+            held_bytes += 0 if engine is None else engine.cache_bytes(length + 1 + context, limit, width)
         return LineCost(
             size=max(
                 size * max(width, FULL_BATCH_WIDTH) // FULL_BATCH_WIDTH, math.ceil(held_bytes / TOKEN_CACHE_BYTES)
