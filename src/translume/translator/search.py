@@ -528,11 +528,15 @@ def temperature_of(checkpoint: Checkpoint, settings: DecodingSettings) -> float:
 
 
 def context_room(checkpoint: Checkpoint, settings: DecodingSettings, piece: Piece) -> int:
-    """The most tokens of context that the decoder can read before the longest target that a piece may have."""
+    """The most tokens of context before a target: as in training if it is as long as the source, and as fit the model.
+
+    The longest target that the piece may have fits after them.
+    """
     cost = constraint_cost(piece.constraints, checkpoint.target_tokenizer)
     prefix = len(checkpoint.target_tokenizer.encode(settings.prefix)) if piece.first else 0
     limit = target_limit(checkpoint, len(piece.ids), prefix, settings, cost)
-    return checkpoint.config.model.max_positions - len(piece.target_tags) - limit
+    longest = checkpoint.config.model.max_positions - len(piece.target_tags) - limit
+    return min(longest, checkpoint.config.data.cleaning.max_tokens - len(piece.ids))
 
 
 def target_limit(
