@@ -275,8 +275,8 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
     for name, each in systems.items():
         if len(systems) > 1 and not options.as_json:
             click.echo(f"{name}:")
-        with _rating(each, settings) as bar:
-            scores = measure(each, first, settings, other_references=others, sources=sources, progress=bar.advance)
+        with ProgressBar("rating", unit="texts") as bar:
+            scores = measure(each, first, settings, other_references=others, sources=sources, progress=bar.update)
         _print(scores, as_json=options.as_json, **({"hypotheses": name} if len(systems) > 1 else {}))
         _print_groups(options, settings, test_set, groups, each)
     for name in list(systems)[1:]:
@@ -367,13 +367,6 @@ def _print_judgements(options: EvaluateOptions, key: Path) -> None:
         each = compare_counts(found, [found.systems[one], found.systems[other]], test=options.significance)
         value = {"systems": [one, other], **each.to_dict()}
         print_json(value) if options.as_json else click.echo(f"{one} and {other}: {each}")
-
-
-def _rating(texts: Sequence[str], settings: "EvaluationSettings") -> ProgressBar:
-    """Return a bar for texts that learned metrics rate."""
-    from translume.config.evaluation import LEARNED
-
-    return ProgressBar("rating", unit="texts", total=len(texts) * sum(name in LEARNED for name in settings.names))
 
 
 def _tokenized(
@@ -538,8 +531,8 @@ def _measured(
 
     texts, count = _translations(translator, decoding, files)
     first, *others = files.references
-    with _rating(texts, settings) as bar:
-        scores = measure(texts, first, settings, other_references=others, sources=files.sources, progress=bar.advance)
+    with ProgressBar("rating", unit="texts") as bar:
+        scores = measure(texts, first, settings, other_references=others, sources=files.sources, progress=bar.update)
     if files.documents and "bleu" in settings.names:
         more = document_bleu(texts, files.references, files.documents, settings)
         scores = replace(scores, scores=(*scores.scores, more))
