@@ -170,24 +170,21 @@ class Translating:
     def cost(self, item: Part) -> LineCost:
         """Return what translating a line may cost. Raises RequestError (422) like `size`."""
         checkpoint, own = self.translator.checkpoint, self.translator.config.decoding
+        reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
         line = Line(number=0, text=item.text, given=item.frames)
         reading = self.translator.reading(self.settings, item.direction)
         try:
-            plan = plan_lines([line], checkpoint.source_tokenizer, reading)[0]
+            plan = plan_lines([line], reads, reading)[0]
         except LineError as error:
             raise _refused(error) from None
         width, held, prefix = strategy_from(self.settings).width, 0, 0
         if item.constraints:
-            target = checkpoint.target_tokenizer
-            found = [each for phrase in item.constraints if (each := build_constraint([phrase], target)) is not None]
-            held = constraint_cost(found, target)
+            found = [each for phrase in item.constraints if (each := build_constraint([phrase], writes)) is not None]
+            held = constraint_cost(found, writes)
             width = max(width, constrained_beam_width(held, self.settings))
         if self.settings.prefix and item.first:
-            prefix = len(checkpoint.target_tokenizer.encode(self.settings.prefix))
-        sides = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-        context = sum(
-            len(side.encode(text)) + 1 for each in item.before for side, text in zip(sides, each, strict=True)
-        )
+            prefix = len(writes.encode(self.settings.prefix))
+        context = sum(len(reads.encode(one)) + len(writes.encode(other)) + 2 for one, other in item.before)
         size, made, usual, held_bytes, engine = 0, 0, 0, 0, self.translator.engine
         for piece in (each for each in plan.pieces for _ in range(_windows(each, checkpoint.config))):
             length = len(piece.ids)
