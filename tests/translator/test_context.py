@@ -1,5 +1,6 @@
 """A sentence is translated after those before it in its document, and their translations."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -96,6 +97,50 @@ def test_documents_may_be_named(reading) -> None:
     found = list(translator.translate_all(texts, documents=["x", "x", "y", "y"]))
     wanted = list(translator.translate_all(["abc", "d", "", "bca", "abd"]))
     assert [each.text for each in found] == [each.text for each in wanted if each.source]
+
+
+def test_a_learned_utility_rates_the_sentences_themselves(reading, monkeypatch) -> None:
+    from translume.translator import search
+
+    class Short:
+        reads_sources, reads_references = True, False
+
+        def rate(self, rows):
+            rated.append({source for source, _, _ in rows})
+            return [-float(len(text)) for _, text, _ in rows]
+
+    rated: list[set[str]] = []
+    monkeypatch.setattr(search, "utility_metric", lambda decoding, evaluation: Short())
+    translator = reading(1, 1)
+    found = list(translator.translate_all(["abc", "d", "bca"], utility="chrf", nbest=2, beam=2))
+    assert rated == [{"abc"}, {"d"}, {"bca"}]
+    for before, each in itertools.pairwise(found):
+        again = translator.translate(
+            each.source, before=[(before.source, before.text)], utility="chrf", nbest=2, beam=2
+        )
+        assert again.hypotheses == each.hypotheses, "the target that was chosen is the context"
+
+
+def test_an_error_on_a_device_names_its_line_after_a_line_with_constraints(reading, monkeypatch) -> None:
+    from translume.decoding import SearchError
+    from translume.translator import search
+    from translume.translator.device_searcher import DeviceSearcher
+
+    plain, together = reading(1, 1), search.search_together
+    translator = Translator(plain.checkpoint, DeviceSearcher(plain.checkpoint.model))
+
+    def failing(checkpoint, pieces, groups, *others):
+        if 3 in groups[0]:
+            raise SearchError("broken", sentence=3, token=1)
+        return together(checkpoint, pieces, groups, *others)
+
+    monkeypatch.setattr(search, "search_together", failing)
+    found = translator.translate_all(
+        ["abc", "d", "bca", "abd"], documents=["x", "x", "y", "y"], constraints=[["c"], [], [], []]
+    )
+    with pytest.raises(TranslationError) as caught:
+        list(found)
+    assert str(caught.value) == "line 4: token 1: broken"
 
 
 def test_evaluations_are_of_documents(reading) -> None:

@@ -250,7 +250,6 @@ def search_plans(
     lines = [plan.line for plan in plans for _ in plan.pieces]
     pieces = [piece for plan in plans for piece in plan.pieces]
     searched: list[SearchedPiece] = [([], ())] * len(pieces)
-    batch: Sequence[int] = range(len(pieces))
     shares = False
     try:
         if not isinstance(stepper, Engine) and progress is None and settings.max_tokens == ANY_MAX_TOKENS:
@@ -258,6 +257,7 @@ def search_plans(
 
             shares = isinstance(stepper, DeviceSearcher)
         for numbers in turns(checkpoint, plans, pieces, searched, partial(context_room, checkpoint, settings)):
+            batch: Sequence[int] = range(len(pieces))  # to which the sentence of an error belongs
             if shares:
                 shared = [index for index in numbers if pieces[index].ids and not pieces[index].constraints]
                 lengths = [len(pieces[index].read_ids) + 1 for index in shared]
