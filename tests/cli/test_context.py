@@ -97,6 +97,28 @@ def test_documents_of_a_table_are_translated_and_measured_as_such(model: Path, t
     assert [each["value"] for each in lines if each["name"] == "d_bleu"] == [pytest.approx(d_bleu.value)]
 
 
+def test_the_rows_of_tables_are_translated_in_their_documents(model: Path, table: Path, tmp_path, run) -> None:
+    from translume import load
+
+    sources, names = lines_of(table, 1), lines_of(table, 0)
+    wanted = [each.text for each in load(model).translate_all(sources, documents=names)]
+    assert wanted != [each.text for each in load(model).translate_all(sources)]
+    assert run("translate", model, table).stdout.splitlines() == wanted
+    for number, more in enumerate(([], ["--column", "1"], ["--workers", "2"])):
+        out = tmp_path / f"out{number}"
+        done = run("translate", model, "--input", table, "--output", out, *more)
+        assert done.exit_code == 0, done.output
+        assert (out / "test.tsv.txt").read_text().splitlines() == wanted
+    assert run("translate", model, table, "--workers", "2").stdout.splitlines() == wanted
+    table.write_text(table.read_text() + "3\n3\tabc\tcba\n")
+    done = run("translate", model, "--input", table, "--output", tmp_path / "rest")
+    assert done.stderr.splitlines()[0] == (
+        f"warning: {table}:5: 1 tab-separated fields, expected at least 2; it has no result"
+    )
+    alone = load(model).translate("abc").text
+    assert (tmp_path / "rest" / "test.tsv.txt").read_text().splitlines() == [*wanted, "", alone]
+
+
 def test_a_document_without_the_column_is_refused(model: Path, tmp_path, run) -> None:
     (tmp_path / "short.jsonl").write_text('{"source": "abc", "target": "cba"}\n')
     found = run("evaluate", model, tmp_path / "short.jsonl")

@@ -216,6 +216,15 @@ NO_STRIDE = "evaluate: evaluation.stride is for language models, found translati
         (["--hypotheses", "a.en", "a.de", "--sheet", "esa", "none.tsv"],
          "--sheet: expected the sources, which judges read; --source FILE names them"),
         (["--judgements", "a.tsv", "a.tsv"], "{folder}/a.tsv:1: no column 'id'; known: ab kl, AB KL"),
+        *(
+            (["--judgements", "a.tsv", "a.tsv", *more], f"{more[0]} cannot be combined with --judgements")
+            for more in (["--metrics", "chrf"], ["--beam", "3"], ["--compare", "model"], ["--lowercase"])
+        ),
+        *(
+            ([*words, "--significance", "bootstrap"],
+             "--significance cannot be combined with one system; --compare or --hypotheses names another")
+            for words in (["model", "a.tsv"], ["--hypotheses", "a.en", "a.de"])
+        ),
         (["--hypotheses", "a.en", "a.de", "--source", "short"], UNEQUAL),
         (["--hypotheses", "a.en", "a.de", "--metrics", "sari"], NO_SOURCES),
         *(

@@ -183,6 +183,21 @@ def test_pairs_are_kept_or_dropped_with_a_reason(parallel: tuple[str, str], tmp_
     assert json.loads(shared.stdout) == found
 
 
+def test_the_ends_of_documents_are_kept_if_blank_lines_are_ends(write: Write, tmp_path: Path) -> None:
+    lines = ["", *[source for source, _ in FILLER[:3]], "", "x", "", " ", FILLER[3][0], "", ""]
+    files = [write("d.en", lines), write("d.de", [line.strip() for line in lines])]
+    options = ("--only", "length", "--set", "clean.min_characters=2")
+    found = clean(*files, "--out", tmp_path / "new", *options, "--set", "clean.documents='blank_line'")
+    assert (found["read"], found["kept"], found["dropped"]) == (5, 4, {"length": 1})
+    assert (tmp_path / "new/d.en").read_text().split("\n") == [*lines[1:4], "", FILLER[3][0], ""]
+    assert (tmp_path / "new/d.en").read_text() == (tmp_path / "new/d.de").read_text()
+    done = run(*files, "--out", tmp_path / "other", *options)
+    assert done.stderr.splitlines()[-1].endswith(
+        f"{files[0]}:1: blank on both sides; if documents end there, clean.documents='blank_line'"
+    )
+    assert (tmp_path / "other/d.en").read_text().split("\n") == [*lines[1:4], FILLER[3][0], ""]
+
+
 @pytest.mark.parametrize(
     ("options", "names"),
     [

@@ -219,6 +219,7 @@ def test_an_interrupted_cache_has_the_same_documents(corpus_files, by_bytes, tmp
         ("data.streaming=true", "data.context: must be 0 with data.streaming"),
         ("training.teacher='models/one'", "data.context: must be 0 with training.teacher"),
         ("data.source.kind='audio'", "data.context: must be 0 with data.source"),
+        ("data.objective='denoise'", "data.context: must be 0 with data.objective = 'denoise'"),
         ("data.task='classification'", "data.context: must be 0 for a classifier"),
     ],
 )

@@ -1,7 +1,7 @@
 """A stand-in for the packages comet and torch, and a Python that finds them: comet's worker without its environment.
 
-The checkpoint is a JSON object: `references` says whether the model reads them; `fault` what goes wrong; `log` names a
-file to which each scored row is added.
+The checkpoint is a JSON object: `references` says whether the model needs them, `segments` what it can read; `fault`
+what goes wrong; `log` names a file to which each scored row is added; `limit` is the characters it reads of a text.
 """
 
 import json
@@ -12,16 +12,25 @@ from typing import Any
 from translume.config.evaluation import CometSettings
 
 COMET = """
-import json, os, time
+import json, os, signal, time
 from comet.models import RegressionMetric
 __version__ = "9.9"
+
+
+class Encoder:
+    def __init__(self, limit):
+        self.max_positions, self.size_separator = limit + 4, 2
+
+    def tokenizer(self, texts):
+        return {"input_ids": [f"^{text}$" for text in texts]}
 
 
 class Model:
     device = type("Device", (), {"type": "cpu"})
 
     def __init__(self, facts):
-        self.facts = facts
+        self.facts, self.encoder = facts, Encoder(facts.get("limit", 99))
+        self.hparams = type("Hparams", (), {"input_segments": facts["segments"]} if "segments" in facts else {})
 
     def requires_references(self):
         return self.facts["references"]
@@ -39,6 +48,8 @@ class Model:
             raise ValueError("no such\\n  tensor")
         if fault == "exit":
             os._exit(3)
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
         if fault == "hang":
             time.sleep(60)
         with open(self.facts["log"], "a") as file:
@@ -70,7 +81,7 @@ def make(folder: Path, **facts: Any) -> CometSettings:
     packages = folder / "packages"
     (packages / "comet").mkdir(parents=True, exist_ok=True)
     (packages / "comet" / "__init__.py").write_text(COMET)
-    (packages / "comet" / "models.py").write_text("class RegressionMetric: pass\n")
+    (packages / "comet" / "models.py").write_text("class RegressionMetric: pass\nclass UnifiedMetric: pass\n")
     (packages / "torch.py").write_text("class cuda:\n    is_available = staticmethod(lambda: False)\n")
     python = folder / "python"  # without -I, with which Python would not read PYTHONPATH
     python.write_text(f'#!/bin/sh\nshift\nPYTHONPATH={packages} exec {sys.executable} -S -P "$@"\n')

@@ -1,7 +1,7 @@
 """Make tiny random checkpoints with comet's own classes, and scores by comet: `PYTHON make_comet.py FOLDER < ROWS`.
 
-Standard input is a JSON list of [source, text, reference]; FOLDER/tiny/scores.json and FOLDER/qe/scores.json have the
-scores. The Python is that of comet's environment.
+Standard input is a JSON list of [source, text, reference]; FOLDER/tiny/scores.json, qe/scores.json and
+unite/scores.json have the scores. The Python is that of comet's environment.
 """
 
 import json
@@ -35,8 +35,12 @@ config = XLMRobertaConfig(
     intermediate_size=37, max_position_embeddings=67, pad_token_id=1, bos_token_id=0, eos_token_id=2,
 )  # fmt: skip
 XLMRobertaModel(config, add_pooling_layer=False).save_pretrained(encoder)
-unified = {"input_segments": ["mt", "src"], "word_level_training": False, "sent_layer": "mix"}
-for name, kind, more in (("tiny", RegressionMetric, {}), ("qe", UnifiedMetric, unified)):
+unified = {"word_level_training": False, "sent_layer": "mix"}
+for name, kind, more in (
+    ("tiny", RegressionMetric, {}),
+    ("qe", UnifiedMetric, {**unified, "input_segments": ["mt", "src"]}),
+    ("unite", UnifiedMetric, {**unified, "input_segments": ["mt", "src", "ref"]}),
+):
     model = kind(pretrained_model=str(encoder), hidden_sizes=[23, 11], **more)
     for parameter in model.estimator.parameters():
         torch.nn.init.normal_(parameter, std=0.5)

@@ -68,12 +68,12 @@ def test_each_row_is_computed_once_and_rated_wherever_it_is(first: list[Row], se
 def test_ratings_that_were_dropped_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_metrics, "KEPT", 2)
     monkeypatch.setattr(segment_metrics, "AT_ONCE", 2)
-    metric, done = Letters(), list[int]()
-    metric.progress = done.append
+    metric, done = Letters(), list[tuple[int, ...]]()
+    metric.progress = lambda *counts: done.append(counts)
     rows = [("", "ab"[:number], "abc") for number in (0, 1, 2)] + [("a", "a", "a"), ("b", "", "")]
     assert [metric.rate(rows) for _ in range(2)] == [[0, 1, 2, 0, 0]] * 2
     assert len(segment_metrics._ratings) == 2
-    assert done[:3] == [2, 2, 1]
+    assert done[:3] == [(2, 5), (4, 5), (5, 5)]
 
 
 def test_the_best_reference_counts_and_the_score_is_the_mean() -> None:
@@ -96,6 +96,26 @@ def test_scores_are_those_of_comet_in_per_cent(fake: CometSettings, tmp_path: Pa
         f"COMET|nrefs:1|model:tiny|sha256:{sha256['tiny']}|precision:fp32|comet:9.9 = {scores['comet'].value:.2f}"
     )
     assert scores["comet-kiwi"].signature == (f"nrefs:0|model:qe|sha256:{sha256['qe']}|precision:fp32|comet:9.9")
+
+
+def test_a_model_that_can_do_without_references_is_one_of_both_metrics(tmp_path: Path) -> None:
+    found = fake_comet.make(tmp_path, references=False, segments=["mt", "src", "ref"])
+    both = found.model_copy(update={"kiwi_model": found.model})
+    scores = measure(TEXTS, REFERENCES, settings("comet", "comet-kiwi", comet=both), sources=SOURCES)
+    for name, sides in (("comet", [SOURCES, TEXTS, REFERENCES]), ("comet-kiwi", [SOURCES, TEXTS])):
+        wanted = [100 * fake_comet.score(*row) for row in zip(*sides, strict=True)]
+        assert scores[name].value == pytest.approx(sum(wanted) / 3)
+        metric_from(name, settings(name, comet=both)).close()
+
+
+def test_the_signature_counts_the_texts_that_the_model_cuts(fake: CometSettings, tmp_path: Path) -> None:
+    fake_comet.make(tmp_path, limit=5)
+    texts, chosen = ["abcd", "abcdef", "f"], settings("comet", comet=fake)
+    for _ in range(2):  # computed, and kept
+        score = measure(texts, REFERENCES, chosen, sources=["", "", "ghijkl"])["comet"]
+        assert score.signature.endswith("|comet:9.9|truncated:2")
+    whole = measure(["abcd", "", "f"], REFERENCES, chosen, sources=["", "abcd", ""])["comet"]
+    assert whole.signature.endswith("|comet:9.9")
 
 
 def test_comparing_two_systems_scores_each_row_once(fake: CometSettings, tmp_path: Path) -> None:
@@ -126,6 +146,7 @@ def test_a_metric_without_references_needs_none(fake: CometSettings) -> None:
 @pytest.mark.parametrize(("fault", "message"), [
     ("error", "comet: {model}: {python} ended: tensor"),
     ("exit", "comet: {model}: {python} ended: noise without an end"),
+    ("kill", "comet: {model}: {python} ended: killed by signal 9"),
     ("hang", "comet: {model}: {python} gave no answer for 0.5 seconds"),
     ("nan", "comet: its model rates the text 'xyz' with nan"),
 ])  # fmt: skip
@@ -156,7 +177,7 @@ def test_a_fault_of_the_process_is_one_line_and_the_next_call_starts_another(
      "hf://owner/name"),
     ({"model": "hf://a/b"}, "comet: hf://a/b: {python} ended: KeyError: \"Model 'a/b' not supported by COMET.\""),
     ({"model": "{qe}"}, "evaluation.comet.model: {qe} reads no references: it is a model of 'comet-kiwi'"),
-    ({"kiwi_model": "{tiny}"}, "evaluation.comet.kiwi_model: {tiny} reads references: it is a model of 'comet'"),
+    ({"kiwi_model": "{tiny}"}, "evaluation.comet.kiwi_model: {tiny} needs references: it is a model of 'comet'"),
     ({"python": "{folder}/none"}, "evaluation.comet.python: {folder}/none: No such file or directory; " + INSTALL),
     ({"python": "{empty}"}, "comet: {tiny}: {empty} ended: ModuleNotFoundError: No module named 'comet'; " + INSTALL),
 ])  # fmt: skip
@@ -172,7 +193,7 @@ def test_what_is_missing_is_said_before_anything_is_translated(
     with pytest.raises(TranslumeError) as caught:
         check_metrics(settings(metric, comet=changed))
     assert str(caught.value) == message.format(**words)
-    if " reads " in message:
+    if " it is a model of " in message:
         metric_from(metric, settings(metric, comet=changed)).close()
 
 
@@ -230,15 +251,35 @@ def real(tmp_path_factory: pytest.TempPathFactory, lines: list[list[str]]) -> It
 
 
 @with_comet
-@pytest.mark.parametrize("name", ["comet", "comet-kiwi"])
-def test_scores_equal_those_of_comet(real: CometSettings, lines: list[list[str]], name: str) -> None:
-    model = real.model if name == "comet" else real.kiwi_model
-    metric = metric_from(name, settings(name, comet=real))
+@pytest.mark.parametrize("model", ["tiny", "qe", "unite"])
+def test_scores_equal_those_of_comet(real: CometSettings, lines: list[list[str]], model: str) -> None:
+    name = "comet-kiwi" if model == "qe" else "comet"
+    chosen = real.model_copy(update={"model": real.model.replace("/tiny/", f"/{model}/")} if name == "comet" else {})
+    metric = metric_from(name, settings(name, comet=chosen))
     counts = metric.count(lines[1], [lines[2]], lines[0])
-    wanted = json.loads((Path(model).parents[1] / "scores.json").read_text())
+    wanted = json.loads(
+        (Path(chosen.model if name == "comet" else chosen.kiwi_model).parents[1] / "scores.json").read_text()
+    )
     np.testing.assert_allclose(counts[:, 0] / 100, wanted, rtol=0, atol=1e-5)
-    if name == "comet-kiwi":
+    if model != "tiny":
         metric.close()
+
+
+@with_comet
+@pytest.mark.parametrize(("model", "name"), [("tiny", "comet"), ("unite", "comet"), ("unite", "comet-kiwi")])
+def test_texts_are_cut_where_their_ends_do_not_change_the_score(real: CometSettings, model: str, name: str) -> None:
+    path = real.model.replace("/tiny/", f"/{model}/")
+    metric = metric_from(name, settings(name, comet=real.model_copy(update={"model": path, "kiwi_model": path})))
+    rows = [("Hunde a", "zwei " * count, "red") for count in range(1, 65)]
+    ends = metric.compute([(source, f"{text} bicycle", other) for source, text, other in rows])
+    same = np.isclose(metric.compute(rows), ends, rtol=0, atol=1e-4)
+    metric.compute([(source, f"{text} bicycle", other) for source, text, other in rows])
+    assert same.any()
+    assert not same.all()
+    cut = np.array(metric.cut)
+    assert not (same & ~cut).any(), "each text whose end is not read is counted"
+    assert not (cut[: same.argmax() - 8]).any(), "and those that are read are not"
+    metric.close()
 
 
 @with_comet

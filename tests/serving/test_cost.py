@@ -49,6 +49,13 @@ def test_a_line_costs_its_hypotheses_times_its_target_limit(
     assert found.size == tokens * width // 2
 
 
+def test_context_counts_as_source(translator: Translator) -> None:
+    alone = translating(translator).cost(Part(text=SENTENCE))
+    found = translating(translator).cost(Part(text=SENTENCE, before=(("ab", "abc"), ("a", "b"))))
+    assert found.size == (5 + 1 + 3 + 4 + 2 + 2) * 3 // 2
+    assert found.target_tokens == alone.target_tokens
+
+
 def test_a_request_that_may_make_too_many_tokens_is_refused_with_the_field_to_lower(
     start: Callable[..., Any], translator: Translator
 ) -> None:

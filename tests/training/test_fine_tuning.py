@@ -65,6 +65,12 @@ def test_a_stated_default_is_not_replaced(toy: Make, base: Path, tmp_path: Path)
     assert (found.evaluation.metrics, found.decoding.strategy) == (("bleu", "chrf"), "beam")
 
 
+def test_the_column_of_documents_is_that_of_the_files() -> None:
+    base = Config.build({"data": {"train": ["a.tsv"], "columns": [1, 2], "document_column": 0}})
+    found, _ = inherit_settings(Config.build({"data": {"train": ["b.tsv"]}}), base, "base")
+    assert (found.data.columns, found.data.document_column) == ((), "")
+
+
 def test_the_loss_of_ctc_is_that_of_the_base_model_unless_stated() -> None:
     """A model without it has no head for the search's weight of CTC, which is then not inherited."""
     source = {"data": {"source": {"kind": "features"}}}

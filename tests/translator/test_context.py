@@ -1,5 +1,6 @@
 """A sentence is translated after those before it in its document, and their translations."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from translume.config import DataSettings
 from translume.config.data import CleaningSettings, ContextSettings
-from translume.errors import TranslationError
+from translume.errors import SettingsError, TranslationError
 from translume.translator import Translator
 
 Make = Callable[..., Translator]
@@ -98,6 +99,50 @@ def test_documents_may_be_named(reading) -> None:
     assert [each.text for each in found] == [each.text for each in wanted if each.source]
 
 
+def test_a_learned_utility_rates_the_sentences_themselves(reading, monkeypatch) -> None:
+    from translume.translator import search
+
+    class Short:
+        reads_sources, reads_references = True, False
+
+        def rate(self, rows):
+            rated.append({source for source, _, _ in rows})
+            return [-float(len(text)) for _, text, _ in rows]
+
+    rated: list[set[str]] = []
+    monkeypatch.setattr(search, "utility_metric", lambda decoding, evaluation: Short())
+    translator = reading(1, 1)
+    found = list(translator.translate_all(["abc", "d", "bca"], utility="chrf", nbest=2, beam=2))
+    assert rated == [{"abc"}, {"d"}, {"bca"}]
+    for before, each in itertools.pairwise(found):
+        again = translator.translate(
+            each.source, before=[(before.source, before.text)], utility="chrf", nbest=2, beam=2
+        )
+        assert again.hypotheses == each.hypotheses, "the target that was chosen is the context"
+
+
+def test_an_error_on_a_device_names_its_line_after_a_line_with_constraints(reading, monkeypatch) -> None:
+    from translume.decoding import SearchError
+    from translume.translator import search
+    from translume.translator.device_searcher import DeviceSearcher
+
+    plain, together = reading(1, 1), search.search_together
+    translator = Translator(plain.checkpoint, DeviceSearcher(plain.checkpoint.model))
+
+    def failing(checkpoint, pieces, groups, *others):
+        if 3 in groups[0]:
+            raise SearchError("broken", sentence=3, token=1)
+        return together(checkpoint, pieces, groups, *others)
+
+    monkeypatch.setattr(search, "search_together", failing)
+    found = translator.translate_all(
+        ["abc", "d", "bca", "abd"], documents=["x", "x", "y", "y"], constraints=[["c"], [], [], []]
+    )
+    with pytest.raises(TranslationError) as caught:
+        list(found)
+    assert str(caught.value) == "line 4: token 1: broken"
+
+
 def test_evaluations_are_of_documents(reading) -> None:
     from translume.evaluation import evaluate
     from translume.inspection import compare_on_corpus
@@ -129,19 +174,44 @@ def test_windows_of_lines_do_not_cut_documents(reading, monkeypatch, count) -> N
 
 
 def test_context_that_does_not_fit_is_dropped_from_its_far_end_with_a_warning(reading) -> None:
-    translator = reading(2, 2, cleaning=CleaningSettings(max_tokens=8))
+    translator = reading(2, 0, cleaning=CleaningSettings(max_tokens=8))
     lines = ["abc", "ab", "cd", "abcdabcd", "ab"]
     found = list(translator.translate_all(lines))
-    assert [each.text for each in found[:2]] == [each.text for each in reading(2, 2).translate_all(lines[:2])]
+    assert [each.text for each in found[:2]] == [each.text for each in reading(2, 0).translate_all(lines[:2])]
     dropped = "sentences before it, to fit the model's limit"
     assert [each.warnings for each in found] == [
-        (), (), (f"context_dropped: 1 of 4 {dropped}",), (f"context_dropped: 2 of 4 {dropped}",),
-        (f"context_dropped: 2 of 4 {dropped}",),
+        (), (), (f"context_dropped: 1 of 2 {dropped}",), (f"context_dropped: 2 of 2 {dropped}",),
+        (f"context_dropped: 2 of 2 {dropped}",),
     ]  # fmt: skip
+    found = list(reading(0, 2, cleaning=CleaningSettings(max_tokens=11)).translate_all(lines))
+    for place, each in enumerate(found):  # a target counts as its source
+        room, kept = 11 - len(lines[place]), 0
+        before = [len(other.hypotheses[0].ids) + 1 for other in found[max(0, place - 2) : place]]
+        while kept < len(before) and sum(before[len(before) - kept - 1 :]) <= room:
+            kept += 1
+        warning = f"context_dropped: {len(before) - kept} of {len(before)} {dropped}"
+        assert each.warnings == ((warning,) if kept < len(before) else ())
+    assert [bool(each.warnings) for each in found] == [False, False, True, True, True]
     narrow = in_context(translator, 0, 8)
     rooms = list(narrow.translate_all(["abcdabcd"] * 12))
     texts = [len(each.hypotheses[0].ids) for each in rooms]
     assert any(each.warnings for each in rooms) == (sum(texts) > 61 - 7)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [("x", "line 2: found no documents for the text"), ("xyz", "line 3: found no text for the documents")],
+)
+def test_each_text_needs_a_document(reading, names, found) -> None:
+    with pytest.raises(TranslationError) as caught:
+        list(reading(1, 1).translate_all(["abc", "d"], documents=iter(names)))
+    assert str(caught.value) == f"{found}, expected as many documents as texts"
+
+
+def test_models_of_an_ensemble_read_the_same_context(reading) -> None:
+    with pytest.raises(SettingsError) as caught:
+        reading(1, 1).ensemble_with(reading(1, 0))
+    assert str(caught.value) == "ensemble: model 2 has another data.context than model 1, expected the same"
 
 
 def test_an_error_names_its_line_and_keeps_those_before(reading) -> None:

@@ -176,12 +176,11 @@ def text_files(
     lines: makes lines of the texts of a file; None: `numbered_lines`.  ending: see `outputs_of`.
     line_breaks: whether texts in a column keep theirs, which otherwise become spaces.
     """
-    from translume.data.evaluation_files import read_column, read_sources
+    from translume.data.evaluation_files import read_column, read_documents, read_sources
     from translume.data.pairs import expand_pattern
     from translume.translator.planning import numbered_lines
 
-    numbered = lines or partial(numbered_lines, frames=bool(data.source.reader), documents=data.context.used)
-    column = files.columns
+    frames, column = bool(data.source.reader), files.columns
 
     def read(file: str) -> Lines:
         faults: list[str] = []
@@ -189,8 +188,10 @@ def text_files(
             texts = read_sources(file, data, faults)
         else:
             texts = read_column(file, column, line_breaks=line_breaks, faults=faults)
-        for line, size in numbered(texts):  # which reads one text for each line
-            yield (replace(line, fault=faults.pop()) if faults else line), size
+        names = read_documents(file, data, faults)
+        for line, size in lines(texts) if lines else numbered_lines(texts, frames=frames, documents=names):
+            yield (replace(line, fault=faults[0]) if faults else line), size  # one row is read for each line
+            faults.clear()
 
     assert files.output is not None
     sources = list(dict.fromkeys(file for pattern in files.inputs for file in expand_pattern(pattern, "--input")))

@@ -11,7 +11,7 @@ import click
 
 from translume.cli.bulk import BusyError, written
 from translume.cli.options import FILE, FOLDER, MODEL, json_option, set_option
-from translume.cli.terminal import ProgressBar, print_json
+from translume.cli.terminal import ProgressBar, note, print_json
 from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def clean(
 ) -> None:
     """Write the pairs that pass the filters to new files: read = kept + dropped.
 
-    FILE... are a source and a target file, or a table of pairs, of which the two columns are written; a Parquet table
-    becomes a .jsonl file. docs/cleaning.md describes the filters.
+    FILE... are a source and a target file, or a table of pairs, of which the two columns are written, and no column of
+    documents; a Parquet table becomes a .jsonl file. docs/cleaning.md describes the filters.
     """
     from translume.atomic import make_folder
     from translume.config.base import literal
@@ -84,6 +84,9 @@ def clean(
             learned |= score(origin, codes, scorers, settings, out, bar.update)
     with ProgressBar("writing", unit="pairs", total=total) as bar, _writing(origin, new, dropped) as (keep, drop):
         report = apply(origin, codes, learned, keep, drop, bar.update)
+    for pair in report.examples.get("empty", ())[:1] if origin.kind == "parallel" else ():
+        if not f"{pair.source}{pair.target}".strip():
+            note(f"{pair.file}:{pair.line}: blank on both sides; if documents end there, clean.documents='blank_line'")
     if as_json:
         print_json(report.to_dict())
     else:
@@ -127,7 +130,8 @@ def _origin(files: tuple[Path, ...], settings: "CleanSettings") -> "Origin":
         if str(file) == STANDARD_INPUT:
             raise DataError("standard input: can be read only once; expected a file")
         refuse_pipe(file)
-    found, *more = origins(settings_for_files(files, DataSettings(columns=settings.columns)), "train")
+    data = DataSettings(columns=settings.columns, documents=settings.documents)
+    found, *more = origins(settings_for_files(files, data), "train")
     if more:
         raise DataError(f"{files[0]}: a pattern of {1 + len(more)} files, expected one")
     found.check_lengths()
@@ -175,9 +179,16 @@ def _writing(
 def _keeper(origin: "Origin", files: Sequence[Any]) -> Callable[["Pair"], object]:
     """Return what writes a pair in the format of `origin`; a table begins with the names of its columns, if any."""
     if origin.kind == "parallel":
-        return lambda pair: [
-            file.write(_line(text)) for file, text in zip(files, (pair.source, pair.target), strict=True)
-        ]
+        document = ""
+
+        def keep(pair: "Pair") -> None:
+            nonlocal document
+            end = "\n" if document and document != pair.document else ""
+            document = pair.document
+            for file, text in zip(files, pair[:2], strict=True):
+                file.write(end + _line(text))
+
+        return keep
     (file,) = files
     names = [str(name) for name in origin.columns] or ["source", "target"]
     if origin.kind in ("json", "parquet"):

@@ -50,6 +50,8 @@ FEW_PAIRS, SWAPPED_NATS = 20, 1.0
 """Pairs that are scored in both directions, and by how many nats a token the other one is likelier if swapped."""
 _SHEET = (click.Choice(["mqm", "esa"]), FILE)
 TESTS = ("bootstrap", "randomisation")
+_OF_JUDGEMENTS = ("paths", "judgements", "significance", "as_json")
+"""What `--judgements` reads."""
 _NEEDED = {"length": "--source FILE, the sources", "rare": "--train FILE, the training targets"}
 """What the groups of --by need, apart from columns of tables."""
 _TABLES = ("evaluation", "decoding")
@@ -156,7 +158,6 @@ class EvaluateOptions:
 )
 @excludes("--by", "--direction", "--compare")
 @excludes("--sheet", "--direction")
-@excludes("--judgements", *("--hypotheses", "--compare", "--direction", "--by", "--sheet", "--source"))
 @requires("--train", "--by")
 @excludes("--direction", "--compare", "--write", "--fit-temperature", "--calibration")
 @excludes("--ensemble", "--record", "--fit-temperature")
@@ -175,8 +176,12 @@ def command(options: EvaluateOptions) -> None:
     from translume.tasks import task_of
 
     if options.judgements is not None:
+        every = click.get_current_context().command.params
+        refuse_options("--judgements", *(each.opts[0] for each in every if each.name not in _OF_JUDGEMENTS))
         _print_judgements(options, options.judgements)
         return
+    if options.compared is None and len(options.hypotheses) < 2:
+        refuse_options("one system; --compare or --hypotheses names another", "--significance")
     if options.sheet is not None:
         from translume.evaluation.judgements import check_sheet
 
@@ -275,8 +280,8 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
     for name, each in systems.items():
         if len(systems) > 1 and not options.as_json:
             click.echo(f"{name}:")
-        with _rating(each, settings) as bar:
-            scores = measure(each, first, settings, other_references=others, sources=sources, progress=bar.advance)
+        with ProgressBar("rating", unit="texts") as bar:
+            scores = measure(each, first, settings, other_references=others, sources=sources, progress=bar.update)
         _print(scores, as_json=options.as_json, **({"hypotheses": name} if len(systems) > 1 else {}))
         _print_groups(options, settings, test_set, groups, each)
     for name in list(systems)[1:]:
@@ -367,13 +372,6 @@ def _print_judgements(options: EvaluateOptions, key: Path) -> None:
         each = compare_counts(found, [found.systems[one], found.systems[other]], test=options.significance)
         value = {"systems": [one, other], **each.to_dict()}
         print_json(value) if options.as_json else click.echo(f"{one} and {other}: {each}")
-
-
-def _rating(texts: Sequence[str], settings: "EvaluationSettings") -> ProgressBar:
-    """Return a bar for texts that learned metrics rate."""
-    from translume.config.evaluation import LEARNED
-
-    return ProgressBar("rating", unit="texts", total=len(texts) * sum(name in LEARNED for name in settings.names))
 
 
 def _tokenized(
@@ -532,31 +530,22 @@ def _in_direction(translator: "Translator", decoding: "DecodingSettings") -> "tu
 def _measured(
     translator: "Translator", decoding: "DecodingSettings", settings: "EvaluationSettings", files: "EvaluationSet"
 ) -> "tuple[list[str], Scores, LimitCount]":
-    """Return the translations of a test set, their scores, and what `_translations` counts."""
+    """Return the translations of a test set, their scores, and how many reached their limit or have a cut source."""
     from translume.evaluation import measure
     from translume.evaluation.metrics import document_bleu
 
-    texts, count = _translations(translator, decoding, files)
-    first, *others = files.references
-    with _rating(texts, settings) as bar:
-        scores = measure(texts, first, settings, other_references=others, sources=files.sources, progress=bar.advance)
-    if files.documents and "bleu" in settings.names:
-        more = document_bleu(texts, files.references, files.documents, settings)
-        scores = replace(scores, scores=(*scores.scores, more))
-    return texts, scores, count
-
-
-def _translations(
-    translator: "Translator", decoding: "DecodingSettings", files: "EvaluationSet"
-) -> tuple[list[str], LimitCount]:
-    """Return the translations, and how many reached their length limit or have a source that was cut."""
-    texts, count = [], LimitCount()
+    texts, count, (first, *others) = list[str](), LimitCount(), files.references
     documents = files.documents if translator.config.data.context.used else None
     translations = translator.translate_all(files.sources, settings=decoding, documents=documents)
     for translation in progress_over(translations, "translating", unit="lines", total=len(files.sources)):
         texts.append(translation.text)
         count.add(translation)
-    return texts, count
+    with ProgressBar("rating", unit="texts") as bar:
+        scores = measure(texts, first, settings, other_references=others, sources=files.sources, progress=bar.update)
+    if files.documents and "bleu" in settings.names:
+        more = document_bleu(texts, files.references, files.documents, settings)
+        scores = replace(scores, scores=(*scores.scores, more))
+    return texts, scores, count
 
 
 def _counted(count: LimitCount) -> dict[str, int]:

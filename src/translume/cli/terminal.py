@@ -112,14 +112,15 @@ class ProgressBar:
         if self._progress is not None:
             self._progress.stop()
 
-    def update(self, done: int) -> None:
-        """Set the number of items done."""
-        self.done = done
+    def update(self, done: int, total: int | None = None) -> None:
+        """Set the number of items done, and that of all if it is given."""
+        self.done, self._total = done, total or self._total
         seconds = time.monotonic() - self._started
         if self._progress is None and self._visible and seconds > DELAY_SECONDS:
             self._start()
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=done, rate=f"{done / seconds:,.0f} {self._unit}/s")
+            rate = f"{done / seconds:,.0f} {self._unit}/s"
+            self._progress.update(self._task, completed=done, total=self._total, rate=rate)
 
     def expect(self, total: int) -> None:
         """Set the number of items in all."""

@@ -204,7 +204,7 @@ def command(
     is complete, so the same command continues after an interruption. A line that cannot be translated is reported and
     becomes an empty line.
     """
-    from translume.data.evaluation_files import read_sources
+    from translume.data.evaluation_files import read_documents, read_sources
     from translume.data.lines import read_lines
 
     single = ("FILE", "--out", "--format", "--json", "--constraints-per-line")
@@ -247,12 +247,11 @@ def command(
         def translations(
             texts: Iterable[str], settings: "DecodingSettings", phrases: Constraints = None
         ) -> "Iterator[Translation]":
+            documents = read_documents(file, translator.config.data)
             if shared is None:
-                return translator.translate_all(texts, settings=settings, constraints=phrases)
-            data = translator.config.data
-            return shared.translate_all(
-                texts, settings, phrases, frames=translator.reads_frames, documents=data.context.used
-            )
+                names = None if isinstance(documents, bool) else documents
+                return translator.translate_all(texts, settings=settings, constraints=phrases, documents=names)
+            return shared.translate_all(texts, settings, phrases, frames=translator.reads_frames, documents=documents)
 
         if is_document(file):
             with interrupt_hint(NOTHING_WRITTEN):

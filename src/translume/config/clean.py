@@ -45,6 +45,8 @@ class CleanSettings(Settings):
     """Names of the filters to apply; their order does not matter."""
     columns: Columns = ()
     """Columns of source and target in a table, as `data.columns`."""
+    documents: Literal["line", "blank_line"] = "line"
+    """"blank_line": lines that are blank in both files end documents; one between two documents is written."""
     min_characters: int = Field(default=1, ge=1)
     """`length`: the shortest side to keep."""
     max_characters: int = Field(default=2000, ge=1)

@@ -103,6 +103,16 @@ def read_sources(file: str, data: DataSettings, faults: list[str] | None = None)
     )
 
 
+def read_documents(file: str, data: DataSettings, faults: list[str] | None = None) -> Iterator[str] | bool:
+    """Return the document of each row of a table that has `data.document_column`, if the model reads context.
+
+    For other files, return whether it does: then blank lines separate documents.  faults: as for `read_columns`.
+    """
+    if not data.context.used or data.document_column == "" or not (reads_tables(data) and is_table(file)):
+        return data.context.used
+    return (name for _, (name,) in read_columns(file, [data.document_column], faults=faults))
+
+
 def read_column(file: str, column: str, *, line_breaks: bool = False, faults: list[str] | None = None) -> Iterator[str]:
     """Yield the texts in one column of a TSV, CSV, JSONL or Parquet file.
 

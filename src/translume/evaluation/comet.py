@@ -9,6 +9,7 @@ import select
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -47,25 +48,29 @@ class CometWorker:
         self._lock, self._buffer = Lock(), b""
 
     def answer(self, rows: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
-        """Return the scores of rows; for none: the version of comet, and path, sha256 and references of the model.
+        """Return the answer of comet_worker.py to rows; for none, that about the model, with its "sha256".
 
-        references: whether it reads any. Raises TranslumeError if the process ends or gives no answer.
+        Raises TranslumeError if the process ends or gives no answer.
         """
         with self._lock:
             if self._process is None:
                 self._start()
             return self._ask({"rows": rows}) if rows else self._facts
 
-    def close(self) -> str:
-        """End the process, and return the last line that it printed."""
+    def close(self, seconds: float = 0.0) -> str:
+        """End the process, and return why it ended, or the last line that it printed."""
         process, self._process, self._buffer = self._process, None, b""
         if process is None:
             return ""
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        code = process.returncode or 0
         process.kill()
         process.communicate()
         with self._errors:
             self._errors.seek(0)
-            return " ".join(self._errors.read().decode(errors="replace").strip().rpartition("\n")[2].split())
+            last = " ".join(self._errors.read().decode(errors="replace").strip().rpartition("\n")[2].split())
+        return f"killed by signal {-code}" if code < 0 else last
 
     def _start(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # until the next process
@@ -91,7 +96,7 @@ class CometWorker:
             done = True
             return dict(answer)
         except (OSError, ValueError, EOFError) as error:
-            last = self.close()
+            last = self.close(1.0 if isinstance(error, EOFError | BrokenPipeError) else 0.0)
             reason = str(error) if isinstance(error, TimeoutError) else f"ended: {last or 'without a message'}"
             hint = f"; {INSTALL}" if last.startswith("ModuleNotFoundError") else ""
             raise TranslumeError(f"comet: {self._model}: {self._python} {reason}{hint}") from None
@@ -140,9 +145,10 @@ class Comet(SegmentMetric):
     def definition(self) -> str:
         """Return the model, its digest, the number format and the version of comet. Loads the model."""
         facts = self._worker.answer()
-        if facts["references"] is not self.reads_references:
-            found, other = ("no references", "comet-kiwi") if self.reads_references else ("references", "comet")
-            raise SettingsError(f"{self._place}: {self._model} reads {found}: it is a model of '{other}'")
+        if self.reads_references and not facts["references"]:
+            raise SettingsError(f"{self._place}: {self._model} reads no references: it is a model of 'comet-kiwi'")
+        if facts["needed"] and not self.reads_references:
+            raise SettingsError(f"{self._place}: {self._model} needs references: it is a model of 'comet'")
         path = Path(self._model).absolute()  # comet requires its settings in the folder above that of the checkpoint
         name = path.parent.parent.name if path.is_file() else self._model.removeprefix("hf://")
         model = f"model:{name}|sha256:{facts['sha256'][:16]}"
@@ -151,7 +157,9 @@ class Comet(SegmentMetric):
     def compute(self, rows: Sequence[Row]) -> list[float]:
         """Return the scores in per cent."""
         sides = 2 + self.reads_references
-        return [100 * score for score in self._worker.answer([row[:sides] for row in rows])["scores"]]
+        answer = self._worker.answer([row[:sides] for row in rows])
+        self.cut = answer["cut"]
+        return [100 * score for score in answer["scores"]]
 
     def close(self) -> None:
         """End the process of the model."""

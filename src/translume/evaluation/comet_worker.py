@@ -1,7 +1,8 @@
 """Score segments with unbabel-comet. The Python of comet's own environment runs this file, which imports no Translume.
 
 Standard input and output are JSON lines. The first line, {"model", "batch", "device", "precision"}, is answered with
-{"version", "path", "references"}; each other one, {"rows": [[source, text, reference], …]}, with {"scores": […]}.
+{"version", "path", "references", "needed"}: whether the model reads references, and whether it must have them. Each
+other one, {"rows": [[source, text, reference], …]}, is answered with {"scores": […], "cut": […]}, a value for each row.
 {"busy": true} comes between, after each batch. An error ends the process; its last line on standard error says why.
 """
 
@@ -50,6 +51,17 @@ def scores_of(model: Any, rows: Any, batch: int, report: Any) -> Any:
     return scores
 
 
+def cut(model: Any, rows: Any) -> Any:
+    """Return whether each row has texts that the encoder does not read to their ends; a unified model joins them."""
+    from comet.models import UnifiedMetric
+
+    encoder, texts = model.encoder, sorted({text for row in rows for text in row})
+    most, lengths = encoder.max_positions, dict(zip(texts, map(len, encoder.tokenizer(texts)["input_ids"])))
+    sizes = [[lengths[text] for text in row] for row in rows]  # with two special tokens each
+    joins, more = isinstance(model, UnifiedMetric), encoder.size_separator - 2
+    return [max(size) > most - 2 or (joins and sum(size) + more * (len(size) - 1) > most) for size in sizes]
+
+
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what comet and its libraries print becomes standard error
@@ -67,10 +79,14 @@ def main() -> None:
     device = {"auto": "cuda" if torch.cuda.is_available() else "cpu"}.get(device, device)
     model = comet.load_from_checkpoint(path).eval()
     model = model.half() if first["precision"] == "fp16" else model  # as `comet-score` does
-    answer({"version": comet.__version__, "path": path, "references": model.requires_references()})
+    needed = model.requires_references()
+    reads = "ref" in getattr(model.hparams, "input_segments", ["ref"] * needed)  # XCOMET and UniTE can do without
+    answer({"version": comet.__version__, "path": path, "references": reads, "needed": needed})
     for line in sys.stdin.buffer:
         model.to(device)  # Lightning moves it to the CPU after each prediction
-        answer({"scores": scores_of(model, json.loads(line)["rows"], first["batch"], lambda: answer({"busy": True}))})
+        rows = json.loads(line)["rows"]
+        scores = scores_of(model, rows, first["batch"], lambda: answer({"busy": True}))
+        answer({"scores": scores, "cut": cut(model, rows)})
 
 
 if __name__ == "__main__":

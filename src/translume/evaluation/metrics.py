@@ -37,7 +37,7 @@ def metric_from(name: str, settings: EvaluationSettings) -> Metric:
     return metric
 
 
-def metrics_from(settings: EvaluationSettings, progress: Callable[[int], object] | None = None) -> list[Metric]:
+def metrics_from(settings: EvaluationSettings, progress: Callable[[int, int], object] | None = None) -> list[Metric]:
     """Create the metrics of settings.  progress: see `measure`."""
     metrics = [metric_from(name, settings) for name in settings.names]
     for metric in metrics:
@@ -91,12 +91,12 @@ def measure(
     *,
     other_references: References = (),
     sources: Sequence[str] = (),
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Scores:
     """Score existing translations; see `evaluate`.  sources: for metrics that compare with them, such as SARI.
 
-    references: may all be None if no metric reads any.  progress: called with the number of texts that a learned metric
-    has rated.
+    references: may all be None if no metric reads any.  progress: called with the number of rows that a learned metric
+    has rated, and of all that it rates: texts with a reference each that are not rated yet in this process.
     """
     all_references = [references, *other_references]
     metrics = metrics_from(of_texts(settings, references), progress)

@@ -17,23 +17,26 @@ AT_ONCE = 1024
 """Rows that are rated between two reports of progress."""
 KEPT = 1 << 20
 """Ratings kept in memory, about 200 bytes each."""
-_ratings: dict[bytes, float] = {}
-"""Ratings of this process, by the digest of the metric's definition and the row."""
+_ratings: dict[bytes, tuple[float, bool]] = {}
+"""Ratings of this process, by the digest of the metric's definition and the row, and `SegmentMetric.cut` of it."""
 
 
 class SegmentMetric(ABC):
     """A metric whose score is the mean of a rating of each text, by the best of its references. Larger is better.
 
     name, title: of the score.  reads_sources, reads_references: what a text is rated with.
-    progress: called with the number of rows that were rated, if it is set.
+    progress: called with the number of rows that were rated, and that of all to rate, if it is set.
+    cut: whether the model did not read a text to its end, for each row of the last `compute`; empty: it reads any.
     """
 
     name: str
     title: str
     reads_sources = False
     reads_references = True
-    progress: Callable[[int], object] | None = None
+    progress: Callable[[int, int], object] | None = None
+    cut: Sequence[bool] = ()
     _references = "0"
+    _truncated: frozenset[bytes] = frozenset()
 
     @abstractmethod
     def definition(self) -> str:
@@ -55,15 +58,16 @@ class SegmentMetric(ABC):
         for begin in range(0, len(missing), AT_ONCE):
             part = missing[begin : begin + AT_ONCE]
             values = self.compute([row for _, row in part])
-            for (key, (_, text, _)), value in zip(part, values, strict=True):
+            for (key, (_, text, _)), value, cut in zip(part, values, self.cut or [False] * len(part), strict=True):
                 if not math.isfinite(value):
                     raise TranslumeError(f"{self.name}: its model rates the text {text[:80]!r} with {value}")
-                found[key] = _ratings[key] = value
+                found[key] = _ratings[key] = value, cut
             if self.progress is not None:
-                self.progress(len(part))
+                self.progress(begin + len(part), len(missing))
+        self._truncated |= {key for key, (_, cut) in found.items() if cut}
         for key in [*islice(_ratings, max(0, len(_ratings) - KEPT))]:
             _ratings.pop(key, None)
-        return [found[key] for key in keys]
+        return [found[key][0] for key in keys]
 
     def count(self, texts: Sequence[str], references: References, sources: Sequence[str] = ()) -> Counts:
         """Return [n, 2]: the best rating of each text, and 1. Raises SettingsError for missing sources."""
@@ -80,5 +84,6 @@ class SegmentMetric(ABC):
     def score(self, total: Counts) -> Score:
         """Return the mean."""
         value, texts = total.tolist()
-        signature = f"nrefs:{self._references}|{self.definition()}"
+        cut = f"|truncated:{len(self._truncated)}" if self._truncated else ""
+        signature = f"nrefs:{self._references}|{self.definition()}{cut}"
         return Score(name=self.name, title=self.title, value=value / max(texts, 1), signature=signature)

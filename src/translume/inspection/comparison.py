@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +39,11 @@ def compare_on_corpus(
     lengths.check_not_empty(len(readable))
     models = _ModelPair(translator, other)
     gaps, partings = Smallest[Gap](show), Smallest[Divergence](show)
-    sums, same = np.zeros(4), 0
+    sums, same, apart = np.zeros(4), 0, range(len(readable))
     translated = zip(
         readable,
-        translator.translate_all((pair.source for _, pair in readable), settings=settings[0], documents=count()),
-        other.translate_all((pair.source for _, pair in readable), settings=settings[1], documents=count()),
+        translator.translate_all((pair.source for _, pair in readable), settings=settings[0], documents=apart),
+        other.translate_all((pair.source for _, pair in readable), settings=settings[1], documents=apart),
         strict=True,
     )
     for window in windows(((each, len(each[0][1].source)) for each in translated), lines=WINDOW_LINES):

@@ -170,29 +170,30 @@ class Translating:
     def cost(self, item: Part) -> LineCost:
         """Return what translating a line may cost. Raises RequestError (422) like `size`."""
         checkpoint, own = self.translator.checkpoint, self.translator.config.decoding
+        reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
         line = Line(number=0, text=item.text, given=item.frames)
         reading = self.translator.reading(self.settings, item.direction)
         try:
-            plan = plan_lines([line], checkpoint.source_tokenizer, reading)[0]
+            plan = plan_lines([line], reads, reading)[0]
         except LineError as error:
             raise _refused(error) from None
         width, held, prefix = strategy_from(self.settings).width, 0, 0
         if item.constraints:
-            target = checkpoint.target_tokenizer
-            found = [each for phrase in item.constraints if (each := build_constraint([phrase], target)) is not None]
-            held = constraint_cost(found, target)
+            found = [each for phrase in item.constraints if (each := build_constraint([phrase], writes)) is not None]
+            held = constraint_cost(found, writes)
             width = max(width, constrained_beam_width(held, self.settings))
         if self.settings.prefix and item.first:
-            prefix = len(checkpoint.target_tokenizer.encode(self.settings.prefix))
+            prefix = len(writes.encode(self.settings.prefix))
+        context = sum(len(reads.encode(one)) + len(writes.encode(other)) + 2 for one, other in item.before)
         size, made, usual, held_bytes, engine = 0, 0, 0, 0, self.translator.engine
         for piece in (each for each in plan.pieces for _ in range(_windows(each, checkpoint.config))):
             length = len(piece.ids)
             limit = target_limit(checkpoint, length, prefix if piece.first else 0, self.settings, held)
             usual_limit = target_limit(checkpoint, length, 0, own)
-            size += math.ceil(max(length + 1, MIN_COUNTED_TOKENS) * max(1.0, limit / usual_limit))
+            size += math.ceil(max(length + 1 + context, MIN_COUNTED_TOKENS) * max(1.0, limit / usual_limit))
             made += limit
             usual += usual_limit
-            held_bytes += 0 if engine is None else engine.cache_bytes(length + 1, limit, width)
+            held_bytes += 0 if engine is None else engine.cache_bytes(length + 1 + context, limit, width)
         return LineCost(
             size=max(
                 size * max(width, FULL_BATCH_WIDTH) // FULL_BATCH_WIDTH, math.ceil(held_bytes / TOKEN_CACHE_BYTES)

@@ -193,6 +193,7 @@ def check_settings(data: "DataSettings", model: "ModelSettings", training: "Trai
     if data.context.used:
         teacher, streaming, reader = training.teacher, data.streaming, data.source.reader
         others = {"training.teacher": teacher, "data.streaming": streaming, "data.source": reader}
+        others["data.objective = 'denoise'"] = data.noise
         reasons = [f"with {name}" for name, found in others.items() if found]
         if not task.sequence_to_sequence or reasons:
             raise SettingsError(f"{place}: data.context: must be 0 {(*reasons, f'for a {task.model}')[0]}")

@@ -24,8 +24,8 @@ SIZES = ("width", "feed_forward", "encoder_layers", "decoder_layers", "attention
 """Settings in [model] that `translume init` proposes for any data. The base model's are used instead."""
 
 _OF_FILES = (
-    *PATHS, "columns", "template", "weights", "corpus", "sampling_temperature", "streaming", "shuffle_buffer",
-    "objective",
+    *PATHS, "columns", "document_column", "template", "weights", "corpus", "sampling_temperature", "streaming",
+    "shuffle_buffer", "objective",
 )  # fmt: skip
 
 

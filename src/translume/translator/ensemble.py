@@ -112,8 +112,9 @@ def combine(every: Sequence[EnsembleMembers], average: Average) -> EnsembleMembe
         other = member.checkpoint
         _refuse_another("source", first.source_tokenizer, other.source_tokenizer, number)
         _refuse_another("target", first.target_tokenizer, other.target_tokenizer, number)
-        if other.config.data.source != first.config.data.source:
-            raise SettingsError(f"ensemble: model {number} has another data.source than model 1, expected the same")
+        for name in ("source", "context"):
+            if getattr(other.config.data, name) != getattr(first.config.data, name):
+                raise SettingsError(f"ensemble: model {number} has another data.{name} than model 1, expected the same")
         tags, wanted_tags = (each.config.model.language_tags for each in (other, first))
         if tags != wanted_tags:
             raise SettingsError(

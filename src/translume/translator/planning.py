@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import shake_128
-from itertools import chain, groupby, repeat, zip_longest
+from itertools import chain, groupby, zip_longest
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -473,23 +473,26 @@ def numbered_lines(
 ) -> Iterator[tuple[Line, int]]:
     """Number texts as lines from 1, with their sizes, for `windows`. A line break at the end of a text is removed.
 
-    constraints: a list for each text.  Raises TranslationError if their number is not that of the texts.
+    constraints: a list for each text.
     frames: whether the lines name sources of frames, or are such sources, as arrays.
     documents: `Line.document` of each text; True: blank texts separate documents; False: there are none.
+    Raises TranslationError if the numbers of constraints, documents and texts differ.
     """
     nothing: Any = object()
-    rows: Iterable[tuple[object, Any]] = (
-        zip_longest(texts, constraints, fillvalue=nothing) if constraints is not None else zip(texts, repeat(()))
-    )
-    blank, names = 0, iter(()) if isinstance(documents, bool) else iter(documents)
-    for number, (text, phrases) in enumerate(rows, start=1):
-        if text is nothing or phrases is nothing:
-            missing = "no text for the constraints" if text is nothing else "no constraints for the text"
-            raise TranslationError(f"line {number}: found {missing}, expected as many lists of constraints as texts")
+    columns: dict[str, Any] = {"constraints": constraints, "documents": documents}
+    given = {name: each for name, each in columns.items() if each is not None and not isinstance(each, bool)}
+    blank = 0
+    for number, (text, *values) in enumerate(zip_longest(texts, *given.values(), fillvalue=nothing), start=1):
+        found = dict(zip(given, values, strict=True))
+        for name, value in found.items():
+            if text is nothing or value is nothing:
+                missing = f"no text for the {name}" if text is nothing else f"no {name} for the text"
+                expected = f"as many {name.replace('constraints', 'lists of constraints')} as texts"
+                raise TranslationError(f"line {number}: found {missing}, expected {expected}")
         source = text if frames and not isinstance(text, str) else without_line_break(text, number)
         blank += isinstance(source, str) and not source.strip()
-        document = blank if documents is True else next(names, None)
-        line = replace(Line.from_source(source, phrases, number=number), document=document)
+        document = found.get("documents", blank if documents else None)
+        line = replace(Line.from_source(source, found.get("constraints", ()), number=number), document=document)
         yield line, FRAMES_CHARACTERS if frames else len(line.text)
 
 

@@ -254,7 +254,6 @@ def search_plans(
     lines = [plan.line for plan in plans for _ in plan.pieces]
     pieces = [piece for plan in plans for piece in plan.pieces]
     searched: list[SearchedPiece] = [([], ())] * len(pieces)
-    batch: Sequence[int] = range(len(pieces))
     shares = False
     try:
         if not isinstance(stepper, Engine) and progress is None and settings.max_tokens == ANY_MAX_TOKENS:
@@ -262,6 +261,7 @@ def search_plans(
 
             shares = isinstance(stepper, DeviceSearcher)
         for numbers in turns(checkpoint, plans, pieces, searched, partial(context_room, checkpoint, settings)):
+            batch: Sequence[int] = range(len(pieces))  # to which the sentence of an error belongs
             if shares:
                 shared = [index for index in numbers if pieces[index].ids and not pieces[index].constraints]
                 lengths = [len(pieces[index].read_ids) + 1 for index in shared]
@@ -532,11 +532,15 @@ def temperature_of(checkpoint: Checkpoint, settings: DecodingSettings) -> float:
 
 
 def context_room(checkpoint: Checkpoint, settings: DecodingSettings, piece: Piece) -> int:
-    """The most tokens of context that the decoder can read before the longest target that a piece may have."""
+    """The most tokens of context before a target: as in training if it is as long as the source, and as fit the model.
+
+    The longest target that the piece may have fits after them.
+    """
     cost = constraint_cost(piece.constraints, checkpoint.target_tokenizer)
     prefix = len(checkpoint.target_tokenizer.encode(settings.prefix)) if piece.first else 0
     limit = target_limit(checkpoint, len(piece.ids), prefix, settings, cost)
-    return checkpoint.config.model.max_positions - len(piece.target_tags) - limit
+    longest = checkpoint.config.model.max_positions - len(piece.target_tags) - limit
+    return min(longest, checkpoint.config.data.cleaning.max_tokens - len(piece.ids))
 
 
 def target_limit(

@@ -3,7 +3,7 @@
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import cycle, takewhile
 from pathlib import Path
@@ -145,7 +145,7 @@ class Workers(Closing):
         constraints: Iterable[Iterable[str]] | None = None,
         *,
         frames: bool = False,
-        documents: bool = False,
+        documents: Iterable[Hashable] | bool = False,
     ) -> Iterator[Translation]:
         """Yield what `Translator.translate_all` yields, or raise its errors.  The others: see `numbered_lines`."""
         lines = numbered_lines(texts, constraints, frames=frames, documents=documents)
