@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / "translume"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 STEPS = [
-    {"errors", "exports", "tensors", "version"},
+    {"errors", "exports", "locks", "tensors", "version"},
     {"atomic", "checksums", "json_values", "lazy", "parallel", "parts", "processors"},
     {"config", "device", "kernels"},
     {"tasks"},

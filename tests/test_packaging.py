@@ -131,6 +131,7 @@ def run_without(packages: set[str], commands: list[str], folder: Path) -> list[l
             "push MODEL a/b --dry-run": "translume push: needs huggingface_hub; export",
         }),
         ({"torch"}, {
+            "evaluate --hypotheses a.en a.de --metrics exact_match --by length --source a.en": "",
             "train a.toml": "translume train: needs torch; train",
             "heads a.toml": "translume heads: needs torch; train",
             "sweep a.toml": "translume sweep: needs torch; train",

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from translume.errors import DataError
+from translume.locks import WINDOWS
 
 
 def reason_of(error: OSError) -> str:
@@ -66,7 +67,9 @@ def replace_file(
 
 def sync(path: Path) -> None:
     """Flush a file that other code has written, or the entries of a folder, to disk, where the file system can."""
-    number = os.open(path, os.O_RDONLY)
+    if WINDOWS and path.is_dir():  # folders cannot be opened there, and files cannot be flushed by who only reads
+        return
+    number = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
     try:
         os.fsync(number)
     except OSError as error:
@@ -105,9 +108,9 @@ def write(
     with open(path, "wb", opener=None if permissions is None else _open_private) as file:
         if owner is not None:
             # A process without the right to change owners writes files of its own user anyway.
-            with suppress(PermissionError):
+            with suppress(PermissionError, AttributeError):  # Windows has neither this nor, before Python 3.13, fchmod
                 os.fchown(file.fileno(), *owner)
-        if permissions is not None:
+        if permissions is not None and hasattr(os, "fchmod"):
             os.fchmod(file.fileno(), permissions)
         for chunk in chunks:
             file.write(chunk)

@@ -95,6 +95,8 @@ def needed_by(place: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         name = error.name or ""
         package = name if name in EXTRAS else name.partition(".")[0]
+        if name in ("fcntl", "resource"):
+            raise SettingsError(f"{place}: needs Linux or macOS: found no {name}, which Windows lacks") from None
         if package not in EXTRAS:
             raise
         raise not_installed(place, package) from None

@@ -13,11 +13,12 @@ from click.testing import CliRunner, Result
 from translume.checkpoint import read_config, read_history
 from translume.cli import main
 from translume.config import Config, ProjectedSettings, SoftmaxSettings
+from translume.evaluation.groups import aligned
 from translume.experiments.combinations import KIND, combinations, folder_name, head_kinds, parse_varied, split_values
 from translume.experiments.measuring import Measured, Measures
 from translume.experiments.processes import Run, Task
 from translume.experiments.sweep import Row, read_run
-from translume.experiments.sweep_table import aligned, make_table
+from translume.experiments.sweep_table import make_table
 from translume.training import train
 
 ROOT = Path(__file__).resolve().parents[2]

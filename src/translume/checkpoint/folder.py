@@ -6,7 +6,6 @@ one. Files that the new manifest does not name are removed afterwards.
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -24,6 +23,7 @@ from translume import atomic, checksums
 from translume.config.tree import FORMAT as FORMAT
 from translume.errors import ModelFolderError, TrainingError, nearest, needed_by
 from translume.kernels.cpu import cache_folder
+from translume.locks import lock
 
 MANIFEST = "manifest.json"
 WRONG_DIGEST = f"{{}}: damaged or changed: its SHA-256 is not the one in {MANIFEST}"
@@ -283,7 +283,7 @@ class FolderLock:
         # On a full disk the lock still holds; only the owner's process id is missing.
         with suppress(OSError):
             os.ftruncate(self._number, 0)
-            os.pwrite(self._number, f"{os.getpid()}\n".encode(), 0)
+            os.write(self._number, f"{os.getpid()}\n".encode())
 
     def close(self) -> None:
         """Unlock the folder, and remove it if the lock made it and it is empty. A second call does nothing."""
@@ -319,11 +319,11 @@ def _locked(folder: Path) -> int:
         except OSError as error:
             raise ModelFolderError(f"{folder}: cannot be written: {atomic.reason_of(error)}") from None
         try:
-            fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(number, wait=False, inherited=False)
         except OSError as error:
             owner = os.read(number, 32).decode("ascii", "replace").strip()
             os.close(number)
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
+            if not isinstance(error, BlockingIOError):
                 raise ModelFolderError(f"{folder}: cannot be locked: {atomic.reason_of(error)}") from None
             raise TrainingError(
                 f"{folder}: process {owner or '?'} trains in it; wait until it has ended or choose another folder"

@@ -1,7 +1,6 @@
 """Many input files, each with an output: which is complete or missing, so that the same command continues."""
 
 import bz2
-import fcntl
 import gzip
 import io
 import json
@@ -21,6 +20,7 @@ from translume.cli.group import interrupt_hint
 from translume.cli.options import FOLDER, option_group, refuse_options
 from translume.cli.terminal import ProgressBar, note, warn
 from translume.errors import DataError, SettingsError
+from translume.locks import lock, release_to_move
 
 if TYPE_CHECKING:
     from translume.config import Config, DataSettings, DecodingSettings
@@ -434,10 +434,12 @@ def written(path: Path, *, wait: bool = False) -> Iterator[IO[str]]:
                     yield text
                 raw.flush()
                 os.fsync(raw.fileno())
+                release_to_move(raw)
                 os.replace(part, path)
                 with suppress(OSError):  # the file is in its place
                     sync(path.parent)
             except BaseException:
+                release_to_move(raw)
                 part.unlink(missing_ok=True)
                 raise
     except OSError as error:
@@ -450,7 +452,7 @@ def _locked(part: Path, *, wait: bool) -> Iterator[BinaryIO]:
     while True:
         with part.open("ab") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(file.fileno(), wait=wait)
             except BlockingIOError:
                 raise BusyError from None
             # A file that was renamed or removed before it was locked is not the one at the path any more.

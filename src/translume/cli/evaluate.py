@@ -332,8 +332,7 @@ def _print_groups(
     texts: Sequence[str],
 ) -> None:
     """Print the scores of groups, a table for each name of --by, or an object for each group."""
-    from translume.evaluation.groups import group_scores
-    from translume.experiments.sweep_table import aligned
+    from translume.evaluation.groups import aligned, group_scores
     from translume.json_values import to_values
 
     for name, each in groups.items():

@@ -191,11 +191,13 @@ class Trackers:
 def _exits_on_signals() -> Iterator[None]:
     """Run a block that SIGTERM and SIGHUP end by SystemExit, so that temporary folders are removed."""
 
+    from translume.training.interrupt import ENDING
+
     def leave(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
         sys.exit(128 + number)
 
-    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
+    numbers = [each for each in ENDING[1:] if signal.getsignal(each) == signal.SIG_DFL]
     for number in numbers:
         signal.signal(number, leave)
     try:

@@ -1,6 +1,5 @@
 """A token cache that is being built: locked, and continued where an interrupted build stopped."""
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from translume.atomic import reason_of, replace_file
 from translume.checksums import sealed, unsealed
 from translume.data.corpus import FORMAT, is_whole
 from translume.errors import DataError, TranslumeError
+from translume.locks import lock, release_to_move
 from translume.parallel import ProcessLostError
 
 LOCK = "lock"
@@ -64,19 +64,22 @@ def build(home: Path, write: Callable[[Path], dict[str, object]]) -> None:
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(home)
-        with _locked(home) as partial:
-            if partial is None:
+        with _locked(home) as locked:
+            if locked is None:
                 return
+            partial, file_of_lock = locked
             try:
                 index = {**write(partial), "format": FORMAT, "digest": home.name}
                 with (partial / "index.json").open("w", encoding="utf-8") as file:
                     file.write(sealed(index))
                     file.flush()
                     os.fsync(file.fileno())
+                release_to_move(file_of_lock)
                 for name in (PROGRESS, LOCK):
                     (partial / name).unlink(missing_ok=True)
                 _move(partial, home)
             except (OSError, TranslumeError):
+                release_to_move(file_of_lock)
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
     except OSError as error:
@@ -86,8 +89,8 @@ def build(home: Path, write: Callable[[Path], dict[str, object]]) -> None:
 
 
 @contextmanager
-def _locked(home: Path) -> Iterator[Path | None]:
-    """Lock the folder in which `home` is built, and yield it; None if the cache is complete.
+def _locked(home: Path) -> Iterator[tuple[Path, IO[bytes]] | None]:
+    """Lock the folder in which `home` is built, and yield it and its lock; None if the cache is complete.
 
     The lock is a file in the folder, so it goes when the folder is renamed. The system unlocks it when a process ends.
     """
@@ -99,12 +102,13 @@ def _locked(home: Path) -> Iterator[Path | None]:
         except FileNotFoundError:  # renamed by another process just now
             continue
         with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file.fileno(), wait=True)
             if _is_open(file, partial / LOCK):
                 if is_whole(home):  # finished after the check above
+                    release_to_move(file)
                     shutil.rmtree(partial, ignore_errors=True)
                     break
-                yield partial
+                yield partial, file
                 return
     yield None
 
@@ -134,5 +138,6 @@ def _remove_abandoned(home: Path) -> None:
         with suppress(OSError):  # removed, finished or locked by another process
             if path.name != f"{_PREFIX}{home.name}" and time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                 with (path / LOCK).open("ab") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    lock(file.fileno(), wait=False)
+                    release_to_move(file)
                     shutil.rmtree(path, ignore_errors=True)

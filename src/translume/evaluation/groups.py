@@ -49,3 +49,17 @@ def by_rarest_word(references: Sequence[str], training: Iterable[str]) -> Groups
     """Return the range of how often the training texts have the rarest word of each reference; 0 for one without."""
     counts = Counter(word for text in training for word in words_of(text))
     return [range_of(min((counts[word] for word in words_of(text)), default=0), FREQUENCIES) for text in references]
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
+    """Return the lines of a Markdown table with padded columns: the first `left` left-aligned, the others right."""
+    widths = [max(3, *(len(cell) for cell in column)) for column in zip(head, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        pairs = enumerate(zip(cells, widths, strict=True))
+        padded = (cell.ljust(width) if place < left else cell.rjust(width) for place, (cell, width) in pairs)
+        return f"| {' | '.join(padded)} |"
+
+    dashes = ["-" * (width + 1) for width in widths]
+    rule = "|".join([*(f":{each}" for each in dashes[:left]), *(f"{each}:" for each in dashes[left:])])
+    return [line(head), f"|{rule}|", *map(line, rows)]

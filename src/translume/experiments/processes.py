@@ -4,6 +4,7 @@ Each training has a process of its own, so that its peak memory is its own and a
 """
 
 import os
+import resource  # Windows has none: `needed_by` says so
 import shutil
 import signal
 import sys
@@ -25,10 +26,10 @@ from translume.errors import ModelFolderError, TranslumeError
 from translume.experiments.measuring import Measured, measure
 from translume.json_values import JsonValue
 from translume.training.events import Event, Finished
-from translume.training.interrupt import SignalFlag
+from translume.training.interrupt import ENDING, SignalFlag
 from translume.training.resume import ModelDescription, Store
 
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PASSED_ON = ENDING
 """Signals that are passed on to the worker processes."""
 
 
@@ -247,7 +248,5 @@ def peak_bytes() -> int:
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    import resource
-
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return largest if sys.platform == "darwin" else largest * 1024

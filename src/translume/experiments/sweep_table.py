@@ -12,6 +12,7 @@ import numpy as np
 from translume.atomic import write_file
 from translume.checkpoint import read_history
 from translume.evaluation import Comparison
+from translume.evaluation.groups import aligned
 from translume.evaluation.metrics import metric_from, of_texts
 from translume.evaluation.scores import Counts, Metric
 from translume.evaluation.significance import compare_counts
@@ -247,20 +248,6 @@ def marks(row: Row) -> str:
     """Return the marks of the notes that apply to the head of a row."""
     mark = "" if all(each.normalised for each in row.measures) else NO_DISTRIBUTION
     return mark + ("" if all(each.full_support for each in row.measures) else NO_SUPPORT)
-
-
-def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
-    """Return the lines of a Markdown table with padded columns: the first `left` left-aligned, the others right."""
-    widths = [max(3, *(len(cell) for cell in column)) for column in zip(head, *rows, strict=True)]
-
-    def line(cells: Sequence[str]) -> str:
-        pairs = enumerate(zip(cells, widths, strict=True))
-        padded = (cell.ljust(width) if place < left else cell.rjust(width) for place, (cell, width) in pairs)
-        return f"| {' | '.join(padded)} |"
-
-    dashes = ["-" * (width + 1) for width in widths]
-    rule = "|".join([*(f":{each}" for each in dashes[:left]), *(f"{each}:" for each in dashes[left:])])
-    return [line(head), f"|{rule}|", *map(line, rows)]
 
 
 def save_table(table: Table, folder: Path) -> None:

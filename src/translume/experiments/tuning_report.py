@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from translume.atomic import write_file
+from translume.evaluation.groups import aligned
 from translume.experiments.search_space import describe
-from translume.experiments.sweep_table import aligned
 from translume.experiments.tuning import BEST, RUNGS, Search
 from translume.inspection.pages import html_page
 

@@ -1,13 +1,13 @@
 """Measure what a training would cost, and leave nothing behind."""
 
 import math
-import resource
 import secrets
 import shutil
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -60,6 +60,9 @@ class Stopwatch:
     """Divides the time of a training by its events: preparation, first updates, measured ones, and pauses."""
 
     def __init__(self, device: torch.device) -> None:
+        from resource import RUSAGE_SELF, getrusage  # Windows has none: `needed_by` says so, before any work
+
+        self._usage = partial(getrusage, RUSAGE_SELF)
         self._device, self._warm_up = device, WARM_UP if device.type == "cpu" else WARM_UP_ON_GPU
         self._begun = self._last = self._started = self._restarted = time.monotonic()
         self._has_started = False
@@ -137,7 +140,7 @@ class Stopwatch:
             validation_seconds=self._validation,
             saving_seconds=self._saving,
             training_seconds=preparation + warm_up + update_seconds * event.updates + pauses,
-            peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+            peak_bytes=self._usage().ru_maxrss * (1 if sys.platform == "darwin" else 1024),
             device_bytes=torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None,
             device=str(self._device),
         )

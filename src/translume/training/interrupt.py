@@ -16,6 +16,8 @@ from typing import Any, Self
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""The signals that end a training. Windows has no SIGHUP."""
 BURST_SECONDS = 1.0
 """Time after a signal within which others are taken for the same one."""
 
@@ -54,7 +56,7 @@ class SignalFlag:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in ENDING:
                 if signal.getsignal(number) == signal.SIG_IGN:
                     continue
                 self._before[number] = signal.signal(number, self._catch)
