@@ -4,6 +4,7 @@ The pages are the same files that a reader of the repository sees, at the same p
 """
 
 import html
+import json
 import os
 import posixpath
 import tomllib
@@ -31,9 +32,10 @@ release = version = (
 )
 
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "recipes/*.md", "benchmarks/README.md", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns = ["docs/*.md", "docs/notebooks/*.ipynb", "recipes/*.md", "benchmarks/README.md"]
+include_patterns += ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 exclude_patterns = [".*", "build", "src", "tests", "dist"]
-source_suffix = {".md": "markdown"}
+source_suffix = {".md": "markdown", ".ipynb": "markdown"}
 extensions = ["myst_parser", "sphinx_copybutton"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["dollarmath"]
@@ -59,6 +61,14 @@ html_math_renderer = "mathml"
 html_copy_source = html_show_sourcelink = False
 html_extra_path = [str(ROOT / "build" / "web")] if tags.has("demo") else []  # noqa: F821  Sphinx defines the tags.
 html_additional_pages = {"index": "redirect.html"}
+
+
+def read_notebook(app: Sphinx, name: str, content: list[str]) -> None:
+    """Replace the content of a notebook by Markdown: its texts, and its code in fences."""
+    if app.env.doc2path(name).suffix == ".ipynb":
+        cells = json.loads(content[0])["cells"]
+        texts = [("".join(cell["source"]), cell["cell_type"] == "code") for cell in cells]
+        content[0] = "\n\n".join(f"```ipython3\n{text}\n```" if is_code else text for text, is_code in texts)
 
 
 def formula(translator: Any, node: nodes.Element) -> None:
@@ -109,6 +119,7 @@ def _linked(app: Sphinx) -> set[str]:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_html_math_renderer("mathml", (formula, None), (formula, None))
+    app.connect("source-read", read_notebook)
     app.connect("doctree-read", link_code, priority=100)  # before Sphinx copies the downloads
     app.connect("html-collect-pages", code_pages)
     return {"parallel_read_safe": False}

@@ -20,7 +20,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 STEPS = [
     {"errors", "exports", "locks", "tensors", "version"},
-    {"atomic", "checksums", "json_values", "lazy", "parallel", "parts", "processors"},
+    {"atomic", "checksums", "json_values", "lazy", "notebook", "parallel", "parts", "processors"},
     {"config", "device", "kernels"},
     {"tasks"},
     {"belief"},

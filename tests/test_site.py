@@ -81,7 +81,8 @@ def test_pages_fit_phones_and_desktops_in_light_and_dark_mode_and_are_accessible
     site: Path, browser: Any, width: int, scheme: str
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
-    for name in ("docs/index.html", "docs/transformer.html", "code/src/translume/belief.py.html"):
+    pages = ("docs/index.html", "docs/transformer.html", "docs/notebooks/first_translator.html")
+    for name in (*pages, "code/src/translume/belief.py.html"):
         tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         tab.goto((site / name).as_uri())
         assert tab.evaluate("document.documentElement.scrollWidth") <= width, name

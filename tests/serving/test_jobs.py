@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from translume.checksums import sealed, unsealed
+from translume.config.data import DataSettings
 from translume.serving.api.errors import RequestError
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.files.jobs import FOLDER_PREFIX, Jobs, PrivateFolder, Upload
@@ -85,9 +86,8 @@ def settings_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("translume.serving.files.jobs.split_language", lambda _: "en")
 
 
-SERVED: Any = SimpleNamespace(
-    source="en", target="de", loaded=True, model=SimpleNamespace(config=SimpleNamespace(without_tokens=True))
-)
+CONFIG = SimpleNamespace(without_tokens=True, data=DataSettings())
+SERVED: Any = SimpleNamespace(source="en", target="de", loaded=True, model=SimpleNamespace(config=CONFIG))
 
 
 def test_results_are_private_and_deleted_with_the_server(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from translume.evaluation.calibration import BINS, Bins, Reliability
 from translume.evaluation.scores import Score
 from translume.json_values import to_values
 from translume.lazy import torch
+from translume.notebook import as_table
 from translume.translator import Classification, Classifier
 from translume.translator.classifier import LABEL_THRESHOLD
 
@@ -88,6 +89,12 @@ class ClassScores:
             f"ECE|of:{what}|confidence:{confidence}|bins:{BINS} = {found.ece:.4f} "
             f"(confidence {found.confidence:.4f}, right {found.accuracy:.4f} of {found.count})"
         )
+
+    def _repr_html_(self) -> str:
+        """Return a table of the classes and the scores for notebooks."""
+        rows = [(each.label, each.count, each.precision, each.recall, each.f1) for each in self.classes]
+        header = ("class", "texts", "precision", "recall", "F1")
+        return as_table(header, rows, notes=[*map(str, self.scores), self.calibration])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores as a JSON object."""

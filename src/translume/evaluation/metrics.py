@@ -13,6 +13,7 @@ from translume.errors import DataError, SettingsError, nearest, needed_by, sugge
 from translume.evaluation.scores import Comparison, Metric, References, Score, Scores, Test, known
 from translume.evaluation.segment_metrics import SegmentMetric
 from translume.evaluation.significance import SEED, compare_counts
+from translume.notebook import with_bar
 from translume.parts import find
 from translume.translator import Perplexity, Translator
 
@@ -77,7 +78,7 @@ def evaluate(
     check_lengths({"sources": sources}, all_references)
     check_metrics(settings)
     found = translator.translate_all(sources, settings=decoding, documents=documents)
-    translations = [str(each) for each in found]
+    translations = [str(each) for each in with_bar(found, "translated", total=len(sources))]
     scores = measure(translations, references, settings, other_references=other_references, sources=sources).scores
     if nll:
         scores += forced_scores(translator, sources, references, direction)

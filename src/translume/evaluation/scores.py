@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from translume.errors import SettingsError, nearest
 from translume.json_values import JsonValue, to_values
+from translume.notebook import as_table
 
 Counts = NDArray[np.float64]
 
@@ -87,6 +88,11 @@ class Scores:
     def __str__(self) -> str:
         """Return one line per score."""
         return "\n".join(map(str, self.scores))
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        rows = [(each.title, f"{each.value:.{each.digits}f}", each.signature, each.detail) for each in self.scores]
+        return as_table(("metric", "value", "definition", "parts"), rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores as a JSON object, without the translations."""

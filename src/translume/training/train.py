@@ -2,8 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ from translume.training.events import (
 )
 from translume.training.group import Group, joined
 from translume.training.interrupt import Interruption, SignalFlag
+from translume.training.live_curve import LiveCurve
 from translume.training.mapped import stored
 from translume.training.optimisation import Updater, Weights, learning_rate
 from translume.training.prepare import (
@@ -99,14 +100,15 @@ def train(
     any other change, for a loss that is not finite, and if another process trains in the folder. On SIGINT, SIGTERM and
     SIGHUP the run is saved and ends with `Interrupted`, if the generator runs in the main thread and the data are
     prepared. In processes that torchrun started, all of them train one model and yield the same events; only rank 0
-    writes the folder.
+    writes the folder. In a notebook, one output of the cell shows the losses as they change.
     """
     if not isinstance(config, Config):
         raise TypeError(f"config: found {type(config).__name__}, expected a Config; Config.read reads one from a file")
     refuse_threads(threads)
     with joined() as group, ExitStack() as stack:
         group.refuse_differences({**config.by_path(), "--from": str(source or ""), "torch": torch.__version__})
-        yield from _train(config, Path(folder), source, device, threads, group, stack)
+        with closing(_train(config, Path(folder), source, device, threads, group, stack)) as events:
+            yield from map(LiveCurve().shown, events)
 
 
 def _train(
@@ -117,7 +119,7 @@ def _train(
     threads: int | None,
     group: Group,
     stack: ExitStack,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Train as one process of a group.  stack: closes what this process holds when the run ends."""
     with group.in_turn():
         origin = model_folder(source) if source is not None else None

@@ -10,6 +10,7 @@ from translume.data.lengths import truncated_ids
 from translume.engine import ClassEngine
 from translume.kernels.loading import NativeError
 from translume.lazy import no_grad
+from translume.notebook import as_table
 from translume.text import Labels
 from translume.translator.loading import LoadedModel, network_of
 from translume.translator.planning import (
@@ -47,6 +48,10 @@ class Classification:
 
     def __str__(self) -> str:
         return self.label
+
+    def _repr_html_(self) -> str:
+        """Return the label, a table of probabilities and warnings for notebooks."""
+        return as_table(("label", "probability"), self.probabilities, text=self.label, notes=self.warnings)
 
     def to_dict(self, nbest: int = 0) -> dict[str, Any]:
         """The classification as a JSON object, with the `nbest` likeliest labels; 0 for all."""

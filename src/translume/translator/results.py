@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from translume.decoding import Hypothesis, ScoreTerms
 from translume.json_values import JsonValue
+from translume.notebook import as_table
 from translume.text import Tokenizer
 
 DIGITS = 4
@@ -146,6 +147,13 @@ class Translation:
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        """Return the target, its hypotheses, segments and warnings for notebooks."""
+        rows = [(each.text, each.log_prob, each.score, each.finished_by) for each in self.hypotheses]
+        notes = (*self.warnings, *self.quality_warnings)
+        times = as_table(("from (s)", "to (s)", "said"), [(each.start, each.end, each.text) for each in self.segments])
+        return as_table(("hypothesis", "log p (nats)", "score", "ended by"), rows, self.text, notes) + times
 
     def to_dict(self) -> dict[str, Any]:
         """The translation as a JSON object, in which `warnings` has both kinds; `segments` and `language` if known."""
