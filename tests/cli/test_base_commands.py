@@ -264,5 +264,7 @@ def test_translating_a_line_imports_little_and_collects_little_garbage(folder: P
     collections, *imported = done.stdout.splitlines()[-1].split()
     own = {name.removeprefix("translume.") for name in imported if name.startswith("translume.")}
     assert sorted(NOT_TO_TRANSLATE & (own | set(imported))) == []
-    assert len(own) <= 100  # raise it with a reason: each costs the start of a command half a millisecond and more
+    assert (
+        len(own) <= 101
+    )  # raise it with a reason (locks of Windows: 101): each costs the start of a command half a millisecond and more
     assert int(collections) <= 80

@@ -6,15 +6,10 @@ from itertools import chain, groupby, zip_longest
 
 from translume.checkpoint import Checkpoint
 from translume.translator.assembly import SearchedPiece
-from translume.translator.planning import Line, LinePlan, Piece
+from translume.translator.planning import LinePlan, Piece, same_document
 
 DROPPED = "context_dropped"
 """The first word of warnings about context."""
-
-
-def same_document(one: Line, other: Line) -> bool:
-    """Whether two consecutive lines are of one document."""
-    return one.document is not None and one.document == other.document
 
 
 @dataclass(slots=True)
@@ -35,16 +30,13 @@ def turns(
 ) -> Iterator[list[int]]:
     """Yield the numbers of pieces to search together, whose prompts have the same length.
 
-    If the model reads context, `pieces` get theirs before: ids among their tags. A target is context once `searched`
+    Before, `pieces` get their context: ids among their tags. A target is context once `searched`
     has it, so the first pieces of all documents come first, then the second ones, and so on. In the end, `plans` have
     these pieces too, and `searched` has warnings about context that does not fit.
 
     pieces: of all plans, in order.  room: the most tokens of context that the decoder can read before a piece.
     """
     config, settings = checkpoint.config, checkpoint.config.data.context
-    if not settings.used:
-        yield list(range(len(pieces)))
-        return
     reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
     ends = max(1, len(reads.specials.source_end))
 

@@ -387,6 +387,11 @@ ANY_MAX_TOKENS: int = DecodingSettings.model_fields["max_tokens"].default
 """The default of `decoding.max_tokens`, with which the free memory of a GPU decides how many sentences share a step."""
 
 
+def same_document(one: Line, other: Line) -> bool:
+    """Whether two consecutive lines are of one document."""
+    return one.document is not None and one.document == other.document
+
+
 def windows(
     items: Iterable[tuple[T, int]],
     *,

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from translume.decoding import Hypothesis, ScoreTerms
 from translume.json_values import JsonValue
-from translume.notebook import as_table
 from translume.text import Tokenizer
 
 DIGITS = 4
@@ -150,6 +149,8 @@ class Translation:
 
     def _repr_html_(self) -> str:
         """Return the target, its hypotheses, segments and warnings for notebooks."""
+        from translume.notebook import as_table
+
         rows = [(each.text, each.log_prob, each.score, each.finished_by) for each in self.hypotheses]
         notes = (*self.warnings, *self.quality_warnings)
         times = as_table(("from (s)", "to (s)", "said"), [(each.start, each.end, each.text) for each in self.segments])

@@ -53,7 +53,6 @@ from translume.translator.constraints import (
     unmet_constraints,
     words_of,
 )
-from translume.translator.context import turns
 from translume.translator.ensemble import EnsembleMembers
 from translume.translator.planning import (
     ANY_MAX_TOKENS,
@@ -260,7 +259,12 @@ def search_plans(
             from translume.translator.device_searcher import DeviceSearcher
 
             shares = isinstance(stepper, DeviceSearcher)
-        for numbers in turns(checkpoint, plans, pieces, searched, partial(context_room, checkpoint, settings)):
+        rounds: Iterable[list[int]] = [[*range(len(pieces))]]
+        if checkpoint.config.data.context.used:
+            from translume.translator.context import turns
+
+            rounds = turns(checkpoint, plans, pieces, searched, partial(context_room, checkpoint, settings))
+        for numbers in rounds:
             batch: Sequence[int] = range(len(pieces))  # to which the sentence of an error belongs
             if shares:
                 shared = [index for index in numbers if pieces[index].ids and not pieces[index].constraints]

@@ -19,7 +19,6 @@ from translume.tasks import task_of
 from translume.translator.assembly import ProgressCallback, ProgressReporter, build_translations
 from translume.translator.constraints import STRATEGIES as CONSTRAINABLE
 from translume.translator.constraints import Terminology, check_rules, refuse_constraints
-from translume.translator.context import same_document
 from translume.translator.ensemble import EnsembleMembers, combine, ensemble_checkpoint
 from translume.translator.loading import ComputeOptions, Dtype, EngineName, LoadedModel, describe_engine
 from translume.translator.planning import (
@@ -30,9 +29,9 @@ from translume.translator.planning import (
     directions_of,
     numbered_lines,
     plan_lines,
+    same_document,
     windows,
 )
-from translume.translator.ranking import utility_metric
 from translume.translator.results import Segment, TargetScore, TextHypothesis, Translation
 from translume.translator.search import CancelCheck, SearchPlan, add_constraints, search_plans
 
@@ -320,9 +319,12 @@ class Translator(LoadedModel[Checkpoint]):
             )
         if settings.ctc_weight and settings.utility != "none":
             raise SettingsError("decoding.utility cannot be combined with decoding.ctc_weight")
-        metric = utility_metric(settings, self.config.scoring)
-        if metric is not None and metric.reads_sources and self.reads_frames:
-            raise SettingsError(f"decoding.utility: '{settings.utility}' reads a source text, the model reads none")
+        if settings.utility != "none" or settings.utility_model:
+            from translume.translator.ranking import utility_metric
+
+            metric = utility_metric(settings, self.config.scoring)
+            if metric is not None and metric.reads_sources and self.reads_frames:
+                raise SettingsError(f"decoding.utility: '{settings.utility}' reads a source text, the model reads none")
         check_rules(self.checkpoint.target_tokenizer, settings)
         if settings.calibrated and len(self.models) > 1:
             raise SettingsError(

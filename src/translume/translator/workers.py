@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 from translume.config import DecodingSettings
 from translume.errors import SettingsError, TranslationError, needed_by
 from translume.parallel import Closing, ProcessLostError, WorkerPool, in_order
-from translume.translator.context import same_document
 from translume.translator.loading import ComputeOptions
-from translume.translator.planning import Line, LineError, numbered_lines, up_to_an_error, windows
+from translume.translator.planning import Line, LineError, numbered_lines, same_document, up_to_an_error, windows
 from translume.translator.results import Translation
 from translume.translator.translator import Translator, load
 
