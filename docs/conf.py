@@ -32,8 +32,10 @@ release = version = (
 )
 
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "docs/notebooks/*.ipynb", "recipes/*.md", "benchmarks/README.md"]
-include_patterns += ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns = [
+    *("docs/*.md", "docs/notebooks/*.ipynb", "recipes/*.md", "benchmarks/README.md"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"),
+]
 exclude_patterns = [".*", "build", "src", "tests", "dist"]
 source_suffix = {".md": "markdown", ".ipynb": "markdown"}
 extensions = ["myst_parser", "sphinx_copybutton"]

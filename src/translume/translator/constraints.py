@@ -490,10 +490,10 @@ def placeholders_of(text: str, kinds: Sequence[str]) -> list[str]:
 def lost_placeholders(wanted: Sequence[str], target: str) -> list[str]:
     """The placeholders of `wanted` that the target lacks or has too few times, each once, in order.
 
-    A placeholder counts only if it stands alone: the number 5 is neither in 150 nor in 5.5.
+    A placeholder counts where it would be found, or stands alone: the number 5 is neither in 150 nor in 5.5.
     """
-    counts = Counter(wanted)
-    return [text for text, count in counts.items() if _count(text, target) < count]
+    counts, found = Counter(wanted), Counter(placeholders_of(target, tuple(PATTERNS)))
+    return [text for text, count in counts.items() if max(found[text], _count(text, target)) < count]
 
 
 def _count(text: str, target: str) -> int:
