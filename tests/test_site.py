@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import partial
 from html.parser import HTMLParser
@@ -141,7 +142,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 def test_several_published_versions_can_be_chosen(
     site: Path, browser: Any, tmp_path: Path, serve_folder: Callable[[Path], str]
 ) -> None:
-    version = load("site_settings", ROOT / "docs" / "conf.py").release
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     (tmp_path / version).symlink_to(site)
     (tmp_path / "9.9.9").mkdir()
     (tmp_path / "9.9.9" / "index.html").write_text("<title>another version</title>", encoding="utf-8")
