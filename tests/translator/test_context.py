@@ -100,7 +100,7 @@ def test_documents_may_be_named(reading) -> None:
 
 
 def test_a_learned_utility_rates_the_sentences_themselves(reading, monkeypatch) -> None:
-    from translume.translator import search
+    from translume.translator import ranking
 
     class Short:
         reads_sources, reads_references = True, False
@@ -110,7 +110,7 @@ def test_a_learned_utility_rates_the_sentences_themselves(reading, monkeypatch) 
             return [-float(len(text)) for _, text, _ in rows]
 
     rated: list[set[str]] = []
-    monkeypatch.setattr(search, "utility_metric", lambda decoding, evaluation: Short())
+    monkeypatch.setattr(ranking, "utility_metric", lambda decoding, evaluation: Short())
     translator = reading(1, 1)
     found = list(translator.translate_all(["abc", "d", "bca"], utility="chrf", nbest=2, beam=2))
     assert rated == [{"abc"}, {"d"}, {"bca"}]
