@@ -48,7 +48,7 @@ def packages_of_the_image() -> set[str]:
 def licence_of(name: str) -> str:
     """Return the licence that a package states: as an expression, in a field or by a classifier."""
     fields = metadata(name)
-    stated = fields["License-Expression"] or (fields["License"] or "").partition("\n")[0]
+    stated = fields.get("License-Expression") or (fields.get("License") or "").partition("\n")[0]
     classified = [each for each in fields.get_all("Classifier") or () if each.startswith("License :: OSI Approved :: ")]
     return str(stated or classified[0].rpartition(" :: ")[2])
 
