@@ -385,7 +385,7 @@ def test_the_proposed_space_has_the_given_settings(
         }
     )
     space = tuple(propose_space(config))
-    assert [each.path for each in space if each.of(config) is None] == []
+    assert [each.path for each in space if each.value_in(config) is None] == []
     assert all(each.values or each.low < each.high for each in space)
 
 

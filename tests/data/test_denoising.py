@@ -36,7 +36,7 @@ TOKENIZERS = {kind: learned(kind) for kind in ("infill", "spans")}
 def noise(**settings: object) -> Noise:
     data = DataSettings(objective="denoise", denoising=DenoisingSettings(**settings))
     tokenizer = TOKENIZERS[data.denoising.kind]
-    found = Noise.of(data, tokenizer, tokenizer)
+    found = Noise.from_settings(data, tokenizer, tokenizer)
     assert found is not None
     return found
 

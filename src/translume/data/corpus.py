@@ -27,7 +27,7 @@ ARRAYS = ("tokens", "source_lengths", "target_lengths", "starts", "lines")
 FRAME_ARRAYS = ("frames", "frame_lengths")
 """Further arrays of a corpus whose sources are frames."""
 PAIR_ARRAYS = ("source_lengths", "target_lengths", "lines", "document_hashes")
-"""The arrays with a value for each pair; the last only if documents are told apart."""
+"""The arrays with a value for each pair; the last only if the corpus has documents."""
 LEGACY = {"token", "length", "frame_size", "parts", "files", "account", "sizes", "format", "digest"}
 """Names in the index of an earlier version, which has no checksums."""
 _PAIRS, _RECORDINGS = 1 << 16, 64
@@ -297,7 +297,7 @@ def sampling_weights(
 class Layout:
     """Number types of the arrays in a cache.  frame_size: number of values of a frame; 0: sources are ids.
 
-    documents: whether documents are told apart.
+    documents: whether each pair has the number of its document.
     """
 
     token: str

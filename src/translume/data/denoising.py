@@ -35,7 +35,7 @@ class Noise:
     stops: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, settings: DataSettings, source: Tokenizer, target: Tokenizer | Labels) -> "Noise | None":
+    def from_settings(cls, settings: DataSettings, source: Tokenizer, target: Tokenizer | Labels) -> "Noise | None":
         """Return the noise of [data]; None for pairs. Raises SettingsError for a vocabulary without the masks."""
         if settings.noise is None:
             return None

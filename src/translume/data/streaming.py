@@ -336,7 +336,7 @@ def open_stream(
         line_numbers=np.zeros(0, np.uint32),
         block_length=settings.block_length if task.reads == "documents" else 0,
         tags=tags_of(places, tokenizers, language_tags),
-        noise=Noise.of(settings, *tokenizers),
+        noise=Noise.from_settings(settings, *tokenizers),
     )
     files = tuple(
         DataFile(split="train", path=path, size=_size(path), digest="", pairs=None, weight=1.0)

@@ -394,7 +394,7 @@ def prepare(
         values["sizes"] = [_sizes_digest(place) for place in places]
     home = folder / values_digest(values)
     tokenizers = (source_tokenizer, target_tokenizer)
-    noise = Noise.of(settings, *tokenizers)
+    noise = Noise.from_settings(settings, *tokenizers)
     part = "used" if split == "train" or not held else "held_out"
     if part == "held_out":  # weights say how often a file is trained on; validation reads every pair once
         places = tuple(replace(place, weight=1.0) for place in places)

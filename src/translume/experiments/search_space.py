@@ -40,7 +40,7 @@ class Dimension:
             return f"{self.path}={','.join(self.values)}"
         return f"{self.path}={self.low:g}..{self.high:g}{':log' * self.log}"
 
-    def of(self, config: Config) -> str | float | None:
+    def value_in(self, config: Config) -> str | float | None:
         """Return the value in some settings; None if the space does not have it."""
         value = config.by_path().get(self.path)
         if self.values:

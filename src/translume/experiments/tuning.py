@@ -279,7 +279,7 @@ class Search:
 
     def _choose(self, trial: "Trial") -> None:
         """Store the values of a trial. Raises SettingsError if they are refused."""
-        space = [each for each in self.space if trial.number or each.of(self.base) is not None]
+        space = [each for each in self.space if trial.number or each.value_in(self.base) is not None]
         values = {each.path: each.suggest(trial) for each in space}
         if trial.number:
             trial.set_user_attr("chosen", values)
@@ -399,7 +399,7 @@ class Search:
         wanted = {**self.base.by_path(), "--vary": [str(each) for each in self.space]}
         began = self.study.user_attrs.get("began")
         if began is None:
-            found = {each.path: value for each in self.space if (value := each.of(self.base)) is not None}
+            found = {each.path: value for each in self.space if (value := each.value_in(self.base)) is not None}
             self.study.enqueue_trial(found)
             self.study.set_user_attr("seconds", self.budget.training_seconds)
             self.study.set_user_attr("began", wanted)
