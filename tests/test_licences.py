@@ -62,8 +62,8 @@ def test_each_file_of_the_wheel_is_in_one_row_and_each_row_has_a_file() -> None:
     made = {"kernels-avx2.so", "kernels.wasm"}
     files |= {*(f"translume/kernels/libraries/{name}" for name in made), "translume-0.dist-info/METADATA"}
     groups = [re.findall(r"`([^`]+)`", cells[0]) for cells in rows("What the wheel contains")]
-    specific = lambda pattern: len(pattern.replace("*", ""))  # noqa: E731
-    patterns = sorted((each for group in groups for each in group), key=specific, reverse=True)
+    listed = [each for group in groups for each in group]
+    patterns = sorted(listed, key=lambda pattern: len(pattern.replace("*", "")), reverse=True)
     matched = {
         name: next((each for each in patterns if fnmatchcase(name, each.replace("**/", "*"))), "") for name in files
     }

@@ -165,6 +165,7 @@ def survey_files(data: DataSettings, count: int) -> Survey:
 
 
 def _kind(data: DataSettings) -> FileKind:
+    # The kind is a string, since parts from outside add more; manifests know these.
     return "audio" if data.source.kind == "whisper" else data.source.kind  # type: ignore[return-value]
 
 

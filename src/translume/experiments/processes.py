@@ -101,8 +101,8 @@ def run_tasks(
 ) -> Iterator[tuple[Task, Began | Event | Run] | Stopped]:
     """Train and measure, in at most `workers` processes at a time. Yield for each task Began, its events, a Run.
 
-    tasks: an iterator is asked for the next one when a process is free, after the Run of the last was yielded. Its None
-    means that there is none before another Run.
+    tasks: the next one is taken when a process is free and the last Run was yielded. None: no task can begin before
+    another Run.
     The first SIGINT or SIGTERM, or the end of the time, is passed on, so that all runs are saved; no other task begins,
     and Stopped is the last. A second signal ends all processes.
     """
