@@ -122,9 +122,11 @@ def test_keys_and_sheets_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     sheets, key = [tmp_path / f"{kind}.tsv" for kind in COLUMNS], tmp_path / "esa.key.tsv"
     with pytest.raises(TranslumeError) as error:
         read_judgements(key, sheets)
-    assert str(error.value) == (
-        f"--judgements: found 2 rows and 2 kinds of sheets, expected sheets of one kind, and {key} with their rows"
-    )
+    assert str(error.value) == "--judgements: found sheets of esa and mqm, expected one kind"
+    key.write_text("")
+    with pytest.raises(TranslumeError) as error:
+        read_judgements(key, sheets[:1])
+    assert str(error.value) == f"{key}: found no rows, expected those of a sheet: id, system and line"
     key.write_text("id\tsystem\tline\nr0001\tone\t1\nr0002\tother\t2\n")
     sheets[1].write_text("id\tscore\nr0001\t1\nr0002\t1\n")
     with pytest.raises(TranslumeError) as error:

@@ -91,10 +91,11 @@ def read_judgements(key: Path, sheets: Sequence[Path]) -> Judgements:
     and for rows that are missing.
     """
     rows = {each[0]: (each[1], each[2]) for _, each in read_columns(str(key), ("id", "system", "line"))}
+    if not rows:
+        raise DataError(f"{key}: found no rows, expected those of a sheet: id, system and line")
     kinds = {"mqm" if "severity" in first_row(str(sheet)) else "esa" for sheet in sheets}
-    if len(kinds) != 1 or not rows:
-        wanted = f"sheets of one kind, and {key} with their rows"
-        raise DataError(f"--judgements: found {len(rows)} rows and {len(kinds)} kinds of sheets, expected {wanted}")
+    if len(kinds) != 1:
+        raise DataError(f"--judgements: found sheets of {' and '.join(sorted(kinds)) or 'no kind'}, expected one kind")
     (kind,) = kinds
     sums = dict.fromkeys(rows, 0.0)
     for sheet in sheets:
