@@ -1,11 +1,12 @@
 """[evaluation]: how translations are measured."""
 
+import re
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from translume.config.base import Names, Options, OptionTables, Settings
-from translume.errors import SettingsError
+from translume.errors import SettingsError, nearest
 
 TOKENIZERS = {
     **dict.fromkeys(("zh", "yue", "wuu", "lzh"), "zh"),
@@ -36,12 +37,18 @@ METRICS: dict[str, Any] = {
     "terminology": "translume.evaluation.terminology:TermAccuracy",
     "comet": "translume.evaluation.comet:comet",
     "comet-kiwi": "translume.evaluation.comet:comet_kiwi",
-    "bertscore": "translume.interchange.bertscore:BertScore",
+    "bertscore": "translume.interchange.pretrained_metrics:BertScore",
+    "metricx": "translume.interchange.pretrained_metrics:MetricX",
 }
 """Functions from [evaluation] to a metric."""
 TRANSLATION_METRICS = ("bleu", "chrf")
 """The metrics of "auto" for translation."""
-LEARNED = {"comet": ("comet", "model"), "comet-kiwi": ("comet", "kiwi_model"), "bertscore": ("bertscore", "model")}
+LEARNED = {
+    "comet": ("comet", "model"),
+    "comet-kiwi": ("comet", "kiwi_model"),
+    "bertscore": ("bertscore", "model"),
+    "metricx": ("metricx", "model"),
+}
 """Metrics that a model computes, and the table in [evaluation] and the setting in it that name the model."""
 
 
@@ -81,6 +88,36 @@ class BertScoreSettings(Settings):
     """The layer whose states are compared, from 1; 0: the last. Scores of different layers cannot be compared."""
 
 
+METRICX_FIELDS = ("source", "candidate", "reference")
+"""Fields of `evaluation.metricx.template`: the sides of a row; the second is the text that is rated."""
+
+
+class MetricXSettings(Settings):
+    """[evaluation.metricx]: the metric "metricx", the error that an mT5 predicts, with the sign changed."""
+
+    table: ClassVar[str] = "evaluation.metricx"
+
+    model: str = ""
+    """A model of MetricX-23 or 24: a folder of transformers, or hf://owner/name."""
+    tokenizer: str = "hf://google/mt5-xl"
+    """mT5's tokenizer, which the models come without: a folder of transformers, or hf://owner/name."""
+    template: str = "source: {source} candidate: {candidate} reference: {reference}"
+    """What the model reads: MetricX-24 as given, or without references "source: {source} candidate: {candidate}".
+    MetricX-23 reads "candidate: {candidate} reference: {reference}", or without references "candidate: {candidate}
+    source: {source}"."""
+
+    @field_validator("template")
+    @classmethod
+    def _fields_are_known(cls, template: str) -> str:
+        fields = re.findall(r"{(.*?)}", template)
+        for name in fields:
+            if name not in METRICX_FIELDS:
+                raise ValueError(f"found '{{{name}}}'{nearest(name, METRICX_FIELDS)}")
+        if "candidate" not in fields:
+            raise ValueError("found no {candidate}, which stands for the text that is rated")
+        return template
+
+
 class EvaluationSettings(Settings):
     """[evaluation]: metrics and their options, as sacreBLEU names them."""
 
@@ -88,8 +125,8 @@ class EvaluationSettings(Settings):
 
     metrics: Names = ("auto",)
     """Any of "bleu", "chrf", "ter", "exact_match", "wer", "per", "cer", "rouge1", "rouge2", "rougeL", "squad_f1",
-    "squad_exact", "sari", "terminology", "comet", "comet-kiwi",
-    "bertscore".
+    "squad_exact", "sari", "terminology", "comet", "comet-kiwi", "bertscore",
+    "metricx".
 
     "auto": `training.metric`, or BLEU and chrF if that is one of these or "nll".
     """
@@ -104,6 +141,7 @@ class EvaluationSettings(Settings):
     """Tokens from one window to the next in which a language model reads a long document; 0: half its context."""
     comet: CometSettings = Field(default_factory=CometSettings)
     bertscore: BertScoreSettings = Field(default_factory=BertScoreSettings)
+    metricx: MetricXSettings = Field(default_factory=MetricXSettings)
     options: OptionTables = Field(default_factory=Options)
     """Settings of parts from outside, a table for each."""
 

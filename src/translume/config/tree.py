@@ -268,6 +268,7 @@ class Config(Settings):
         learned = {
             "comet": absolute(self.evaluation.comet, "model", "kiwi_model", "python"),
             "bertscore": absolute(self.evaluation.bertscore, "model"),
+            "metricx": absolute(self.evaluation.metricx, "model", "tokenizer"),
         }
         decoding = decoding.model_copy(update={"ban": ban} if ban else {})
         evaluation = self.evaluation.model_copy(update=learned)

@@ -28,7 +28,8 @@ class SequenceTask(Task):
     predicts = "tokens"
     metrics: ClassVar = {
         **dict.fromkeys(("bleu", "chrf", "exact_match", "rouge1", "rouge2", "rougeL"), True),
-        **dict.fromkeys(("squad_f1", "squad_exact", "sari", "terminology", "comet", "comet-kiwi", "bertscore"), True),
+        **dict.fromkeys(("squad_f1", "squad_exact", "sari", "terminology"), True),
+        **dict.fromkeys(("comet", "comet-kiwi", "bertscore", "metricx"), True),
         **dict.fromkeys(("ter", "wer", "per", "cer"), False),
     }
 
