@@ -242,7 +242,6 @@ class _Reader:
         self.table = table
 
     def _row(self, line: str) -> None:
-        """Read a row of a table."""
         self.builder.syntax = _CELL
         for cell in re.split(r"(?<!\\)(\|)", line):
             text = cell.lstrip()

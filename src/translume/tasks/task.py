@@ -169,7 +169,6 @@ def find_task(name: str) -> Task:
 
 @cache
 def _task_of_class(kind: type[Task]) -> Task:
-    """Return the one task of a class."""
     return kind()
 
 
