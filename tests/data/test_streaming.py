@@ -102,7 +102,7 @@ def test_buffers_have_every_pair_once_and_depend_only_on_seed_and_epoch(
         assert totals == [share.account.to_dict() for share in alone]
         begun = data.draw(st.integers(0, len(alone)))
         place = Place() if begun == 0 else alone[begun - 1].after
-        resumed = epoch(stream.reader, Place.of(json.loads(json.dumps(asdict(place)))))
+        resumed = epoch(stream.reader, Place.from_dict(json.loads(json.dumps(asdict(place)))))
         assert [share.to_bytes() for share in resumed] == [share.to_bytes() for share in alone[begun:]]
 
 

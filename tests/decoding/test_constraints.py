@@ -56,7 +56,7 @@ def cost(wanted, boundaries):
 
 
 def run(step, beam, wanted, limits, rules=(), boundaries=NO_WORDS):
-    constraints = Constraints.of(wanted, boundaries)
+    constraints = Constraints.from_phrases(wanted, boundaries)
     strategy = ConstrainedBeam(beam=beam, constraints=constraints, limits=torch.tensor(limits), eos=EOS)
     start = step.start(list(range(len(wanted))))
     return search(step, start, bos=BOS, eos=EOS, strategy=strategy, limits=torch.tensor(limits), rules=rules)
@@ -158,7 +158,7 @@ def test_results_do_not_depend_on_other_sentences_in_the_batch(toy, seed, world,
 
 def progress_of(tokens, wanted, boundaries=NO_WORDS):
     """(needed, proposals) of one sentence before the first and after each of `tokens`."""
-    constraints = Constraints.of([wanted], boundaries)
+    constraints = Constraints.from_phrases([wanted], boundaries)
     progress, found = constraints.start(), []
     for token in (None, *tokens):
         if token is not None:
@@ -213,7 +213,7 @@ def test_a_phrase_at_a_word_start_needs_a_preceding_space():
 def test_needed_is_zero_iff_all_constraints_are_met_and_proposals_reduce_it(world, tokens):
     boundaries, _, wanted = world
     for each in wanted:
-        constraints = Constraints.of([each], boundaries)
+        constraints = Constraints.from_phrases([each], boundaries)
         progress = constraints.start()
         for place, token in enumerate((*tokens, None)):
             needed = constraints.needed(progress).item()
@@ -278,4 +278,4 @@ def test_more_alternatives_never_lower_the_score(toy):
 
 def test_an_empty_phrase_is_refused():
     with pytest.raises(ValueError, match=r"^a phrase has no tokens$"):
-        Constraints.of([[[Phrase(())]]], NO_WORDS)
+        Constraints.from_phrases([[[Phrase(())]]], NO_WORDS)

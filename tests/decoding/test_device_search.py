@@ -535,7 +535,7 @@ WITHOUT_READS = [
 def test_a_step_needs_no_number_from_its_device(name, strategy, rules):
     nowhere = torch.device("meta")  # without data: every read, and every use of two devices, is an error there
     model = copy.deepcopy(make(name, torch.float32)).to(nowhere)
-    words = StepSettings.of(strategy, rules, eos=EOS, prompt=2, vocabulary=TARGET)
+    words = StepSettings.from_strategy(strategy, rules, eos=EOS, prompt=2, vocabulary=TARGET)
     slots = torch.zeros(3, dtype=torch.long, device=nowhere)
     with torch.inference_mode():
         state = model.start(slots[:, None].expand(-1, 7), torch.ones(3, 7, dtype=torch.bool, device=nowhere))

@@ -287,4 +287,4 @@ def test_tokens_that_do_not_begin_a_target_may_follow(name):
     )
     assert all(each.tokens[0] not in (EOS, 3) for each in found[0])
     assert found[0][0].tokens[1:] == (3, 3)
-    assert KernelRules.of(rules, EOS, SIZE) is not None
+    assert KernelRules.from_rules(rules, EOS, SIZE) is not None

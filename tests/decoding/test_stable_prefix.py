@@ -37,7 +37,7 @@ def run(step, strategy, limits, *, sentences=(0, 1, 2), rules=(), reranked=False
         watch(beam)
         best.add(beam)
         steps.append((beam, len(told)))
-    return [best.of(number) for number in range(3)], told, steps
+    return [best.hypotheses(number) for number in range(3)], told, steps
 
 
 def common_prefix(sequences):

@@ -60,7 +60,7 @@ def test_each_direction_and_the_mean_are_printed(tmp_path: Path, monkeypatch: py
 
 def test_a_direction_is_parsed_by_the_languages_of_the_model() -> None:
     data = DataSettings.model_validate({"corpus": [{"source_language": "de", "target_language": "zh-Hans"}]})
-    directions = Directions.of(data, ModelSettings(language_tags="target"), ("de", "zh-Hans"))
+    directions = Directions.from_settings(data, ModelSettings(language_tags="target"), ("de", "zh-Hans"))
     assert directions.parse("de-zh-Hans") == Direction(source="de", target="zh-Hans")
     with pytest.raises(SettingsError, match=r"^direction: found 'de-zh'; did you mean 'de-zh-Hans'\?$"):
         directions.parse("de-zh")

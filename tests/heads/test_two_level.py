@@ -168,4 +168,4 @@ def test_a_nan_in_a_group_is_refused_with_the_row_that_computes_it(make):
 
 def test_ids_map_to_their_group():
     groups = Groups(torch.arange(7), torch.arange(7), torch.tensor([2, 5]), 2)
-    assert groups.of(torch.arange(7)).tolist() == [-1, -1, 0, 0, 0, 1, 1]
+    assert groups.group_of(torch.arange(7)).tolist() == [-1, -1, 0, 0, 0, 1, 1]

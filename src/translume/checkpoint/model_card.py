@@ -37,7 +37,7 @@ class CardWords(NamedTuple):
 def describe_transformer(config: Config) -> CardWords:
     """Return the words for an encoder-decoder Transformer."""
     model, source = config.model, config.data.source
-    directions = Directions.of(config.data, model)
+    directions = Directions.from_settings(config.data, model)
     direction = directions.describe() if directions.several else f"{source.medium} to text"
     if directions.default.source and directions.default.target:
         direction = f"{directions.default.source} to {directions.default.target}"

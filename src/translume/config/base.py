@@ -45,7 +45,7 @@ def explain(root: type[BaseModel], error: ValidationError, table: str = "") -> s
     parts = [str(part) for part in fault["loc"]]
     above = [table] if table else []
     path = ".".join([*above, *parts])
-    found = fault["input"]
+    value = fault["input"]
     if fault["type"] == "extra_forbidden":
         group = _group(root, parts[:-1])
         known = [".".join([*above, *parts[:-1], name]) for name in group.model_fields] if group else []
@@ -56,8 +56,8 @@ def explain(root: type[BaseModel], error: ValidationError, table: str = "") -> s
         return f"{path}: {fault['ctx']['error']}" if path else str(fault["ctx"]["error"])
     if fault["type"] == "literal_error":
         names = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
-        hint = nearest(str(found), names) if isinstance(found, str) else f"; known: {', '.join(names)}"
-        return f"{path}: found {found!r}{hint}"
+        hint = nearest(str(value), names) if isinstance(value, str) else f"; known: {', '.join(names)}"
+        return f"{path}: found {value!r}{hint}"
     wanted = fault["msg"].removeprefix("Input should be ")
     if fault["type"] in ("model_type", "model_attributes_type"):
         wanted = "a table"
@@ -65,7 +65,7 @@ def explain(root: type[BaseModel], error: ValidationError, table: str = "") -> s
         wanted = "a list"
     if fault["type"] == "too_short":
         wanted = f"at least {fault['ctx']['min_length']}"
-    return f"{path}: found {found!r}, expected {wanted}"
+    return f"{path}: found {value!r}, expected {wanted}"
 
 
 def _group(root: type[BaseModel], parts: list[str]) -> type[BaseModel] | None:
@@ -240,8 +240,8 @@ class OneOf:
 
     def allowed(self) -> list[str]:
         """Return the names."""
-        found: list[str] = resolve_name(self.function)(*self.arguments)
-        return found
+        allowed: list[str] = resolve_name(self.function)(*self.arguments)
+        return allowed
 
     def __call__(self, value: str) -> str:
         known = self.allowed()
@@ -297,14 +297,14 @@ def to_toml(settings: Settings, *, comments: bool = False, stated: bool = False,
 @cache
 def documentation(kind: type[BaseModel]) -> dict[str, str]:
     """Return the docstring below each setting of a group. Pydantic would read the sources at every import."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for each in reversed(kind.__mro__[: kind.__mro__.index(BaseModel)]):
         (statement,) = ast.parse(dedent(getsource(each))).body
         assert isinstance(statement, ast.ClassDef)
         for field, text in pairwise(statement.body):
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                found[ast.unparse(field.target)] = cleandoc(str(text.value.value))
-    return found
+                texts[ast.unparse(field.target)] = cleandoc(str(text.value.value))
+    return texts
 
 
 def literal(value: Any) -> str:

@@ -4,19 +4,15 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from translume.config.base import Names, Numbers, OneOf, Settings
+from translume.config.base import Names, Numbers, OneOf, Settings, as_tuple
 from translume.config.sources import SourceSettings, TextSettings
 
 PATHS = ("train_source", "train_target", "train", "valid_source", "valid_target", "valid")
 """The settings of [data] and [[data.corpus]] that are paths."""
 
 
-def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _as_columns(value: object) -> object:
-    return (value,) if isinstance(value, int | str) else tuple(value) if isinstance(value, list) else value
+    return (value,) if isinstance(value, int) else as_tuple(value)
 
 
 Columns = Annotated[tuple[int | str, ...], BeforeValidator(_as_columns)]
@@ -182,7 +178,7 @@ class DataSettings(Settings):
     files."""
     weights: Numbers = ()
     """Number of times each training file is read in an epoch (2.5: twice, then half of it); empty: once each."""
-    corpus: Annotated[tuple[CorpusSettings, ...], BeforeValidator(_as_tuple)] = ()
+    corpus: Annotated[tuple[CorpusSettings, ...], BeforeValidator(as_tuple)] = ()
     """The corpora of a model of several languages, one [[data.corpus]] table each, instead of the files above."""
     streaming: bool = False
     """Read the training files as they are needed, without a token cache: for a corpus that is larger than the disk.

@@ -33,7 +33,7 @@ METRICS: dict[str, Any] = {
     "rougeL": "translume.evaluation.string_metrics:rouge_l",
     "squad_f1": "translume.evaluation.string_metrics:squad_f1",
     "squad_exact": "translume.evaluation.string_metrics:squad_exact",
-    "sari": "translume.evaluation.sacrebleu_metrics:sari",
+    "sari": "translume.evaluation.sacrebleu_metrics:Sari",
     "terminology": "translume.evaluation.terminology:TermAccuracy",
     "comet": "translume.evaluation.comet:comet",
     "comet-kiwi": "translume.evaluation.comet:comet_kiwi",
@@ -54,7 +54,8 @@ LEARNED = {
 
 def utility_names() -> list[str]:
     """Return the names that `decoding.utility` may have: learned metrics and those from outside can rank, too."""
-    return ["none", "chrf", "bleu", *LEARNED, *(name for name, found in METRICS.items() if not isinstance(found, str))]
+    outside = (name for name, metric in METRICS.items() if not isinstance(metric, str))
+    return ["none", "chrf", "bleu", *LEARNED, *outside]
 
 
 class CometSettings(Settings):

@@ -5,14 +5,10 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator, SerializeAsAny, model_validator
 
-from translume.config.base import OfKind
+from translume.config.base import OfKind, as_tuple
 
 Tie = Literal["all", "target", "embeddings", "none"]
 Measure = Literal["nll", "objective"]
-
-
-def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
 
 
 class HeadKind(OfKind):
@@ -87,7 +83,7 @@ class AdaptiveSettings(HeadKind):
     kind: Literal["adaptive"] = "adaptive"
     tie: Tie = "none"
     """Share each band with an embedding of the same bands (Baevski and Auli 2019): "all", "target" or "none"."""
-    cutoffs: Annotated[tuple[int, ...], BeforeValidator(_as_tuple)] = ()
+    cutoffs: Annotated[tuple[int, ...], BeforeValidator(as_tuple)] = ()
     """Ends of the bands, as frequency ranks; empty: an eighth and a half of the vocabulary."""
     factor: int = Field(default=4, ge=1)
     """Ratio between the vector sizes of consecutive bands."""
@@ -157,12 +153,12 @@ class ShortlistSettings(LinearHead):
 
     @model_validator(mode="after")
     def _settings_match_selector(self) -> Self:
-        others = ("candidates",) if self.selector == "learned" else ("threshold", "rank")
-        wanted = "translations" if self.selector == "learned" else "learned"
-        for name in others:
-            found, usual = getattr(self, name), type(self).model_fields[name].default
-            if found != usual:
-                raise ValueError(f"{name} is {found} with selector '{self.selector}', expected selector '{wanted}'")
+        unread = ("candidates",) if self.selector == "learned" else ("threshold", "rank")
+        reader = "translations" if self.selector == "learned" else "learned"
+        for name in unread:
+            value, usual = getattr(self, name), type(self).model_fields[name].default
+            if value != usual:
+                raise ValueError(f"{name} is {value} with selector '{self.selector}', expected selector '{reader}'")
         return self
 
     @property
@@ -220,7 +216,7 @@ class ClassifySettings(HeadKind):
     "ngrams" is the convolutional network of Kim (2014): the maximum response of each filter over all n-grams. With
     `model.encoder_layers` = 0 and positions "none" it is the whole network, which learns from few texts.
     """
-    ngrams: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_as_tuple)] = Field(
+    ngrams: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(as_tuple)] = Field(
         (3, 4, 5), min_length=1
     )
     """Lengths in tokens of the filters of "ngrams"."""
@@ -235,9 +231,9 @@ class ClassifySettings(HeadKind):
     def _filters_need_ngrams(self) -> Self:
         if self.pooling != "ngrams":
             for name in ("ngrams", "filters"):
-                found, usual = getattr(self, name), type(self).model_fields[name].default
-                if found != usual:
-                    raise ValueError(f"{name} is {found} with pooling '{self.pooling}', expected pooling 'ngrams'")
+                value, usual = getattr(self, name), type(self).model_fields[name].default
+                if value != usual:
+                    raise ValueError(f"{name} is {value} with pooling '{self.pooling}', expected pooling 'ngrams'")
         return self
 
     @property

@@ -1,6 +1,6 @@
 """The languages and directions of a model, and the choice of one direction."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Self
@@ -48,10 +48,12 @@ class Directions:
     speech: bool = False
 
     @classmethod
-    def of(cls, data: DataSettings, model: ModelSettings, languages: Iterable[str] = ()) -> Self:
+    def from_settings(cls, data: DataSettings, model: ModelSettings, languages: Iterable[str] = ()) -> Self:
         """Return the directions of a model.  languages: codes of the tags in its vocabulary."""
         default = Direction(source=data.source_language, target=data.target_language)
-        trained = tuple(_trained(data))
+        trained = tuple(
+            dict.fromkeys(Direction(source=each.source_language, target=each.target_language) for each in data.corpus)
+        )
         tags = tuple(code for code in languages if code)  # without that of texts whose language has no code
         tagged = bool(tags) and model.language_tags != "none"
         if not trained and (not tagged or {default.source, default.target} >= set(tags)):
@@ -91,10 +93,10 @@ class Directions:
         Raises SettingsError for a language that the model does not have, or if several choices remain.
         """
         if not self.sources:
-            for name, given in (("to", target), ("from_", source)):
-                if given:
+            for name, code in (("to", target), ("from_", source)):
+                if code:
                     raise SettingsError(
-                        f"decoding.{name}: found '{given}', but the model does not name its languages; expected no code"
+                        f"decoding.{name}: found '{code}', but the model does not name its languages; expected no code"
                     )
             return self.default
         self._check("to", target, self.targets)
@@ -159,10 +161,3 @@ class Directions:
         offered = self.offered
         more = f" and {len(offered) - SHOWN:,} more directions" if len(offered) > SHOWN else ""
         return ", ".join(map(str, offered[:SHOWN])) + more
-
-
-def _trained(data: DataSettings) -> Iterator[Direction]:
-    """Yield the directions of the corpora, each once."""
-    yield from dict.fromkeys(
-        Direction(source=corpus.source_language, target=corpus.target_language) for corpus in data.corpus
-    )

@@ -231,8 +231,8 @@ class ModelSettings(Settings):
 
     def modern(self) -> list[str]:
         """Return the names of the settings of `MODERN` that do something, and of those that name other parts."""
-        found = [name for name in MODERN if getattr(self, name) != self.usual(name)]
-        return found if self.normalization in ("layer", "rms") else [*found, "normalization"]
+        names = [name for name in MODERN if getattr(self, name) != self.usual(name)]
+        return names if self.normalization in ("layer", "rms") else [*names, "normalization"]
 
     @classmethod
     def usual(cls, name: str) -> Any:
@@ -279,8 +279,8 @@ class ModelSettings(Settings):
     @model_validator(mode="after")
     def _encoder_is_possible(self) -> Self:
         if self.encoder:
-            every = {name: getattr(self, name) for name in type(self).model_fields if name != "encoder"}
-            whole = type(self).model_validate({**every, **self.encoder})
+            own = {name: getattr(self, name) for name in type(self).model_fields if name != "encoder"}
+            whole = type(self).model_validate({**own, **self.encoder})
             self.encoder.update({name: getattr(whole, name) for name in self.encoder})
             if whole.width != self.width and (self.head.reads_source or self.head.tie in ("all", "embeddings")):
                 raise ValueError(

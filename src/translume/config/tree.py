@@ -112,10 +112,10 @@ def _expanded(value: Any, place: str) -> Any:
 
 def _variable(match: re.Match[str], place: str) -> str:
     name, default = match.group(1), match.group(2)
-    found = os.environ.get(name, default)
-    if found is None:
+    value = os.environ.get(name, default)
+    if value is None:
         raise SettingsError(f"{place}: ${{{name}}}: no such environment variable; give a default as ${{{name}:-value}}")
-    return found
+    return value
 
 
 class PluginSettings(Settings):
@@ -152,12 +152,12 @@ class Config(Settings):
 
     @field_validator("format")
     @classmethod
-    def _format_is_known(cls, found: int) -> int:
-        if found > FORMAT:
-            raise ValueError(f"found {found}, newer than {FORMAT}, the newest this Translume reads; upgrade Translume")
-        if found < 1:
-            raise ValueError(f"found {found}, expected a number from 1 to {FORMAT}")
-        return found
+    def _format_is_known(cls, number: int) -> int:
+        if number > FORMAT:
+            raise ValueError(f"found {number}, newer than {FORMAT}, the newest this Translume reads; upgrade Translume")
+        if number < 1:
+            raise ValueError(f"found {number}, expected a number from 1 to {FORMAT}")
+        return number
 
     def by_path(self) -> dict[str, Any]:
         """Return all settings by their paths, such as "model.width", as JSON values."""
@@ -201,9 +201,9 @@ class Config(Settings):
         documents = resolve_name("translume.tasks:find_task")(self.data.task).reads == "documents"
         kind = "a language model" if documents else "a model that reads a source"
         for name in OF_SOURCES if documents else OF_LANGUAGE_MODELS:
-            found, usual = getattr(settings, name), DecodingSettings.model_fields[name].default
-            if found != usual:
-                raise SettingsError(f"decoding.{name}: found {found!r}, must be {usual!r} for {kind}")
+            value, usual = getattr(settings, name), DecodingSettings.model_fields[name].default
+            if value != usual:
+                raise SettingsError(f"decoding.{name}: found {value!r}, must be {usual!r} for {kind}")
         if settings.alignment and (setting := self.without_tokens):
             raise SettingsError(f"decoding.alignment: found true, must be false with {setting}")
         if settings.timestamps and not self.data.source.window:
@@ -214,8 +214,8 @@ class Config(Settings):
     @property
     def scoring(self) -> EvaluationSettings:
         """[evaluation] for the metric of training, and for the target language unless there are several."""
-        found, language = self.evaluation.of_training(self.training.metric), self.data.target_language
-        return found.of_language(language) if language else found
+        settings, language = self.evaluation.of_training(self.training.metric), self.data.target_language
+        return settings.of_language(language) if language else settings
 
     @property
     def translates(self) -> bool:
@@ -281,25 +281,24 @@ class Config(Settings):
     def _with_paths(self, changed: Callable[[str], str]) -> Self:
         """Return a copy with changed paths, except in [decoding]."""
 
-        def of(group: Tree, *names: str) -> Tree:
-            found = {name: getattr(group, name) for name in names}
+        def with_changed(group: Tree, *names: str) -> Tree:
+            paths = {name: value for name in names if (value := getattr(group, name))}
             return group.model_copy(
                 update={
                     name: changed(value) if isinstance(value, str) else tuple(map(changed, value))
-                    for name, value in found.items()
-                    if value
+                    for name, value in paths.items()
                 }
             )
 
-        data = of(self.data, *PATHS)
+        data = with_changed(self.data, *PATHS)
         if data.corpus:
-            data = data.model_copy(update={"corpus": tuple(of(each, *PATHS) for each in data.corpus)})
+            data = data.model_copy(update={"corpus": tuple(with_changed(each, *PATHS) for each in data.corpus)})
         return self.model_copy(
             update={
                 "data": data,
-                "tokenizer": of(self.tokenizer, "path", "target_path"),
-                "model": of(self.model, "pretrained_source", "pretrained_target"),
-                "training": of(self.training, "teacher"),
+                "tokenizer": with_changed(self.tokenizer, "path", "target_path"),
+                "model": with_changed(self.model, "pretrained_source", "pretrained_target"),
+                "training": with_changed(self.training, "teacher"),
             }
         )
 

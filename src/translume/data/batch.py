@@ -19,10 +19,10 @@ class Batch:
 
     source [B, S] long, eos last; source_mask [B, S] bool; target [B, T] long, bos first; labels [B, T] long, eos last;
     target_mask [B, T] bool: True where there is a token. Frames are [B, L, F] float, their mask [B, L].
-    `lines` are the pairs' numbers in the corpus (`place` gives
-    file and line); `tokens` is the number of labels that are predicted. The tags of languages stand before the
-    source's ids, and after bos; a tag's label is padding, though target_mask is True. Context before a target is read
-    like a tag, but the labels of its tokens and of the EOS after it are `GIVEN`.
+    `lines` are the pairs' numbers in the corpus (`place` gives file and line); `tokens` is the number of labels that
+    are predicted. The tags of languages stand before the source's ids, and after bos; a tag's label is padding, though
+    target_mask is True. Context before a target is read like a tag, but the labels of its tokens and of the EOS after
+    it are `GIVEN`.
     For classification, labels are classes [B, 1], or 0 and 1 [B, 1, C] if a text may have several;
     `tokens` is B and target is all zeros.
     Rows after those of the pairs, if any, have weight 0 (see `filled`); `lines`, `tokens` and `len` leave them out.
@@ -73,10 +73,10 @@ class Batch:
         counted = self.target_mask & (self.labels != GIVEN)
         tags = (int(counted.sum()) - self.tokens) // max(pairs, 1)
         tokens = int(counted[:middle].sum()) - tags * middle
-        first = [_joined(tensor[:middle], tensor[pairs:filled]) for tensor in self._tensors()]
-        second = [_joined(tensor[middle:pairs], tensor[filled:]) for tensor in self._tensors()]
-        one = Batch(*first, lines=self.lines[:middle], tokens=tokens)
-        return one, Batch(*second, lines=self.lines[middle:], tokens=self.tokens - tokens)
+        tensors = [torch.cat([tensor[:middle], tensor[pairs:filled]]) for tensor in self._tensors()]
+        others = [torch.cat([tensor[middle:pairs], tensor[filled:]]) for tensor in self._tensors()]
+        first_half = Batch(*tensors, lines=self.lines[:middle], tokens=tokens)
+        return first_half, Batch(*others, lines=self.lines[middle:], tokens=self.tokens - tokens)
 
     def filled(
         self,
@@ -117,15 +117,11 @@ class Batch:
         return [self.source, self.source_mask, self.target, self.labels, self.target_mask]
 
 
-def _joined(first: Tensor, second: Tensor) -> Tensor:
-    return torch.cat([first, second]) if len(second) else first
-
-
 def _extended(tensor: Tensor, rows: int, columns: int, value: int) -> Tensor:
     """Return a new tensor [rows, columns, …] that begins with another one and has `value` elsewhere."""
-    found = tensor.new_full((rows, columns, *tensor.shape[2:]), value)
-    found[: tensor.size(0), : tensor.size(1)] = tensor
-    return found
+    extended = tensor.new_full((rows, columns, *tensor.shape[2:]), value)
+    extended[: tensor.size(0), : tensor.size(1)] = tensor
+    return extended
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +134,12 @@ class Ragged:
     tokens: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
+
+    @classmethod
+    def from_sequences(cls, sequences: Sequence[Sequence[int]]) -> "Ragged":
+        """Return sequences of ids, one after another."""
+        tokens, lengths = flat(sequences)
+        return cls(tokens, starts_of(lengths), lengths)
 
 
 def flat(sequences: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -152,6 +154,12 @@ def starts_of(lengths: np.ndarray) -> np.ndarray:
     starts = np.zeros(len(lengths), np.int64)
     np.cumsum(lengths[:-1], out=starts[1:])
     return starts
+
+
+def positions_of(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the positions of the tokens of sequences in a flat array, sequence after sequence."""
+    positions: np.ndarray = np.arange(int(lengths.sum())) + np.repeat(starts - starts_of(lengths), lengths)
+    return positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +216,11 @@ def block_batch(
     labels = np.full(inside.shape, specials.pad, np.int64)
     labels[inside] = target.tokens[(target.starts[:, None] + column)[inside]]
     before = target.tokens[np.maximum(target.starts - 1, 0)]
-    given = np.full_like(labels, specials.pad)
-    given[:, 0] = np.where((target.starts == 0) | (before == specials.eos), specials.bos, before)
-    np.copyto(given[:, 1:], labels[:, :-1], where=inside[:, 1:])
+    inputs = np.full_like(labels, specials.pad)
+    inputs[:, 0] = np.where((target.starts == 0) | (before == specials.eos), specials.bos, before)
+    np.copyto(inputs[:, 1:], labels[:, :-1], where=inside[:, 1:])
     sources = np.full((len(lines), 1), source_tokenizer.specials.eos, np.int64)
-    arrays = (sources, np.ones_like(sources, np.bool_), given, labels, inside)
+    arrays = (sources, np.ones_like(sources, np.bool_), inputs, labels, inside)
     return Batch(*map(torch.from_numpy, arrays), lines=lines, tokens=int(target.lengths.sum()))
 
 

@@ -95,8 +95,8 @@ class BucketPlan(BatchPlan):
         cells = _Cells(self.buckets)
         cell, tokens = np.empty(len(items), np.uint8), 0
         for begin in range(0, len(items), _CHUNK):
-            source, target = self._lengths.of(items[begin : begin + _CHUNK])
-            cell[begin : begin + _CHUNK] = cells.of(source, target)
+            source, target = self._lengths.of_pairs(items[begin : begin + _CHUNK])
+            cell[begin : begin + _CHUNK] = cells.indices(source, target)
             tokens += int(source.sum() + target.sum())
         counts = np.bincount(cell, minlength=len(cells))
         amounts = _allot(counts, cells, self.buckets)
@@ -153,10 +153,10 @@ class BucketPlan(BatchPlan):
         The shapes are those of all epochs, so that what is made for them does not depend on when it is made.
         """
         places, first = np.unique(self._bounds[:, 2], return_index=True)
-        found = dict(zip(places.tolist(), first.tolist(), strict=True))
+        first_of = dict(zip(places.tolist(), first.tolist(), strict=True))
         nothing = self.batch(0).without_rows()
         return [
-            self.batch(found[number], rows) if number in found else self._filled(nothing, bucket, rows)
+            self.batch(first_of[number], rows) if number in first_of else self._filled(nothing, bucket, rows)
             for number, bucket in enumerate(self.buckets)
         ]
 
@@ -206,7 +206,7 @@ class _Lengths:
         self.added = int(corpus.frames is None) + tags[0], int(corpus.documents is None) + tags[1]
         self.max_tokens, self._corpus, self._dropout = max_tokens, corpus, dropout
 
-    def of(self, numbers: NDArray[np.uint32]) -> tuple[Numbers, Numbers]:
+    def of_pairs(self, numbers: NDArray[np.uint32]) -> tuple[Numbers, Numbers]:
         """Return S and T of the pairs with these numbers. Raises SettingsError if one exceeds `max_tokens`."""
         widths_of(self._corpus, numbers, self.max_tokens)
         source, target = self._corpus.read_lengths(numbers)
@@ -224,12 +224,12 @@ class _Lengths:
 
     def _planned(self, lengths: NDArray[Any], added: int, dropout: float) -> Numbers:
         """Return the lengths after subword dropout, as far as the model and `max_tokens` allow, plus `added`."""
-        found = lengths.astype(np.int64)
+        planned = lengths.astype(np.int64)
         if dropout:
             longest = min(self.max_tokens - added, self._corpus.limit or self.max_tokens)
-            longer = np.ceil(found * (1 + GROWTH * dropout)).astype(np.int64)
-            found = np.maximum(found, np.minimum(longer, longest))
-        return found + added
+            longer = np.ceil(planned * (1 + GROWTH * dropout)).astype(np.int64)
+            planned = np.maximum(planned, np.minimum(longer, longest))
+        return planned + added
 
 
 # ---- which bucket a pair goes to
@@ -250,7 +250,7 @@ class _Cells:
     def __len__(self) -> int:
         return len(self.source)
 
-    def of(self, source: Numbers, target: Numbers) -> NDArray[np.uint8]:
+    def indices(self, source: Numbers, target: Numbers) -> NDArray[np.uint8]:
         """Return the index of the cell of each pair of lengths: 8 bits suffice for MAX_BUCKETS² cells.
 
         Raises ValueError if a pair is too long for all of them.
@@ -353,20 +353,20 @@ def _histogram(corpus: TokenizedCorpus, lengths: _Lengths, widest: tuple[int, in
     corner = [] if widest is None else [lengths.sources(np.array(widest[:1])), lengths.targets(np.array(widest[1:]))]
     sides = [np.zeros(lengths.max_tokens + 1, np.int64) for _ in range(2)]
     for numbers, _ in _chunks(corpus):
-        for side, found in zip(sides, lengths.of(numbers), strict=True):
-            side += np.bincount(found, minlength=len(side))
-    for side, found in zip(sides, corner, strict=False):
-        side[found] += 1
+        for side, lengths_of_side in zip(sides, lengths.of_pairs(numbers), strict=True):
+            side += np.bincount(lengths_of_side, minlength=len(side))
+    for side, lengths_of_side in zip(sides, corner, strict=False):
+        side[lengths_of_side] += 1
     edges = [_edges(side) for side in sides]
     shape = len(edges[0]), len(edges[1])
 
-    def count(found: Sequence[Numbers]) -> Numbers:
-        places = [np.searchsorted(edge, side) for edge, side in zip(edges, found, strict=True)]
+    def count(pairs: Sequence[Numbers]) -> Numbers:
+        places = [np.searchsorted(edge, side) for edge, side in zip(edges, pairs, strict=True)]
         return np.bincount(np.ravel_multi_index(places, shape), minlength=shape[0] * shape[1]).reshape(shape)
 
     counts = np.zeros(shape)
     for numbers, weight in _chunks(corpus):
-        counts += scale * weight * count(lengths.of(numbers))
+        counts += scale * weight * count(lengths.of_pairs(numbers))
     whole = np.ceil(counts).astype(np.int64)
     return _Histogram(whole + count(corner) if corner else whole, edges[0], edges[1], lengths.max_tokens)
 

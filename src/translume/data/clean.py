@@ -118,13 +118,13 @@ def decide(
                 codes, ratios, fingerprints = _stored(checked, Path(place), progress)
             if "ratio" in settings.filters:
                 learned |= _mark_ratios(codes, ratios, settings)
-            for name, found in zip(("duplicate", "duplicate_source", "duplicate_target"), fingerprints, strict=False):
+            for name, values in zip(("duplicate", "duplicate_source", "duplicate_target"), fingerprints, strict=False):
                 if name in settings.filters:
-                    _mark_equal(codes, found, name)
-            for found in fingerprints[1:3] if "boilerplate" in settings.filters else ():
-                _mark_equal(codes, found, "boilerplate", settings.max_occurrences)
-            for found in fingerprints[3:]:
-                _mark_equal(codes, found, "near_duplicate")
+                    _mark_equal(codes, values, name)
+            for values in fingerprints[1:3] if "boilerplate" in settings.filters else ():
+                _mark_equal(codes, values, "boilerplate", settings.max_occurrences)
+            for values in fingerprints[3:]:
+                _mark_equal(codes, values, "near_duplicate")
     except ProcessLostError as lost:
         raise DataError(f"{origin.file}: {lost}, perhaps for lack of memory; --workers N uses fewer") from None
     except OSError as error:
@@ -156,8 +156,8 @@ def score(
                     rows = np.flatnonzero(codes[done : done + len(block)] == KEPT)
                     scores = np.full(len(block), np.inf, np.float32)
                     if len(rows):
-                        found = scorer([block[row].pair[:2] for row in rows.tolist()])
-                        scores[rows] = np.where(np.isnan(found), -np.inf, found)
+                        pair_scores = scorer([block[row].pair[:2] for row in rows.tolist()])
+                        scores[rows] = np.where(np.isnan(pair_scores), -np.inf, pair_scores)
                     file.write(scores.tobytes())
                     done += len(block)
                     progress(done)
@@ -192,14 +192,14 @@ def apply(
         done += len(block)
         if done > len(codes):
             break
-        for each, code in zip(block, own, strict=True):
+        for item, code in zip(block, own, strict=True):
             if code == KEPT:
-                keep(each.pair)
+                keep(item.pair)
                 continue
-            drop(each, DROPS[code])
+            drop(item, DROPS[code])
             if len(examples[DROPS[code]]) < _EXAMPLES:
-                source, target = (text[:_SHOWN] for text in each.pair[:2])
-                examples[DROPS[code]].append(each.pair._replace(source=source, target=target))
+                source, target = (text[:_SHOWN] for text in item.pair[:2])
+                examples[DROPS[code]].append(item.pair._replace(source=source, target=target))
         progress(done)
     if done != len(codes):
         raise DataError(f"{origin.file}: changed while it was read")
@@ -216,8 +216,8 @@ def _with_scripts(origin: Origin, settings: CleanSettings) -> tuple[CleanSetting
     first = [(each.pair.source, each.pair.target) for block in islice(read_blocks(origin), _FIRST) for each in block]
     scripts = {}
     for side, name in enumerate(("source_script", "target_script")):
-        given = getattr(settings, name)
-        scripts[name] = usual_script([texts[side] for texts in first]) if given == "auto" else given
+        script = getattr(settings, name)
+        scripts[name] = usual_script([texts[side] for texts in first]) if script == "auto" else script
         if scripts[name]:
             refuse_unknown(scripts[name], f"clean.{name}")
     return settings.model_copy(update=scripts), {**scripts}
@@ -261,19 +261,19 @@ def _mark_ratios(codes: NDArray[np.int8], ratios: NDArray[np.float32], settings:
 
 def _mark_scores(codes: NDArray[np.int8], scores: NDArray[np.float32], name: str, settings: CleanSettings) -> float:
     """Drop kept pairs with a score below the threshold, and return it."""
-    least, share = getattr(settings, f"min_{name}"), getattr(settings, f"{name}_quantile")
+    threshold, share = getattr(settings, f"min_{name}"), getattr(settings, f"{name}_quantile")
     step = math.ceil(len(codes) / _SAMPLE)
     sample = scores[::step][codes[::step] == KEPT]
     if share and len(sample):
-        least = np.quantile(sample, share, method="lower")
+        threshold = np.quantile(sample, share, method="lower")
     for begin in range(0, len(codes), _SAMPLE):
         own, values = codes[begin : begin + _SAMPLE], scores[begin : begin + _SAMPLE]
-        own[(own == KEPT) & ((values < least) | np.isneginf(values))] = CODE[name]
-    return float(least)
+        own[(own == KEPT) & ((values < threshold) | np.isneginf(values))] = CODE[name]
+    return float(threshold)
 
 
-def _mark_equal(codes: NDArray[np.int8], found: NDArray[np.uint64], name: str, most: int = 0) -> None:
-    """Drop pairs with the fingerprint of an earlier one; with `most`, all those of which there are more."""
-    for rows, first in groups(found, codes == KEPT):
+def _mark_equal(codes: NDArray[np.int8], fingerprints: NDArray[np.uint64], name: str, max_occurrences: int = 0) -> None:
+    """Drop pairs with the fingerprint of an earlier one; with `max_occurrences`, all those of which there are more."""
+    for rows, first in groups(fingerprints, codes == KEPT):
         counts = np.diff(np.flatnonzero(first), append=len(rows))
-        codes[rows[np.repeat(counts, counts) > most if most else ~first]] = CODE[name]
+        codes[rows[np.repeat(counts, counts) > max_occurrences if max_occurrences else ~first]] = CODE[name]

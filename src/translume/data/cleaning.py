@@ -64,26 +64,27 @@ class Account(JsonValue):
         return total
 
     @classmethod
-    def total(cls, every: "Sequence[Account]") -> "Account":
+    def total(cls, accounts: "Sequence[Account]") -> "Account":
         """Return the sums of one or more accounts, each reason with its first example, in the order of the rules.
 
         Raises ValueError if read ≠ used + held_out + dropped: there is a bug in Translume.
         """
-        reasons = [reason for reason in REASONS if any(reason in each.dropped for each in every)]
-        found = cls(
-            read=sum(each.read for each in every),
-            used=sum(each.used for each in every),
-            held_out=sum(each.held_out for each in every),
-            dropped={reason: sum(each.dropped.get(reason, 0) for each in every) for reason in reasons},
+        reasons = [reason for reason in REASONS if any(reason in each.dropped for each in accounts)]
+        total = cls(
+            read=sum(each.read for each in accounts),
+            used=sum(each.used for each in accounts),
+            held_out=sum(each.held_out for each in accounts),
+            dropped={reason: sum(each.dropped.get(reason, 0) for each in accounts) for reason in reasons},
             examples={
-                reason: next(each.examples[reason] for each in every if reason in each.examples) for reason in reasons
+                reason: next(each.examples[reason] for each in accounts if reason in each.examples)
+                for reason in reasons
             },
-            truncated=sum(each.truncated for each in every),
-            unit=every[0].unit,
+            truncated=sum(each.truncated for each in accounts),
+            unit=accounts[0].unit,
         )
-        if found.read != found.used + found.held_out + sum(found.dropped.values()):
-            raise ValueError(f"pairs were lost: {found}")
-        return found
+        if total.read != total.used + total.held_out + sum(total.dropped.values()):
+            raise ValueError(f"pairs were lost: {total}")
+        return total
 
     def drop(self, reason: str, pair: Pair, count: int = 1) -> None:
         """Count `count` pairs under a reason. The first pair of each reason is its example."""
@@ -159,14 +160,14 @@ class Seen:
     def __len__(self) -> int:
         return sum(map(len, self._runs))
 
-    def add(self, found: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    def add(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Add hashes [n]. Returns True where a hash was seen before, in an earlier call or earlier in this one."""
-        values, first = np.unique(found, return_index=True)
+        values, first = np.unique(hashes, return_index=True)
         old = np.zeros(len(values), np.bool_)
         for run in self._runs:
             position = np.minimum(np.searchsorted(run, values), len(run) - 1)
             old |= run[position] == values
-        repeated = np.ones(len(found), np.bool_)
+        repeated = np.ones(len(hashes), np.bool_)
         repeated[first] = old
         fresh = values[~old]
         if len(fresh):
@@ -252,10 +253,10 @@ class Rules:
         """Whether a rule compares texts with each other."""
         return self._settings.duplicates or self._settings.identical
 
-    def mark_repeated(self, codes: NDArray[np.int8], found: NDArray[np.uint64]) -> None:
-        """Change the codes of duplicates.  found: `pair_hashes` of the pairs with the code KEPT."""
+    def mark_repeated(self, codes: NDArray[np.int8], hashes: NDArray[np.uint64]) -> None:
+        """Change the codes of duplicates.  hashes: `pair_hashes` of the pairs with the code KEPT."""
         kept = np.flatnonzero(codes == KEPT)
-        codes[kept[self._seen.add(found)]] = _CODE["duplicate"]
+        codes[kept[self._seen.add(hashes)]] = _CODE["duplicate"]
 
     def of_lengths(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.int8]:
         """Return codes by numbers of tokens [n]: empty (after normalisation), too long, length ratio."""

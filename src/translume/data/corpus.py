@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from translume.checksums import BlockSums, CheckedArray, DamagedBlockError, unsealed
 from translume.config.data import ContextSettings, DataSettings
 from translume.config.languages import Direction
-from translume.data.batch import BatchTags, Ragged, starts_of
+from translume.data.batch import BatchTags, Ragged, positions_of, starts_of
 from translume.data.cleaning import Account
 from translume.data.denoising import Noise
 from translume.data.pairs import Origin, origins
@@ -28,6 +28,10 @@ FRAME_ARRAYS = ("frames", "frame_lengths")
 """Further arrays of a corpus whose sources are frames."""
 PAIR_ARRAYS = ("source_lengths", "target_lengths", "lines", "document_hashes")
 """The arrays with a value for each pair; the last only if the corpus has documents."""
+_TYPES = {
+    "starts": "int64", "lines": "uint32", "document_hashes": "uint64", "frames": "float16", "frame_lengths": "int32",
+}  # fmt: skip
+"""The types of the arrays that are the same in all caches."""
 LEGACY = {"token", "length", "frame_size", "parts", "files", "account", "sizes", "format", "digest"}
 """Names in the index of an earlier version, which has no checksums."""
 _PAIRS, _RECORDINGS = 1 << 16, 64
@@ -160,31 +164,27 @@ class TokenizedCorpus:
         lengths = self.target_lengths if target else self.source_lengths
         count = self.context.target if target else self.context.source
         first, total = numbers.copy(), lengths[numbers].astype(np.int64)
-        going_on = np.ones(len(numbers), np.bool_)
+        continues = np.ones(len(numbers), np.bool_)
         for back in range(1, count + 1):
             before = np.maximum(numbers - back, 0)
             longer = total + lengths[before] + 1
-            going_on &= (numbers >= back) & (longer <= self.window)
-            going_on &= self.document_hashes[before] == self.document_hashes[numbers]
-            first, total = first - going_on, np.where(going_on, longer, total)
+            continues &= (numbers >= back) & (longer <= self.window)
+            continues &= self.document_hashes[before] == self.document_hashes[numbers]
+            first, total = first - continues, np.where(continues, longer, total)
         return first, total
 
     def _window(self, numbers: NDArray[np.int64], *, target: bool) -> Ragged:
         """Return one side of each pair [B] after those before it in its document, with an EOS after each of them."""
         first, total = self._reach(numbers, target=target)
         counts = numbers - first + 1
-        ends = counts.cumsum()
-        pairs = np.arange(ends[-1]) + np.repeat(numbers + 1 - ends, counts)  # of all windows, one after the other
+        pairs = positions_of(first, counts)  # of all windows, one after the other
         starts, lengths = self._checked_starts(pairs), self.source_lengths[pairs].astype(np.int64)
         if target:
             starts, lengths = starts + lengths, self.target_lengths[pairs].astype(np.int64)
         tokenizer: Any = self.target_tokenizer if target else self.source_tokenizer
         tokens = np.full(int(lengths.sum()) + len(pairs), tokenizer.specials.eos)
-        place = np.arange(int(lengths.sum()))
-        tokens[place + np.repeat(np.arange(len(pairs)), lengths)] = self.tokens[
-            place + np.repeat(starts - starts_of(lengths), lengths)
-        ]
-        return Ragged(tokens, starts_of(lengths + 1)[ends - counts], total)
+        tokens[positions_of(starts_of(lengths + 1), lengths)] = self.tokens[positions_of(starts, lengths)]
+        return Ragged(tokens, starts_of(lengths + 1)[starts_of(counts)], total)
 
     def tags_of(self, indices: NDArray[Any]) -> BatchTags | None:
         """Return the tags of the pairs with these numbers [B]."""
@@ -209,17 +209,17 @@ class TokenizedCorpus:
         """
         if not self.block_length:
             return self
-        most, lengths = self.block_length, self.target_lengths.astype(np.int64)
-        first = np.full(self.pairs, most, np.int64)
+        longest, lengths = self.block_length, self.target_lengths.astype(np.int64)
+        first = np.full(self.pairs, longest, np.int64)
         if epoch:
-            drawn = np.random.default_rng([seed, epoch, most]).integers(1, most + 1, self.pairs)
-            first = np.where(lengths > most, drawn, first)
-        counts = 1 + -(-np.maximum(lengths - first, 0) // most)
+            drawn = np.random.default_rng([seed, epoch, longest]).integers(1, longest + 1, self.pairs)
+            first = np.where(lengths > longest, drawn, first)
+        counts = 1 + -(-np.maximum(lengths - first, 0) // longest)
         bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         owner = np.repeat(np.arange(self.pairs), counts)
         place = np.arange(len(owner)) - bounds[owner]  # of a block in its document
-        begin = np.where(place > 0, first[owner] + (place - 1) * most, 0)
-        end = np.minimum(first[owner] + place * most, lengths[owner])
+        begin = np.where(place > 0, first[owner] + (place - 1) * longest, 0)
+        end = np.minimum(first[owner] + place * longest, lengths[owner])
         starts = np.cumsum(lengths) - lengths
         return replace(
             self,
@@ -235,8 +235,8 @@ class TokenizedCorpus:
 
     def numbers(self, indices: NDArray[Any]) -> tuple[int, ...]:
         """Return the numbers of pairs [B] in the corpus that `of_epoch` was called on, from `base`."""
-        found = indices if self.documents is None else self.documents[indices]
-        return tuple((found.astype(np.int64) + self.base).tolist())
+        numbers = indices if self.documents is None else self.documents[indices]
+        return tuple((numbers.astype(np.int64) + self.base).tolist())
 
     def place(self, number: int) -> str:
         """Return the file and line of a pair, such as "train.en:812".  number: one of `numbers`."""
@@ -312,16 +312,13 @@ class Layout:
 
     def counts(self, pairs: int, tokens: int, frames: int) -> dict[str, int]:
         """Return the number of values of each of `arrays`."""
-        others = {"tokens": tokens, "starts": -(-pairs // STRIDE), "frames": frames * self.frame_size}
-        return {name: others.get(name, pairs) for name in self.arrays}
+        sizes = {"tokens": tokens, "starts": -(-pairs // STRIDE), "frames": frames * self.frame_size}
+        return {name: sizes.get(name, pairs) for name in self.arrays}
 
-    def of(self, array: str) -> np.dtype[Any]:
+    def type_of(self, array: str) -> np.dtype[Any]:
         """Return the type of one of `arrays`."""
-        if array in ("source_lengths", "target_lengths"):
-            return np.dtype(self.length)
-        others = {"starts": "int64", "lines": "uint32", "frames": "float16", "frame_lengths": "int32"}
-        others["document_hashes"] = "uint64"
-        return np.dtype({"tokens": self.token, **others}[array])
+        types = {"tokens": self.token, "source_lengths": self.length, "target_lengths": self.length, **_TYPES}
+        return np.dtype(types[array])
 
 
 class Writer:
@@ -344,7 +341,7 @@ class Writer:
         self._files: dict[str, IO[bytes]] = {}
         self._sums: dict[str, BlockSums] = {}
         for name, count in layout.counts(self.pairs, self.tokens, self.frames).items():
-            path, size = folder / f"{part}.{name}", count * layout.of(name).itemsize
+            path, size = folder / f"{part}.{name}", count * layout.type_of(name).itemsize
             if counts is not None and (not path.exists() or path.stat().st_size < size):
                 self.abandon()
                 raise DamagedCacheError(str(path))
@@ -363,7 +360,7 @@ class Writer:
     ) -> None:
         """Append pairs; `own` are the other `PAIR_ARRAYS` [B], and `frames` those of each source if it is no text."""
         arrays = {
-            "tokens": interleaved(source, target, self._layout.of("tokens")),
+            "tokens": interleaved(source, target, self._layout.type_of("tokens")),
             "source_lengths": source.lengths,
             "target_lengths": target.lengths,
             **own,
@@ -378,7 +375,7 @@ class Writer:
         lengths = arrays["source_lengths"].astype(np.int64) + arrays["target_lengths"]
         starts = starts_of(lengths) + self.tokens
         for name, array in {**arrays, "starts": starts[-self.pairs % STRIDE :: STRIDE]}.items():
-            content = np.ascontiguousarray(array, self._layout.of(name)).tobytes()
+            content = np.ascontiguousarray(array, self._layout.type_of(name)).tobytes()
             self._files[name].write(content)
             self._sums[name].add(content)
         self.pairs += len(lengths)
@@ -435,19 +432,19 @@ def separate(
                 writer.begin_origin()
             for begin in range(first, end, step):
                 rows = slice(begin, min(begin + step, end))
-                found = {name: arrays[name][rows] for name in PAIR_ARRAYS if name in arrays}
-                lengths = found["source_lengths"].astype(np.int64) + found["target_lengths"]
-                found["tokens"] = arrays["tokens"][token : token + int(lengths.sum())]
-                token += len(found["tokens"])
-                counts_of = {"tokens": lengths}
+                block = {name: arrays[name][rows] for name in PAIR_ARRAYS if name in arrays}
+                lengths = block["source_lengths"].astype(np.int64) + block["target_lengths"]
+                block["tokens"] = arrays["tokens"][token : token + int(lengths.sum())]
+                token += len(block["tokens"])
+                repeats = {"tokens": lengths}
                 if layout.frame_size:
-                    counts_of["frames"] = found["frame_lengths"] = arrays["frame_lengths"][rows]
-                    found["frames"] = arrays["frames"][frame : frame + int(found["frame_lengths"].sum())]
-                    frame += len(found["frames"])
+                    repeats["frames"] = block["frame_lengths"] = arrays["frame_lengths"][rows]
+                    block["frames"] = arrays["frames"][frame : frame + int(block["frame_lengths"].sum())]
+                    frame += len(block["frames"])
                 for name, writer in writers.items():
-                    which = held[rows] == (name == "held_out")
-                    masks = {each: np.repeat(which, count) for each, count in counts_of.items()}
-                    writer.extend({each: array[masks.get(each, which)] for each, array in found.items()})
+                    chosen_rows = held[rows] == (name == "held_out")
+                    masks = {each: np.repeat(chosen_rows, count) for each, count in repeats.items()}
+                    writer.extend({each: array[masks.get(each, chosen_rows)] for each, array in block.items()})
         return {name: writers[name].close() for name in ("used", "held_out")}
     finally:
         for writer in writers.values():
@@ -458,10 +455,8 @@ def interleaved(source: Ragged, target: Ragged, dtype: np.dtype[Any]) -> NDArray
     """Return source 0, target 0, source 1, target 1, … as one array."""
     lengths = np.stack([source.lengths, target.lengths], 1).reshape(-1)
     starts = np.stack([source.starts, target.starts + len(source.tokens)], 1).reshape(-1)
-    ends = np.cumsum(lengths)
-    positions = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
-    both: NDArray[Any] = np.concatenate([source.tokens, target.tokens])[positions].astype(dtype)
-    return both
+    tokens: NDArray[Any] = np.concatenate([source.tokens, target.tokens])[positions_of(starts, lengths)]
+    return tokens.astype(dtype)
 
 
 def read_index(folder: Path) -> dict[str, Any]:
@@ -549,7 +544,7 @@ def _mapped(
     """Map the arrays of a part.  shape: with the checksums "sums", unless an earlier version wrote it."""
     arrays = {}
     for name, count in counts.items():
-        path, dtype = folder / f"{part}.{name}", layout.of(name)
+        path, dtype = folder / f"{part}.{name}", layout.type_of(name)
         if path.stat().st_size != count * dtype.itemsize:
             raise DamagedBlockError(
                 f"{path}: damaged: {path.stat().st_size:,} bytes, expected {count * dtype.itemsize:,}"
@@ -609,12 +604,10 @@ def cached_target_counts(
         counts = np.zeros(len(tokenizers[1]), np.int64)
         for begin in range(0, corpus.pairs, _PAIRS):
             _, target = corpus.sides(np.arange(begin, min(begin + _PAIRS, corpus.pairs)))
-            ends = target.lengths.cumsum()
-            places_of = np.arange(ends[-1]) + np.repeat(target.starts - ends + target.lengths, target.lengths)
-            found = np.bincount(target.tokens[places_of], minlength=len(counts))
-            if len(found) > len(counts):
+            tokens = target.tokens[positions_of(target.starts, target.lengths)]
+            if int(tokens.max(initial=0)) >= len(counts):
                 return None  # of another vocabulary
-            counts += found
+            counts += np.bincount(tokens, minlength=len(counts))
         counts[tokenizers[1].specials.eos] += corpus.pairs
         return counts
     return None

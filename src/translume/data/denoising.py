@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.config.data import DataSettings, DenoisingSettings
-from translume.data.batch import Ragged, flat, starts_of
+from translume.data.batch import Ragged
 from translume.errors import SettingsError
 from translume.text import Labels, Tokenizer
 
@@ -60,10 +60,11 @@ class Noise:
         """
         noisy, spans = [], []
         for start, length, seed in zip(source.starts.tolist(), source.lengths.tolist(), seeds, strict=True):
-            first, second = self.draw(source.tokens[start : start + length], np.random.default_rng(seed))
-            noisy.append(first)
-            spans.append(second)
-        return _ragged(noisy), target if self.settings.kind == "infill" else _ragged(spans)
+            noisy_ids, span_ids = self.draw(source.tokens[start : start + length], np.random.default_rng(seed))
+            noisy.append(noisy_ids)
+            spans.append(span_ids)
+        noisy_source = Ragged.from_sequences(noisy)
+        return noisy_source, target if self.settings.kind == "infill" else Ragged.from_sequences(spans)
 
     def draw(self, ids: NDArray[Any], generator: np.random.Generator) -> tuple[list[int], list[int]]:
         """Return the noisy ids, and the masked spans, each after what stands for it in the noisy ids.
@@ -89,19 +90,14 @@ class Noise:
 
     def _lengths(self, masked: int, others: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Return the lengths of spans, whose sum is `masked`."""
-        most, mean = min(masked, others), self.settings.span
-        if not most:
+        most_spans, mean = min(masked, others), self.settings.span
+        if not most_spans:
             return np.zeros(0, np.int64)
         if self.settings.kind == "spans":  # random parts of at least one token
-            count = min(max(1, round(masked / mean)), most, len(self.masks))
+            count = min(max(1, round(masked / mean)), most_spans, len(self.masks))
             bounds = np.sort(generator.choice(masked - 1, count - 1, replace=False)) + 1
             return np.diff(bounds, prepend=0, append=masked)
         lengths = generator.poisson(mean, masked)
-        lengths = lengths[: min(int(np.searchsorted(lengths.cumsum(), masked)) + 1, most)]
+        lengths = lengths[: min(int(np.searchsorted(lengths.cumsum(), masked)) + 1, most_spans)]
         lengths[-1] = masked - lengths[:-1].sum()
         return lengths
-
-
-def _ragged(sequences: list[list[int]]) -> Ragged:
-    tokens, lengths = flat(sequences)
-    return Ragged(tokens, starts_of(lengths), lengths)

@@ -39,10 +39,10 @@ def settings_for_files(files: Sequence[Path | str], data: DataSettings) -> DataS
         ends = "line" if data.document_column != "" or not data.context.used else "file"
         return data.model_copy(update={**unset, "train": (str(files[0]),), "documents": ends})
     source, target = map(str, files)
-    given = {"train_source": (source,), "train_target": (target,), "columns": (), "template": ""}
+    changes = {"train_source": (source,), "train_target": (target,), "columns": (), "template": ""}
     if data.context.used and data.documents == "line":
-        given["documents"] = "blank_line"
-    return data.model_copy(update={**unset, **given})
+        changes["documents"] = "blank_line"
+    return data.model_copy(update={**unset, **changes})
 
 
 def is_table(file: Path | str) -> bool:
@@ -144,9 +144,9 @@ def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> Evaluation
             places=[f"{pair.file}:{pair.line}" for pair in pairs],
             documents=[pair.document for pair in pairs] if pairs and pairs[0].document else (),
         )
-    source, *others = files
-    for other in others:
-        refuse_one_input(source, other)
+    source, *reference_files = files
+    for file in reference_files:
+        refuse_one_input(source, file)
     sources = list(read_sources(str(source), data))
     if not sources:
         raise DataError(f"{display_name(source)}: empty file, expected one sentence a line")
@@ -154,8 +154,8 @@ def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> Evaluation
     return EvaluationSet(
         documents=list(accumulate(not each.strip() for each in sources)) if divided else (),
         sources=sources,
-        references=read_references(others, (source, len(sources))),
-        places=[f"{display_name(others[0])}:{line}" for line in range(1, len(sources) + 1)],
+        references=read_references(reference_files, (source, len(sources))),
+        places=[f"{display_name(reference_files[0])}:{line}" for line in range(1, len(sources) + 1)],
     )
 
 

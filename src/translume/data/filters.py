@@ -84,15 +84,15 @@ def normalise(text: str) -> str:
 
 def numbers(text: str) -> list[str]:
     """Return the numbers in digits, without separators of thousands and zeros before them."""
-    return [str(int(_NO_DIGIT.sub("", found)[:_DIGITS_READ])) for found in _NUMBER.findall(text)]
+    return [str(int(_NO_DIGIT.sub("", number)[:_DIGITS_READ])) for number in _NUMBER.findall(text)]
 
 
 def _numbers_differ(settings: CleanSettings, pair: Texts) -> bool:
-    first, second = map(numbers, pair)
-    if not first or not second:
-        return any(len(number.rstrip("0")) > _SPELT for number in first or second)
-    shared = (Counter(first) & Counter(second)).total()
-    return 2 * shared < settings.min_shared_numbers * (len(first) + len(second))
+    source_numbers, target_numbers = map(numbers, pair)
+    if not source_numbers or not target_numbers:
+        return any(len(number.rstrip("0")) > _SPELT for number in source_numbers or target_numbers)
+    shared = (Counter(source_numbers) & Counter(target_numbers)).total()
+    return 2 * shared < settings.min_shared_numbers * (len(source_numbers) + len(target_numbers))
 
 
 def _addresses(text: str) -> list[str]:
@@ -100,13 +100,13 @@ def _addresses(text: str) -> list[str]:
     if "@" not in text and "://" not in text and "www." not in text:
         return []
     return sorted(
-        _LANGUAGE_IN_ADDRESS.sub("", found.rstrip(".,;:!?)]}'’”»").lower()) for found in _ADDRESS.findall(text)
+        _LANGUAGE_IN_ADDRESS.sub("", address.rstrip(".,;:!?)]}'’”»").lower()) for address in _ADDRESS.findall(text)
     )
 
 
 def _is_copy(settings: CleanSettings, pair: Texts) -> bool:
-    first, second = (set(text.casefold().translate(_MARKS).split()) for text in pair)
-    return 2 * len(first & second) >= settings.max_overlap * (len(first) + len(second))
+    source_words, target_words = (set(text.casefold().translate(_MARKS).split()) for text in pair)
+    return 2 * len(source_words & target_words) >= settings.max_overlap * (len(source_words) + len(target_words))
 
 
 def _repeats(settings: CleanSettings, text: str) -> bool:
@@ -131,8 +131,8 @@ def _wrong_language(settings: CleanSettings, pairs: list[Texts]) -> NDArray[np.b
     wrong = np.zeros(len(pairs), np.bool_)
     for side, code in enumerate((settings.source_language, settings.target_language)):
         if code:
-            found = [Lingua().probability(pair[side], code) for pair in pairs]
-            wrong |= np.array(found) < settings.min_probability
+            probabilities = [Lingua().probability(pair[side], code) for pair in pairs]
+            wrong |= np.array(probabilities) < settings.min_probability
     return wrong
 
 

@@ -60,14 +60,14 @@ class Findings:
 
     def lines(self, dropped: Collection[str] = ()) -> list[str]:
         """Return the findings as lines of text, without the kinds in `dropped`, whose pairs a rule drops."""
-        found = []
+        lines = []
         for kind, count in self.counts.items():
             if count and kind not in dropped:
                 rule = f"; kept, unless data.cleaning.{RULES[kind]} = true" if kind in RULES else ""
-                found += [f"  {kind}: {count:,}{rule}", f"    {_shown(self.examples[kind])}"]
+                lines += [f"  {kind}: {count:,}{rule}", f"    {_shown(self.examples[kind])}"]
         for pair in self.headers:
-            found += ["  first line is likely a header", f"    {_shown(pair)}"]
-        return found
+            lines += ["  first line is likely a header", f"    {_shown(pair)}"]
+        return lines
 
 
 class Finder:
@@ -93,9 +93,9 @@ class Finder:
         self._reads_sources = find_task(settings.task).reads == "pairs" and settings.noise is None
         if origins(settings, "valid"):
             for pairs in map(normalised, chunks(read_pairs(settings, "valid"), _CHUNK)):
-                found_by_side = (_hashes(pairs), _source_hashes(pairs)) if self._reads_sources else (_hashes(pairs),)
-                for side, found in enumerate(found_by_side):
-                    self._valid[side] = np.concatenate([self._valid[side], found])
+                hashes_by_side = (_hashes(pairs), _source_hashes(pairs)) if self._reads_sources else (_hashes(pairs),)
+                for side, hashes in enumerate(hashes_by_side):
+                    self._valid[side] = np.concatenate([self._valid[side], hashes])
         self._sorted = [np.unique(side) for side in self._valid]
         self._met = [np.zeros(len(side), np.bool_) for side in self._sorted]
 
@@ -113,9 +113,9 @@ class Finder:
             self._note("texts of more than 10,000 characters", np.array(long, np.bool_), pairs)
         for side, kind in enumerate(KINDS[2:4]):
             if len(self._sorted[side]):
-                found = hashes if side == 0 else _source_hashes(read)
-                place = np.minimum(np.searchsorted(self._sorted[side], found), len(self._sorted[side]) - 1)
-                hit = self._sorted[side][place] == found
+                side_hashes = hashes if side == 0 else _source_hashes(read)
+                place = np.minimum(np.searchsorted(self._sorted[side], side_hashes), len(self._sorted[side]) - 1)
+                hit = self._sorted[side][place] == side_hashes
                 self._met[side][place[hit]] = True
                 self._note(kind, hit, pairs, counted=False)
         for pair in pairs:

@@ -16,20 +16,22 @@ def joined(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.
     return first * np.uint64(0x9E3779B97F4A7C15) + second
 
 
-def groups(found: NDArray[np.uint64], kept: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+def groups(
+    fingerprints: NDArray[np.uint64], kept: NDArray[np.bool_]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
     """Yield the rows among `kept`, with equal fingerprints side by side, and whether each is the first of its group.
 
-    found, kept: [n]. A group is in one part, and its rows are in their order. Memory: about 250 MB, whatever n is,
-    since a part holds the fingerprints with one remainder.
+    fingerprints, kept: [n]. A group is in one part, and its rows are in their order. Memory: about 250 MB, whatever n
+    is, since a part holds the fingerprints with one remainder.
     """
     parts = np.uint64(-(-int(np.count_nonzero(kept)) // _SORTED) or 1)
     for part in range(int(parts)):
         chosen = []
-        for begin in range(0, len(found), _SORTED):
+        for begin in range(0, len(fingerprints), _SORTED):
             end = begin + _SORTED
-            chosen.append(begin + np.flatnonzero(kept[begin:end] & (found[begin:end] % parts == part)))
+            chosen.append(begin + np.flatnonzero(kept[begin:end] & (fingerprints[begin:end] % parts == part)))
         rows = np.concatenate(chosen)
-        values = found[rows]
+        values = fingerprints[rows]
         order = np.argsort(values, kind="stable")
         values, rows = values[order], rows[order]
         first = np.ones(len(rows), np.bool_)
@@ -54,12 +56,12 @@ def min_hashes(texts: Sequence[str], bands: int, rows: int) -> NDArray[np.uint64
     grams = grams[points[:starts] != 0]  # those of the gaps reach into the next text
     lengths = np.fromiter((1 + len(text) - text.count("\0") for text in texts), np.int64, len(texts))
     begins = np.cumsum(lengths) - lengths
-    found = np.zeros((len(texts), bands), np.uint64)
+    fingerprints = np.zeros((len(texts), bands), np.uint64)
     for band in range(bands):
         for factor in random.integers(0, 1 << 63, rows, np.uint64) * np.uint64(2) + np.uint64(1):
-            least = np.minimum.reduceat(grams * factor, begins)
-            found[:, band] = _mixed(found[:, band] ^ least)
-    return found
+            smallest = np.minimum.reduceat(grams * factor, begins)
+            fingerprints[:, band] = _mixed(fingerprints[:, band] ^ smallest)
+    return fingerprints
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

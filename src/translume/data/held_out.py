@@ -37,20 +37,20 @@ class Sample:
         self._lowest, self._copies = np.zeros(0, np.uint64), np.zeros(0, np.int64)
         self._hashes, self._numbers = np.zeros(0, np.uint64), np.zeros(0, np.int64)
 
-    def add(self, found: NDArray[np.uint64]) -> None:
-        """Count pairs.  found: their `source_hashes`, without pairs that have an empty side, which no corpus keeps."""
-        self._read += len(found)
+    def add(self, hashes: NDArray[np.uint64]) -> None:
+        """Count pairs.  hashes: their `source_hashes`, without pairs that have an empty side, which no corpus keeps."""
+        self._read += len(hashes)
         if len(self._lowest) == MAX_PAIRS:  # those above cannot be chosen any more
-            found = found[found <= self._lowest[-1]]
-        merged, where = np.unique(np.concatenate([self._lowest, found]), return_inverse=True)
-        weights = np.concatenate([self._copies, np.ones(len(found), np.int64)])
+            hashes = hashes[hashes <= self._lowest[-1]]
+        merged, where = np.unique(np.concatenate([self._lowest, hashes]), return_inverse=True)
+        weights = np.concatenate([self._copies, np.ones(len(hashes), np.int64)])
         self._copies = np.bincount(where, weights=weights, minlength=len(merged)).astype(np.int64)[:MAX_PAIRS]
         self._lowest = merged[:MAX_PAIRS]
 
-    def note(self, found: NDArray[np.uint64], numbers: NDArray[np.int64]) -> None:
-        """Remember the numbers of pairs that were counted and are in the corpus.  found: their `source_hashes`."""
+    def note(self, hashes: NDArray[np.uint64], numbers: NDArray[np.int64]) -> None:
+        """Remember the numbers of pairs that were counted and are in the corpus.  hashes: their `source_hashes`."""
         possible = self._lowest[self._copies <= MAX_PAIRS]
-        hashes, numbers = np.concatenate([self._hashes, found]), np.concatenate([self._numbers, numbers])
+        hashes, numbers = np.concatenate([self._hashes, hashes]), np.concatenate([self._numbers, numbers])
         kept = np.isin(hashes, possible)
         self._hashes, self._numbers = hashes[kept], numbers[kept]
 

@@ -89,8 +89,8 @@ class Lengths:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what `to_json` returned. Raises ValueError for other texts."""
-        found: Self = TypeAdapter(cls).validate_json(text)
-        return found
+        lengths: Self = TypeAdapter(cls).validate_json(text)
+        return lengths
 
 
 def learn_lengths(corpus: "TokenizedCorpus", language: str) -> Lengths:
@@ -126,14 +126,14 @@ _RATIO_BINS = 10 * _RATIO_STEPS
 
 def _longest_targets(counts: NDArray[np.int64]) -> list[int]:
     """Return `longest_target` from the numbers of pairs [groups, target length]."""
-    found = []
+    lengths_covered = []
     for group in range(len(counts)):
         last = group + 1
         while last < len(counts) and counts[group:last].sum() < FEWEST:
             last += 1
         covered = counts[group:last].sum(0).cumsum()
-        found.append(int(np.searchsorted(covered, COVERED * covered[-1])) if covered[-1] else 0)
-    longest = np.maximum.accumulate(found)
+        lengths_covered.append(int(np.searchsorted(covered, COVERED * covered[-1])) if covered[-1] else 0)
+    longest = np.maximum.accumulate(lengths_covered)
     return [int(each) for each in np.maximum(longest, 1)]
 
 
@@ -141,14 +141,14 @@ def _least_ratios(counts: NDArray[np.int64]) -> list[float]:
     """Return `least_ratio` from the numbers of pairs [groups, ratio in steps]."""
     if counts.sum() < FEWEST_RATIOS:
         return []
-    found = []
+    ratios = []
     for group in range(len(counts)):
         first = group
         while counts[first:].sum() < FEWEST_RATIOS:
             first -= 1
         covered = counts[first:].sum(0).cumsum()
-        found.append(int(np.searchsorted(covered, (1 - COVERED) * covered[-1], side="right")) / _RATIO_STEPS)
-    return found
+        ratios.append(int(np.searchsorted(covered, (1 - COVERED) * covered[-1], side="right")) / _RATIO_STEPS)
+    return ratios
 
 
 def _several_sentences(corpus: "TokenizedCorpus", language: str) -> float:

@@ -134,13 +134,13 @@ def read_pairs(settings: DataSettings, split: Split) -> Iterator[Pair]:
     Raises DataError for a missing or empty file, for parallel files of unequal length and for lines that are not pairs.
     """
     empty = True
-    found = origins(settings, split)
-    for origin in found:
+    places = origins(settings, split)
+    for origin in places:
         for pair in origin.read():
             empty = False
             yield pair
-    if found and empty:
-        raise DataError(f"{found[0].file}: empty file, like all {len(found)} of them; expected one sentence a line")
+    if places and empty:
+        raise DataError(f"{places[0].file}: empty file, like all {len(places)} of them; expected one sentence a line")
 
 
 def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
@@ -152,11 +152,11 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
     sources = settings.train_source if training else settings.valid_source
     targets = settings.train_target if training else settings.valid_target
     both = settings.train if training else settings.valid
-    given = settings.weights if training else ()
+    own_weights = settings.weights if training else ()
     if len(sources) == len(targets) and not settings.corpus:
-        weights = given if len(given) == len(sources) + len(both) else ()
+        weights = own_weights if len(own_weights) == len(sources) + len(both) else ()
         sources, targets, both, expanded = _expanded(split, sources, targets, both, weights)
-        given = expanded or given
+        own_weights = expanded or own_weights
     if len(sources) != len(targets):
         raise SettingsError(
             f"data.{split}_source: {len(sources)} files, but data.{split}_target has {len(targets)}; "
@@ -179,7 +179,7 @@ def origins(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
         raise SettingsError(
             "data: no training files; expected data.train_source and data.train_target, or data.train (a table)"
         )
-    weights = given or (1.0,) * count
+    weights = own_weights or (1.0,) * count
     if len(weights) != count:
         raise SettingsError(f"data.weights: {len(weights)} numbers, expected {count}, one for each training file")
     if not all(0 <= weight < 1e6 for weight in weights) or not (sum(weights) or not count):
@@ -271,8 +271,8 @@ _NAME_PARTS = re.compile(r"\d+|[^\W\d_]+")
 
 def _difference(source: str, target: str) -> tuple[tuple[str, str], ...]:
     """Return the words and numbers in which two paths differ."""
-    one, other = ([each.lstrip("0") for each in _NAME_PARTS.findall(path)] for path in (source, target))
-    return tuple((a, b) for a, b in zip_longest(one, other, fillvalue="") if a != b)
+    source_parts, target_parts = ([each.lstrip("0") for each in _NAME_PARTS.findall(path)] for path in (source, target))
+    return tuple((a, b) for a, b in zip_longest(source_parts, target_parts, fillvalue="") if a != b)
 
 
 def refuse_pipes(settings: DataSettings) -> None:
@@ -298,28 +298,28 @@ def expand_pattern(pattern: str, place: str) -> list[str]:
     if not has_magic(pattern) or Path(pattern).exists():
         return [pattern]
     if is_address(pattern):
-        found = matching(pattern)
+        files = matching(pattern)
     else:
-        found = sorted(each for each in glob(pattern, recursive=True) if Path(each).is_file())
-    if not found:
+        files = sorted(each for each in glob(pattern, recursive=True) if Path(each).is_file())
+    if not files:
         raise SettingsError(f"{place}: {pattern}: no such file")
-    return found
+    return files
 
 
 def _of_corpora(settings: DataSettings, split: Split) -> tuple[Origin, ...]:
     """Return the origins of all corpora, corpus after corpus."""
-    found = []
+    by_corpus = []
     for number, corpus in enumerate(settings.corpus):
         try:
-            found.append(origins(settings.of_corpus(corpus), split))
+            by_corpus.append(origins(settings.of_corpus(corpus), split))
         except SettingsError as error:
             raise SettingsError(str(error).replace("data", f"data.corpus.{number}", 1)) from None
-    for number, places in enumerate(found):
-        if not places and any(found):
+    for number, places in enumerate(by_corpus):
+        if not places and any(by_corpus):
             raise SettingsError(
                 f"data.corpus.{number}: no validation files, but another corpus has some; expected them in all or none"
             )
-    return tuple(place for places in found for place in places)
+    return tuple(place for places in by_corpus for place in places)
 
 
 def _check_columns(settings: DataSettings) -> None:
@@ -362,8 +362,8 @@ def _parallel(source_file: str, target_file: str) -> Iterator[Pair]:
     sources, targets = read_lines(source_file), read_lines(target_file)
     for line, (source, target) in enumerate(zip_longest(sources, targets), 1):
         if source is None or target is None:
-            more = 1 + sum(1 for _ in (targets if source is None else sources))
-            counts = (line - 1, line - 1 + more) if source is None else (line - 1 + more, line - 1)
+            rest = 1 + sum(1 for _ in (targets if source is None else sources))
+            counts = (line - 1, line - 1 + rest) if source is None else (line - 1 + rest, line - 1)
             raise DataError(unequal_lengths(source_file, target_file, counts))
         yield Pair(source, target, source_file, line, target_file)
 

@@ -41,8 +41,8 @@ class Progress:
     sample: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, folder: Path) -> Self:
-        """Read the progress of a partial cache; of a new one if there is none."""
+    def load(cls, folder: Path) -> Self:
+        """Read the progress of a partial cache; none if the file is missing or damaged."""
         try:
             values, has_digest = unsealed((folder / PROGRESS).read_text(encoding="utf-8"))
             return cls(**values) if has_digest else cls()

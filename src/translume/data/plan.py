@@ -6,7 +6,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.data.batch import Batch, Ragged, flat, starts_of
+from translume.data.batch import Batch, Ragged
 from translume.data.corpus import TokenizedCorpus
 from translume.errors import SettingsError
 
@@ -85,8 +85,7 @@ class BatchPlan:
             seed = _seed(self.seed, self.epoch, number, which)
             drawn = (tokenizer.drop(ids, self.dropout / 2**attempt, seed) for attempt in range(self._attempts))
             sequences.append(next((each for each in drawn if limit is None or len(each) <= limit), ids))
-        tokens, lengths = flat(sequences)
-        return Ragged(tokens, starts_of(lengths), lengths)
+        return Ragged.from_sequences(sequences)
 
 
 def _seed(*parts: int) -> int:
@@ -149,10 +148,10 @@ def _cut(corpus: TokenizedCorpus, order: NDArray[np.uint32], max_tokens: int) ->
         last = begin + len(window) == len(order)
         inside = 0
         while inside < len(width):
-            most = max_tokens // int(width[inside])
-            if inside + most > len(width) and not last and inside:
+            rows = max_tokens // int(width[inside])
+            if inside + rows > len(width) and not last and inside:
                 break
-            reach = np.maximum.accumulate(width[inside : inside + most])
+            reach = np.maximum.accumulate(width[inside : inside + rows])
             fits = reach * np.arange(1, len(reach) + 1) <= max_tokens
             count = len(fits) if fits[-1] else int(fits.argmin())
             inside += count

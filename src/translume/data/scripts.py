@@ -53,8 +53,8 @@ def letter_shares(texts: Sequence[str]) -> NDArray[np.float64]:
 def usual_script(texts: Sequence[str]) -> str:
     """Return the first of SCRIPTS that nine tenths of the texts are mostly in; empty if there is none."""
     lettered = [text for text, share in zip(texts, letter_shares(texts), strict=True) if share]
-    found = (script for script in SCRIPTS if lettered and mostly_in(script, lettered).mean() >= _USUAL)
-    return next(found, "")
+    usual = (script for script in SCRIPTS if lettered and mostly_in(script, lettered).mean() >= _USUAL)
+    return next(usual, "")
 
 
 def _kinds(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:

@@ -7,8 +7,8 @@ resumed.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from translume.config.data import CleaningSettings, DataSettings
 from translume.config.model import LanguageTags
 from translume.data.addresses import size_of
-from translume.data.batch import starts_of
+from translume.data.batch import positions_of, starts_of
 from translume.data.cleaning import KEPT, Account, Rules
 from translume.data.corpus import STRIDE, TokenizedCorpus, interleaved
 from translume.data.denoising import Noise
@@ -30,6 +30,7 @@ from translume.data.lines import unreadable
 from translume.data.pairs import Origin, Pair, origins
 from translume.data.token_cache import DataFile, checked, ingredients, limits_of, tags_of, values_digest
 from translume.errors import DataError
+from translume.json_values import JsonValue
 from translume.parallel import ProcessLostError, WorkerPool
 from translume.tasks import find_task
 from translume.text import Labels, Tokenizer
@@ -44,7 +45,7 @@ SAMPLE_FILES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(JsonValue):
     """Where a buffer begins.
 
     epoch, buffer: from 0.  begun: number of files begun, in the order of the epoch.  files: those that are being read,
@@ -57,13 +58,6 @@ class Place:
     files: tuple[tuple[int, int], ...] = ()
     turn: int = 0
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `asdict` returned, also after JSON."""
-        files = tuple((int(number), int(pairs)) for number, pairs in values["files"])
-        epoch, buffer, begun, turn = (int(values[name]) for name in ("epoch", "buffer", "begun", "turn"))
-        return cls(epoch, buffer, begun, files, turn)
-
 
 class EpochReader:
     """Reads the pairs of an epoch, a chunk of each open file in turn, from a place on."""
@@ -73,8 +67,8 @@ class EpochReader:
         self._order = np.random.default_rng([seed, place.epoch]).permutation(len(origins)).tolist()
         self._open = [_OpenFile(number, origins[number], pairs) for number, pairs in place.files]
 
-    def read(self, most: int) -> tuple[int, list[Pair]] | None:
-        """Return a number of an origin and its next pairs, at most `most`; None at the end of the epoch."""
+    def read(self, count: int) -> tuple[int, list[Pair]] | None:
+        """Return a number of an origin and its next pairs, at most `count`; None at the end of the epoch."""
         while True:
             while len(self._open) < OPEN_FILES and self._begun < len(self._order):
                 number = self._order[self._begun]
@@ -84,7 +78,7 @@ class EpochReader:
                 return None
             self._turn %= len(self._open)
             file = self._open[self._turn]
-            pairs = file.next(min(most, CHUNK))
+            pairs = file.next(min(count, CHUNK))
             if pairs:
                 self._turn += 1
                 return file.number, pairs
@@ -102,9 +96,9 @@ class _OpenFile:
         self.number, self.read = number, read
         self._pairs = islice(origin.read(), read, None)
 
-    def next(self, most: int) -> list[Pair]:
+    def next(self, count: int) -> list[Pair]:
         """Return the next pairs; none at the end of the file."""
-        pairs = next(chunks(self._pairs, most), [])
+        pairs = next(chunks(self._pairs, count), [])
         self.read += len(pairs)
         return pairs
 
@@ -131,7 +125,7 @@ class Share:
         """Return the bytes that `from_bytes` reads."""
         arrays = (self.tokens, self.source_lengths, self.target_lengths, self.origins, self.lines)
         values = {
-            "after": asdict(self.after),
+            "after": self.after.to_dict(),
             "read": self.read,
             "account": self.account.to_dict(),
             "sizes": [len(array) for array in arrays],
@@ -145,7 +139,7 @@ class Share:
         values = json.loads(data[:head])
         numbers = np.frombuffer(data, np.int32, offset=head + 1)
         arrays = np.split(numbers, np.cumsum(values["sizes"][:-1]))
-        return cls(Place.of(values["after"]), values["read"], Account.from_dict(values["account"]), *arrays)
+        return cls(Place.from_dict(values["after"]), values["read"], Account.from_dict(values["account"]), *arrays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +169,7 @@ class ShareReader:
     def sample(self) -> Share:
         """Return the first pairs of the files: `SAMPLE_PAIRS` in all, of at most `SAMPLE_FILES` files."""
         heads = _heads(self.origins, SAMPLE_PAIRS)
-        return self._tokenized(((number, pairs) for number, head in heads for pairs in chunks(head, CHUNK)), Place(), 0)
+        return self._tokenized((number, pairs) for number, head in heads for pairs in chunks(head, CHUNK))
 
     def _share(self, reader: EpochReader, place: Place) -> Share:
         first, end = (rank * self.size // self.ranks for rank in (self.rank, self.rank + 1))
@@ -183,23 +177,23 @@ class ShareReader:
 
         def own() -> Iterator[tuple[int, list[Pair]]]:
             nonlocal read
-            while read < self.size and (found := reader.read(self.size - read)):
-                number, pairs = found
-                if some := pairs[max(first - read, 0) : max(end - read, 0)]:
-                    yield number, some
+            while read < self.size and (chunk := reader.read(self.size - read)):
+                number, pairs = chunk
+                if own_pairs := pairs[max(first - read, 0) : max(end - read, 0)]:
+                    yield number, own_pairs
                 read += len(pairs)
 
-        share = self._tokenized(own(), place, 0)
+        share = self._tokenized(own())
         after = reader.place(place.epoch, place.buffer + 1) if read else Place(place.epoch + 1)
         return replace(share, after=after, read=read)
 
-    def _tokenized(self, found: Iterable[tuple[int, list[Pair]]], after: Place, read: int) -> Share:
-        """Clean and tokenize pairs, which come with the numbers of their origins."""
+    def _tokenized(self, numbered: Iterable[tuple[int, list[Pair]]]) -> Share:
+        """Return the share, without its place, of pairs with the numbers of their origins, cleaned and tokenized."""
         task, limit = find_task(self.encoder.task), self.encoder.limit
         rules = Rules(self.cleaning, limit, missing_target=task.missing_target, sources=task.reads == "pairs")
         account = Account(unit=task.reads)
         parts: list[tuple[NDArray[np.int32], ...]] = []
-        for number, pairs in found:
+        for number, pairs in numbered:
             account.read += len(pairs)
             codes = rules.of_texts(self.encoder.normalised(pairs) if rules.compares else pairs)
             kept = account.keep(pairs, codes)
@@ -214,7 +208,7 @@ class ShareReader:
             parts.append((tokens, *lengths, np.full(len(lines), number, np.int32), lines))
         nothing = np.zeros(0, np.int32)
         arrays = [np.concatenate([nothing, *arrays]) for arrays in zip(*parts, strict=True)] or [nothing] * 5
-        return Share(after, read, account, *arrays)
+        return Share(Place(), 0, account, *arrays)
 
 
 def head_pairs(settings: DataSettings, count: int) -> Iterator[Pair]:
@@ -352,7 +346,7 @@ def open_stream(
             "sample": blake2b(share.tokens.tobytes() + share.source_lengths.tobytes(), digest_size=16).hexdigest(),
         }
     )
-    sample = checked(replace(_joined([share], frame), digest=digest), settings, "used")
+    sample = checked(replace(_joined([share], frame), digest=digest), "used")
     return Stream(digest=digest, sample=sample, reader=reader, files=files)
 
 
@@ -387,12 +381,11 @@ def _joined(shares: Sequence[Share], frame: TokenizedCorpus) -> TokenizedCorpus:
 
 def _gathered(tokens: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[Any]:
     """Return the sequences of a flat array that start at `starts`, one after another."""
-    found = np.empty_like(tokens)
+    gathered = np.empty_like(tokens)
     filled = 0
     for begin in range(0, len(starts), 1 << 14):
-        some = lengths[begin : begin + (1 << 14)]
-        ends = np.cumsum(some)
-        positions = np.arange(int(ends[-1])) + np.repeat(starts[begin : begin + (1 << 14)] - (ends - some), some)
-        found[filled : filled + len(positions)] = tokens[positions]
+        rows = slice(begin, begin + (1 << 14))
+        positions = positions_of(starts[rows], lengths[rows])
+        gathered[filled : filled + len(positions)] = tokens[positions]
         filled += len(positions)
-    return found
+    return gathered

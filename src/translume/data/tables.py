@@ -81,7 +81,7 @@ class Template:
             raise SettingsError(
                 f"data.template: found '{text}', expected columns in braces such as '{{question}} | {{passage}}'"
             )
-        return cls(tuple((literal, None if name is None else _column(name)) for literal, name, _, _ in parts))
+        return cls(tuple((literal, None if name is None else column_of(name)) for literal, name, _, _ in parts))
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -93,7 +93,8 @@ class Template:
         return "".join(literal + ("" if column is None else values[column]) for literal, column in self.parts)
 
 
-def _column(name: str) -> Column:
+def column_of(name: str) -> Column:
+    """Return a column as it is written: a number, or a name."""
     return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else name
 
 
@@ -108,16 +109,16 @@ def read_columns(
     Raises DataError for a missing column, without `faults` also RowError, and SettingsError for a column that is no
     name or number.
     """
-    for line, found in _rows(file, columns, exactly=exactly):
-        if not isinstance(found, RowError):
-            yield line, found
+    for line, row in _rows(file, columns, exactly=exactly):
+        if not isinstance(row, RowError):
+            yield line, row
         elif faults is not None:
-            faults.append(found.reason)
+            faults.append(row.reason)
             yield line, [""] * len(columns)
-        elif found.texts is not None:
-            yield line, found.texts
+        elif row.texts is not None:
+            yield line, row.texts
         else:
-            raise found
+            raise row
 
 
 Rows = Iterator[tuple[int, list[str] | RowError]]
@@ -143,10 +144,10 @@ def _rows(file: str, columns: Sequence[Column], *, exactly: bool) -> Rows:
             return
         line, names = header[0], [name.strip() for name in header[1]]
         places = [_named(file, line, names, column) for column in columns]
-    most = max(places) + 1
+    count = max(places) + 1
     for line, fields in rows:
-        if len(fields) < most or (exactly and len(fields) != most):
-            expected = f"{most}" if exactly else f"at least {most}"
+        if len(fields) < count or (exactly and len(fields) != count):
+            expected = f"{count}" if exactly else f"at least {count}"
             yield line, RowError(f"{file}:{line}", f"{len(fields)} {what}, expected {expected}")
         else:
             yield line, [fields[place] for place in places]
@@ -234,9 +235,9 @@ def _delimiter(lines: list[str]) -> str:
     return max(reversed(DELIMITERS), key=counts.__getitem__)
 
 
-def _keyed_columns(file: str, keys: Sequence[str], found: Iterable[dict[str, object] | RowError]) -> Rows:
+def _keyed_columns(file: str, keys: Sequence[str], objects: Iterable[dict[str, object] | RowError]) -> Rows:
     """Yield the texts under keys of a file's rows. Raises DataError for a key that none of the first rows has."""
-    rows = enumerate(found, 1)
+    rows = enumerate(objects, 1)
     first, lacking, names = [], list(keys), ""
     for line, row in islice(rows, _LOOKED_AT):  # usually one
         first.append((line, row))
@@ -298,18 +299,18 @@ def _texts(value: dict[str, object], keys: Sequence[str], place: str) -> list[st
     """Return the texts under keys, or why the row cannot be used."""
     texts, missing = [], ""
     for key in keys:
-        found = _found(value, key)
-        if isinstance(found, int):
-            found = json.dumps(found)
-        if found is None:
-            found, missing = "", missing or f"'{key}' is {'null' if _has(value, key) else 'missing'}"
-        if not isinstance(found, str):
+        text = _value_at(value, key)
+        if isinstance(text, int):
+            text = json.dumps(text)
+        if text is None:
+            text, missing = "", missing or f"'{key}' is {'null' if _has(value, key) else 'missing'}"
+        if not isinstance(text, str):
             return RowError(place, f"'{key}' is not text")
         try:
-            found.encode("utf-8")
+            text.encode("utf-8")
         except UnicodeEncodeError:
             return RowError(place, f"'{key}' holds half a surrogate pair, which is not text")
-        texts.append(found)
+        texts.append(text)
     return RowError(place, missing, texts) if missing else texts
 
 
@@ -317,14 +318,14 @@ _MISSING: Any = object()
 
 
 def _has(value: dict[str, object], key: str) -> bool:
-    return _found(value, key, _MISSING) is not _MISSING
+    return _value_at(value, key, _MISSING) is not _MISSING
 
 
-def _found(value: dict[str, object], key: str, missing: object = None) -> object:
+def _value_at(value: dict[str, object], key: str, missing: object = None) -> object:
     """Return the value under a key; "translation.de" also reads {"translation": {"de": …}}."""
     if key in value:
         return value[key]
-    found: object = value
+    content: object = value
     for part in key.split("."):
-        found = found.get(part, missing) if isinstance(found, dict) else missing
-    return found
+        content = content.get(part, missing) if isinstance(content, dict) else missing
+    return content

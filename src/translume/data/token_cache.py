@@ -179,7 +179,6 @@ class Builder:
         self._sample = Sample() if hold_out else None
         self._rereads = look is not None or (rules is not None and rules.duplicates)
         self._progress = progress
-        self._account = Account(unit=task.reads)
         self._accounts: dict[str, Account] = {}
         self._unit = task.reads
         small = max(map(len, tokenizers)) <= 1 << 16
@@ -203,7 +202,7 @@ class Builder:
             gc.unfreeze()
 
     def _write(self, folder: Path) -> dict[str, object]:
-        done = Progress.of(folder)
+        done = Progress.load(folder)
         part = "all" if self._sample else "used"
         try:
             writer = Writer(folder, part, self._layout, done.part or None)
@@ -287,63 +286,61 @@ class Builder:
         sample = self._sample.to_values() if self._sample else {}
         return Progress(place=last.place, pairs=last.read, part=writer.sync(), accounts=accounts, sample=sample)
 
-    def _append(self, chunk: "_Chunk", writer: Writer) -> None:
+    def _append(self, chunk: _Chunk, writer: Writer) -> None:
         """Write the pairs of a chunk that are kept. Chunks come in order, so the account is always the same."""
         place = self._places[chunk.place]
-        self._account = self._accounts.setdefault(str(place.direction), Account(unit=self._unit))
+        account = self._accounts.setdefault(str(place.direction), Account(unit=self._unit))
         while len(writer.first) <= chunk.place:
             writer.begin_origin()
-        self._account.read += len(chunk.pairs)
+        account.read += len(chunk.pairs)
         frames: list[NDArray[np.float32]] = []
-        found = np.zeros(0, np.uint64)
+        source_hash = np.zeros(0, np.uint64)
         if chunk.checked:
             checked = chunk.checked()
-            encoded, codes, found = checked.encoded, checked.codes, checked.sources
+            encoded, codes, source_hash = checked.encoded, checked.codes, checked.sources
             texts = np.flatnonzero(codes == KEPT)
             if self._rules.duplicates:
                 self._rules.mark_repeated(codes, checked.pairs)
-            kept, rows = self._account.keep(chunk.pairs, codes), np.flatnonzero(codes[texts] == KEPT)
+            kept, rows = account.keep(chunk.pairs, codes), np.flatnonzero(codes[texts] == KEPT)
         else:
             codes = self._rules.of_texts(self._encoder.normalised(chunk.pairs))
             if self._sample:
-                found = source_hashes(chunk.pairs)
-            kept, frames = self._read_frames(self._account.keep(chunk.pairs, codes))
-            encoded, rows = self._encoder.encode(kept, self._positions(frames)), np.arange(len(kept))
+                source_hash = source_hashes(chunk.pairs)
+            assert self._reader is not None
+            kept, frames = _read_frames(self._reader, account.keep(chunk.pairs, codes), account)
+            positions = [self._reader.settings.positions_of(len(each)) for each in frames]
+            encoded, rows = self._encoder.encode(kept, positions), np.arange(len(kept))
         if self._sample:
-            self._sample.add(found[self._rules.filled(codes)])
-            found = found[codes == KEPT] if chunk.checked else source_hashes(kept)
+            self._sample.add(source_hash[self._rules.filled(codes)])
+            source_hash = source_hash[codes == KEPT] if chunk.checked else source_hashes(kept)
         codes = self._rules.of_lengths(encoded.source_lengths[rows], encoded.target_lengths[rows])
-        self._account.truncated += int((encoded.cut[rows] & (codes == KEPT)).sum())
-        self._account.keep(kept, codes)
+        account.truncated += int((encoded.cut[rows] & (codes == KEPT)).sum())
+        account.keep(kept, codes)
         lines = np.fromiter((pair.line for pair in kept), np.int64, len(kept))
         chosen = np.flatnonzero(codes == KEPT)
         if self._sample:
-            self._sample.note(found[chosen], writer.pairs + np.arange(len(chosen)))
+            self._sample.note(source_hash[chosen], writer.pairs + np.arange(len(chosen)))
         own: dict[str, NDArray[Any]] = {"lines": lines[chosen]}
         if self._layout.documents:
             own["document_hashes"] = hashes((kept[index].document for index in chosen.tolist()), len(chosen))
         writer.append(*encoded.sides(rows[chosen]), own, [frames[index] for index in chosen] if frames else [])
-        self._account.used += len(chosen)
+        account.used += len(chosen)
         if self._progress:
-            self._progress(sum(account.read for account in self._accounts.values()))
+            self._progress(sum(each.read for each in self._accounts.values()))
 
-    def _read_frames(self, pairs: list[Pair]) -> tuple[list[Pair], list[NDArray[np.float32]]]:
-        """Return the pairs whose sources can be read, and the frames of each; all pairs and nothing for text."""
-        if self._reader is None:
-            return pairs, []
-        kept, frames = [], []
-        for pair in pairs:
-            try:
-                frames.append(self._reader.read(pair.source))
-                kept.append(pair)
-            except DataError as error:
-                self._account.drop("unreadable", pair._replace(source=str(error)))
-        return kept, frames
 
-    def _positions(self, frames: list[NDArray[np.float32]]) -> list[int]:
-        """Return the number of positions that the encoder makes of each source's frames."""
-        assert self._reader is not None
-        return [self._reader.settings.positions_of(len(each)) for each in frames]
+def _read_frames(
+    reader: FrameReader, pairs: list[Pair], account: Account
+) -> tuple[list[Pair], list[NDArray[np.float32]]]:
+    """Return the pairs whose sources can be read, and the frames of each. The account counts the others."""
+    kept, frames = [], []
+    for pair in pairs:
+        try:
+            frames.append(reader.read(pair.source))
+            kept.append(pair)
+        except DataError as error:
+            account.drop("unreadable", pair._replace(source=str(error)))
+    return kept, frames
 
 
 def prepare(
@@ -400,15 +397,15 @@ def prepare(
         places = tuple(replace(place, weight=1.0) for place in places)
     for _ in range(5):
         try:
-            found = checked(open_corpus(home, part, places, tokenizers, model_limit, task), settings, part)
+            corpus = checked(open_corpus(home, part, places, tokenizers, model_limit, task), part)
             if documents:
-                return replace(found, block_length=settings.block_length)
+                return replace(corpus, block_length=settings.block_length)
             temperature = settings.sampling_temperature if part == "used" and split == "train" else 1.0
             if settings.context.used:
-                most = settings.cleaning.max_tokens if model_limit is None else model_limit
-                found = replace(found, context=settings.context, window=min(most, settings.cleaning.max_tokens))
+                max_tokens = settings.cleaning.max_tokens if model_limit is None else model_limit
+                corpus = replace(corpus, context=settings.context, window=min(max_tokens, settings.cleaning.max_tokens))
             tags = tags_of(places, tokenizers, language_tags)
-            return replace(found, temperature=temperature, tags=tags, noise=noise)
+            return replace(corpus, temperature=temperature, tags=tags, noise=noise)
         except DamagedCacheError as error:
             if note and (home / "index.json").exists():
                 note(f"{error}; the data were prepared again")
@@ -480,12 +477,12 @@ def tags_of(
         tokens = target.vocabulary.speech_tokens()
         prompts = [tokens.prompt(place.direction.source, place.direction.target) for place in places]
         for place, prompt in zip(places, prompts, strict=True):
-            found, written = place.direction.source, place.direction.target
+            code, written = place.direction.source, place.direction.target
             if UNKNOWN_LANGUAGE in prompt:
                 known = tokens.languages
-                raise DataError(f"{place.file}: found recordings in '{found}', which has no tag{nearest(found, known)}")
-            if tokens.languages and written not in (found, ENGLISH):
-                wanted = f"'{found}' or '{ENGLISH}'" if found != ENGLISH else f"'{ENGLISH}'"
+                raise DataError(f"{place.file}: found recordings in '{code}', which has no tag{nearest(code, known)}")
+            if tokens.languages and written not in (code, ENGLISH):
+                wanted = f"'{code}' or '{ENGLISH}'" if code != ENGLISH else f"'{ENGLISH}'"
                 raise DataError(f"{place.file}: data.target_language: found '{written}', expected {wanted}")
         return BatchTags(np.empty((len(places), 0), np.int64), np.array(prompts, np.int64))
     sources, targets = ([getattr(place.direction, side) for place in places] for side in ("source", "target"))
@@ -518,7 +515,7 @@ def ingredients(
     }
 
 
-def checked(corpus: TokenizedCorpus, settings: DataSettings, part: str) -> TokenizedCorpus:
+def checked(corpus: TokenizedCorpus, part: str) -> TokenizedCorpus:
     """Return the corpus. Raises DataError, with the drop counts, if it has no pairs."""
     if corpus.pairs:
         return corpus

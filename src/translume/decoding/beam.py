@@ -163,7 +163,6 @@ class Candidates:
         return self._changed(lambda each: each[sentences, places])
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> "Candidates":
-        """Return candidates with each of the tensors changed."""
         token, origin, log_prob, total = map(change, (self.token, self.origin, self.log_prob, self.total))
         carried = None if self.carried is None else change(self.carried)
         return Candidates(token=token, origin=origin, log_prob=log_prob, total=total, carried=carried)

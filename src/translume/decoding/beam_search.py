@@ -1,6 +1,6 @@
 """Beam search: the K best partial hypotheses at every step."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Self
 
 from translume.belief import Bias, NextToken
@@ -53,15 +53,11 @@ class BeamSearch:
         return cls(
             width=settings.beam,
             nbest=settings.nbest,
-            length_penalty=LengthPenalty.of(settings),
-            coverage=Coverage.of(settings),
+            length_penalty=LengthPenalty.from_settings(settings),
+            coverage=Coverage.from_settings(settings),
             stop=settings.stop,
             patience=settings.patience,
         )
-
-    def narrowed(self, width: int) -> Self:
-        """Return the same search with a beam of `width`, which returns at most that many hypotheses."""
-        return replace(self, width=width, nbest=min(self.nbest, width))
 
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
         """Return the 2·width best: at most `width` of them end with eos, so `width` others remain."""
@@ -95,6 +91,8 @@ class Greedy:
 
     reads: ClassVar[frozenset[str]] = frozenset({"nbest", "length_penalty", "length_penalty_form", "coverage_penalty"})
     groups: ClassVar[int] = 1
+    width: ClassVar[int] = 1
+    nbest: ClassVar[int] = 1
 
     length_penalty: LengthPenalty = field(default_factory=LengthPenalty)
     coverage: Coverage | None = None
@@ -103,15 +101,7 @@ class Greedy:
     def from_settings(cls, settings: DecodingSettings, keys: Keys) -> Self:
         if settings.nbest > 1:
             raise SettingsError(f"decoding.nbest: found {settings.nbest}, expected 1 for greedy search")
-        return cls(length_penalty=LengthPenalty.of(settings), coverage=Coverage.of(settings))
-
-    @property
-    def width(self) -> int:
-        return 1
-
-    @property
-    def nbest(self) -> int:
-        return 1
+        return cls(length_penalty=LengthPenalty.from_settings(settings), coverage=Coverage.from_settings(settings))
 
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
         top = belief.topk(1, bias)

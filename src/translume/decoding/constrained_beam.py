@@ -89,7 +89,7 @@ class Constraints:
     ends: Tensor
 
     @classmethod
-    def of(cls, required: Sequence[Sequence[Sequence[Phrase]]], boundaries: Boundaries) -> Self:
+    def from_phrases(cls, required: Sequence[Sequence[Sequence[Phrase]]], boundaries: Boundaries) -> Self:
         """Build the constraints of some sentences.
 
         required: for each sentence its constraints, each a list of alternative phrases. Equal constraints are counted.
@@ -121,25 +121,25 @@ class Constraints:
         groups: Sequence[Sequence[tuple[tuple[Phrase, ...], int]]],
         boundaries: Boundaries,
     ) -> Self:
-        size, most, constraints = shape
-        own = np.full((size, most, longest), -1)
-        table = np.zeros((size, most, longest + 2, longest + OTHERS), dtype=np.int64)
-        states = np.zeros((4, size, most, longest + 2), dtype=np.int64)
-        numbers = np.zeros((3, size, most), dtype=np.int64)
-        member = np.zeros((size, most, constraints), dtype=bool)
+        size, phrases, constraints = shape
+        own = np.full((size, phrases, longest), -1)
+        table = np.zeros((size, phrases, longest + 2, longest + OTHERS), dtype=np.int64)
+        states = np.zeros((4, size, phrases, longest + 2), dtype=np.int64)
+        numbers = np.zeros((3, size, phrases), dtype=np.int64)
+        member = np.zeros((size, phrases, constraints), dtype=bool)
         counts, cheapest = np.zeros((2, size, constraints), dtype=np.int64)
         for row, (each, of_row) in enumerate(zip(automata, groups, strict=True)):
             owners = [number for number, (alternatives, _) in enumerate(of_row) for _ in alternatives]
-            for column, (one, owner) in enumerate(zip(each, owners, strict=True)):
-                length = len(one.ids)
-                own[row, column, :length] = one.ids
-                table[row, column, : length + 2, :length] = one.table[:, :length]
-                table[row, column, : length + 2, longest:] = one.table[:, length:]
-                states[:, row, column, : length + 2] = one.states
-                numbers[:, row, column] = (length + 1, one.cost, one.guarded)
+            for column, (automaton, owner) in enumerate(zip(each, owners, strict=True)):
+                length = len(automaton.ids)
+                own[row, column, :length] = automaton.ids
+                table[row, column, : length + 2, :length] = automaton.table[:, :length]
+                table[row, column, : length + 2, longest:] = automaton.table[:, length:]
+                states[:, row, column, : length + 2] = automaton.states
+                numbers[:, row, column] = (length + 1, automaton.cost, automaton.guarded)
                 member[row, column, owner] = True
                 counts[row, owner] = of_row[owner][1]
-                cheapest[row, owner] = min(one.cost, cheapest[row, owner] or one.cost)
+                cheapest[row, owner] = min(automaton.cost, cheapest[row, owner] or automaton.cost)
         device = boundaries.begins.device
         leads, restarts, gain, gain_apart = torch.from_numpy(states).to(device)
         whole, cost, guarded = torch.from_numpy(numbers).to(device)
@@ -186,10 +186,10 @@ class Constraints:
         other = self.own.size(2) + 2 * begins.long() + ends.long()
         symbol = other[..., None].expand(states.shape)
         if self.own.size(2):
-            found, place = same.max(-1)
-            symbol = torch.where(found, place, symbol)
-        each = self.table.size(3)
-        after = self._at(self.table.flatten(2), states * each + symbol)
+            matches, place = same.max(-1)
+            symbol = torch.where(matches, place, symbol)
+        symbols = self.table.size(3)
+        after = self._at(self.table.flatten(2), states * symbols + symbol)
         said = (states == self.whole[:, None]) & (begins[..., None] | ~self.guarded[:, None])
         return torch.cat([after, (left - self._any(said).long()).clamp_(min=0)], -1)
 
@@ -269,9 +269,9 @@ def _automaton(phrase: Phrase, space: int | None, begins: tuple[bool, ...], ends
     bridge = phrase.apart_before and not begins[0]
     if not length:
         raise ValueError("a phrase has no tokens")
-    others = np.arange(OTHERS)
-    symbol_begins = np.array([*begins, *(others // 2 > 0)])
-    symbol_ends = np.array([*ends, *(others % 2 > 0)])
+    outside = np.arange(OTHERS)
+    symbol_begins = np.array([*begins, *(outside // 2 > 0)])
+    symbol_ends = np.array([*ends, *(outside % 2 > 0)])
     # The state after each token if the match is abandoned: 1 if the phrase may begin there, otherwise 0.
     blank = [1, *(int(end or not bridge) for end in ends)]
     table = np.zeros((length + 2, length + OTHERS), dtype=np.int64)
@@ -350,8 +350,8 @@ class ConstrainedBeam:
         ends = constraints.awaits_word_end(before).long() * (self.eos + 1) - 1
         proposals = torch.cat([constraints.proposals(before), ends[..., None]], -1)
         pool, always = self._pool(beam, belief, bias, proposals)
-        each = torch.arange(len(beam.sentences), device=before.device)[:, None]
-        progress = constraints.advance(before[each, pool.origin], pool.token)
+        rows = torch.arange(len(beam.sentences), device=before.device)[:, None]
+        progress = constraints.advance(before[rows, pool.origin], pool.token)
         needed = constraints.needed(progress)
         total, late = self._late(beam, pool, needed)
         best = total.argsort(dim=1, descending=True, stable=True)
@@ -368,7 +368,7 @@ class ConstrainedBeam:
             origin=pool.origin.gather(1, order),
             log_prob=pool.log_prob.gather(1, order),
             total=total.gather(1, order),
-            carried=progress[each, order],
+            carried=progress[rows, order],
         )
 
     def done(self, status: BeamStatus) -> Tensor:
@@ -411,12 +411,12 @@ class ConstrainedBeam:
         room = self.limits.to(needed.device)[beam.sentences][:, None] - beam.tokens.size(2) - 1
         room = room.masked_fill(pool.token == self.eos, 0)
         late = (needed - room).clamp_(min=0)
-        most = torch.iinfo(late.dtype).max
-        least = late.masked_fill(pool.total.isneginf() | (pool.token == self.eos), most).amin(1, keepdim=True)
+        largest = torch.iinfo(late.dtype).max
+        smallest = late.masked_fill(pool.total.isneginf() | (pool.token == self.eos), largest).amin(1, keepdim=True)
         # End with eos only if nothing is missing or nothing else is possible; at the limit, with the least missing.
-        least = torch.where((least == most) | (room == 0) & (pool.token != self.eos), least, 0)
+        smallest = torch.where((smallest == largest) | (room == 0) & (pool.token != self.eos), smallest, 0)
         total = torch.where(
-            room == 0, (pool.total - COST_OF_UNMET_TOKEN * late).masked_fill(late > least, -math.inf), pool.total
+            room == 0, (pool.total - COST_OF_UNMET_TOKEN * late).masked_fill(late > smallest, -math.inf), pool.total
         )
         return total, late
 
@@ -447,6 +447,6 @@ def allocated(total: Tensor, met: Tensor, ends: Tensor, width: int) -> Tensor:
     return torch.empty_like(category).scatter_(1, order, category)
 
 
-def _joined(one: Tensor, other: Tensor) -> Tensor:
+def _joined(first: Tensor, second: Tensor) -> Tensor:
     """Flatten and concatenate [B, K, …] and [B, K, …] along the second dimension."""
-    return torch.cat([one.flatten(1), other.flatten(1)], 1)
+    return torch.cat([first.flatten(1), second.flatten(1)], 1)

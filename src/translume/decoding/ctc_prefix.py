@@ -58,11 +58,11 @@ class CtcPrefix:
 
     def _next_totals(self, before: Tensor, sentences: Tensor) -> Tensor:
         """Return log Σ_s exp(before[n, s]) · p[n, s, c] as [N, V]."""
-        most = before.amax(1, keepdim=True).clamp_min(torch.finfo(before.dtype).min)
+        largest = before.amax(1, keepdim=True).clamp_min(torch.finfo(before.dtype).min)
         width = int((sentences == sentences[0]).sum())  # rows of each sentence
         which = sentences[::width]
-        scaled = (before - most).exp().view(len(which), width, -1)
-        return (scaled @ self._probs[which]).flatten(0, 1).log() + most
+        scaled = (before - largest).exp().view(len(which), width, -1)
+        return (scaled @ self._probs[which]).flatten(0, 1).log() + largest
 
     def _advance(self, prefix: Tensor, context: RuleContext) -> _Forward:
         """Return the forward variables of the prefixes [N, 1 + t], from those of the prefixes one token shorter."""

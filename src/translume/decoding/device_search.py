@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from translume.decoding.beam import Hypothesis, ScoreTerms
 from translume.decoding.device_step import FixedShapeDecoder, SlotBeams, StepSettings
+from translume.decoding.stable_prefix import common_prefix
 from translume.lazy import Tensor, inference_mode, torch
 
 MIN_SOURCE, MIN_TARGET, MIN_REACH = 64, 64, 32
@@ -32,17 +33,17 @@ MAX_IDLE = 4
 _FREE = -1
 
 
-def doubled(length: int, least: int) -> int:
-    """Return the first of `least`, 2·`least`, 4·`least`, … that is at least `length`."""
-    return least << max(0, -(-length // least) - 1).bit_length()
+def doubled(length: int, smallest: int) -> int:
+    """Return the first of `smallest`, 2·`smallest`, 4·`smallest`, … that is at least `length`."""
+    return smallest << max(0, -(-length // smallest) - 1).bit_length()
 
 
-def slots_for(sentences: int, most: int) -> int:
-    """Return a number of slots for a number of sentences: a power of `SLOT_STEP`, or `most`."""
+def slots_for(sentences: int, largest: int) -> int:
+    """Return a number of slots for a number of sentences: a power of `SLOT_STEP`, or `largest`."""
     slots = 1
-    while slots < min(sentences, most):
+    while slots < min(sentences, largest):
         slots *= SLOT_STEP
-    return min(slots, most)
+    return min(slots, largest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,13 +199,13 @@ class _Entry:
     draws: Tensor | None
     begun: int = 0
 
-    def next_rows(self, most: int, wanted: Callable[[int], bool]) -> slice | None:
+    def next_rows(self, limit: int, wanted: Callable[[int], bool]) -> slice | None:
         """Return the next sentences that are `wanted` by their numbers, consecutive ones; None if none is left."""
         count = len(self.own_limits)
         while self.begun < count and not wanted(self.first + self.begun):
             self.begun += 1
         begin = end = self.begun
-        while end < count and end - begin < most and wanted(self.first + end):
+        while end < count and end - begin < limit and wanted(self.first + end):
             end += 1
         self.begun = end
         return slice(begin, end) if end > begin else None
@@ -228,7 +229,7 @@ class _Results:
     reach: int
     _hypotheses: list[list[Hypothesis]] | None = field(default=None, init=False)
 
-    def of(self, place: int) -> list[Hypothesis]:
+    def hypotheses(self, place: int) -> list[Hypothesis]:
         """Return the hypotheses of one sentence, best first; none if no token was possible."""
         if self._hypotheses is None:
             self._hypotheses = self._read()
@@ -429,19 +430,19 @@ class DeviceSearch:
     @inference_mode()
     def hypotheses(self, number: int) -> list[Hypothesis] | None:
         results, place = self._results.pop(number)
-        return (results and results.of(place)) or None
+        return (results and results.hypotheses(place)) or None
 
     @inference_mode()
     def stable_prefix(self, number: int, *, every: bool) -> list[int]:
         if number in self._results:
             results, place = self._results[number]
-            finished, live = ([] if results is None else results.of(place)), list[list[int]]()
+            finished, live = ([] if results is None else results.hypotheses(place)), list[list[int]]()
         else:
             if self._seen is None:
                 self._seen = self._look()
             finished, live = self._seen.get(number, ([], []))
         known = [list(each.tokens) for each in (finished if every else finished[:1])] + live
-        return _common_prefix(known)
+        return common_prefix(known)
 
     def _look(self) -> dict[int, tuple[list[Hypothesis], list[list[int]]]]:
         """Return the finished hypotheses, and the tokens of the live ones, of every sentence in a slot."""
@@ -451,7 +452,7 @@ class DeviceSearch:
         slots = _on_device(own_slots, self._device)
         results = self._fetch(slots, own_slots)
         live = _HostCopy(self._beams.live_tokens(slots, results.reach)).read()
-        found, begin = {}, 1 + self.settings.prompt
+        known, begin = {}, 1 + self.settings.prompt
         for place, slot in enumerate(own_slots.tolist()):
             end = 1 + int(self._places[slot])
             rows = [
@@ -459,8 +460,8 @@ class DeviceSearch:
                 for row in live[place]
                 if row[0]
             ]
-            found[int(self._numbers[slot])] = results.of(place), rows
-        return found
+            known[int(self._numbers[slot])] = results.hypotheses(place), rows
+        return known
 
     @inference_mode()
     def remove(self, number: int) -> None:
@@ -478,16 +479,6 @@ class DeviceSearch:
         self._waiting.clear()
         if (idle := self._idle()) is not None:
             idle.put(self)
-
-
-def _common_prefix(rows: Sequence[Sequence[int]]) -> list[int]:
-    """Return the longest prefix that all rows begin with; empty if there are none."""
-    shared = []
-    for tokens in zip(*rows, strict=False):
-        if any(token != tokens[0] for token in tokens):
-            break
-        shared.append(tokens[0])
-    return shared
 
 
 class IdleSearches:

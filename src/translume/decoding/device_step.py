@@ -66,7 +66,9 @@ class StepSettings:
     truncation: Truncation | None = None
 
     @classmethod
-    def of(cls, strategy: Strategy, rules: Sequence[Rule], *, eos: int, prompt: int, vocabulary: int) -> Self:
+    def from_strategy(
+        cls, strategy: Strategy, rules: Sequence[Rule], *, eos: int, prompt: int, vocabulary: int
+    ) -> Self:
         """Return the settings of a search. Raises UnsupportedSearchError if the device does not support it."""
         if strategy.coverage is not None:
             raise UnsupportedSearchError("decoding.coverage_penalty")
@@ -99,12 +101,12 @@ class StepSettings:
 
 def _rule_settings(rules: Sequence[Rule], eos: int, vocabulary: int) -> dict[str, Any]:
     """Return the fields of `StepSettings` that rules set."""
-    forbidden, found = set[int](), dict[str, Any]()
+    forbidden, fields = set[int](), dict[str, Any]()
 
     def once(name: str, value: object) -> None:
-        if name in found:
+        if name in fields:
             raise UnsupportedSearchError(f"two rules {type(rule).__name__}")
-        found[name] = value
+        fields[name] = value
 
     for rule in rules:
         if isinstance(rule, ForbidTokens):
@@ -112,7 +114,7 @@ def _rule_settings(rules: Sequence[Rule], eos: int, vocabulary: int) -> dict[str
         elif isinstance(rule, OnlyTokens):
             forbidden |= set(range(vocabulary)).difference(rule.ids, (eos,))
         elif isinstance(rule, MinimumLength):
-            found["minimum"] = max(found.get("minimum", 0), rule.tokens)
+            fields["minimum"] = max(fields.get("minimum", 0), rule.tokens)
         elif isinstance(rule, ForbidFirst):
             once("forbidden_first", rule.ids)
         elif isinstance(rule, NoRepeatNgram):
@@ -123,7 +125,7 @@ def _rule_settings(rules: Sequence[Rule], eos: int, vocabulary: int) -> dict[str
             raise UnsupportedSearchError(f"the rule {type(rule).__name__}")
     if eos in forbidden:
         raise UnsupportedSearchError("a rule that forbids EOS")
-    return {**found, "forbidden": tuple(sorted(forbidden))}
+    return {**fields, "forbidden": tuple(sorted(forbidden))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,14 +271,12 @@ class SlotBeams:
             scores.scatter_reduce_(1, tokens, lowered.masked_fill_(places >= lengths, math.inf), "amin")
         if 0 < (before := settings.ngram - 1) + 1 <= reach - begin:
             grams = tokens.unfold(1, settings.ngram, 1)  # [B·K, T' − P − n + 1, n]
-            last = tokens.gather(1, (lengths - before + self._range(before)).clamp(min=0, max=reach - begin - 1))
+            last = lengths - before + torch.arange(before, device=tokens.device)
+            last = tokens.gather(1, last.clamp(min=0, max=reach - begin - 1))
             ends = places[before:]
             repeated = (grams[..., :before] == last[:, None]).all(-1) & (ends < lengths) & (lengths >= settings.ngram)
             biases = torch.full_like(repeated, math.inf, dtype=scores.dtype).masked_fill_(repeated, -math.inf)
             scores.scatter_reduce_(1, grams[..., before], biases, "amin")
-
-    def _range(self, count: int) -> Tensor:
-        return torch.arange(count, device=self.tokens.device)
 
     def _best(self, scores: Tensor, unbiased: Tensor) -> _Chosen:
         """Return the best continuations, best first, by total, then hypothesis, then log-probability, then id."""
@@ -305,8 +305,8 @@ class SlotBeams:
         chances = uniform_of(counted(self.draws, lengths[:, None])).view(-1, 1)
         weights, ids = truncated(scores, truncation, self.settings.temperature)
         possible = ~weights.amax(-1, keepdim=True).isneginf()
-        found = drawn_from(weights.masked_fill_(~possible, 0.0), chances).clamp_(max=weights.size(1) - 1)  # for NaN
-        token = found if ids is None else ids.gather(1, found)
+        places = drawn_from(weights.masked_fill_(~possible, 0.0), chances).clamp_(max=weights.size(1) - 1)  # for NaN
+        token = places if ids is None else ids.gather(1, places)
         total = summed = self.totals + scores.gather(1, token).masked_fill_(~possible, -math.inf).view_as(self.totals)
         if self._biased:
             summed = self.sums + unbiased.gather(1, token).view_as(self.sums)
@@ -368,11 +368,11 @@ class SlotBeams:
         score = (total / self._divisors[lengths][:, None]).masked_fill_(~ending, -math.inf)
         sums = torch.cat([self.finished_sums, torch.stack([score, total, summed], 2)], 1)
         order = sums[..., 0].sort(dim=1, descending=True, stable=True).indices[:, :kept]
-        each = order[..., None]
-        torch.gather(sums, 1, each.expand(-1, -1, 3), out=self.finished_sums)
+        places = order[..., None]
+        torch.gather(sums, 1, places.expand(-1, -1, 3), out=self.finished_sums)
         token = torch.cat([first.token, going.token], 1)
         numbers = torch.cat([self.finished_numbers, torch.stack([token, lengths[:, None] * self._signs], 2)], 1)
-        torch.gather(numbers, 1, each.expand(-1, -1, 2), out=self.finished_numbers)
+        torch.gather(numbers, 1, places.expand(-1, -1, 2), out=self.finished_numbers)
         parents = torch.cat([self._kept, first.origin + kept, going.origin + kept], 1).gather(1, order)
         paths = torch.cat([self.finished_paths[..., :reach], self.ancestors[..., :reach]], 1)
         self.finished_paths[..., :reach].copy_(paths.gather(1, parents[..., None].expand(-1, -1, reach)))
@@ -472,8 +472,8 @@ def truncated(scores: Tensor, truncation: Truncation, temperature: float) -> tup
     kept = _most_likely(weights, truncation) if truncation.top_k or truncation.top_p < 1.0 else None
     for part, parameter in ((min_p, truncation.min_p), (epsilon, truncation.epsilon), (eta, truncation.eta)):
         if parameter:
-            also = part(weights, parameter)
-            kept = also if kept is None else kept & also
+            kept_by_part = part(weights, parameter)
+            kept = kept_by_part if kept is None else kept & kept_by_part
     return _without(weights, kept), None
 
 

@@ -1,6 +1,6 @@
 """Diverse beam search (Vijayakumar et al. 2018)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from translume.belief import Bias, NextToken
@@ -42,12 +42,12 @@ class DiverseBeam:
         groups = settings.groups or settings.beam
         if settings.beam % groups:
             raise SettingsError(f"decoding.groups: found {groups}, expected a divisor of beam = {settings.beam}")
-        if settings.beam == 1:
-            return BeamSearch.from_settings(settings, keys)
         whole = BeamSearch.from_settings(settings, keys)
-        assert isinstance(whole, BeamSearch)
-        return cls(group=whole.narrowed(settings.beam // groups), groups=groups, diversity=settings.diversity,
-                   nbest=settings.nbest)  # fmt: skip
+        if isinstance(whole, Greedy):
+            return whole
+        width = settings.beam // groups
+        group = replace(whole, width=width, nbest=min(whole.nbest, width))
+        return cls(group=group, groups=groups, diversity=settings.diversity, nbest=settings.nbest)
 
     @property
     def width(self) -> int:
@@ -64,9 +64,9 @@ class DiverseBeam:
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
         """Return the 2·group.width best of each group, group after group."""
         size, before = beam.total.shape
-        each = self.group.width
+        width = self.group.width
         # Earlier groups choose at most this many tokens, so with as many more candidates enough remain unpenalised.
-        top = belief.topk(2 * each + (self.groups - 1) * each, bias)
+        top = belief.topk(2 * width + (self.groups - 1) * width, bias)
         shape = (size, before, top.ids.size(1))
         ids = top.ids.view(shape)
         log_prob = beam.log_prob[..., None] + top.log_probs.view(shape)
@@ -75,20 +75,20 @@ class DiverseBeam:
         taken = ids.new_empty(size, 0)
         for number in range(self.groups):
             # In the first step all groups share the one row of a sentence.
-            start = number * each if before > 1 else 0
-            rows = slice(start, min(start + each, before))
+            start = number * width if before > 1 else 0
+            rows = slice(start, min(start + width, before))
             tokens, totals = ids[:, rows].flatten(1), total[:, rows].flatten(1)
             if number:
                 totals = totals - self.diversity * (tokens[..., None] == taken[:, None]).sum(-1)
-            totals, places = (found[:, : 2 * each] for found in totals.sort(dim=1, descending=True, stable=True))
+            totals, places = (ranked[:, : 2 * width] for ranked in totals.sort(dim=1, descending=True, stable=True))
             part = Candidates(
                 token=tokens.gather(1, places),
                 origin=start + places // shape[2],
                 log_prob=log_prob[:, rows].flatten(1).gather(1, places),
                 total=totals,
             )
-            parts.append(part.filled(2 * each))
-            chosen = part.token[:, :each].masked_fill(part.total[:, :each].isneginf(), -1)
+            parts.append(part.filled(2 * width))
+            chosen = part.token[:, :width].masked_fill(part.total[:, :width].isneginf(), -1)
             taken = torch.cat([taken, chosen], 1)
         return Candidates(
             token=torch.cat([part.token for part in parts], 1),

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any, Literal, Protocol
 
 from translume.belief import Bias, NextToken, TopK, drawn, exact_topk
-from translume.decoding.step import AttentionState, AttentionStepper, BranchingState, S, SearchState, Step, Stepper
+from translume.decoding.step import AttentionStepper, BranchingState, S, SearchState, Step, Stepper, attention_of
 from translume.decoding.used_distribution import Reshaped
 from translume.errors import SettingsError
 from translume.lazy import Tensor, torch
@@ -83,9 +83,8 @@ class EnsembleState:
     @property
     def attention(self) -> Tensor | None:
         """[N, S], the mean of the members' attention; None if one of them has none. See `AttentionState`."""
-        found = [state.attention if isinstance(state, AttentionState) else None for state in self.states]
-        known = [each for each in found if each is not None]
-        return torch.stack(known).mean(0) if len(known) == len(found) else None
+        attentions = [each for state in self.states if (each := attention_of(state)) is not None]
+        return torch.stack(attentions).mean(0) if len(attentions) == len(self.states) else None
 
 
 class Ensemble:
@@ -133,13 +132,13 @@ class Fused(Reshaped):
 
     normalised = False
 
-    def __init__(self, belief: NextToken, other: NextToken, weight: float) -> None:
-        """other: the language model's distribution for the same rows and tokens.  weight: λ, above 0."""
+    def __init__(self, belief: NextToken, language: NextToken, weight: float) -> None:
+        """language: the language model's distribution for the same rows and tokens.  weight: λ, above 0."""
         super().__init__(belief)
-        self._other, self._weight = other, weight
+        self._language, self._weight = language, weight
 
     def _reshape(self, log_probs: Tensor) -> Tensor:
-        return log_probs + self._weight * self._other.log_probs()
+        return log_probs + self._weight * self._language.log_probs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,7 @@ class FusedState:
     @property
     def attention(self) -> Tensor | None:
         """The translator's attention; see `AttentionState`."""
-        return self.translator.attention if isinstance(self.translator, AttentionState) else None
+        return attention_of(self.translator)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,7 +191,7 @@ class FusedStep:
 
     def __call__(self, prefix: Tensor, state: FusedState) -> tuple[NextToken, FusedState]:
         belief, translator = self.step(prefix, state.translator)
-        other, language = self.fusion.model.step(prefix, state.language)
-        if other.size != belief.size:
-            raise ValueError(f"the language model has {other.size} tokens, expected the translator's {belief.size}")
-        return Fused(belief, other, self.fusion.weight), FusedState(translator, language)
+        prior, language = self.fusion.model.step(prefix, state.language)
+        if prior.size != belief.size:
+            raise ValueError(f"the language model has {prior.size} tokens, expected the translator's {belief.size}")
+        return Fused(belief, prior, self.fusion.weight), FusedState(translator, language)

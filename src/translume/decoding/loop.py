@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, Protocol, TypeGuard
 from translume.belief import BeliefError, Bias, NextToken
 from translume.decoding.beam import Beam, BeamStatus, Candidates, Ending, Hypothesis, ScoreTerms, SearchError
 from translume.decoding.rules import BeliefRule, Rule, RuleContext, end_tokens, total_lift
-from translume.decoding.step import AttentionState, S, SearchState, Step, Stepper
+from translume.decoding.step import S, SearchState, Step, Stepper, attention_of
 from translume.decoding.strategy import Strategy
 from translume.lazy import Tensor, inference_mode, torch
 
@@ -108,7 +108,7 @@ class Search(Generic[S]):
         """Add up the attention of the last step if the coverage penalty needs it."""
         if self.strategy.coverage is None:
             return
-        attention = state.attention if isinstance(state, AttentionState) else None
+        attention = attention_of(state)
         if attention is None:
             raise ValueError("the coverage penalty needs attention, which the states of this step do not report")
         self.attended = attention.float() if self.attended is None else self.attended + attention
@@ -125,8 +125,8 @@ class Search(Generic[S]):
             sentences=self.beam.sentences if width == 1 else self.beam.sentences.repeat_interleave(width),
             limits=self.limits if width == 1 else self.limits.repeat_interleave(width),
         )
-        said = (rule(self.prefix, context) for rule in self.rules)
-        joined = Bias.join([bias for bias in said if bias is not None])
+        biases = (rule(self.prefix, context) for rule in self.rules)
+        joined = Bias.join([bias for bias in biases if bias is not None])
         for rule in self.belief_rules:
             joined = Bias.join([bias for bias in (joined, rule.after(belief, joined)) if bias is not None])
         return joined
@@ -222,15 +222,15 @@ class Search(Generic[S]):
         """
         token = candidates.token
         ends = token == self.eos if self.ending is None else torch.isin(token, self.ending)
-        some = bool(ends.any())
-        if not some and self.groups == 1:
+        any_ends = bool(ends.any())
+        if not any_ends and self.groups == 1:
             foremost = candidates.foremost(self.each)
             return foremost, foremost, None
         apart = ends.view(ends.size(0), self.groups, -1)  # [B, G, W/G]
         begin = torch.arange(self.groups, device=ends.device)[:, None] * apart.size(2)
         places = (begin + torch.arange(self.each, device=ends.device)).flatten().expand(ends.size(0), -1)
         foremost = candidates.take(places)
-        if not some:
+        if not any_ends:
             return foremost, foremost, None
         ends.logical_and_(~candidates.total.isneginf())
         which = ends.gather(1, places)
@@ -345,7 +345,7 @@ def best_of(beams: Iterable[Beam], strategy: Strategy, count: int) -> list[list[
     best = BestHypotheses(strategy, count)
     for beam in beams:
         best.add(beam)
-    return [best.of(number) for number in range(count)]
+    return [best.hypotheses(number) for number in range(count)]
 
 
 class BestHypotheses:
@@ -354,25 +354,25 @@ class BestHypotheses:
     def __init__(self, strategy: Strategy, count: int) -> None:
         """count: B."""
         self._strategy = strategy
-        self._found: list[list[Hypothesis]] = [[] for _ in range(count * strategy.groups)]
+        self._finished: list[list[Hypothesis]] = [[] for _ in range(count * strategy.groups)]
 
     def add(self, beam: Beam) -> None:
         """Add the hypotheses that finished in a step."""
         for ending in beam.ended:
-            self._found[ending.sentence * self._strategy.groups + ending.group].append(ending.hypothesis)
+            self._finished[ending.sentence * self._strategy.groups + ending.group].append(ending.hypothesis)
 
-    def of(self, sentence: int) -> list[Hypothesis]:
+    def hypotheses(self, sentence: int) -> list[Hypothesis]:
         """Return what `search` returns for one sentence, once its search is done."""
         strategy, groups = self._strategy, self._strategy.groups
-        each = min(strategy.nbest, strategy.width // groups)
-        found = self._found[sentence * groups : (sentence + 1) * groups]
-        best = [sorted(group, key=_worst_last)[:each] for group in found]
+        per_group = min(strategy.nbest, strategy.width // groups)
+        finished = self._finished[sentence * groups : (sentence + 1) * groups]
+        best = [sorted(group, key=_worst_last)[:per_group] for group in finished]
         if groups == 1:
             return best[0]
-        different: dict[tuple[int, ...], Hypothesis] = {}
+        by_tokens: dict[tuple[int, ...], Hypothesis] = {}
         for hypothesis in sorted(chain(*best), key=_worst_last):
-            different.setdefault(hypothesis.tokens, hypothesis)
-        return list(different.values())[: strategy.nbest]
+            by_tokens.setdefault(hypothesis.tokens, hypothesis)
+        return list(by_tokens.values())[: strategy.nbest]
 
 
 def _worst_last(hypothesis: Hypothesis) -> float:

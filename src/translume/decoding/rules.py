@@ -82,8 +82,8 @@ class ForbidFirst:
 @lru_cache(maxsize=64)
 def _forbidden_everywhere(ids: tuple[int, ...], rows: int, device: "torch.device") -> Bias:
     """Forbid `ids` in every row. Cached because a search repeats the same call at every step."""
-    each = torch.arange(rows, device=device).repeat_interleave(len(ids))
-    return Bias.forbid(each, torch.tensor(ids, device=device).repeat(rows), most=len(set(ids)))
+    row_numbers = torch.arange(rows, device=device).repeat_interleave(len(ids))
+    return Bias.forbid(row_numbers, torch.tensor(ids, device=device).repeat(rows), most=len(set(ids)))
 
 
 class OnlyTokens:

@@ -43,7 +43,8 @@ def uniforms(seed: int, *counters: Tensor | int) -> Tensor:
 
 def seeded(seed: int) -> Tensor:
     """Return 64 mixed bits, an int64 [], for a seed: the state of `uniforms` before the first counter."""
-    return _mixed(torch.tensor(_as_signed(seed)) + _GOLDEN)
+    half = 1 << (_BITS - 1)
+    return _mixed(torch.tensor((seed + half) % (1 << _BITS) - half) + _GOLDEN)
 
 
 def counted(state: Tensor, counter: Tensor) -> Tensor:
@@ -71,11 +72,6 @@ def _mixed(state: Tensor) -> Tensor:
 def _shifted(state: Tensor, bits: int) -> Tensor:
     """Return a logical right shift; that of int64 copies the sign."""
     return (state >> bits).bitwise_and_((1 << (_BITS - bits)) - 1)
-
-
-def _as_signed(number: int) -> int:
-    number &= (1 << _BITS) - 1
-    return number - (1 << _BITS) if number >= 1 << (_BITS - 1) else number
 
 
 FIRST_NUCLEUS_SIZE, GROWTH = 32, 4
@@ -114,23 +110,23 @@ def min_p(log_probs: Tensor, p: float) -> Tensor:
     return log_weights(log_probs) >= math.log(p)
 
 
-def epsilon(log_probs: Tensor, least: float) -> Tensor:
-    """Return [N, V], True for the best token and all of probability at least `least` (Hewitt et al. 2022, sec. 4.2)."""
+def epsilon(log_probs: Tensor, smallest: float) -> Tensor:
+    """Return [N, V], True for the best token and all of at least probability `smallest` (Hewitt et al. 2022, 4.2)."""
     relative = log_weights(log_probs)
-    threshold = math.log(least) + relative.exp().sum(-1, keepdim=True).log()
+    threshold = math.log(smallest) + relative.exp().sum(-1, keepdim=True).log()
     return relative >= threshold.clamp(max=0.0)
 
 
-def eta(log_probs: Tensor, least: float) -> Tensor:
+def eta(log_probs: Tensor, smallest: float) -> Tensor:
     """Return [N, V], True for the best token and all with at least min(ε, √ε · e^−H), H being the row's entropy.
 
-    least: ε.  Hewitt et al. 2022, equation 4, with α = √ε as there.
+    smallest: ε.  Hewitt et al. 2022, equation 4, with α = √ε as there.
     """
     relative = log_weights(log_probs)
     weights = relative.exp()
     total = weights.sum(-1, keepdim=True)
     entropy = total.log() + torch.special.entr(weights).sum(-1, keepdim=True) / total
-    threshold: Tensor = (0.5 * math.log(least) - entropy).clamp(max=math.log(least)) + total.log()
+    threshold: Tensor = (0.5 * math.log(smallest) - entropy).clamp(max=math.log(smallest)) + total.log()
     return relative >= threshold.clamp(max=0.0)
 
 
@@ -145,7 +141,7 @@ class Truncation:
     eta: float = 0.0
 
     @classmethod
-    def of(cls, settings: DecodingSettings) -> Self:
+    def from_settings(cls, settings: DecodingSettings) -> Self:
         """Return the truncations of [decoding]."""
         return cls(**{each.name: getattr(settings, each.name) for each in fields(cls)})
 
@@ -206,16 +202,16 @@ class Sampling:
     @classmethod
     def from_settings(cls, settings: DecodingSettings, keys: Keys) -> Self:
         if settings.nbest > settings.samples:
-            found = f"found {settings.nbest}, expected at most samples = {settings.samples}"
-            raise SettingsError(f"decoding.nbest: {found}")
+            expected = f"expected at most samples = {settings.samples}"
+            raise SettingsError(f"decoding.nbest: found {settings.nbest}, {expected}")
         return cls(
             keys=keys,
             width=settings.samples,
             nbest=settings.nbest,
             seed=settings.seed,
             temperature=settings.temperature,
-            truncation=Truncation.of(settings),
-            length_penalty=LengthPenalty.of(settings),
+            truncation=Truncation.from_settings(settings),
+            length_penalty=LengthPenalty.from_settings(settings),
         )
 
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
@@ -242,11 +238,11 @@ class Sampling:
     def draw(self, belief: NextToken, bias: Bias | None, chances: Tensor) -> tuple[Tensor, Tensor]:
         """Return ids [N, count], one for each of the uniforms `chances`, and which rows [N] had a token to draw."""
         if self.truncation.nothing:
-            blocked = None if bias is None else belief.topk(1, bias).ranks_by[:, 0].isneginf()
-            if bias is None or blocked is None or not bool(blocked.any()):
-                possible = torch.ones(belief.rows, dtype=torch.bool, device=chances.device)
-            else:
-                bias, possible = _without_rows(bias, blocked), ~blocked
+            possible = torch.ones(belief.rows, dtype=torch.bool, device=chances.device)
+            if bias is not None:
+                possible = ~belief.topk(1, bias).ranks_by[:, 0].isneginf()
+                if not bool(possible.all()):
+                    bias = _without_rows(bias, ~possible)
             return belief.sample(chances, temperature=self.temperature, bias=bias), possible
         if self.truncation.only_best:
             top = belief.topk(self.truncation.top_k, bias)
@@ -259,8 +255,8 @@ class Sampling:
             scores = log_weights(biased_log_probs(belief, bias).float(), self.temperature)
         possible = ~scores.amax(-1).isneginf()
         scores = scores.masked_fill(~among.kept(scores), -torch.inf).masked_fill(~possible[:, None], 0.0)
-        found = drawn(scores, chances)
-        return (found if ids is None else ids.gather(1, found)), possible
+        places = drawn(scores, chances)
+        return (places if ids is None else ids.gather(1, places)), possible
 
 
 def _without_rows(bias: Bias, rows: Tensor) -> Bias:

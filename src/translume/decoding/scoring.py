@@ -21,7 +21,7 @@ class LengthPenalty:
     exponent: float = 1.0
 
     @classmethod
-    def of(cls, settings: DecodingSettings) -> Self:
+    def from_settings(cls, settings: DecodingSettings) -> Self:
         """Return the length penalty of [decoding]."""
         return cls(form=settings.length_penalty_form, exponent=settings.length_penalty)
 
@@ -57,7 +57,7 @@ class Coverage:
     weight: float
 
     @classmethod
-    def of(cls, settings: DecodingSettings) -> Self | None:
+    def from_settings(cls, settings: DecodingSettings) -> Self | None:
         """Return the coverage penalty of [decoding], or None so that no attention is computed."""
         return cls(weight=settings.coverage_penalty) if settings.coverage_penalty else None
 

@@ -65,7 +65,7 @@ class _Sentence:
         """Add a finished hypothesis."""
         ids = ending.hypothesis.tokens
         if reranked:
-            self.ended = ids if self.ended is None else ids[: _common(self.ended, ids)]
+            self.ended = ids if self.ended is None else common_prefix([self.ended, ids])
         # Ties as in `search`: the earlier hypothesis first, and the earlier group's.
         elif self.first is None or _rank(ending) > _rank(self.first):
             self.first, self.ended = ending, ids
@@ -74,7 +74,7 @@ class _Sentence:
         """Return the certain ids, given the common prefix of the live hypotheses; empty if there are no new ones."""
         ids = live if self.ended is None else self.ended
         if self.ended is not None and not done:
-            ids = ids[: _common(ids, live)]
+            ids = common_prefix([ids, live])
         if len(ids) <= self.reported:
             return ()
         self.reported = len(ids)
@@ -85,15 +85,18 @@ def _rank(ending: Ending) -> tuple[float, int]:
     return ending.hypothesis.score, -ending.group
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the longest common prefix of two sequences."""
-    return next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+def common_prefix(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Return the longest prefix that all rows begin with; empty if there are none."""
+    shared = []
+    for tokens in zip(*rows, strict=False):
+        if tokens.count(tokens[0]) < len(tokens):
+            break
+        shared.append(tokens[0])
+    return shared
 
 
 def _shared(tokens: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
     """Return one live row [B, t] of tokens [B, K, t], masked by `live` [B, K], and the common prefix length [B]."""
-    one = tokens[torch.arange(live.size(0), device=live.device), live.byte().argmax(1)]
-    same = ((tokens == one[:, None]) | ~live[:, :, None]).all(1)
-    return one, same.cumprod(1).sum(1)
+    first = tokens[torch.arange(live.size(0), device=live.device), live.byte().argmax(1)]
+    same = ((tokens == first[:, None]) | ~live[:, :, None]).all(1)
+    return first, same.cumprod(1).sum(1)

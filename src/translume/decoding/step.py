@@ -29,6 +29,11 @@ class AttentionState(Protocol):
         """
 
 
+def attention_of(state: object) -> Tensor | None:
+    """Return the attention [N, S] of a state; None if it does not report it."""
+    return state.attention if isinstance(state, AttentionState) else None
+
+
 class BranchingState(SearchState, Protocol):
     """The state of a `Stepper`, which may reuse its memory in the next step."""
 
@@ -74,7 +79,7 @@ class PromptedState:
     @property
     def attention(self) -> Tensor | None:
         """[N, S]: attention of the last step, if the inner state has it; see `AttentionState`."""
-        return self.inner.attention if isinstance(self.inner, AttentionState) else None
+        return attention_of(self.inner)
 
     def select(self, rows: Tensor) -> "PromptedState":
         return PromptedState(self.inner.select(rows), self.prompts.index_select(0, rows))

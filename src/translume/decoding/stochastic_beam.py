@@ -30,6 +30,8 @@ class StochasticBeam:
     reads: ClassVar[frozenset[str]] = frozenset({"samples", "nbest", "utility", "seed", "temperature"})
     groups: ClassVar[int] = 1
     coverage: ClassVar[None] = None
+    length_penalty: ClassVar[LengthPenalty] = LengthPenalty(exponent=0.0)
+    """No penalty: perturbed log-probabilities are not divided."""
 
     keys: Keys
     width: int = 5
@@ -44,8 +46,8 @@ class StochasticBeam:
     @classmethod
     def from_settings(cls, settings: DecodingSettings, keys: Keys) -> Self:
         if settings.nbest > settings.samples:
-            found = f"found {settings.nbest}, expected at most samples = {settings.samples}"
-            raise SettingsError(f"decoding.nbest: {found}")
+            expected = f"expected at most samples = {settings.samples}"
+            raise SettingsError(f"decoding.nbest: found {settings.nbest}, {expected}")
         return cls(
             keys=keys,
             width=settings.samples,
@@ -53,11 +55,6 @@ class StochasticBeam:
             seed=settings.seed,
             temperature=settings.temperature,
         )
-
-    @property
-    def length_penalty(self) -> LengthPenalty:
-        """No penalty: perturbed log-probabilities are not divided."""
-        return LengthPenalty(exponent=0.0)
 
     def choose(self, beam: Beam, belief: NextToken, bias: Bias | None) -> Candidates:
         """Return the 2·width candidates with the largest perturbed log-probabilities G; compare `BeamSearch.choose`.
@@ -96,9 +93,9 @@ class StochasticBeam:
         rows = max(1, CACHED_ELEMENTS // size) if log_probs.is_cpu else count
         values, ids = [], []
         for start in range(0, count, rows):
-            some = slice(start, start + rows)
-            noise = gumbels(self.seed, keys[some], places[some], step, tokens)
-            best = exact_topk(log_probs[some] + noise, 2 * self.width)
+            chosen = slice(start, start + rows)
+            noise = gumbels(self.seed, keys[chosen], places[chosen], step, tokens)
+            best = exact_topk(log_probs[chosen] + noise, 2 * self.width)
             values.append(best[0])
             ids.append(best[1])
         return torch.cat(values), torch.cat(ids)
@@ -116,5 +113,5 @@ def _at_most(perturbed: Tensor, parent: Tensor) -> Tensor:
     impossible = perturbed.isneginf() | parent.isneginf()
     largest = perturbed[:, :1]
     beyond = parent - perturbed + torch.log1p(-(perturbed - largest).exp())
-    found = parent - beyond.clamp(min=0.0) - torch.log1p((-beyond.abs()).exp())
-    return found.masked_fill(impossible, -torch.inf)
+    conditioned = parent - beyond.clamp(min=0.0) - torch.log1p((-beyond.abs()).exp())
+    return conditioned.masked_fill(impossible, -torch.inf)

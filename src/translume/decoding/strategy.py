@@ -91,21 +91,21 @@ def makes_draws(settings: DecodingSettings) -> bool:
     return "seed" in _class_of(settings.strategy).reads
 
 
-def resolve_strategy(settings: DecodingSettings, given: Iterable[str]) -> DecodingSettings:
-    """Return the settings with a strategy that reads all in `given`, the names of the settings that a call changes.
+def resolve_strategy(settings: DecodingSettings, changed: Iterable[str]) -> DecodingSettings:
+    """Return the settings with a strategy that reads all in `changed`, the names of the settings that a call changes.
 
-    `beam` in `given` chooses beam search, unless `strategy` is in `given` too or the model's strategy uses a beam.
-    Raises SettingsError for the first setting in `given` that other strategies read and the chosen one does not.
+    `beam` in `changed` chooses beam search, unless `strategy` is in it too or the model's strategy uses a beam.
+    Raises SettingsError for the first setting in `changed` that other strategies read and the chosen one does not.
     Settings that no strategy names in `reads`, such as limits, are read by the search itself.
     """
-    given = list(given)
+    changed = list(changed)
     readers = {name: _class_of(name).reads for name in STRATEGIES}
-    if "beam" in given and "strategy" not in given and "beam" not in readers[settings.strategy]:
+    if "beam" in changed and "strategy" not in changed and "beam" not in readers[settings.strategy]:
         settings = settings.model_copy(update={"strategy": "beam"})
-    for setting in given:
-        others = [name for name, reads in readers.items() if setting in reads]
-        if others and settings.strategy not in others:
-            expected = " or ".join(f"'{name}'" for name in others)
+    for setting in changed:
+        suitable = [name for name, reads in readers.items() if setting in reads]
+        if suitable and settings.strategy not in suitable:
+            expected = " or ".join(f"'{name}'" for name in suitable)
             raise SettingsError(
                 f"decoding.{setting}: strategy '{settings.strategy}' does not read it, expected {expected}"
             )
@@ -114,5 +114,5 @@ def resolve_strategy(settings: DecodingSettings, given: Iterable[str]) -> Decodi
 
 @cache
 def _class_of(name: str) -> type[StrategyClass]:
-    found: type[StrategyClass] = find("strategy", name)
-    return found
+    strategy: type[StrategyClass] = find("strategy", name)
+    return strategy

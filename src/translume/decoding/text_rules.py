@@ -238,11 +238,11 @@ class BannedPhrases:
         states = torch.tensor(self._states(prefix[:, 1:].tolist()), device=prefix.device)
         rows, ids = [], []
         for state in sorted(set(states.tolist())):  # few: most texts contain no part of a phrase
-            found = self._forbidden_after(state).to(prefix.device)
-            if found.numel():
+            forbidden = self._forbidden_after(state).to(prefix.device)
+            if forbidden.numel():
                 here = (states == state).nonzero()[:, 0]
-                rows.append(here.repeat_interleave(found.numel()))
-                ids.append(found.repeat(here.numel()))
+                rows.append(here.repeat_interleave(forbidden.numel()))
+                ids.append(forbidden.repeat(here.numel()))
         return Bias.forbid(torch.cat(rows), torch.cat(ids)) if rows else None
 
     @cached_property
@@ -257,14 +257,14 @@ class BannedPhrases:
 
         A row that continues one of the last call reads only its last token.
         """
-        before, found = self._recent, {}
+        before, states = self._recent, {}
         for row in map(tuple, rows):
             state = before.get(row[:-1])
             state = self._read(START, row) if state is None else self._read(state, row[-1:])
             # A forced prefix may contain a phrase, which no longer counts at a distance.
-            found[row] = self._read_end(row) if state == HIT else state
-        self._recent = found
-        return [found[tuple(row)] for row in rows]
+            states[row] = self._read_end(row) if state == HIT else state
+        self._recent = states
+        return [states[tuple(row)] for row in rows]
 
     def _read(self, state: int, tokens: Iterable[int]) -> int:
         for token in tokens:
@@ -367,7 +367,7 @@ class TextPrefix:
         if context.step >= self._length:  # every token spells at least one byte
             return None
         if not self._tensors or self._tensors[0].device != prefix.device:
-            self._tensors = [torch.from_numpy(each).to(prefix.device) for each in self.tables]
+            self._tensors = [torch.from_numpy(array).to(prefix.device) for array in self.tables]
         which, lengths, ids, left, starts = self._tensors
         forced = which[context.sentences]  # [N]
         if context.step == 0:
@@ -378,14 +378,14 @@ class TextPrefix:
             return None
         places = spelled[rows]
         first, counts = starts[places], starts[places + 1] - starts[places]
-        each = rows.repeat_interleave(counts)
+        owners = rows.repeat_interleave(counts)
         # The choices at a place are consecutive: first, first + 1, … for each row.
         shift = first - (counts.cumsum(0) - counts)
-        choice = torch.arange(each.numel(), device=each.device) + shift.repeat_interleave(counts)
-        fits = context.step + 1 + left[choice] <= context.limits[each]
+        choice = torch.arange(owners.numel(), device=owners.device) + shift.repeat_interleave(counts)
+        fits = context.step + 1 + left[choice] <= context.limits[owners]
         allowed = torch.ones(prefix.size(0), context.size, dtype=torch.bool, device=prefix.device)
         allowed[rows] = False
-        allowed[each[fits], ids[choice[fits]]] = True
+        allowed[owners[fits], ids[choice[fits]]] = True
         return Bias.only(allowed)
 
     def fits(self, limits: ArrayLike) -> bool:

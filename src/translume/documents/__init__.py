@@ -25,8 +25,8 @@ class Format:
 
     def read(self, data: bytes) -> Any:
         """Return the `Document` in a file; DocumentError if it does not have the format."""
-        found = self.reader
-        return (resolve_name(f"translume.documents.{found}") if isinstance(found, str) else found)(data)
+        reader = self.reader
+        return (resolve_name(f"translume.documents.{reader}") if isinstance(reader, str) else reader)(data)
 
 
 FORMATS: dict[str, Format] = {

@@ -13,13 +13,13 @@ _ESCAPES: Final = {"n": "\n", "t": "\t"}
 _REFERENCE: Final = re.compile(r"\s*[@?][\w.+:]*/[\w.]+\s*")
 
 
-def _read(found: re.Match[str]) -> str:
-    special = found.group()
+def _read(match: re.Match[str]) -> str:
+    special = match.group()
     if special == '"':
         return OBJECT
     if special[0] == "\\":
         return chr(int(special[2:], 16)) if len(special) == 6 else _ESCAPES.get(special[1], special[1])
-    return " " if special.isspace() else read_entity(found)
+    return " " if special.isspace() else read_entity(match)
 
 
 def _write(text: str) -> str:
@@ -40,23 +40,23 @@ def read_android(data: bytes) -> MarkedText:
             f"found the root <{root.tag[:40]}>, expected <resources>: of XML, only Android's texts are read"
         )
     builder, end = TextBuilder(encoded, _TEXT), 0
-    for each in _strings(root):
-        text = encoded.text[each.inside : each.outside]
+    for string in _strings(root):
+        text = encoded.text[string.inside : string.outside]
         if _REFERENCE.fullmatch(text):
             continue
-        each.inside += len(text) - len(text.lstrip())
-        each.outside = max(each.inside, each.outside - len(text) + len(text.rstrip()))
-        builder.keep(encoded.text[end : each.inside])
-        read_content(builder, each, {"g": Mark.OBJECT}, _DATA)
-        end = each.outside
+        string.inside += len(text) - len(text.lstrip())
+        string.outside = max(string.inside, string.outside - len(text) + len(text.rstrip()))
+        builder.keep(encoded.text[end : string.inside])
+        read_content(builder, string, {"g": Mark.OBJECT}, _DATA)
+        end = string.outside
     return finished(builder, end)
 
 
 def _strings(root: Element) -> Iterator[Element]:
-    for each in root.children:
-        if each.get("translatable") == "false":
+    for element in root.children:
+        if element.get("translatable") == "false":
             continue
-        if each.name == "string":
-            yield each
-        elif each.name in ("string-array", "plurals"):
-            yield from each.all("item")
+        if element.name == "string":
+            yield element
+        elif element.name in ("string-array", "plurals"):
+            yield from element.all("item")

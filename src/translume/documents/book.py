@@ -72,10 +72,10 @@ class Book:
 
     def with_runs(self, runs: Sequence[Sequence[str]], language: str = "") -> bytes:
         """As `Document.with_runs`. Raises DocumentError if a page would not be well-formed any more."""
-        given = iter(runs)
+        remaining = iter(runs)
         written: dict[str, bytes] = {}
         for name, (encoded, page) in self.pages.items():
-            text = page.with_runs([*itertools.islice(given, len(page.segments))], language)
+            text = page.with_runs([*itertools.islice(remaining, len(page.segments))], language)
             written[name] = encoded.encode(text, "xmlcharrefreplace")
             reason = "" if text == encoded.text else _error(written[name])
             if reason and not _error(encoded.encode(encoded.text)):
@@ -97,13 +97,13 @@ def _decoded(name: str, content: bytes) -> EncodedText:
 
 def _values(xml: str, element: str, attribute: str, wanted: dict[str, frozenset[str]] | None = None) -> list[str]:
     """Return an attribute of all elements of a name, those with other attributes that are `wanted`."""
-    found = []
+    values = []
     for token in tokens(xml, xml=True):
         if token.kind == "opens" and token.name.rpartition(":")[2] == element:
-            fits = all((token.attribute(name) or "").lower() in values for name, values in (wanted or {}).items())
+            fits = all((token.attribute(name) or "").lower() in allowed for name, allowed in (wanted or {}).items())
             value = token.attribute(attribute)
-            found += [unescape(value)] if fits and value else []
-    return found
+            values += [unescape(value)] if fits and value else []
+    return values
 
 
 def _error(page: bytes) -> str:

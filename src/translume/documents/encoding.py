@@ -61,9 +61,9 @@ class EncodedText:
     @classmethod
     def declared(cls, data: bytes, pattern: re.Pattern[bytes]) -> "EncodedText":
         """Decode text by its byte order mark, by the known encoding whose name a pattern finds in it, or as UTF-8."""
-        found = None if _byte_order(data)[0] else pattern.search(data)
+        declaration = None if _byte_order(data)[0] else pattern.search(data)
         try:
-            encoding = codecs.lookup(found[1].decode("ascii")).name if found else ""
+            encoding = codecs.lookup(declaration[1].decode("ascii")).name if declaration else ""
         except LookupError:
             encoding = ""
         return cls(_decoded(data, encoding, 0), encoding) if encoding in _PAGE_ENCODINGS else cls.from_bytes(data)
@@ -123,8 +123,8 @@ def _guess(data: bytes, language: str) -> str:
     usual = next((name for name, codes in _USUAL.items() if iso_code(language) in codes.split()), "cp1252")
     matches = [] if b"\0" in data[:SAMPLED] else [*charset_normalizer.from_bytes(data[:SAMPLED], enable_fallback=False)]
     best = matches[0].chaos + (TOLERANCE if language else 0.0) if matches else 0.0
-    found = [match for match in matches if match.chaos <= best]
-    likely: list[str] = [name for match in found for name in (match.encoding, *match.could_be_from_charset)]
+    near = [match for match in matches if match.chaos <= best]
+    likely: list[str] = [name for match in near for name in (match.encoding, *match.could_be_from_charset)]
     for name in (usual if usual in (_BROWSER_ALIASES.get(each, each) for each in likely) else "", *likely):
         with suppress(UnicodeDecodeError, LookupError):
             if name and data.decode(name):
@@ -142,7 +142,7 @@ def _decoded(data: bytes, encoding: str, offset: int) -> str:
 def _known(name: str) -> str:
     """Return Python's name of an encoding that pages can have; empty for any other."""
     try:
-        found = codecs.lookup(name).name
+        encoding = codecs.lookup(name).name
     except LookupError:
         return ""
-    return _BROWSER_ALIASES.get(found, found) if found in _PAGE_ENCODINGS else ""
+    return _BROWSER_ALIASES.get(encoding, encoding) if encoding in _PAGE_ENCODINGS else ""

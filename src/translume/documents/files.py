@@ -55,8 +55,8 @@ class PlainText:
 
     def with_runs(self, runs: Sequence[Sequence[str]], language: str = "") -> bytes:
         """As `Document.with_runs`."""
-        given = iter(runs)
-        return self.encoded.encode("".join("".join(next(given)) if piece is None else piece for piece in self.pieces))
+        texts = iter(runs)
+        return self.encoded.encode("".join("".join(next(texts)) if piece is None else piece for piece in self.pieces))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +93,11 @@ def read_document(suffix: str, data: bytes, language: str = "", encoding: str = 
         raise DocumentError(f"{suffix} files name their encoding; found another one, {encoding!r}")
     if form.encoded:
         try:
-            data, found = in_utf_8(data, language, encoding)
+            data, detected = in_utf_8(data, language, encoding)
         except LookupError:
             raise DocumentError(f"unknown encoding {encoding!r}, expected one such as cp1252 or gb18030") from None
-        if found and not encoding:
-            warnings.append(f"it is not UTF-8; read as {found}, written in UTF-8")
+        if detected and not encoding:
+            warnings.append(f"it is not UTF-8; read as {detected}, written in UTF-8")
     with needed_by(f"{suffix} files"):
         document: Document = form.read(data)
     warnings += document.warnings
@@ -119,11 +119,11 @@ def translated_file(suffix: str, document: Document, runs: Sequence[Sequence[str
     except DocumentError as error:
         raise DocumentError(f"the translated file could not be read: {error}") from None
     if form.compared:
-        found = "".join(_letters(segment, segment.runs) for segment in again)
+        letters = "".join(_letters(segment, segment.runs) for segment in again)
         place = 0
         for segment, own in zip(document.segments, runs, strict=True):
             wanted = _letters(segment, own)
-            if not found.startswith(wanted, place):
+            if not letters.startswith(wanted, place):
                 raise DocumentError(
                     f"the translated file would not have the whole translation of {segment.text[:80]!r}"
                 )

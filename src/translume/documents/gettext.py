@@ -19,9 +19,9 @@ _LANGUAGE: Final = re.compile(r'^"Language:[ \t]*([^"\\]*)\\n"', re.MULTILINE)
 _CHARSET: Final = re.compile(rb"charset=([A-Za-z0-9._-]+)")
 
 
-def _read(found: re.Match[str]) -> str:
+def _read(match: re.Match[str]) -> str:
     """Return what an escape means; nothing for the border of two strings."""
-    return "" if found.group()[0] == '"' else _ESCAPES.get(found.group()[1], found.group()[1])
+    return "" if match.group()[0] == '"' else _ESCAPES.get(match.group()[1], match.group()[1])
 
 
 def _write(text: str) -> str:
@@ -37,39 +37,39 @@ def read_po(data: bytes) -> MarkedText:
     text, builder = encoded.text, TextBuilder(encoded, _SYNTAX)
     ids: dict[str, str] = {}
     end = 0
-    for found in [*_FIELD.finditer(text), None]:
-        begin = found.start() if found else len(text)
+    for match in [*_FIELD.finditer(text), None]:
+        begin = match.start() if match else len(text)
         for number, line in enumerate(text[end:begin].split("\n")):
             if not _KEPT.fullmatch(line):
                 place = text.count("\n", 0, end) + number + 1
                 raise DocumentError(f"line {place} is not gettext (PO): expected a comment, msgid or msgstr")
-        if found is None:
+        if match is None:
             break
-        field, raw = found[1], found[3][1:-1]
+        field, raw = match[1], match[3][1:-1]
         if field.startswith("msgid"):
             ids = {**(ids if field == "msgid_plural" else {}), field: raw}
         # Languages without plural forms have msgstr[0] only.
-        singular = found[2] == "0" and re.match(r"\s*msgstr\[1\]", text[found.end() : found.end() + 100])
+        singular = match[2] == "0" and re.match(r"\s*msgstr\[1\]", text[match.end() : match.end() + 100])
         source = ids.get("msgid" if singular else "msgid_plural", ids.get("msgid", ""))
         if field.startswith("msgstr") and not _SYNTAX.decoded(raw)[0] and ids.get("msgid", '"') not in ("", '"'):
-            builder.keep(text[end : found.start(3) + 1])
+            builder.keep(text[end : match.start(3) + 1])
             first, start = len(builder.segments), len(builder.pieces)
             builder.text(source)
             builder.copied(raw, first, start)
-            builder.keep(text[found.end(3) - 1 : found.end()])
+            builder.keep(text[match.end(3) - 1 : match.end()])
         else:
-            builder.keep(text[end : found.end()])
-        end = found.end()
+            builder.keep(text[end : match.end()])
+        end = match.end()
     builder.keep(text[end:])
     return builder.file(lambda text: _encoded(encoded, text), declare=_in_language)
 
 
 def _in_language(text: str, language: str) -> str:
     """Return a catalogue whose header names its language if it names another one or none; a variety of it stays."""
-    found = _LANGUAGE.search(text)
-    if found is None or iso_code(found[1]) == iso_code(language):
+    match = _LANGUAGE.search(text)
+    if match is None or iso_code(match[1]) == iso_code(language):
         return text
-    return f"{text[: found.start(1)]}{language.replace('-', '_')}{text[found.end(1) :]}"
+    return f"{text[: match.start(1)]}{language.replace('-', '_')}{text[match.end(1) :]}"
 
 
 def _encoded(encoded: EncodedText, text: str) -> bytes:

@@ -75,9 +75,9 @@ class Token:
     def attribute(self, name: str) -> str | None:
         """Return an attribute's value as it is written; empty if it has no value, None if it is missing."""
         inside = _TAG.match(self.text)
-        for found in _FIELD.finditer(inside["attributes"] if inside else ""):
-            if found["name"].lower() == name:
-                return found["double"] or found["single"] or found["bare"] or ""
+        for match in _FIELD.finditer(inside["attributes"] if inside else ""):
+            if match["name"].lower() == name:
+                return match["double"] or match["single"] or match["bare"] or ""
         return None
 
 
@@ -126,15 +126,15 @@ def _other_end(html: str, begin: int, *, xml: bool) -> int:
             return end + len(closing) if end >= 0 else len(html)
     if xml and html.startswith("<!DOCTYPE", begin):
         # Declarations within [ ] have their own >.
-        found = _DOCTYPE.match(html, begin)
-        return found.end() if found else len(html)
+        match = _DOCTYPE.match(html, begin)
+        return match.end() if match else len(html)
     if html.startswith("<!--", begin):
         # <!--> and <!---> are complete comments.
         for short in ("<!-->", "<!--->"):
             if html.startswith(short, begin):
                 return begin + len(short)
-        found = _COMMENT_END.search(html, begin + 4)
-        return found.end() if found else len(html)
+        match = _COMMENT_END.search(html, begin + 4)
+        return match.end() if match else len(html)
     # Browsers drop a tag that is cut off by the end of the text; <!doctype>, <?x> and </3> end at the next >.
     end = -1 if _CUT.match(html, begin) else html.find(">", begin)
     return end + 1 if end >= 0 else len(html)
@@ -144,19 +144,19 @@ def _raw_end(html: str, begin: int, name: str) -> int:
     """Return the end of the text of an element such as <script>, before its end tag."""
     end = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE)
     if name != "script":
-        found = end.search(html, begin)
-        return found.start() if found else len(html)
+        match = end.search(html, begin)
+        return match.start() if match else len(html)
     # Within <!-- in a script, <script> … </script> is text ("script data double escaped").
     steps = re.compile(r"(?P<end></script(?=[\s/>]))|(?P<begin><script(?=[\s/>]))|<!--|-->", re.IGNORECASE)
     escaped = inner = False
-    for found in steps.finditer(html, begin):
-        if found["end"]:
+    for match in steps.finditer(html, begin):
+        if match["end"]:
             if not inner:
-                return found.start()
+                return match.start()
             inner = False
-        elif found["begin"]:
+        elif match["begin"]:
             inner = escaped
-        elif found.group() == "<!--":
+        elif match.group() == "<!--":
             escaped = True
         else:
             escaped = inner = False
@@ -237,19 +237,19 @@ def _in_language(root: str, language: str) -> str:
         return root
     values = {"lang": language, "xml:lang": language}
     right = is_right_to_left(language)
-    found: set[str] = set()
+    present: set[str] = set()
 
     def changed(field: "re.Match[str]") -> str:
         name = field["name"].lower()
-        found.add(name)
+        present.add(name)
         if name == "dir":
             return f'{field["name"]}="{"rtl" if right else "ltr"}"'
         return f'{field["name"]}="{values[name]}"' if name in values else field.group()
 
     attributes = _FIELD.sub(changed, tag["attributes"])
-    if "lang" not in found and "xml:lang" not in found:
+    if "lang" not in present and "xml:lang" not in present:
         attributes = f' lang="{language}"{attributes}'
-    if right and "dir" not in found:
+    if right and "dir" not in present:
         attributes = f' dir="rtl"{attributes}'
     return f"<{tag['name']}{attributes}>{root[tag.end() :]}"
 
@@ -312,16 +312,16 @@ class _Reader:
             names = ATTRIBUTES | {"value"}
         pieces: list[Piece] = []
         end, start = 0, tag.start("attributes")
-        for found in _FIELD.finditer(tag["attributes"]):
-            value = next((name for name in ("double", "single", "bare") if found[name]), "")
-            if found["name"].lower() not in names or not value:
+        for match in _FIELD.finditer(tag["attributes"]):
+            value = next((name for name in ("double", "single", "bare") if match[name]), "")
+            if match["name"].lower() not in names or not value:
                 continue
-            segment = Segment(runs=(entities.unescape(found[value]),))
+            segment = Segment(runs=(entities.unescape(match[value]),))
             if segment.has_letters:
-                pieces += [token.text[end : start + found.start(value)], (len(self.segments), 0)]
-                end = start + found.end(value)
+                pieces += [token.text[end : start + match.start(value)], (len(self.segments), 0)]
+                end = start + match.end(value)
                 quote = {"double": '"', "single": "'", "bare": " "}[value]
-                self._add(segment, (found[value],), quote)
+                self._add(segment, (match[value],), quote)
         return [*pieces, token.text[end:]]
 
     def _add(self, segment: Segment, raw: tuple[str, ...], quote: str = "") -> None:

@@ -16,12 +16,12 @@ _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 
 def in_ascii(text: str) -> str:
     """Return text with escapes for other characters than those of ASCII."""
-    return _NOT_ASCII.sub(lambda found: json.dumps(found.group())[1:-1], text)
+    return _NOT_ASCII.sub(lambda match: json.dumps(match.group())[1:-1], text)
 
 
-def from_escape(found: re.Match[str]) -> str:
+def from_escape(match: re.Match[str]) -> str:
     """Return what an escape of JSON means."""
-    return str(json.loads(f'"{found.group()}"'))
+    return str(json.loads(f'"{match.group()}"'))
 
 
 def read_json(data: bytes) -> MarkedText:
@@ -37,10 +37,10 @@ def read_json(data: bytes) -> MarkedText:
     syntax = Syntax(re.compile(ESCAPE), from_escape, lambda text: json.dumps(text, ensure_ascii=narrow)[1:-1])
     builder = TextBuilder(encoded, syntax)
     end = 0
-    for found in _STRING.finditer(encoded.text):
-        if not found[2]:
-            builder.keep(encoded.text[end : found.start(1)])
-            builder.text(found[1])
-            end = found.end(1)
+    for match in _STRING.finditer(encoded.text):
+        if not match[2]:
+            builder.keep(encoded.text[end : match.start(1)])
+            builder.text(match[1])
+            end = match.end(1)
     builder.keep(encoded.text[end:])
     return builder.file()

@@ -76,21 +76,21 @@ _MARKUP: Final = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)|~~|&(?=[A-Za-z#][A-Za
 _BLOCK_START: Final = re.compile(r"(?:\d{1,9}(?=[.)]\s)|(?=[#>+-]+(?:\s|$)|>|={1,}$|~~~|:::|!!!))")
 
 
-def _read(found: re.Match[str]) -> str:
-    special = found.group()
-    meaning = " " if "\n" in special else special[1:] if special[0] == "\\" else read_entity(found)
+def _read(match: re.Match[str]) -> str:
+    special = match.group()
+    meaning = " " if "\n" in special else special[1:] if special[0] == "\\" else read_entity(match)
     return OBJECT if meaning in ("<", ">") else meaning  # what is escaped is no tag
 
 
 def _write(text: str) -> str:
-    return _MARKUP.sub(lambda found: "\\" + found.group(), text)
+    return _MARKUP.sub(lambda match: "\\" + match.group(), text)
 
 
 def _write_first(text: str) -> str:
     """Write the beginning of a paragraph, which must not look like another kind of block."""
     text = _write(text)
-    found = _BLOCK_START.match(text)
-    return f"{found.group()}\\{text[found.end() :]}" if found else text
+    match = _BLOCK_START.match(text)
+    return f"{match.group()}\\{text[match.end() :]}" if match else text
 
 
 _INSIDE: Final = Syntax(_SPECIAL, _read, _write)
@@ -242,7 +242,6 @@ class _Reader:
         self.table = table
 
     def _row(self, line: str) -> None:
-        """Read a row of a table."""
         self.builder.syntax = _CELL
         for cell in re.split(r"(?<!\\)(\|)", line):
             text = cell.lstrip()
@@ -298,22 +297,22 @@ class _Inlines:
         for code in reversed([*re.finditer("`+", self.raw)]):
             codes.setdefault(len(code.group()), []).append(code.start())
         end = 0
-        while found := _INLINE.search(self.raw, end):
-            begin, end = found.span()
-            if found["code"]:
+        while match := _INLINE.search(self.raw, end):
+            begin, end = match.span()
+            if match["code"]:
                 same = codes.get(end - begin, [])
                 while same and same[-1] < end:
                     same.pop()
                 if same:
                     end = same[-1] + end - begin
                     self.tokens.append(_Token(begin, end, Mark.OBJECT))
-            elif found["hard"] or found["object"]:
-                self.tokens.append(_Token(begin, end, Mark.LINE_BREAK if found["hard"] else Mark.OBJECT))
-            elif found["emphasis"]:
+            elif match["hard"] or match["object"]:
+                self.tokens.append(_Token(begin, end, Mark.LINE_BREAK if match["hard"] else Mark.OBJECT))
+            elif match["emphasis"]:
                 self._emphasis(_Token(begin, end, left=end - begin))
-            elif found["bracket"] == "]":
+            elif match["bracket"] == "]":
                 end = self._link(begin)
-            elif found["bracket"]:
+            elif match["bracket"]:
                 self.brackets.append(len(self.tokens))
                 self.tokens.append(_Token(begin, end))
         self._write()
@@ -341,24 +340,24 @@ class _Inlines:
 
     def _link(self, begin: int) -> int:
         """Read a bracket that closes, and return the end of the link."""
-        found = _TARGET.match(self.raw, begin)
-        if not (found and self.brackets):
+        match = _TARGET.match(self.raw, begin)
+        if not (match and self.brackets):
             return begin + 1
         place = self.brackets.pop()
         opener = self.tokens[place]
-        label = found["label"] or self.raw[opener.end : begin]
-        if not found.group().endswith(")") and _normal(label) not in self.labels:
+        label = match["label"] or self.raw[opener.end : begin]
+        if not match.group().endswith(")") and _normal(label) not in self.labels:
             return begin + 1
         if self.raw[opener.begin] == "!":
             del self.tokens[place:]
-            self.tokens.append(_Token(opener.begin, found.end(), Mark.OBJECT, text=begin - opener.end))
+            self.tokens.append(_Token(opener.begin, match.end(), Mark.OBJECT, text=begin - opener.end))
         else:
             opener.mark = Mark.OPENING
-            shortcut = not found["label"] and not found.group().endswith(")")
-            self.tokens.append(_Token(begin, found.end(), Mark.CLOSING, label=label if shortcut else ""))
+            shortcut = not match["label"] and not match.group().endswith(")")
+            self.tokens.append(_Token(begin, match.end(), Mark.CLOSING, label=label if shortcut else ""))
         while self.openers and self.openers[-1] >= place:
             self.openers.pop()
-        return found.end()
+        return match.end()
 
     def _write(self) -> None:
         builder, place, depth = self.builder, 0, 0
@@ -409,15 +408,15 @@ class _Inlines:
 
 def _tidy(segment: Segment, runs: Sequence[str]) -> Sequence[str]:
     """Return runs whose white space, and punctuation next to a word, is outside of emphasis, which needs it."""
-    found = spaced(segment, runs)
+    tidied = spaced(segment, runs)
     for place, mark in enumerate(segment.marks):
-        left, right = found[place], found[place + 1]
+        left, right = tidied[place], tidied[place + 1]
         if mark is Mark.OPENING:
             moved = re.match(r"\s+|[^\w\s]+" if left[-1:].isalnum() else r"\s+", right)
             if moved and moved.end() < len(right):
-                found[place : place + 2] = left + moved.group(), right[moved.end() :]
+                tidied[place : place + 2] = left + moved.group(), right[moved.end() :]
         elif mark is Mark.CLOSING:
             moved = re.match(r"\s+|[^\w\s]+" if right[:1].isalnum() else r"\s+", left[::-1])
             if moved and moved.end() < len(left):
-                found[place : place + 2] = left[: -moved.end()], moved.group()[::-1] + right
-    return found
+                tidied[place : place + 2] = left[: -moved.end()], moved.group()[::-1] + right
+    return tidied

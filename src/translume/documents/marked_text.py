@@ -58,12 +58,12 @@ class Syntax:
         text: list[str] = []
         places: list[int] = []
         end = 0
-        for found in self.special.finditer(raw):
-            meaning = self.read(found)
-            text += raw[end : found.start()], meaning
-            places += range(end, found.start())
-            places += [found.start()] * len(meaning)
-            end = found.end()
+        for match in self.special.finditer(raw):
+            meaning = self.read(match)
+            text += raw[end : match.start()], meaning
+            places += range(end, match.start())
+            places += [match.start()] * len(meaning)
+            end = match.end()
         places += range(end, len(raw) + 1)
         places[0] = 0
         return "".join((*text, raw[end:])), places
@@ -110,11 +110,11 @@ class MarkedText:
 
     def text_with_runs(self, runs: Sequence[Sequence[str]]) -> str:
         """Return the text of the file with other runs for each segment."""
-        given = [
+        adjusted = [
             segment.runs if tuple(own) == segment.runs else tuple(self.adjust(segment, own))
             for segment, own in zip(self.segments, runs, strict=True)
         ]
-        return "".join(self._written(self.pieces, given))
+        return "".join(self._written(self.pieces, adjusted))
 
     def _written(self, pieces: Sequence[Piece], runs: Sequence[Sequence[str]]) -> Iterator[str]:
         for piece in pieces:
@@ -130,14 +130,14 @@ class MarkedText:
 
 def spaced(segment: Segment, runs: Sequence[str]) -> list[str]:
     """Return other runs of a segment with the white space that the source has next to objects."""
-    found = list(runs)
+    filled = list(runs)
     for place, (source, run) in enumerate(zip(segment.runs, runs, strict=True)):
         core = run.strip()
         left = Mark.OBJECT in segment.marks[max(0, place - 1) : place]
         right = Mark.OBJECT in segment.marks[place : place + 1]
         leading, trailing = (_ends(source)[0] if left else _ends(run)[0], _ends(source)[1] if right else _ends(run)[1])
-        found[place] = leading + core + trailing if core else max(leading, trailing, key=len)
-    return found
+        filled[place] = leading + core + trailing if core else max(leading, trailing, key=len)
+    return filled
 
 
 def _ends(text: str) -> tuple[str, str]:
@@ -177,17 +177,17 @@ class TextBuilder:
         syntax = syntax or self.syntax
         value, places = syntax.decoded(raw)
         end = 0
-        for found in _SPLIT.finditer(value):
-            self._run(raw[places[end] : places[found.start()]], value[end : found.start()], syntax)
-            end = found.end()
-            own = raw[places[found.start()] : places[end]]
-            if found["line"]:
+        for match in _SPLIT.finditer(value):
+            self._run(raw[places[end] : places[match.start()]], value[end : match.start()], syntax)
+            end = match.end()
+            own = raw[places[match.start()] : places[end]]
+            if match["line"]:
                 if value[end : end + 1].islower():
                     self.mark(Mark.LINE_BREAK, own)
                 else:
                     self.keep(own)
-            elif found["tag"] and not _ALONE.match(found["tag"]):
-                self.mark(Mark.CLOSING if found["tag"].startswith("</") else Mark.OPENING, own)
+            elif match["tag"] and not _ALONE.match(match["tag"]):
+                self.mark(Mark.CLOSING if match["tag"].startswith("</") else Mark.OPENING, own)
             else:
                 self.mark(Mark.OBJECT, self._message(own, syntax) if _MESSAGE.match(own) else own)
         self._run(raw[places[end] :], value[end:], syntax)
@@ -264,6 +264,6 @@ class TextBuilder:
         )
 
 
-def read_entity(found: re.Match[str]) -> str:
+def read_entity(match: re.Match[str]) -> str:
     """Return the character of an entity; the entity itself if it is unknown."""
-    return html.unescape(found.group())
+    return html.unescape(match.group())

@@ -113,8 +113,8 @@ def _atoms(segment: Segment, sentence: Sentence) -> list[_Atom]:
         spans = ((sentence.begin + begin, sentence.begin + end) for begin, end, _, _ in sentence.word_links)
         links = dict(enumerate(spans))
     else:
-        words = [found.span() for found in _WORD.finditer(sentence.target)]
-        sources = [found.span() for found in _WORD.finditer(segment.text, sentence.begin, sentence.end)]
+        words = [match.span() for match in _WORD.finditer(sentence.target)]
+        sources = [match.span() for match in _WORD.finditer(segment.text, sentence.begin, sentence.end)]
         links = {target: sources[source] for source, target in sentence.links if source < len(sources)}
         marked = segment.runs_with_words(sentence.begin, sentence.end)
         if len(words) < len(marked) and WITHOUT_SPACES.search(sentence.target):
@@ -161,8 +161,8 @@ def _parts(
 
 def _signs(segment: Segment, places: range) -> list[tuple[str, int]]:
     """Return the punctuation before the first word at these places of the text, with its runs."""
-    found = itertools.takewhile(lambda place: not segment.text[place].isalnum(), places)
-    return [(segment.text[place], segment.owners[place]) for place in found if not segment.text[place].isspace()]
+    outer = itertools.takewhile(lambda place: not segment.text[place].isalnum(), places)
+    return [(segment.text[place], segment.owners[place]) for place in outer if not segment.text[place].isspace()]
 
 
 def _sign_owners(signs: str, sources: Sequence[tuple[str, int]], owner: int) -> list[tuple[str, int]]:
@@ -172,11 +172,11 @@ def _sign_owners(signs: str, sources: Sequence[tuple[str, int]], owner: int) -> 
     """
     owner = sources[0][1] if sources else owner
     left = {kind: iter([run for sign, run in sources if (sign in _ENCLOSING) is kind]) for kind in (True, False)}
-    found = []
+    owners = []
     for sign in signs:
         owner = next(left[sign in _ENCLOSING], owner)
-        found.append((sign, owner))
-    return found
+        owners.append((sign, owner))
+    return owners
 
 
 def _split_punctuation(word: str) -> tuple[str, str, str]:
@@ -204,7 +204,7 @@ def _with_kept(segment: Segment, sentence: Sentence, atoms: list[_Atom]) -> list
             r"\d" if each.isdigit() else "[A-Za-z]" if each.isalpha() else r"\b\B" for each in (text[0], text[-1])
         ]
         copy = f"(?<!{borders[0]}){re.escape(text)}(?!{borders[1]})"
-        copies = (found.span() for found in re.finditer(copy, sentence.target))
+        copies = (match.span() for match in re.finditer(copy, sentence.target))
         linked = [[*group] for owner, group in itertools.groupby(atoms, _linked_owner) if owner == run]
         aligned = [(group[0].begin, group[-1].end) for group in linked]
         # Else it stands before the first word of what follows it.
@@ -229,14 +229,14 @@ def _replaced(
 ) -> list[_Atom]:
     """Return the atoms with the texts of `kept` runs, in order, at `spans` of the target: begin, end and text."""
     cuts = sorted({place for begin, end, _ in spans for place in (begin, end)})
-    found: list[_Atom] = []
+    replaced: list[_Atom] = []
     waiting = [*zip(spans, kept, strict=True)]
 
     def place_until(place: int, space: str) -> str:
         """Add the texts that begin up to a place; return the space before what follows."""
         while waiting and waiting[0][0][0] <= place:
             (begin, end, text), run = waiting.pop(0)
-            found.append(_Atom(begin=begin, end=end, spacing=space, text=text, owner=run, kept=True))
+            replaced.append(_Atom(begin=begin, end=end, spacing=space, text=text, owner=run, kept=True))
             space = space if begin == end else ""
         return space
 
@@ -249,10 +249,10 @@ def _replaced(
                 continue
             text = atom.text[begin - atom.begin : end - atom.begin]
             owner = atom.owner if atom.owner not in segment.kept else atom.owner + 1
-            found.append(replace(atom, begin=begin, end=end, spacing=space, text=text, owner=owner))
+            replaced.append(replace(atom, begin=begin, end=end, spacing=space, text=text, owner=owner))
             space = ""
     place_until(cuts[-1], "" if WITHOUT_SPACES.search(atoms[-1].text) else " ")
-    return found
+    return replaced
 
 
 def _order(segment: Segment, sentence: Sentence, atoms: Sequence[_Atom]) -> list[int]:
@@ -300,9 +300,9 @@ def _behind_words(segment: Segment, sentence: Sentence, atoms: Sequence[_Atom], 
         last = bisect_left(segment.owners, run, sentence.begin, sentence.end) - 1
         last -= segment.text[last] == " "
         word = words[max(0, bisect_right(words, last) - 1)] if words else 0
-        found = parts.get(word, [])
-        if found and word <= last < atoms[found[0][1]].source[1]:
-            place = found[max(0, bisect_left(found, (run, 0)) - 1)][1] + 1
+        atoms_of_word = parts.get(word, [])
+        if atoms_of_word and word <= last < atoms[atoms_of_word[0][1]].source[1]:
+            place = atoms_of_word[max(0, bisect_left(atoms_of_word, (run, 0)) - 1)][1] + 1
         else:
             place = len(atoms) * (last + 1 - sentence.begin) // (sentence.end - sentence.begin)
         first, after = bisect_left(order, segment.heads[run]), bisect_right(order, segment.heads[run])

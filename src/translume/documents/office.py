@@ -98,18 +98,18 @@ class ZippedXml:
             name == f"{layout.main}.xml" or _name(tree.getroot()) == layout.root for name, tree in trees.items()
         ):
             raise DocumentError(f"it has no part {layout.main}.xml, expected {layout.name}")
-        found = []
+        segments = []
         for name, tree in trees.items():
             for each in layout.segments(tree):
-                found.append((name, *each))
-                check_segments(len(found))
+                segments.append((name, *each))
+                check_segments(len(segments))
         return cls(
             layout=layout,
             archive=data,
             trees=trees,
-            places=tuple(places for _, places, _ in found),
-            parts=tuple(name for name, _, _ in found),
-            segments=tuple(segment for _, _, segment in found),
+            places=tuple(places for _, places, _ in segments),
+            parts=tuple(name for name, _, _ in segments),
+            segments=tuple(segment for _, _, segment in segments),
         )
 
     def with_runs(self, runs: Sequence[Sequence[str]], language: str = "") -> bytes:
@@ -141,7 +141,7 @@ def _move(elements: Sequence["etree._Element"], before: Sequence[str], after: Se
     if [text.strip() for text in before] == [text.strip() for text in after]:
         return
     fields = [_field_around(element) for element in elements]
-    if any(len({id(each.getparent()) for each in field}) != 1 for field in fields):
+    if any(len({id(part.getparent()) for part in field}) != 1 for field in fields):
         return
     left = {place: text.strip() for place, text in enumerate(before)}
     slots = []
@@ -150,13 +150,13 @@ def _move(elements: Sequence["etree._Element"], before: Sequence[str], after: Se
         slot.tail, field[-1].tail = field[-1].tail, None
         field[0].addprevious(slot)
         slots.append(slot)
-        for each in field:
-            each.getparent().remove(each)
+        for part in field:
+            part.getparent().remove(part)
     for slot, text in zip(slots, after, strict=True):
         place = next((place for place, other in left.items() if other == text.strip()), min(left))
         del left[place]
-        for each in fields[place]:
-            slot.addprevious(each)
+        for part in fields[place]:
+            slot.addprevious(part)
         fields[place][-1].tail = slot.tail
         slot.tail = None
         slot.getparent().remove(slot)
@@ -168,7 +168,7 @@ def _field_around(element: "etree._Element") -> list["etree._Element"]:
         if _name(around) in ("fldSimple", "fld") or around.tag.startswith(_OPEN_TEXT):
             return [around]
     run = element.getparent()
-    found, depth = [run], 0
+    runs, depth = [run], 0
     for step in (-1, 1):
         while (kind := _character(run)) != ("begin" if step < 0 else "end") or depth:
             depth += {"begin": step, "end": -step}.get(kind, 0)
@@ -176,15 +176,15 @@ def _field_around(element: "etree._Element") -> list["etree._Element"]:
             if following is None:
                 return [element]
             run = following
-            found.insert(0, run) if step < 0 else found.append(run)
-        run, depth = found[-1], 0
-    return found
+            runs.insert(0, run) if step < 0 else runs.append(run)
+        run, depth = runs[-1], 0
+    return runs
 
 
 def _character(run: "etree._Element") -> str:
     """Return the type of the field character in a run: begin, separate, end; empty without one."""
-    found = run.find("{*}fldChar")
-    kinds = () if found is None else found.attrib.items()
+    character = run.find("{*}fldChar")
+    kinds = () if character is None else character.attrib.items()
     return next((value for name, value in kinds if name.endswith("fldCharType")), "")
 
 
@@ -249,11 +249,11 @@ def _unpacked(archive: zipfile.ZipFile, size: int, with_text: Callable[[str], ob
     """
     entries = archive.infolist()
     whole = sum(entry.file_size for entry in entries)
-    most = min(MAX_BYTES, max(1_000_000, size * MAX_RATIO))
-    if len(entries) > MAX_PARTS or whole > most:
+    largest = min(MAX_BYTES, max(1_000_000, size * MAX_RATIO))
+    if len(entries) > MAX_PARTS or whole > largest:
         raise DocumentError(
             f"it has {len(entries):,} parts and {whole:,} bytes when unpacked, "
-            f"expected at most {MAX_PARTS:,} and {most:,}"
+            f"expected at most {MAX_PARTS:,} and {largest:,}"
         )
     if any(entry.flag_bits & 1 for entry in entries):
         raise DocumentError("it has a password")
@@ -340,7 +340,7 @@ def _segments(tree: "etree._ElementTree", spaces: Sequence[str]) -> Segments:
         if around[:1] == ["tx"] or around[1:2] in (["strCache"], ["strLit"]):
             segment = Segment(runs=(value.text or "",))
             if segment.has_letters:
-                yield (_place(value),), segment
+                yield ((value, "text"),), segment
 
 
 Style = Callable[["etree._Element"], int]
@@ -389,7 +389,7 @@ def _fields(events: Sequence[Event]) -> dict[int, int]:
 
     Fields across paragraphs, such as tables of contents, are none.
     """
-    found: dict[int, int] = {}
+    ends: dict[int, int] = {}
     waiting: list[tuple[int, bool]] = []
     for place, (kind, element) in enumerate(events):
         if kind == "begin":
@@ -397,8 +397,8 @@ def _fields(events: Sequence[Event]) -> dict[int, int]:
         elif kind == "end" and waiting:
             begin, whole = waiting.pop()
             if whole and not any(outer for _, outer in waiting):
-                found[begin] = place
-    return found
+                ends[begin] = place
+    return ends
 
 
 def _instruction(element: "etree._Element") -> str:
@@ -462,7 +462,8 @@ def _segment(
         mark = mark if mark is Mark.OBJECT else between.get(place, mark)
         # A superscript that is the mark of a note stays behind its word, as a footnote does.
         before = "".join(texts[each].text or "" for each in shown[-2:])
-        if place not in kept and _raised(element) and is_note(element.text or "", before, linked=_linked(element)):
+        linked = _name(element.getparent().getparent()) == "hyperlink"
+        if place not in kept and _raised(element) and is_note(element.text or "", before, linked=linked):
             mark = mark or Mark.ATTACHED
             continue
         if shown:
@@ -477,7 +478,7 @@ def _segment(
         kept=frozenset(number for number, place in enumerate(shown) if place in kept),
     )
     if segment.has_letters:
-        yield tuple(_place(texts[place]) for place in shown), segment
+        yield tuple((texts[place], "text") for place in shown), segment
 
 
 def _raised(text: "etree._Element") -> bool:
@@ -489,10 +490,6 @@ def _raised(text: "etree._Element") -> bool:
         return True
     values = [value for each in properties.iterfind("{*}vertAlign") for value in each.attrib.values()]
     return values in (["superscript"], ["subscript"])
-
-
-def _linked(text: "etree._Element") -> bool:
-    return _name(text.getparent().getparent()) == "hyperlink"
 
 
 def _look(properties: "etree._Element | None") -> Iterator[Hashable]:
@@ -510,16 +507,12 @@ def _name(element: "etree._Element | None") -> str:
     return tag.rpartition("}")[2] if isinstance(tag, str) else ""
 
 
-def _place(element: "etree._Element") -> Place:
-    return element, "text"
-
-
 def _in_language(tree: "etree._ElementTree", language: str, changed: Sequence["etree._Element"]) -> None:
     """Set the language of a part, and the direction of its changed paragraphs."""
     right = is_right_to_left(language)
     short = language.partition("-")[0].lower()
-    for element in tree.iter():
-        name, space = _name(element), element.tag.rpartition("}")[0] + "}" if isinstance(element.tag, str) else ""
+    for element in tree.iter("*"):
+        name, space = _name(element), element.tag.rpartition("}")[0] + "}"
         if name == "lang" and space in _WORD:
             element.set(f"{space}{'bidi' if right else 'eastAsia' if short in ('zh', 'ja', 'ko') else 'val'}", language)
         elif name in ("rPr", "endParaRPr", "defRPr") and space in _DRAWING and "lang" in element.attrib:

@@ -37,7 +37,7 @@ class PdfText:
     @classmethod
     def from_bytes(cls, data: bytes) -> "PdfText":
         """Read the text of a file; DocumentError if it is invalid, has a password, or has no text."""
-        found: list[tuple[int, Segment]] = []
+        segments: list[tuple[int, Segment]] = []
         try:
             reader = pypdf.PdfReader(io.BytesIO(data))
             if reader.is_encrypted and not reader.decrypt(""):
@@ -45,13 +45,13 @@ class PdfText:
             if len(reader.pages) > MAX_PAGES:
                 raise DocumentError(f"found {len(reader.pages):,} pages, expected at most {MAX_PAGES:,}")
             for number, page in enumerate(reader.pages):
-                found += ((number, Segment(runs=(text,))) for text in paragraphs(page.extract_text()))
-                check_segments(len(found))
+                segments += ((number, Segment(runs=(text,))) for text in paragraphs(page.extract_text()))
+                check_segments(len(segments))
         except _BROKEN:
             raise DocumentError("it is not a PDF file, or it is damaged") from None
-        if not any(segment.has_letters for _, segment in found):
+        if not any(segment.has_letters for _, segment in segments):
             raise DocumentError("it has no text; a scanned page must be recognised (OCR) first")
-        return cls(tuple(segment for _, segment in found), tuple(number for number, _ in found))
+        return cls(tuple(segment for _, segment in segments), tuple(number for number, _ in segments))
 
     def with_runs(self, runs: Sequence[Sequence[str]], language: str = "") -> bytes:
         """Return the paragraphs as UTF-8 text, one a line, with a blank line between pages."""

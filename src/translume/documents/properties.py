@@ -25,13 +25,13 @@ def read_properties(data: bytes) -> MarkedText:
         encoded = EncodedText(data.decode("iso8859-1"), "iso8859-1")
     narrow = encoded.text.isascii() and not encoded.mark
 
-    def read(found: re.Match[str]) -> str:
-        special = found.group()
+    def read(match: re.Match[str]) -> str:
+        special = match.group()
         if special[0] == "'":
             return "'" if special == "''" else OBJECT
         if special[1] in "\r\n":
             return ""
-        return from_escape(found) if special[1] == "u" and len(special) > 2 else _ESCAPES.get(special[1], special[1])
+        return from_escape(match) if special[1] == "u" and len(special) > 2 else _ESCAPES.get(special[1], special[1])
 
     def write(text: str) -> str:
         text = re.sub(r"\\", r"\\\\", text).replace("\n", "\\n").replace("\t", "\\t")
@@ -45,9 +45,9 @@ def read_properties(data: bytes) -> MarkedText:
     pattern = Syntax(re.compile(rf"''|'[^']*+(?:'|$)|{escapes}"), read, lambda text: write(text.replace("'", "''")))
     builder = TextBuilder(encoded, plain)
     end = 0
-    for found in _LINE.finditer(encoded.text):
-        builder.keep(encoded.text[end : found.start(2)])
-        builder.text(found[2], pattern if _MESSAGE.search(found[2]) else plain)
-        end = found.end(2)
+    for match in _LINE.finditer(encoded.text):
+        builder.keep(encoded.text[end : match.start(2)])
+        builder.text(match[2], pattern if _MESSAGE.search(match[2]) else plain)
+        end = match.end(2)
     builder.keep(encoded.text[end:])
     return builder.file()

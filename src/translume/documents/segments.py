@@ -141,17 +141,17 @@ def with_style_marks(
     for run, style in zip(runs, styles, strict=True):
         letters[style] += sum(map(str.isalnum, run))
     plain = letters.most_common(1)[0][0] if letters else None
-    found: list[Mark] = []
+    styled: list[Mark] = []
     for place, (mark, (before, after)) in enumerate(zip(marks, itertools.pairwise(styles), strict=True), start=1):
         if mark is not Mark.STYLE_CHANGE:
-            found.append(mark)
+            styled.append(mark)
         elif place in scripts and before != after:
-            found.append(Mark.SCRIPT)
+            styled.append(Mark.SCRIPT)
         elif before == after:
-            found.append(Mark.SAME_STYLE)
+            styled.append(Mark.SAME_STYLE)
         else:
-            found.append(Mark.OPENING if before == plain else Mark.CLOSING if after == plain else Mark.STYLE_CHANGE)
-    return tuple(found)
+            styled.append(Mark.OPENING if before == plain else Mark.CLOSING if after == plain else Mark.STYLE_CHANGE)
+    return tuple(styled)
 
 
 NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -181,8 +181,8 @@ def is_note(text: str, before: str, *, linked: bool) -> bool:
 
     before: the text before it. A number or letter is one if it is a link, or follows a longer word or punctuation.
     """
-    found = _NOTE.fullmatch(text)
-    return found is not None and (found["plain"] is None or linked or _LONG_WORD.search(before[-8:]) is not None)
+    match = _NOTE.fullmatch(text)
+    return match is not None and (match["plain"] is None or linked or _LONG_WORD.search(before[-8:]) is not None)
 
 
 _LANGUAGE: Final = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")

@@ -34,16 +34,16 @@ class SplitSegments:
         lines: list[str] = []
         places: list[tuple[_Place, ...]] = []
         for segment in segments:
-            found: list[_Place] = []
+            of_segment: list[_Place] = []
             begin = 0
             for sentence in [segment.text] if language is None else sentences_of(segment.text, language):
                 text = sentence.rstrip()
                 number = len(lines) if has_letters(text) else None
                 if number is not None:
                     lines.append(text)
-                found.append(_Place(begin, begin + len(text), sentence[len(text) :], number))
+                of_segment.append(_Place(begin, begin + len(text), sentence[len(text) :], number))
                 begin += len(sentence)
-            places.append(tuple(found))
+            places.append(tuple(of_segment))
         return cls(segments=tuple(segments), lines=tuple(lines), places=tuple(places))
 
     @property

@@ -22,8 +22,8 @@ def read_tmx(data: bytes) -> MarkedText:
     named.pop(language.casefold(), None)
     if len(named) != 1:
         others = ", ".join(repr(each[:20]) for each in sorted(named.values())[:5])
-        found = f"the languages {others}" if named else "no language"
-        raise DocumentError(f"found {found} beside {language[:20]!r}, expected one: the language of the translations")
+        names = f"the languages {others}" if named else "no language"
+        raise DocumentError(f"found {names} beside {language[:20]!r}, expected one: the language of the translations")
     ((folded, target),) = named.items()
     builder, end = TextBuilder(encoded, XML), 0
     for unit in units:

@@ -26,7 +26,7 @@ _FORMULA: Final = re.compile(r"<(?:\w+:)?(?:f|formula[12]?|definedName)\b[^>]*>(
 _LITERAL: Final = re.compile(r'"((?:[^"]|"")*+)"')
 _COLUMN: Final = re.compile(r'<(?:\w+:)?tableColumn\b[^>]*?\sname="([^"]*)"')
 _INLINE: Final = b"inlineStr"
-_PLAIN: Final = Syntax(re.compile(r"(?!)"), lambda found: "", str)
+_PLAIN: Final = Syntax(re.compile(r"(?!)"), lambda match: "", str)
 _RUN, _END = "\x00", "\x01"
 
 

@@ -90,6 +90,6 @@ def _units(element: Element, translated: bool) -> Iterator[Element]:
 
 def _is_done(text: str, unit: Element, source: Element, target: Element) -> bool:
     """Return whether a target has a translation."""
-    found, state = text[target.inside : target.outside], target.get("state") or unit.get("state")
-    copied = found.strip() == text[source.inside : source.outside].strip() and state in ("", "initial")
-    return has_letters(re.sub("<[^>]*>", "", found)) and state not in ("new", "needs-translation") and not copied
+    raw, state = text[target.inside : target.outside], target.get("state") or unit.get("state")
+    copied = raw.strip() == text[source.inside : source.outside].strip() and state in ("", "initial")
+    return has_letters(re.sub("<[^>]*>", "", raw)) and state not in ("new", "needs-translation") and not copied

@@ -60,9 +60,9 @@ class Element:
 
     def get(self, name: str) -> str:
         """Return an attribute, by its name without a prefix; empty if it is missing."""
-        found = _ATTRIBUTE.finditer(self.attributes)
+        attributes = _ATTRIBUTE.finditer(self.attributes)
         return next(
-            (html.unescape(each[2] or each[3] or "") for each in found if each[1].rpartition(":")[2] == name), ""
+            (html.unescape(each[2] or each[3] or "") for each in attributes if each[1].rpartition(":")[2] == name), ""
         )
 
     def child(self, name: str) -> "Element | None":
@@ -71,10 +71,10 @@ class Element:
 
     def all(self, name: str) -> "Iterator[Element]":
         """Yield the elements of a name within this one, in order."""
-        for each in self.children:
-            if each.name == name:
-                yield each
-            yield from each.all(name)
+        for child in self.children:
+            if child.name == name:
+                yield child
+            yield from child.all(name)
 
 
 def parsed(data: bytes) -> tuple[EncodedText, Element]:
@@ -90,16 +90,16 @@ def parsed(data: bytes) -> tuple[EncodedText, Element]:
     except etree.XMLSyntaxError as error:
         raise DocumentError(f"it is not XML at line {error.lineno}, or it is damaged") from None
     stack = [Element("", "", 0, 0, 0, 0)]
-    for found in _MARKUP.finditer(text):
-        if found["slash"]:
+    for match in _MARKUP.finditer(text):
+        if match["slash"]:
             closed = stack.pop()
-            closed.outside, closed.end = found.span()
+            closed.outside, closed.end = match.span()
             continue
-        data_begin, data_end = found.span("data") if found["data"] is not None else (found.end(), found.end())
-        tag = found["name"] or ("![CDATA[" if found["data"] is not None else "")
-        element = Element(tag, found["attributes"] or "", found.start(), data_begin, data_end, found.end())
+        data_begin, data_end = match.span("data") if match["data"] is not None else (match.end(), match.end())
+        tag = match["name"] or ("![CDATA[" if match["data"] is not None else "")
+        element = Element(tag, match["attributes"] or "", match.start(), data_begin, data_end, match.end())
         stack[-1].children.append(element)
-        if found["name"] and not found["empty"]:
+        if match["name"] and not match["empty"]:
             stack.append(element)
     return encoded, next(each for each in stack[0].children if each.name and not each.name.startswith("!"))
 

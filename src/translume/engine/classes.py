@@ -37,21 +37,20 @@ class ClassEngine:
         states = np.zeros((*mask.shape, self._network.settings.width), np.float32)
         states[mask] = self._encoder.encode(self._network.embedded(source, mask), mask.sum(1))
         logits = self._pooled(states, mask) @ self._weight.T + self._bias
-        found: Array
+        probabilities: Array
         if self._head.labels == "several":
-            found = np.exp(-np.logaddexp(0.0, -logits))
+            probabilities = np.exp(-np.logaddexp(0.0, -logits))
         else:
             weights = np.exp(logits - logits.max(1, keepdims=True))
-            found = weights / weights.sum(1, keepdims=True)
-        return found
+            probabilities = weights / weights.sum(1, keepdims=True)
+        return probabilities
 
     def _pooled(self, states: Array, mask: Array) -> Array:
         """Return one vector [B, size] for states [B, S, D], as `model.classifier.Pooling`; those at padding are 0."""
         way, inside = self._head.pooling, mask[..., None]
         if way == "ngrams":
-            return np.concatenate(
-                [self._responses(states, mask, number) for number in range(len(self._head.ngrams))], 1
-            )
+            responses = [self._responses(states, mask, number) for number in range(len(self._head.ngrams))]
+            return np.concatenate(responses, 1)
         if way == "first":
             return states[:, 0]
         if way == "max":
@@ -74,7 +73,7 @@ class ClassEngine:
         weight, bias = self._network.weight(f"{name}.weight", filters, width, length), f"{name}.bias"
         around = [(0, 0), (length - 1, length - 1)]
         windows = sliding_window_view(np.pad(states, [*around, (0, 0)]), length, 1)  # [B, S + w − 1, D, w]
-        found = np.tensordot(windows, weight, ([2, 3], [1, 2])) + self._network.weight(bias, filters)
+        responses = np.tensordot(windows, weight, ([2, 3], [1, 2])) + self._network.weight(bias, filters)
         held = np.any(sliding_window_view(np.pad(mask, around), length, 1), -1, keepdims=True)
-        largest: Array = np.where(held, found, np.float32(-np.inf)).max(1)
+        largest: Array = np.where(held, responses, np.float32(-np.inf)).max(1)
         return np.maximum(largest, 0.0)

@@ -44,12 +44,12 @@ def build_engine(model: "Transformer", dtype: Dtype = "fp32") -> "Engine":
     weight = next(model.parameters())
     if weight.device.type != "cpu":
         raise EngineError(f"engine: found a model on {weight.device}, expected one on the CPU")
-    weights = {name: each.detach() for name, each in model.state_dict().items()}
-    for each in weights.values():
-        if each.is_floating_point() and each.dtype != torch.float32:
-            found = f"found a model in {each.dtype}, expected torch.float32"
-            raise EngineError(f"engine: {found} (load it with dtype fp32)")
-    network = Network(settings=model.settings, weights={name: each.numpy() for name, each in weights.items()})
+    weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    for tensor in weights.values():
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            expected = "expected torch.float32 (load it with dtype fp32)"
+            raise EngineError(f"engine: found a model in {tensor.dtype}, {expected}")
+    network = Network(settings=model.settings, weights={name: tensor.numpy() for name, tensor in weights.items()})
     return Engine(network, dtype, lambda: model)
 
 
@@ -97,7 +97,7 @@ class Engine:
         self._table, self._positions = network.table("decoder"), network.positions("decoder")
         self._searched: SearchModel | None = None
         if self.head is not None:
-            self._searched = SearchModel.of(self.decoder, self.head, network, self.refiner, self.copying)
+            self._searched = SearchModel(self.decoder, self.head, network, self.refiner, self.copying)
         self._sources: SourceKernels | None = None
         reads_memory = settings.head.reads_source or self._has_ctc
         if self.encoder is not None and self.network.reads_ids and not settings.segments and not reads_memory:
@@ -174,8 +174,8 @@ class Engine:
         if self.network.reads_ids:
             return self.network.embedded(source, mask), mask
         with torch.inference_mode():
-            found = self._model().encoder.embedded(torch.from_numpy(source), torch.from_numpy(mask))
-        return found[0].numpy(), found[1].numpy()
+            embedded, there = self._model().encoder.embedded(torch.from_numpy(source), torch.from_numpy(mask))
+        return embedded.numpy(), there.numpy()
 
     def cache_bytes(self, source: int, target: int, width: int) -> int:
         """Return the most bytes of keys and values for a sentence of so many tokens, with `width` hypotheses."""
@@ -202,8 +202,8 @@ class Engine:
         hidden, state = self._read_rest(np.asarray(prefix), state)
         last = np.ascontiguousarray(hidden[:, -1])
         if self.head is not None:
-            logits, found = self._logits(last, state.context)
-            return Logits(torch.from_numpy(logits), found.summary()), state
+            logits, statistics = self._logits(last, state.context)
+            return Logits(torch.from_numpy(logits), statistics.summary()), state
         with torch.inference_mode():
             return self._model().head.next_token(torch.from_numpy(last), state.context), state
 
@@ -241,11 +241,11 @@ class Engine:
     def _kernel_settings(
         self, strategy: Strategy, rules: Sequence[Rule], eos: int, size: int
     ) -> KernelSearchSettings | None:
-        """Return `KernelSearchSettings.of`. The last ones are kept, if they do not depend on the sentences."""
+        """Return the settings of a search. The last ones are kept, if they do not depend on the sentences."""
         last = self._last_settings
         if last is not None and last[0] is strategy and last[1] == rules and last[2].rules.struct.eos == eos:
             return last[2]
-        settings = KernelSearchSettings.of(strategy, rules, eos, size)
+        settings = KernelSearchSettings.from_strategy(strategy, rules, eos, size)
         if settings is not None and all(isinstance(each, ForbidTokens | MinimumLength) for each in rules):
             self._last_settings = strategy, rules, settings
         return settings
@@ -280,27 +280,27 @@ class Engine:
         hidden, _ = self.read(target, state)
         scores = np.zeros(labels.shape, np.float32)
         rows, places = there.nonzero()
-        most = max(1, SCORED_ELEMENTS // self.head.outputs)
-        for begin in range(0, len(rows), most):
-            row, place = rows[begin : begin + most], places[begin : begin + most]
-            some = hidden[row, place]
+        rows_at_once = max(1, SCORED_ELEMENTS // self.head.outputs)
+        for begin in range(0, len(rows), rows_at_once):
+            row, place = rows[begin : begin + rows_at_once], places[begin : begin + rows_at_once]
+            states = hidden[row, place]
             context = None if state.context is None else state.context.select(row)
-            logits, found = self._logits(some, context)
-            if not found.finite:
-                broken = int(row[~np.isfinite(found.peak[:, 0])][0])
+            logits, statistics = self._logits(states, context)
+            if not statistics.finite:
+                broken = int(row[~np.isfinite(statistics.peak[:, 0])][0])
                 raise BeliefError(broken, "the head's logits hold a NaN, an infinity or no finite number")
             chosen = np.take_along_axis(logits, labels[row, place][:, None], 1)
-            scores[row, place] = ((chosen - found.peak) - found.log_sum)[:, 0]
+            scores[row, place] = ((chosen - statistics.peak) - statistics.log_sum)[:, 0]
         return scores
 
     def _logits(self, hidden: Array, context: Any) -> tuple[Array, LogitStatistics]:
         """Return logits [N, V] after hidden states [N, D] and their statistics.  context: of the head."""
         assert self.head is not None
         logits = self.head(hidden)
-        found = summarize_logits(logits, None if self.refiner is None else self.refiner.inputs(hidden))
+        statistics = summarize_logits(logits, None if self.refiner is None else self.refiner.inputs(hidden))
         if isinstance(context, CopySources) and self.copying is not None:
-            found = self.copying.add(logits, found, hidden, context)
-        return logits, found
+            statistics = self.copying.add(logits, statistics, hidden, context)
+        return logits, statistics
 
     def _read_rest(self, prefix: Array, state: EngineState) -> tuple[Array, EngineState]:
         """Read the tokens of a prefix that are not in the state; return hidden states [N, t, D] and the new state."""
@@ -308,8 +308,8 @@ class Engine:
             return self.read(prefix[:, state.position :], state)
         hidden = []
         for position in range(state.position, prefix.shape[1]):
-            one, state = self.read(prefix[:, position : position + 1], state)
-            hidden.append(one)
+            states, state = self.read(prefix[:, position : position + 1], state)
+            hidden.append(states)
         return np.concatenate(hidden, 1), state
 
     def _embedded(self, ids: Array, position: int) -> Array:

@@ -26,10 +26,10 @@ SUPPORTED = ("key_value_heads", "rotary_base", "rotary_scale")
 
 def check_parts(settings: ModelSettings) -> None:
     """Raise NativeError if the kernels lack a part of the layers, or do not support their widths."""
-    named = {name: getattr(settings, name) for name in settings.modern() if name not in SUPPORTED}
-    named |= {"norm": "both"} if settings.norm == "both" else {}
-    named |= {} if settings.activation in ACTIVATIONS else {"activation": settings.activation}
-    for name, value in named.items():
+    unsupported = {name: getattr(settings, name) for name in settings.modern() if name not in SUPPORTED}
+    unsupported |= {"norm": "both"} if settings.norm == "both" else {}
+    unsupported |= {} if settings.activation in ACTIVATIONS else {"activation": settings.activation}
+    for name, value in unsupported.items():
         raise NativeError(f"model.{name}: found {value!r}, which the kernels do not have")
     widths = {"width": settings.width, "head_width": settings.size_per_head, "feed_forward": settings.feed_forward}
     for name, width in widths.items():
@@ -52,7 +52,7 @@ class Shape:
     crosses: bool
 
     @classmethod
-    def of(cls, network: Network, side: str) -> "Shape":
+    def from_network(cls, network: Network, side: str) -> "Shape":
         """Return the shape of a side, "encoder" or "decoder"."""
         settings, decodes = network.settings, side == "decoder"
         ssru, crosses = decodes and settings.decoder_mixing == "ssru", decodes and network.crosses
@@ -81,7 +81,7 @@ class Layers:
         check_parts(settings)
         self._network, self._kind = network, LINEAR[dtype]
         self._kept: list[object] = []  # owns the memory that the structures point to
-        self.shape = Shape.of(network, side)
+        self.shape = Shape.from_network(network, side)
         self.longest = settings.max_positions if settings.positions in IN_ATTENTION and not self.shape.ssru else None
         # Each SSRU cell is computed from the one before, so that rounding errors would accumulate in fp16.
         fp16 = dtype != "fp32" and self._kernels.fp16 and not self.shape.ssru
@@ -160,8 +160,8 @@ class Layers:
 
     def _norm(self, name: str, *, there: bool = True) -> loading.Norm:
         """Return the gain and the bias of a norm; none where there is no norm."""
-        found = self._network.norm(name) if there else (None, None)
-        weight, bias = (None if each is None else aligned(each) for each in found)
+        norm = self._network.norm(name) if there else (None, None)
+        weight, bias = (None if each is None else aligned(each) for each in norm)
         self._kept.append((weight, bias))
         return loading.Norm(address(weight), address(bias))
 
@@ -177,11 +177,11 @@ class Layers:
 
     def without_last(self) -> "Layers":
         """Return these layers without the last one, but the only one."""
-        made = copy(self)
-        made._stack = loading.Stack.from_buffer_copy(self._stack)
-        made._stack.layers = max(1, self.shape.count - 1)
-        made.address = ctypes.addressof(made._stack)
-        return made
+        shorter = copy(self)
+        shorter._stack = loading.Stack.from_buffer_copy(self._stack)
+        shorter._stack.layers = max(1, self.shape.count - 1)
+        shorter.address = ctypes.addressof(shorter._stack)
+        return shorter
 
     def _check_positions(self, end: int) -> None:
         """Raise ValueError if the kernels would read beyond the tables of positions."""
@@ -232,9 +232,9 @@ class Layers:
 
 def _own(x: Array) -> Array:
     """Return a copy of x, fp32, which the kernels may overwrite."""
-    made = empty(x.shape)
-    made[...] = x
-    return made
+    copied = empty(x.shape)
+    copied[...] = x
+    return copied
 
 
 def _concatenated(first: Linear, second: Linear) -> Linear:
@@ -263,10 +263,10 @@ def structures(kind: type[ctypes.Structure], count: int, fields: Mapping[str, ND
 
     kind: may begin with a lane, whose fields count as its own.  fields: the value of each structure [count], or of all.
     """
-    made = np.zeros((count, ctypes.sizeof(kind) // 8), np.int64)
+    filled = np.zeros((count, ctypes.sizeof(kind) // 8), np.int64)
     for name, values in fields.items():
-        made[:, field_place(kind, name)] = values
-    return made
+        filled[:, field_place(kind, name)] = values
+    return filled
 
 
 @cache

@@ -99,10 +99,8 @@ class CopyKernels:
         self._copied = network.weight("head.copied", len(network.table("encoder")))
         if int(self._copied.max()) >= vocabulary:  # the kernels do not check ids
             raise SettingsError(f"the head copies token {int(self._copied.max())} of a vocabulary of {vocabulary}")
-        query, gate = (
-            network.weight("head.query.weight", width, width),
-            network.weight("head.gate.weight", 1, 2 * width),
-        )
+        query = network.weight("head.query.weight", width, width)
+        gate = network.weight("head.gate.weight", 1, 2 * width)
         reads = np.concatenate([query.T * np.float32(width**-0.5), gate[:, width:]])
         self._memory = PackedLinear(PackedLinear.pack(reads, None))
         self._weight = np.ascontiguousarray(gate[0, :width])

@@ -67,7 +67,9 @@ class Network:
         stored = self.weights.get(name)
         if stored is None:
             raise ModelFolderError(f"{self.place}: lacks {name}, which a model of these settings has")
-        wanted = [size if size is not None else found for size, found in zip(shape, stored.shape, strict=False)]
+        wanted = [
+            size if size is not None else stored_size for size, stored_size in zip(shape, stored.shape, strict=False)
+        ]
         if stored.shape != (*wanted,) or len(shape) != len(wanted):
             raise ModelFolderError(f"{self.place}: {name} is {list(stored.shape)}, expected {wanted} by the settings")
         self._names.add(name)
@@ -170,8 +172,8 @@ class Network:
         if self.settings.normalization == "layer":
             x = x - x.mean(-1, keepdims=True)
         scale = 1 / np.sqrt(np.square(x).mean(-1, keepdims=True) + np.float32(self.settings.norm_epsilon))
-        found: Array = x * scale * weight + (0.0 if bias is None else bias)
-        return found
+        normed: Array = x * scale * weight + (0.0 if bias is None else bias)
+        return normed
 
     def rotation(self) -> Array | None:
         """Return cosines and sines [longest, 2, d] by which attention rotates queries and keys; None if it does not.
@@ -212,8 +214,8 @@ def vectors(table: Array, ids: Array, scale: float) -> Array:
     """Return the vectors [..., D] of ids [...], times `scale`. Raises IndexError for an id without one."""
     if ids.size and not 0 <= ids.min() <= ids.max() < len(table):
         raise IndexError(f"found token {ids.max() if ids.min() >= 0 else ids.min()}, expected one of {len(table)}")
-    found: Array = table[ids] * np.float32(scale)
-    return found
+    scaled: Array = table[ids] * np.float32(scale)
+    return scaled
 
 
 @lru_cache(maxsize=4)
@@ -245,5 +247,5 @@ def distance_buckets(distances: Array, count: int, furthest: int, *, causal: boo
     near = np.maximum(distances, 1).astype(np.float32) / np.float32(exact)
     ranges = np.log(near) / np.float32(math.log(furthest / exact)) * np.float32(count - exact)
     far = np.minimum(exact + ranges.astype(np.int64), count - 1)
-    found: Array = buckets + np.where(distances < exact, distances, far)
-    return found
+    of_distances: Array = buckets + np.where(distances < exact, distances, far)
+    return of_distances

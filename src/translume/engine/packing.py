@@ -62,20 +62,20 @@ class PackedLinear:
         shift[...] = 0.0
         if bias is not None:
             shift[: len(bias)] = bias
-        made = {"size": np.array(weight.shape), "shift": shift}
+        arrays = {"size": np.array(weight.shape), "shift": shift}
         for first in range(0, len(weight), PART_ROWS):  # without another copy of all of it
             part = weight[first : first + PART_ROWS]
             missing = -len(part) % kernels.panel, -part.shape[1] % cls.multiple
             packed, scales = cls._pack(np.pad(part, [(0, each) for each in missing]) if any(missing) else part, kernels)
             if not first:
-                made["weight"] = empty([panels, *packed.shape[1:]], packed.dtype)
+                arrays["weight"] = empty([panels, *packed.shape[1:]], packed.dtype)
                 if scales is not None:
-                    made["scale"] = empty(shift.shape)
+                    arrays["scale"] = empty(shift.shape)
             place = first // kernels.panel
-            made["weight"][place : place + len(packed)] = packed
+            arrays["weight"][place : place + len(packed)] = packed
             if scales is not None:
-                made["scale"][first : first + len(scales)] = scales
-        return made
+                arrays["scale"][first : first + len(scales)] = scales
+        return arrays
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PackedLinear":
         """Return itself: it holds addresses of arrays that are never written to."""
@@ -163,9 +163,8 @@ def checked_linear(dtype: Dtype, arrays: Mapping[str, Array]) -> PackedLinear:
 
 def _rows(inputs: int) -> Array:
     """Return five rows [5, K] of different magnitudes, one of them zero."""
-    rows: Array = (
-        np.sin(np.arange(5.0 * inputs) ** 2).astype(np.float32).reshape(5, -1)
-    )  # irregular, without numpy.random
+    # Irregular, without numpy.random.
+    rows: Array = np.sin(np.arange(5.0 * inputs) ** 2).astype(np.float32).reshape(5, -1)
     return rows * np.array([1.0, 0.0, 1e-3, 50.0, 7.0], np.float32)[:, None]
 
 

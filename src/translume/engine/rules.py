@@ -18,7 +18,6 @@ from translume.decoding import (
     OnlyTokens,
     RepetitionPenalty,
     Rule,
-    Sampling,
     TextPrefix,
     Truncation,
 )
@@ -38,9 +37,9 @@ class KernelRules:
 
     def __init__(self, rules: Sequence[Rule], eos: int, forbidden: Array) -> None:
         """forbidden: [V], True for tokens that are never generated."""
-        found = {type(rule): rule for rule in rules}
-        ngram, repetition = found.get(NoRepeatNgram), found.get(RepetitionPenalty)
-        banned, prefix, first = found.get(BannedPhrases), found.get(TextPrefix), found.get(ForbidFirst)
+        by_type = {type(rule): rule for rule in rules}
+        ngram, repetition = by_type.get(NoRepeatNgram), by_type.get(RepetitionPenalty)
+        banned, prefix, first = by_type.get(BannedPhrases), by_type.get(TextPrefix), by_type.get(ForbidFirst)
         self._rules = [each.what if isinstance(each, TextPrefix) else each for each in rules]
         self._kept: dict[str, Any] = {"forbidden": forbidden}
         if isinstance(first, ForbidFirst):
@@ -89,7 +88,7 @@ class KernelRules:
         return ctypes.addressof(self.struct)
 
     @classmethod
-    def of(cls, rules: Sequence[Rule], eos: int, size: int) -> "Self | None":
+    def from_rules(cls, rules: Sequence[Rule], eos: int, size: int) -> "Self | None":
         """Return the rules, or None if the kernels do not support one.  size: V."""
         forbidden = np.zeros(size, np.bool_)
         for rule in rules:
@@ -133,11 +132,6 @@ class SamplingSettings:
     temperature: float
     truncation: Truncation
 
-    @classmethod
-    def from_strategy(cls, strategy: Sampling) -> "SamplingSettings":
-        """Return those of a strategy."""
-        return cls(strategy.seed, strategy.temperature, strategy.truncation)
-
 
 class KernelSampling:
     """The structures `sampling` and `choices` of sampling.h, with their buffers.
@@ -170,10 +164,7 @@ class KernelSampling:
         pointers = {name: address(array) for name, array in self._buffers.items()}
         self.choices = loading.Choices(blocks=blocks, block=BLOCK, **pointers)
         states = KNOWN_STATES if has_phrases else 0
-        self.known_phrases = (
-            np.full(states, -1, np.int32),
-            empty([states, size], np.uint8),
-        )
+        self.known_phrases = np.full(states, -1, np.int32), empty([states, size], np.uint8)
 
 
 def _log(probability: float) -> float:

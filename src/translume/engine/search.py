@@ -53,8 +53,11 @@ class KernelSearchSettings:
     coverage: float = 0.0
 
     @classmethod
-    def of(cls, strategy: Strategy, rules: Sequence[Rule], eos: int, size: int) -> "KernelSearchSettings | None":
+    def from_strategy(
+        cls, strategy: Strategy, rules: Sequence[Rule], eos: int, size: int
+    ) -> "KernelSearchSettings | None":
         """Return the settings, or None if the kernels do not support the strategy or a rule.  size: V."""
+        sampling = None
         if type(strategy) is Greedy:
             candidates, patience = 1, 0.0
         elif type(strategy) is BeamSearch and strategy.width > 1:
@@ -62,9 +65,10 @@ class KernelSearchSettings:
             patience = strategy.patience * strategy.width if strategy.stop == "first" else 0.0
         elif type(strategy) is Sampling:
             candidates, patience = strategy.width, float(strategy.width)
+            sampling = SamplingSettings(strategy.seed, strategy.temperature, strategy.truncation)
         else:
             return None
-        kernel_rules = KernelRules.of(rules, eos, size)
+        kernel_rules = KernelRules.from_rules(rules, eos, size)
         if candidates > size or kernel_rules is None:
             return None
         return cls(
@@ -74,12 +78,11 @@ class KernelSearchSettings:
             patience=patience,
             penalty=strategy.length_penalty,
             rules=kernel_rules,
-            sampling=SamplingSettings.from_strategy(strategy) if isinstance(strategy, Sampling) else None,
+            sampling=sampling,
             coverage=0.0 if strategy.coverage is None else strategy.coverage.weight,
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchModel:
     """The parts of a model that the kernels read: packed layers and head, and the target embedding.
 
@@ -87,34 +90,18 @@ class SearchModel:
     copying: of a copy head.
     """
 
-    layers: Layers
-    head: PackedLinear
-    table: Array
-    scale: float
-    positions: Array | None
-    refiner: LogitRefiner | None
-    copying: CopyKernels | None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         layers: Layers,
         head: PackedLinear,
         network: Network,
         refiner: LogitRefiner | None,
         copying: CopyKernels | None,
-    ) -> "SearchModel":
-        """Return the parts of a model."""
+    ) -> None:
+        self.layers, self.head, self.refiner, self.copying = layers, head, refiner, copying
         positions = network.positions("decoder")
-        return cls(
-            layers=layers,
-            head=head,
-            table=np.ascontiguousarray(network.table("decoder")),
-            scale=network.scale,
-            positions=None if positions is None else np.ascontiguousarray(positions),
-            refiner=refiner,
-            copying=copying,
-        )
+        self.table, self.scale = np.ascontiguousarray(network.table("decoder")), network.scale
+        self.positions = None if positions is None else np.ascontiguousarray(positions)
 
     def fits(self, state: EngineState, prompts: Array, limits: Array) -> bool:
         """Return whether a search from `state` after prompts [B, P] to `limits` [B] stays in bounds.
@@ -251,9 +238,9 @@ class NativeSearch:
 
     def hypotheses(self, number: int) -> list[Hypothesis] | None:
         entry, place = self._entry_of(number)
-        found = entry.hypotheses(place)
+        finished = entry.hypotheses(place)
         self._forget(entry, place)
-        return found
+        return finished
 
     def stable_prefix(self, number: int, *, every: bool) -> list[int]:
         entry, place = self._entry_of(number)
@@ -323,7 +310,7 @@ class _Block:
 
     @classmethod
     @lru_cache(maxsize=256)
-    def of(cls, width: int, nbest: int, longest: int, begin: int, phrases: bool, source: int) -> "_Block":
+    def from_sizes(cls, width: int, nbest: int, longest: int, begin: int, phrases: bool, source: int) -> "_Block":
         """longest: limit.  begin: tokens before the first.  phrases: whether phrases are banned.
 
         source: positions whose attention is summed, or 0.
@@ -372,7 +359,7 @@ class _Entry:
         self._waiting, self._failed = set(self.here), set[int]()
         attended = state.attended if settings.coverage else None
         source = 0 if attended is None else attended.shape[1]
-        block = _Block.of(
+        block = _Block.from_sizes(
             settings.width, settings.nbest, self.longest, state.position, settings.rules.has_phrases, source
         )
         self._memory = np.zeros((self.count, block.size), np.int64)

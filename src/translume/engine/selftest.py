@@ -57,9 +57,9 @@ def self_test(engine: Engine | ClassEngine, model: "Transformer | Classifier", *
         steps = min(STEPS, max(MIN_STEPS, STEP_WORK // parameters), read.positions.longest)
         target = torch.randint(read.table.num_embeddings, (SENTENCES, steps), generator=generator).to(device)
     expected = _read(model, source, mask, target)
-    found = _read(engine, source, mask, target)
+    computed = _read(engine, source, mask, target)
     likely = expected > LIKELY
-    difference = float((found - expected)[likely].abs().max()) if bool(likely.any()) else 0.0
+    difference = float((computed - expected)[likely].abs().max()) if bool(likely.any()) else 0.0
     findings = Findings(difference=difference, agrees=difference <= TOLERANCES[engine.dtype])
     if not alone:
         return findings
@@ -67,7 +67,7 @@ def self_test(engine: Engine | ClassEngine, model: "Transformer | Classifier", *
         _read(engine, source[row : row + 1, mask[row]], mask[row : row + 1, mask[row]], target[row : row + 1])
         for row in range(SENTENCES)
     ]
-    same = isinstance(engine, Engine) and engine.head is not None and torch.equal(found, torch.cat(one_by_one, 1))
+    same = isinstance(engine, Engine) and engine.head is not None and torch.equal(computed, torch.cat(one_by_one, 1))
     return replace(findings, alone_equals_batched=same)
 
 

@@ -128,10 +128,10 @@ class Calibration(JsonValue):
         """Return two lines, for tokens and for EOS, each with its definition."""
         kind = "" if self.normalised else "|distribution:no"
         lines = []
-        for of, confidence, found in (("tokens", "max p", self.tokens), ("EOS tokens", "p(end)", self.end)):
+        for what, confidence, steps in (("tokens", "max p", self.tokens), ("EOS tokens", "p(end)", self.end)):
             lines.append(
-                f"ECE|of:{of}|confidence:{confidence}|bins:{len(found.bins)}|forced:yes|T:{self.temperature:.4g}{kind}"
-                f" = {found.ece:.4f} (confidence {found.confidence:.4f}, right {found.accuracy:.4f} of {found.count})"
+                f"ECE|of:{what}|confidence:{confidence}|bins:{len(steps.bins)}|forced:yes|T:{self.temperature:.4g}{kind}"
+                f" = {steps.ece:.4f} (confidence {steps.confidence:.4f}, right {steps.accuracy:.4f} of {steps.count})"
             )
         return "\n".join(lines)
 

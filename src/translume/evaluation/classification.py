@@ -84,10 +84,10 @@ class ClassScores:
     def calibration(self) -> str:
         """One line with the calibration error and its definition."""
         what, confidence = ("labels", "max p") if self.confusion is not None else ("decisions", "max(p, 1-p)")
-        found = self.reliability
+        reliability = self.reliability
         return (
-            f"ECE|of:{what}|confidence:{confidence}|bins:{BINS} = {found.ece:.4f} "
-            f"(confidence {found.confidence:.4f}, right {found.accuracy:.4f} of {found.count})"
+            f"ECE|of:{what}|confidence:{confidence}|bins:{BINS} = {reliability.ece:.4f} "
+            f"(confidence {reliability.confidence:.4f}, right {reliability.accuracy:.4f} of {reliability.count})"
         )
 
     def _repr_html_(self) -> str:
@@ -118,21 +118,21 @@ def measure_classification(classifier: Classifier, answers: Sequence[Classificat
     if not answers:
         raise DataError("evaluate: found no texts, expected at least one")
     index = {name: place for place, name in enumerate(labels.names)}
-    found = [{index[name] for name in answer.labels} for answer in answers]
+    predictions = [{index[name] for name in answer.labels} for answer in answers]
     confusion = None
     if not labels.several:
         table = [[0] * len(labels) for _ in labels.names]
-        for expected, predicted in zip(gold, found, strict=True):
+        for expected, predicted in zip(gold, predictions, strict=True):
             table[min(expected)][min(predicted)] += 1
         confusion = tuple(map(tuple, table))
     classes = tuple(
         ClassCount(label=labels.names[class_], right=right, wrong=wrong, missed=missed)
-        for class_, (right, wrong, missed) in sorted(_counts(gold, found).items())
+        for class_, (right, wrong, missed) in sorted(_counts(gold, predictions).items())
     )
     return ClassScores(
         texts=len(gold),
         names=labels.names,
-        accuracy=accuracy_of(gold, found),
+        accuracy=accuracy_of(gold, predictions),
         macro_f1=_mean([each.f1 for each in classes]),
         classes=classes,
         confusion=confusion,
@@ -140,20 +140,20 @@ def measure_classification(classifier: Classifier, answers: Sequence[Classificat
     )
 
 
-def accuracy_of(gold: LabelSets, found: LabelSets) -> float:
+def accuracy_of(gold: LabelSets, predictions: LabelSets) -> float:
     """Return the percentage of texts whose predicted classes are exactly right."""
-    return _share(sum(one == other for one, other in zip(gold, found, strict=True)), len(gold))
+    return _share(sum(labels == predicted for labels, predicted in zip(gold, predictions, strict=True)), len(gold))
 
 
-def macro_f1_of(gold: LabelSets, found: LabelSets) -> float:
+def macro_f1_of(gold: LabelSets, predictions: LabelSets) -> float:
     """Return the mean F1, in percent, of the classes that occur."""
-    return _mean([_f1(*counts) for counts in _counts(gold, found).values()])
+    return _mean([_f1(*counts) for counts in _counts(gold, predictions).values()])
 
 
-def _counts(gold: LabelSets, found: LabelSets) -> dict[int, tuple[int, int, int]]:
+def _counts(gold: LabelSets, predictions: LabelSets) -> dict[int, tuple[int, int, int]]:
     """Return true positives, false positives and false negatives of each class that occurs."""
     counts: dict[int, list[int]] = {}
-    for labels, predicted in zip(gold, found, strict=True):
+    for labels, predicted in zip(gold, predictions, strict=True):
         for place, classes in enumerate((labels & predicted, predicted - labels, labels - predicted)):
             for class_ in classes:
                 counts.setdefault(class_, [0, 0, 0])[place] += 1

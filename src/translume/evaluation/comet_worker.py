@@ -56,10 +56,10 @@ def cut(model: Any, rows: Any) -> Any:
     from comet.models import UnifiedMetric
 
     encoder, texts = model.encoder, sorted({text for row in rows for text in row})
-    most, lengths = encoder.max_positions, dict(zip(texts, map(len, encoder.tokenizer(texts)["input_ids"])))
+    longest, lengths = encoder.max_positions, dict(zip(texts, map(len, encoder.tokenizer(texts)["input_ids"])))
     sizes = [[lengths[text] for text in row] for row in rows]  # with two special tokens each
-    joins, more = isinstance(model, UnifiedMetric), encoder.size_separator - 2
-    return [max(size) > most - 2 or (joins and sum(size) + more * (len(size) - 1) > most) for size in sizes]
+    joins, added = isinstance(model, UnifiedMetric), encoder.size_separator - 2
+    return [max(size) > longest - 2 or (joins and sum(size) + added * (len(size) - 1) > longest) for size in sizes]
 
 
 def main() -> None:

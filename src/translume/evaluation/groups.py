@@ -24,12 +24,12 @@ def group_scores(
     settings = of_texts(settings, references[0])
     metrics = [metric_from(name, settings) for name in settings.names]
     counts = [metric.count(texts, references, sources) for metric in metrics]
-    found = []
+    scored = []
     for group in sorted(set(groups)):
-        here = np.array([each == group for each in groups])
-        scores = [metric.score(each[here].sum(0)) for metric, each in zip(metrics, counts, strict=True)]
-        found.append((group[1], int(here.sum()), scores))
-    return found
+        members = np.array([each == group for each in groups])
+        scores = [metric.score(rows[members].sum(0)) for metric, rows in zip(metrics, counts, strict=True)]
+        scored.append((group[1], int(members.sum()), scores))
+    return scored
 
 
 def range_of(number: int, ends: Sequence[int]) -> tuple[int, str]:

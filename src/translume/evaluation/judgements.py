@@ -110,12 +110,12 @@ def read_judgements(key: Path, sheets: Sequence[Path]) -> Judgements:
             seen.add(id_)
         if missing := [id_ for id_ in rows if id_ not in seen]:
             raise DataError(f"{sheet}: {len(missing)} of {len(rows)} rows are missing, the first is {missing[0]}")
-    found: dict[str, dict[str, float]] = {}
+    table: dict[str, dict[str, float]] = {}
     for id_, (system, sentence) in rows.items():
-        found.setdefault(system, {})[sentence] = sums[id_]
-    if len({frozenset(values) for values in found.values()}) > 1:
+        table.setdefault(system, {})[sentence] = sums[id_]
+    if len({frozenset(lines) for lines in table.values()}) > 1:
         raise DataError(f"{key}: found systems with different lines, expected the same lines of all")
-    systems = {name: np.array([(found[name][each], 1.0) for each in sorted(found[name])]) for name in sorted(found)}
+    systems = {name: np.array([(table[name][each], 1.0) for each in sorted(table[name])]) for name in sorted(table)}
     return Judgements(kind=kind, judges=len(sheets), systems=systems)
 
 

@@ -77,8 +77,8 @@ def evaluate(
     all_references = [references, *other_references]
     check_lengths({"sources": sources}, all_references)
     check_metrics(settings)
-    found = translator.translate_all(sources, settings=decoding, documents=documents)
-    translations = [str(each) for each in with_bar(found, "translated", total=len(sources))]
+    results = translator.translate_all(sources, settings=decoding, documents=documents)
+    translations = [str(each) for each in with_bar(results, "translated", total=len(sources))]
     scores = measure(translations, references, settings, other_references=other_references, sources=sources).scores
     if nll:
         scores += forced_scores(translator, sources, references, direction)
@@ -119,9 +119,9 @@ def document_bleu(
     targets = [next(iter(known(choices))) for choices in zip(*references, strict=True)]
     texts, wanted = list[str](), list[str]()
     for _, group in groupby(zip(documents, translations, targets, strict=True), key=lambda each: each[0]):
-        _, own, other = zip(*group, strict=True)
-        texts.append(" ".join(own).strip())
-        wanted.append(" ".join(other).strip())
+        _, translated, target_texts = zip(*group, strict=True)
+        texts.append(" ".join(translated).strip())
+        wanted.append(" ".join(target_texts).strip())
     (score,) = measure(texts, wanted, settings.model_copy(update={"metrics": ("bleu",)})).scores
     return replace(score, name="d_bleu", title="d-BLEU", signature=f"{score.signature}|documents:{len(texts)}")
 
@@ -134,8 +134,8 @@ def of_texts(settings: EvaluationSettings, references: Sequence[str | None]) -> 
     if mostly_in("japanese", [text])[0]:
         kana = sum("\u3041" <= character <= "\u30ff" for character in text)
         return settings.of_language("ja" if 20 * kana > len(text) else "zh")
-    found = (code for script, code in UNSPACED.items() if mostly_in(script, [text])[0])
-    return settings.of_language(next(found, "en"))
+    codes = (code for script, code in UNSPACED.items() if mostly_in(script, [text])[0])
+    return settings.of_language(next(codes, "en"))
 
 
 def forced_scores(
@@ -175,13 +175,13 @@ def check_lengths(texts: dict[str, Sequence[str]], references: References, *, ne
     """
     lists: dict[str, Sequence[str | None]] = {**texts, "references": references[0]}
     lists |= {f"references {number}": more for number, more in enumerate(references[1:], start=2)}
-    for name, each in lists.items():
-        if isinstance(each, str):
+    for name, values in lists.items():
+        if isinstance(values, str):
             raise SettingsError(f"evaluate: {name} is one text, expected a list of texts")
     (first, sentences), *others = lists.items()
-    for name, each in others:
-        if len(each) != len(sentences):
-            raise DataError(f"evaluate: {len(sentences):,} {first} but {len(each):,} {name}, expected equally many")
+    for name, values in others:
+        if len(values) != len(sentences):
+            raise DataError(f"evaluate: {len(sentences):,} {first} but {len(values):,} {name}, expected equally many")
     if not sentences:
         raise DataError("evaluate: found no sentences, expected at least one")
     for number, choices in enumerate(zip(*references, strict=True), start=1):

@@ -82,10 +82,11 @@ class Sari:
     behind most published figures; the paper's own script averages over sentences, which gives 1 to 4 less.
     """
 
-    def __init__(self, *, tokenize: str) -> None:
+    def __init__(self, settings: EvaluationSettings) -> None:
+        """`evaluation.tokenize` "none" is for text whose words are separated by blanks, else 13a."""
         from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-        self._tokenize = tokenize
+        self._tokenize = "none" if settings.tokenize == "none" else "13a"
         self._tokenizer = Tokenizer13a()  # type: ignore[no-untyped-call]  # sacreBLEU has no annotation
         self._references = ""
 
@@ -152,8 +153,3 @@ def _ngrams(words: list[str], order: int, times: int) -> NGrams:
 def _f1(right: float, predicted: float, expected: float) -> float:
     """Return the F1 of a precision right / predicted and a recall right / expected, which is 0 if nothing is right."""
     return 2 * right / (predicted + expected) if right else 0.0
-
-
-def sari(settings: EvaluationSettings) -> Metric:
-    """Return SARI; `evaluation.tokenize` "none" is for text whose words are separated by blanks, else 13a."""
-    return Sari(tokenize="none" if settings.tokenize == "none" else "13a")

@@ -130,13 +130,13 @@ class Comparison(JsonValue):
 
     def __str__(self) -> str:
         """Return one line: both values with half their interval's width, the difference, p, samples and seed."""
-        one, other = (
+        first, second = (
             f"{score.value:.2f} ± {(interval.high - interval.low) / 2:.2f}"
             for score, interval in ((self.first, self.first_interval), (self.second, self.second_interval))
         )
         return (
             f"{self.first.title}|{self.first.signature}|{TESTS[self.test]}:{self.samples}|seed:{self.seed}|"
-            f"sentences:{self.sentences}: {one} against {other}, "
+            f"sentences:{self.sentences}: {first} against {second}, "
             f"difference {self.second.value - self.first.value:+.2f} "
             f"[{self.difference.low:+.2f}, {self.difference.high:+.2f}], p = {self.p_value:.4f}"
         )

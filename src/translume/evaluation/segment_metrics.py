@@ -53,21 +53,21 @@ class SegmentMetric(ABC):
         """Return the rating of each row. Each different row is computed once in this process."""
         start = self.definition().encode()
         keys = [hashlib.blake2b(repr((start, *row)).encode(), digest_size=16).digest() for row in rows]
-        found = {key: _ratings[key] for key in keys if key in _ratings}
-        missing = [*({key: row for key, row in zip(keys, rows, strict=True) if key not in found}.items())]
+        ratings = {key: _ratings[key] for key in keys if key in _ratings}
+        missing = [*({key: row for key, row in zip(keys, rows, strict=True) if key not in ratings}.items())]
         for begin in range(0, len(missing), AT_ONCE):
             part = missing[begin : begin + AT_ONCE]
             values = self.compute([row for _, row in part])
             for (key, (_, text, _)), value, cut in zip(part, values, self.cut or [False] * len(part), strict=True):
                 if not math.isfinite(value):
                     raise TranslumeError(f"{self.name}: its model rates the text {text[:80]!r} with {value}")
-                found[key] = _ratings[key] = value, cut
+                ratings[key] = _ratings[key] = value, cut
             if self.progress is not None:
                 self.progress(begin + len(part), len(missing))
-        self._truncated |= {key for key, (_, cut) in found.items() if cut}
+        self._truncated |= {key for key, (_, cut) in ratings.items() if cut}
         for key in [*islice(_ratings, max(0, len(_ratings) - KEPT))]:
             _ratings.pop(key, None)
-        return [found[key][0] for key in keys]
+        return [ratings[key][0] for key in keys]
 
     def count(self, texts: Sequence[str], references: References, sources: Sequence[str] = ()) -> Counts:
         """Return [n, 2]: the best rating of each text, and 1. Raises SettingsError for missing sources."""

@@ -21,19 +21,19 @@ def compare_counts(
 ) -> Comparison:
     """Compare two systems by their counts [n, m], which the same metric made; see `translume.compare`."""
     resamples = samples if samples is not None and test == "bootstrap" else SAMPLES
-    one, other = resample(metric, counts, resamples, seed)
+    first_values, second_values = resample(metric, counts, resamples, seed)
     scores = [metric.score(each.sum(0)) for each in counts]
     observed = abs(scores[1].value - scores[0].value)
-    differences = np.abs(other - one)
+    differences = np.abs(second_values - first_values)
     # sacreBLEU uses > here, which gives p = 0.001 when a system is compared with itself.
     above = int((differences - differences.mean() >= observed).sum())
     shuffles = samples or SHUFFLES
     return Comparison(
         first=scores[0],
         second=scores[1],
-        first_interval=interval(one),
-        second_interval=interval(other),
-        difference=interval(other - one),
+        first_interval=interval(first_values),
+        second_interval=interval(second_values),
+        difference=interval(second_values - first_values),
         p_value=(above + 1) / (resamples + 1) if test == "bootstrap" else randomise(metric, counts, shuffles, seed),
         samples=resamples if test == "bootstrap" else shuffles,
         seed=seed,
@@ -48,15 +48,15 @@ def randomise(metric: Scorer, counts: Sequence[Counts], samples: int, seed: int)
     It is the share of `samples` random exchanges of the two systems' translations, each sentence's with probability a
     half, after which the systems differ at least as much as they do. counts: [n, m] for each of the two.
     """
-    generator, (one, other) = np.random.default_rng(seed), counts
+    generator, (first_counts, second_counts) = np.random.default_rng(seed), counts
 
     def difference(first: Counts) -> float:
-        return abs(metric.score(first).value - metric.score(one.sum(0) + other.sum(0) - first).value)
+        return abs(metric.score(first).value - metric.score(first_counts.sum(0) + second_counts.sum(0) - first).value)
 
-    observed, above = difference(one.sum(0)) - TIE, 0
+    observed, above = difference(first_counts.sum(0)) - TIE, 0
     for start in range(0, samples, ROWS):
-        kept = generator.integers(2, size=(min(ROWS, samples - start), len(one)), dtype=bool)
-        above += sum(difference(first) >= observed for first in kept @ one + ~kept @ other)
+        kept = generator.integers(2, size=(min(ROWS, samples - start), len(first_counts)), dtype=bool)
+        above += sum(difference(first) >= observed for first in kept @ first_counts + ~kept @ second_counts)
     return (above + 1) / (samples + 1)
 
 

@@ -93,8 +93,8 @@ def exact_match(settings: EvaluationSettings) -> Metric:
     """
 
     def equal(text: str, reference: str) -> float:
-        one, other = text.strip(), reference.strip()
-        return float(one.lower() == other.lower() if settings.lowercase else one == other)
+        stripped, expected = text.strip(), reference.strip()
+        return float(stripped.lower() == expected.lower() if settings.lowercase else stripped == expected)
 
     signature = f"case:{_case(settings)}"
     return Percentage("exact_match", "exact match", best_of(equal), signature, "({:.0f} of {:.0f})")

@@ -10,7 +10,7 @@ from typing import Any
 
 from translume.data.findings import HEADER_WORDS
 from translume.data.lines import read_lines, without_compression
-from translume.data.tables import first_row, first_rows, has_keys, read_objects, table_kind
+from translume.data.tables import column_of, first_row, first_rows, has_keys, read_objects, table_kind
 from translume.errors import DataError, SettingsError
 from translume.experiments.table import table
 
@@ -38,22 +38,18 @@ def language_of(path: Path) -> str:
 
 def languages_of(path: Path) -> tuple[str, str]:
     """Return the language codes in the name of a file with both sides ("train.en-de.tsv"), or empty strings."""
-    parts = [part.split("-") for part in reversed(path.name.split(".")[1:])]
-    return next(
-        (
-            (one, two)
-            for one, two in (each for each in parts if len(each) == 2)
-            if is_language(one) and is_language(two)
-        ),
-        ("", ""),
-    )
+    for part in reversed(path.name.split(".")[1:]):
+        codes = part.split("-")
+        if len(codes) == 2 and all(map(is_language, codes)):
+            return codes[0], codes[1]
+    return "", ""
 
 
 def languages_of_columns(columns: Columns) -> tuple[str, str]:
     """Return the language codes in keys such as "en" or "translation.de", or empty strings."""
     named = [(str(column), _language(str(column))) for column in columns]
-    found = [column.rpartition(".")[2] if code is None else code for column, code in named]
-    return (found[0], found[1]) if len(found) == 2 and all(map(is_language, found)) else ("", "")
+    codes = [column.rpartition(".")[2] if code is None else code for column, code in named]
+    return (codes[0], codes[1]) if len(codes) == 2 and all(map(is_language, codes)) else ("", "")
 
 
 def _language(name: str) -> str | None:
@@ -75,7 +71,7 @@ def parse_columns(option: str, *, template: bool = False) -> Columns:
         wanted = " with --template, expected the target's column"
         wanted = wanted if template else ", expected two columns such as 0,1 or source,target"
         raise SettingsError(f"--columns: found '{option}'{wanted}")
-    return tuple(int(part) if part.isascii() and part.isdigit() and len(part) < 10 else part for part in parts)
+    return tuple(map(column_of, parts))
 
 
 def find_columns(file: Path, keys: tuple[str, str], *, labelled: bool) -> Columns:
@@ -155,12 +151,12 @@ def _find_keys(file: Path, lines: Iterable[str], keys: tuple[str, str], *, label
 
 def _add(value: dict[str, Any], row: dict[str, Any]) -> None:
     """Add the keys of a row, also of inner objects, to those of earlier rows, which may have null there."""
-    for key, each in row.items():
-        if isinstance(each, dict) and isinstance(value.get(key) or {}, dict):
+    for key, content in row.items():
+        if isinstance(content, dict) and isinstance(value.get(key) or {}, dict):
             value[key] = value.get(key) or {}
-            _add(value[key], each)
+            _add(value[key], content)
         elif value.get(key) is None:
-            value[key] = each
+            value[key] = content
 
 
 def texts_of(value: dict[str, object], above: str = "", *, labels: bool = False) -> Iterator[tuple[str, str]]:
@@ -168,11 +164,11 @@ def texts_of(value: dict[str, object], above: str = "", *, labels: bool = False)
 
     labels: also integers and truth values.
     """
-    for key, each in value.items():
-        if isinstance(each, str) or (isinstance(each, int) and labels):
-            yield above + key, each if isinstance(each, str) else json.dumps(each)
-        elif isinstance(each, dict) and not above:
-            yield from texts_of(each, f"{key}.", labels=labels)
+    for key, content in value.items():
+        if isinstance(content, str) or (isinstance(content, int) and labels):
+            yield above + key, content if isinstance(content, str) else json.dumps(content)
+        elif isinstance(content, dict) and not above:
+            yield from texts_of(content, f"{key}.", labels=labels)
 
 
 def _text_and_label(file: Path) -> tuple[str, str]:

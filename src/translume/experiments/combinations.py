@@ -56,10 +56,10 @@ def parse_varied(assignments: Sequence[str]) -> dict[str, tuple[str, ...]]:
             raise SettingsError(f"--vary {assignment}: expected PATH=VALUE,VALUE, such as model.norm=pre,post")
         if path == SEED:
             raise SettingsError(f"--vary {SEED}: cannot be varied; --seeds N trains with several seeds")
-        for other in varied:
-            if f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}."):
-                both = "found it twice" if path == other else f"found {other} too, which it overlaps"
-                raise SettingsError(f"--vary {path}: {both}; expected each setting once, with all its values")
+        for earlier in varied:
+            if f"{path}.".startswith(f"{earlier}.") or f"{earlier}.".startswith(f"{path}."):
+                reason = "found it twice" if path == earlier else f"found {earlier} too, which it overlaps"
+                raise SettingsError(f"--vary {path}: {reason}; expected each setting once, with all its values")
         varied[path] = tuple(dict.fromkeys(values))
     return varied
 
@@ -95,7 +95,7 @@ def combinations(
         raise SettingsError(f"--vary: found {runs:,} trainings, expected at most {MAX_RUNS:,}")
     if len({file.stem for file in files}) < len(files):
         raise SettingsError(f"{files[0]}: found two files of this name, expected different names")
-    found = []
+    rows = []
     for file in files:
         base = Config.read(file, overrides)
         for values in product(*varied.values()):
@@ -106,20 +106,20 @@ def combinations(
             except SettingsError as error:
                 raise SettingsError(f"{', '.join(named)}: {error}" if named else str(error)) from None
             label = [f"file={file.stem}"] if len(files) > 1 or not varied else []
-            found.append(
+            rows.append(
                 Combination(
                     name=folder_name(",".join([*label, *named])),
                     values=(*([file.name] if label else []), *values),
                     configs=tuple(with_seed(config, number) for number in range(seeds)),
                 )
             )
-    return found
+    return rows
 
 
 def assignments(base: Config, chosen: Mapping[str, str]) -> list[str]:
     """Return the overrides `path=value` of the values by path; the kind of head replaces the whole table of `base`."""
-    given = [_with_kind(base, chosen[KIND])] if KIND in chosen else []
-    return given + [f"{path}={value}" for path, value in chosen.items() if path != KIND]
+    head = [_with_kind(base, chosen[KIND])] if KIND in chosen else []
+    return head + [f"{path}={value}" for path, value in chosen.items() if path != KIND]
 
 
 def with_seed(config: Config, number: int) -> Config:
@@ -153,12 +153,12 @@ def head_kinds() -> dict[str, type[HeadKind]]:
 
 def fitting_kinds(file: Path, overrides: Sequence[str]) -> list[str]:
     """Return the kinds of heads over tokens that the settings of a file allow; all of them, if it allows none."""
-    found = []
+    kinds = []
     for kind in head_kinds():
         with suppress(SettingsError):
             combinations([file], {KIND: [kind]}, overrides=overrides)
-            found.append(kind)
-    return found or list(head_kinds())
+            kinds.append(kind)
+    return kinds or list(head_kinds())
 
 
 def _with_kind(config: Config, value: str) -> str:

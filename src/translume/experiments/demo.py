@@ -71,10 +71,10 @@ def make_corpus(
     phrases = [tuple(phrase[language] for language in languages) for phrase in read_phrases(languages)]
     slots = [sorted({match[1] for match in SLOT.finditer(source)}) for source, _ in phrases]
     wanted = pairs + 2 * held_out
-    made: list[tuple[str, str]] = []
+    corpus: list[tuple[str, str]] = []
     seen: tuple[set[str], set[str]] = (set(), set())
     for _ in range(20 * wanted):
-        if len(made) == wanted:
+        if len(corpus) == wanted:
             break
         index = random.randrange(len(phrases))
         values = draw(slots[index], random)
@@ -82,12 +82,12 @@ def make_corpus(
         if source not in seen[0] and target not in seen[1]:
             seen[0].add(source)
             seen[1].add(target)
-            made.append((source, target))
-    if len(made) < wanted:
-        raise SettingsError(f"--pairs {pairs}: the demo's phrases make at most {max(0, len(made) - 2 * held_out)}")
+            corpus.append((source, target))
+    if len(corpus) < wanted:
+        raise SettingsError(f"--pairs {pairs}: the demo's phrases make at most {max(0, len(corpus) - 2 * held_out)}")
     # Shuffle: phrases with few fillings run out early and would all land in the held-out parts.
-    random.shuffle(made)
-    test, valid, train = made[:held_out], made[held_out : 2 * held_out], made[2 * held_out :]
+    random.shuffle(corpus)
+    test, valid, train = corpus[:held_out], corpus[held_out : 2 * held_out], corpus[2 * held_out :]
     return DemoCorpus(
         source_language=source_language,
         target_language=target_language,

@@ -52,9 +52,9 @@ def propose_fine_tuning(data: DataSettings, count: int, model: Path) -> Proposal
     base = read_config(model)
     notes = list(_notes(data, base, model))
     if isinstance(data.source, FrameSettings):
-        found = survey_files(data, count)
-        tokens = sum(found.lengths(data.source)) / len(found.headers)
-        notes += found.notes()
+        files = survey_files(data, count)
+        tokens = sum(files.lengths(data.source)) / len(files.headers)
+        notes += files.notes()
     else:
         tokens = _tokens_of_a_pair(data, model)
     once = math.ceil(count * tokens / (base.training.batch_tokens * base.training.accumulate))
@@ -106,6 +106,6 @@ def _notes(data: DataSettings, base: Config, model: Path) -> Iterable[str]:
     for files, side in ((data.train_source, "source"), (data.train_target, "target")):
         held = getattr(base.data, f"{side}_language")
         for file in files:
-            found = language_of(Path(file))
-            if held and found and found != held:
-                yield f"{file}: the name says '{found}', but the {side} language of {model} is '{held}'"
+            language = language_of(Path(file))
+            if held and language and language != held:
+                yield f"{file}: the name says '{language}', but the {side} language of {model} is '{held}'"

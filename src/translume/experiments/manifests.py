@@ -66,9 +66,9 @@ def find_manifest(source: Path, target: Path | None, columns: Columns = ()) -> M
     for rows in _first_rows(source, target):
         names = list(dict.fromkeys(name for row in rows for name in row))
         for name in columns[:1] or names:
-            given = [row[name] for row in rows if row.get(name, "").strip()]
-            kinds = Counter(kind_of(source.parent / text) for text in given)
-            kind = next((kind for kind, count in kinds.items() if 2 * count > len(given)), None)
+            paths = [row[name] for row in rows if row.get(name, "").strip()]
+            kinds = Counter(kind_of(source.parent / text) for text in paths)
+            kind = next((kind for kind, count in kinds.items() if 2 * count > len(paths)), None)
             if kind is not None:
                 known = columns or target is not None
                 others = [each for each in names if each != name]
@@ -130,8 +130,8 @@ class Survey:
     def notes(self) -> Iterator[str]:
         """Yield a warning about files that cannot be read, if there are any."""
         for place, reason in islice(self.broken.items(), 1):
-            found = f"{len(self.broken):,} of {self.examined:,} files looked at cannot be read"
-            yield f"{place}: {reason}; {found}, which training drops and counts"
+            broken = f"{len(self.broken):,} of {self.examined:,} files looked at cannot be read"
+            yield f"{place}: {reason}; {broken}, which training drops and counts"
 
     def refuse_unreadable(self, data: DataSettings) -> None:
         """Raise DataError if not even half of the files looked at can be read."""
@@ -150,18 +150,18 @@ def survey_files(data: DataSettings, count: int) -> Survey:
     Raises DataError if not even half of the files looked at can be read.
     """
     kind, apart = _kind(data), math.ceil(count / MAX_HEADERS)
-    found = Survey(headers=[], targets=[], examined=0, broken={})
+    files = Survey(headers=[], targets=[], examined=0, broken={})
     for number, pair in enumerate(read_pairs(data, "train")):
         looked_at = not number % apart or number < FIRST_ROWS or not Path(pair.source).is_file()
         if pair.source and pair.target.strip() and looked_at:
             try:
-                found.headers.append(read_header(kind, Path(pair.source)))
-                found.targets.append(pair.target)
+                files.headers.append(read_header(kind, Path(pair.source)))
+                files.targets.append(pair.target)
             except DataError as error:
-                found.broken[f"{pair.file}:{pair.line}"] = str(error)
-    found = replace(found, examined=len(found.headers) + len(found.broken))
-    found.refuse_unreadable(data)
-    return found
+                files.broken[f"{pair.file}:{pair.line}"] = str(error)
+    files = replace(files, examined=len(files.headers) + len(files.broken))
+    files.refuse_unreadable(data)
+    return files
 
 
 def _kind(data: DataSettings) -> FileKind:
@@ -174,22 +174,22 @@ def propose_for_manifest(data: DataSettings, count: int) -> Proposal:
 
     Of `data.source` only the kind is used. Raises DataError if not even half of the files can be read.
     """
-    found = survey_files(data, count)
+    files = survey_files(data, count)
     target = survey((pair.target for pair in read_pairs(data, "train")), "")
     words = target.texts >= MIN_TEXTS_FOR_WORDS and target.types <= MAX_WORDS and target.recurring >= RECURRING
     pieces = not words and not target.unspaced and target.length * count > MAX_CHARACTERS
     # The tokens of pieces of words are not known yet: about a third as many as characters.
-    tokens = [text.split() if words else list(" ".join(text.split())[:: 3 if pieces else 1]) for text in found.targets]
-    facts = _source_facts(data, found)
+    tokens = [text.split() if words else list(" ".join(text.split())[:: 3 if pieces else 1]) for text in files.targets]
+    facts = _source_facts(data, files)
     settings = {name: facts[name] for name in ("mels", "height", "color", "values", "max_seconds") if facts.get(name)}
     sources = [_settings(kind=_kind(data), convolutions=many, **settings) for many in (2, 1)]
-    fits = [_is_timed(source, found, tokens) for source in sources]
+    fits = [_is_timed(source, files, tokens) for source in sources]
     source = sources[not fits[0] and fits[1]]
-    positions = found.lengths(source)
+    positions = files.lengths(source)
     longest = max(longest_of(positions), longest_of([len(each) for each in tokens]))
-    _decode_first(data.model_copy(update={"source": source}), found)
-    found.refuse_unreadable(data)
-    amount = sum(positions) * count / len(found.headers)
+    _decode_first(data.model_copy(update={"source": source}), files)
+    files.refuse_unreadable(data)
+    amount = sum(positions) * count / len(files.headers)
     row = next(rows_for((["few words"] if words else []) + ["files"], amount))
     many = math.ceil(1.25 * max(target.characters, target.types * words)) + 8
     size = many if many > TokenizerSettings().size else None
@@ -198,7 +198,7 @@ def propose_for_manifest(data: DataSettings, count: int) -> Proposal:
     fit = limits(longest)
     facts |= fit | {
         "files": True, "source_kind": source.kind, "tight": not fits[0] and fits[1], "timed": any(fits),
-        "brief": median(_frames(header, source) for header in found.headers) < BRIEF,
+        "brief": median(_frames(header, source) for header in files.headers) < BRIEF,
         "shift": max(1, source.size // (3 if facts.get("color") else 1) // 14) if source.kind == "image" else None,
         "value_masks": 2 if source.size >= 20 else int(source.size >= 8), "value_mask_size": 1 + source.size // 6,
         "kind": "word" if words else "bpe" if pieces else "character", "words": words, "pieces": pieces, "size": size,
@@ -214,8 +214,8 @@ def propose_for_manifest(data: DataSettings, count: int) -> Proposal:
     )
     return Proposal(
         choices=choose([row["data"]], amount, facts),
-        description=_description(found),
-        notes=(*found.notes(), *([long] if dropped else [])),
+        description=_description(files),
+        notes=(*files.notes(), *([long] if dropped else [])),
         size=f"{count:,} {NAMES[source.kind]}" + "s" * (count != 1),
     )
 
@@ -226,9 +226,9 @@ def _settings(**values: object) -> FrameSettings:
     return source
 
 
-def _source_facts(data: DataSettings, found: Survey) -> dict[str, Any]:
+def _source_facts(data: DataSettings, files: Survey) -> dict[str, Any]:
     """Return facts about recordings, images or arrays: values of settings of [data.source], and what decides others."""
-    headers, kind = found.headers, _kind(data)
+    headers, kind = files.headers, _kind(data)
     if kind == "audio":
         rate, longest = max(header.rate for header in headers), max(header.length for header in headers)
         seconds = float(min(MAX_SECONDS, math.ceil(longest))) if longest > AudioSettings().max_seconds else None
@@ -262,43 +262,43 @@ def _frames(header: Header, source: FrameSettings) -> int:
     return max(1, int(header.length * 100)) if header.kind == "audio" else int(header.length)
 
 
-def _is_timed(source: FrameSettings, found: Survey, tokens: Sequence[Sequence[str]]) -> bool:
+def _is_timed(source: FrameSettings, files: Survey, tokens: Sequence[Sequence[str]]) -> bool:
     """Return whether nearly all sources have the positions that the CTC loss needs for their targets.
 
     A target needs one for each token and one between two equal tokens. An image must be wide enough for its text.
     """
     fits = 0
-    for header, positions, target in zip(found.headers, found.lengths(source), tokens, strict=True):
-        needed = len(target) + sum(one == other for one, other in pairwise(target))
+    for header, positions, target in zip(files.headers, files.lengths(source), tokens, strict=True):
+        needed = len(target) + sum(token == following for token, following in pairwise(target))
         narrow = header.kind == "image" and header.length / header.height < MIN_ASPECT * len(target)
         fits += positions >= needed and not narrow
-    return fits >= TIMED * len(found.headers)
+    return fits >= TIMED * len(files.headers)
 
 
-def _decode_first(data: DataSettings, found: Survey) -> None:
-    """Decode the first files, and add those that cannot be read to `found.broken`."""
+def _decode_first(data: DataSettings, files: Survey) -> None:
+    """Decode the first files, and add those that cannot be read to `files.broken`."""
     reader = frame_reader(data.source)
     assert reader is not None
     for pair in islice(read_pairs(data, "train"), FIRST_ROWS):
         place = f"{pair.file}:{pair.line}"
-        if pair.source and place not in found.broken:
+        if pair.source and place not in files.broken:
             try:
                 reader.read(pair.source)
             except DataError as error:
-                found.broken[place] = str(error)
+                files.broken[place] = str(error)
 
 
-def _description(found: Survey) -> str:
+def _description(files: Survey) -> str:
     """Return the sizes of the files in words."""
-    first = found.headers[0]
-    lengths = [header.length for header in found.headers]
+    first = files.headers[0]
+    lengths = [header.length for header in files.headers]
     if first.kind == "image":
-        return f" of {_range(lengths)} × {_range([header.height for header in found.headers])} pixels"
+        return f" of {_range(lengths)} × {_range([header.height for header in files.headers])} pixels"
     if first.kind == "features":
         return f" of {_range(lengths)} frames"
-    channels = sorted({header.channels for header in found.headers})
+    channels = sorted({header.channels for header in files.headers})
     sides = " and ".join({1: "mono", 2: "stereo"}.get(each, f"{each} channels") for each in channels)
-    rates = _range([header.rate / 1000 for header in found.headers], "g")
+    rates = _range([header.rate / 1000 for header in files.headers], "g")
     return f" of {_range(lengths, '.1f')} seconds, {rates} kHz, {sides}"
 
 

@@ -29,9 +29,6 @@ from translume.training.events import Event, Finished
 from translume.training.interrupt import ENDING, SignalFlag
 from translume.training.resume import ModelDescription, Store
 
-PASSED_ON = ENDING
-"""Signals that are passed on to the worker processes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -174,7 +171,7 @@ def _start(task: Task, busy: set[Path]) -> tuple[Connection, SpawnProcess]:
     task.log.touch()
     # Until it has a session of its own, the worker blocks the signals that a terminal sends to all processes.
     ensure_running()  # as the first start of a process would, which unblocks them
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     process.start()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     sender.close()
@@ -206,7 +203,7 @@ def _run(task: Task, others: Sequence[Path], sender: Connection) -> None:
     os.dup2(output, 2)
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background command ignores it
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         reuse_vocabularies(others, task)
         task.work(sender.send)
     except KeyboardInterrupt:  # before the first update, or while measuring: there is nothing to save
@@ -222,13 +219,13 @@ def reuse_vocabularies(others: Sequence[Path], task: Task) -> None:
         store = Store(folder)
         if store.model() is not None:
             return
-        for other in others:
-            model = _stored(other) if other != folder else None
+        for beside in others:
+            model = _stored(beside) if beside != folder else None
             if model is None or (model.config.tokenizer, model.config.data) != (config.tokenizer, config.data):
                 continue
             store.begin(ModelDescription(config=config, source=model.source, target=model.target))
             with suppress(OSError, shutil.Error):  # without a copy the corpus is built again
-                shutil.copytree(other / "cache", folder / "cache", copy_function=os.link)
+                shutil.copytree(beside / "cache", folder / "cache", copy_function=os.link)
             return
 
 

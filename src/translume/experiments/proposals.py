@@ -75,11 +75,12 @@ def token_kinds(source: Side, target: Side) -> tuple[str, str]:
 
 
 def choose_pairs(
-    pairs: int, source: Side, target: Side, parts: int = 1, more: Mapping[str, object] | None = None
+    pairs: int, source: Side, target: Side, parts: int = 1, extra_facts: Mapping[str, object] | None = None
 ) -> tuple[Choice, ...]:
     """Return the settings for surveyed sides, without files, in the order in which they are printed.
 
-    parts: number of parts of a source, between which its template has the segment separator.  more: facts.
+    parts: number of parts of a source, between which its template has the segment separator.
+    extra_facts: for the rows of the recipe, which win over those of the survey.
     """
     kind, target_kind = token_kinds(source, target)
     symbols = target_kind == "word"
@@ -95,25 +96,26 @@ def choose_pairs(
     summaries = copying and target.script == "latin" and 3 * target.words <= source.words
     language = "none" if target.tokenized else tokenizer_of(target.language)
     unspaced = source.unspaced or target.unspaced
-    many = max(source.characters, target.characters)
+    characters = max(source.characters, target.characters)
     special = {"stories": stories, "sounds": sounds, "forms": forms, "formal": formal, "copying": copying}
-    kinds = [*[name for name, found in special.items() if found][:1], "text"]
+    kinds = [*[name for name, applies in special.items() if applies][:1], "text"]
     vocabulary = next(row["vocabulary"] for row in rows_for(kinds, pairs) if row["vocabulary"] != "-")
     if symbols:
         tokens = {"word": source.types, "character": source.characters, "bpe": vocabulary}[kind]
         tokens = tokens + target.types if shared else max(tokens, target.types)
         size = math.ceil((tokens * 1.25 + 8) / 100) * 100
     else:
-        size = max(vocabulary + many * unspaced, math.ceil(1.25 * many) + 256)
+        size = max(vocabulary + characters * unspaced, math.ceil(1.25 * characters) + 256)
         size = math.ceil(size / 500) * 500
     facts = {
         **special,
         **limits(max(_longest(source, kind), _longest(target, target_kind))),
         "text": True, "pairs": pairs, "many": pairs > FEW_PAIRS, "beam": 5, "kind": kind, "symbols": symbols,
-        "words": words, "size": size, "wide": size > vocabulary, "characters": many, "shared": shared, "turns": turns,
-        "target_symbols": target.symbols, "exact": target.short or target.symbols, "summaries": summaries,
-        "unspaced": target.unspaced, "copies": target.copies, "parts": parts if parts > 1 else None,
-        "source_types": source.types, "target_types": target.types, "target_cased": target.cased,
+        "words": words, "size": size, "wide": size > vocabulary, "characters": characters, "shared": shared,
+        "turns": turns, "target_symbols": target.symbols, "exact": target.short or target.symbols,
+        "summaries": summaries, "unspaced": target.unspaced, "copies": target.copies,
+        "parts": parts if parts > 1 else None, "source_types": source.types,
+        "target_types": target.types, "target_cased": target.cased,
         "lower": shared and not symbols and target.symbols and source.cased and not target.cased,
         "scripts": f"{_scripts(source)} and {_scripts(target)}", "separator": source.separator,
         "segments": min(MAX_SEGMENTS, 1 << (source.parts - 1).bit_length()),
@@ -121,7 +123,7 @@ def choose_pairs(
         "running_text": not (target.symbols or forms or summaries), "tokenized": target.tokenized,
         "zh": language == "zh", "char": language == "char" or (language == "13a" and target.unspaced),
     }  # fmt: skip
-    return choose(kinds, pairs, facts | dict(more or {}))
+    return choose(kinds, pairs, facts | dict(extra_facts or {}))
 
 
 def _longest(side: Side, kind: str) -> int:
@@ -146,7 +148,7 @@ def propose_for_corpora(data: DataSettings, counts: Iterable[int]) -> Proposal:
     temperature = TEMPERATURE if largest > UNEVEN * smallest else None
     facts = {"corpora": True, "temperature": temperature, "smallest": smallest, "largest": largest}
     directions = dict.fromkeys(f"{each.source_language} to {each.target_language}" for each in data.corpus)
-    choices = choose_pairs(sum(sizes), sides[0], sides[1], more=facts)
+    choices = choose_pairs(sum(sizes), sides[0], sides[1], extra_facts=facts)
     return Proposal(choices=choices, description=f", {', '.join(directions)}")
 
 
@@ -168,56 +170,59 @@ def propose_for_labels(data: DataSettings, count: int) -> Proposal:
     """
     file = (*data.train_source, *data.train)[0]
     side = survey((pair.source for pair in read_pairs(data, "train")), language_of(Path(file)))
-    found = survey_labelled(read_pairs(data, "train"), unspaced=side.unspaced)
-    if found.labels < 2 or (count >= FEW_TEXTS and found.labels * 2 > count):
+    labelled = survey_labelled(read_pairs(data, "train"), unspaced=side.unspaced)
+    if labelled.labels < 2 or (count >= FEW_TEXTS and labelled.labels * 2 > count):
         hint = "; --columns TEXT,LABEL names the columns" if data.train else ""
         raise DataError(
-            f"{(*data.train_target, *data.train)[0]}: found {found.labels:,} different labels for {count:,} texts, "
+            f"{(*data.train_target, *data.train)[0]}: found {labelled.labels:,} different labels for {count:,} texts, "
             f"expected at least 2, and many texts for each{hint}"
         )
-    lone = f"{file}:1: no other text has the label '{found.lone}'; if this is a header, remove the line"
-    choices = choose_class(side, found, {"source_language": side.language})
-    description = f" with {found.labels:,} labels, {_scripts(side)}"
-    return Proposal(choices=choices, description=description, notes=(lone,) if found.lone else ())
+    lone = f"{file}:1: no other text has the label '{labelled.lone}'; if this is a header, remove the line"
+    choices = choose_class(side, labelled, {"source_language": side.language})
+    description = f" with {labelled.labels:,} labels, {_scripts(side)}"
+    return Proposal(choices=choices, description=description, notes=(lone,) if labelled.lone else ())
 
 
-def choose_class(side: Side, found: Labelled, more: Mapping[str, object] | None = None) -> tuple[Choice, ...]:
-    """Return the settings for surveyed texts, without files, in the order in which they are printed.  more: facts."""
-    tokens = found.texts * max(1.0, found.units)
+def choose_class(side: Side, labelled: Labelled, extra_facts: Mapping[str, object] | None = None) -> tuple[Choice, ...]:
+    """Return the settings for surveyed texts, without files, in the order in which they are printed.
+
+    extra_facts: for the rows of the recipe, which win over those of the survey.
+    """
+    tokens = labelled.texts * max(1.0, labelled.units)
     once = math.ceil(tokens / next(rows_for(["labels"], tokens))["max_tokens"])
     updates = math.ceil(min(max(EPOCHS * once, MIN_UPDATES), max(MAX_UPDATES, 2 * once)) / 100) * 100
     every = max(50, round(updates / 120) * 10)
     facts = {
         "labels": True, "kind": "character" if side.unspaced else "word", "cased": side.cased, "updates": updates,
         "units": "characters" if side.unspaced else "words", "warmup_updates": every, "every": every,
-        "save_every": every, "size": min(MAX_WORDS, max(MIN_WORDS, found.recurring + SPECIALS)),
+        "save_every": every, "size": min(MAX_WORDS, max(MIN_WORDS, labelled.recurring + SPECIALS)),
     }  # fmt: skip
-    positions = limits(max(found.longest, 128 - SPARE))
+    positions = limits(max(labelled.longest, 128 - SPARE))
     positions["max_positions"] = SPARE + positions["limit"]
-    return choose(["labels"], tokens, positions | facts | dict(more or {}))
+    return choose(["labels"], tokens, positions | facts | dict(extra_facts or {}))
 
 
 def propose_for_documents(data: DataSettings, count: int) -> Proposal:
     """Return the proposal for `count` lines of text, read from the files in `data`. Raises DataError for blank ones."""
-    found = survey_documents(pair.target for pair in read_pairs(data, "train"))
-    if found.blank == found.lines:
+    documents = survey_documents(pair.target for pair in read_pairs(data, "train"))
+    if documents.blank == documents.lines:
         raise DataError(f"{data.train[0]}: found no text, expected documents")
     note = "--valid FILE names validation text; without it, documents end at blank lines and some are held out"
-    size = f"{found.lines:,} line{'s' * (found.lines != 1)}, {found.characters:,} characters"
-    choices = choose_language_model(found, validated=bool(data.valid))
-    notes = (note,) if found.running and not data.valid else ()
+    size = f"{documents.lines:,} line{'s' * (documents.lines != 1)}, {documents.characters:,} characters"
+    choices = choose_language_model(documents, validated=bool(data.valid))
+    notes = (note,) if documents.running and not data.valid else ()
     return Proposal(choices=choices, description="", notes=notes, size=size)
 
 
-def choose_language_model(found: Documents, *, validated: bool) -> tuple[Choice, ...]:
+def choose_language_model(documents: Documents, *, validated: bool) -> tuple[Choice, ...]:
     """Return the settings for surveyed lines, without files, in the order in which they are printed.
 
     validated: whether there is a validation file.
     """
-    characters = found.distinct <= MAX_CHARACTERS and found.characters <= LITTLE_TEXT
+    characters = documents.distinct <= MAX_CHARACTERS and documents.characters <= LITTLE_TEXT
     facts = {
-        "documents": True, "running": found.running, "validated": validated, "characters": characters,
-        "count": found.characters, "distinct": found.distinct, "kind": "character" if characters else "bpe",
-        "size": max(8, found.distinct + SPECIALS) if characters else None,
+        "documents": True, "running": documents.running, "validated": validated, "characters": characters,
+        "count": documents.characters, "distinct": documents.distinct, "kind": "character" if characters else "bpe",
+        "size": max(8, documents.distinct + SPECIALS) if characters else None,
     }  # fmt: skip
-    return choose(["documents"], found.characters, facts)
+    return choose(["documents"], documents.characters, facts)

@@ -76,18 +76,18 @@ def parse_space(assignments: Sequence[str]) -> tuple[Dimension, ...]:
 def _dimension(path: str, values: tuple[str, ...]) -> Dimension:
     if len(values) > 1 or ".." not in values[0]:
         return Dimension(path=path, values=values)
-    place, found = f"--vary {path}={values[0]}", RANGE.fullmatch(values[0])
-    if found is None or found[3] not in (None, "log"):
+    place, match = f"--vary {path}={values[0]}", RANGE.fullmatch(values[0])
+    if match is None or match[3] not in (None, "log"):
         raise SettingsError(
             f"{place}: expected LOW..HIGH or LOW..HIGH:log, such as training.learning_rate=1e-4..3e-3:log"
         )
-    low, high = float(found[1]), float(found[2])
+    low, high = float(match[1]), float(match[2])
     if low >= high:
-        raise SettingsError(f"{place}: found {found[1]} first, expected a number below {found[2]}")
-    if found[3] and low <= 0:
-        raise SettingsError(f"{place}: found {found[1]}, expected a number above 0 with :log")
-    whole = all(re.fullmatch(r"[-+]?\d+", number) for number in found.groups()[:2])
-    return Dimension(path=path, low=low, high=high, log=bool(found[3]), whole=whole)
+        raise SettingsError(f"{place}: found {match[1]} first, expected a number below {match[2]}")
+    if match[3] and low <= 0:
+        raise SettingsError(f"{place}: found {match[1]}, expected a number above 0 with :log")
+    whole = all(re.fullmatch(r"[-+]?\d+", number) for number in match.groups()[:2])
+    return Dimension(path=path, low=low, high=high, log=bool(match[3]), whole=whole)
 
 
 def propose_space(config: Config) -> tuple[Dimension, ...]:
@@ -132,11 +132,11 @@ def describe(chosen: Mapping[str, str]) -> str:
 
 def check_space(space: Sequence[Dimension], config: Config) -> None:
     """Raise SettingsError for a dimension that is no setting, or that changes how trials are measured."""
-    for each in space:
-        if each.path.startswith(MEASURED) or (each.path == KIND and config.training.metric == "nll"):
-            raise SettingsError(f"--vary {each.path}: cannot be varied: trials would not be measured alike")
+    for dimension in space:
+        if dimension.path.startswith(MEASURED) or (dimension.path == KIND and config.training.metric == "nll"):
+            raise SettingsError(f"--vary {dimension.path}: cannot be varied: trials would not be measured alike")
         try:
-            config.change(f"{each.path}={each.values[0] if each.values else f'{each.low:g}'}")
+            config.change(f"{dimension.path}={dimension.values[0] if dimension.values else f'{dimension.low:g}'}")
         except SettingsError as error:
             if "no such setting" in str(error):
-                raise SettingsError(f"--vary {each}: {str(error).removeprefix('--set: ')}") from None
+                raise SettingsError(f"--vary {dimension}: {str(error).removeprefix('--set: ')}") from None

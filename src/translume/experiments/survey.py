@@ -117,13 +117,13 @@ def survey(texts: Iterable[str], language: str) -> Side:
     for character, count in counts.items():
         if character.isalpha():
             scripts[script_of(character)] += count
-    found = max(scripts, key=lambda script: scripts[script], default="")
-    if {"hiragana", "katakana"} & set(scripts) and found == "han":
-        found = "hiragana"
+    usual = max(scripts, key=lambda script: scripts[script], default="")
+    if {"hiragana", "katakana"} & set(scripts) and usual == "han":
+        usual = "hiragana"
     separator = max((sign for sign in signs if counts[sign] >= 2 * written), key=lambda sign: counts[sign], default="")
     return Side(
-        language=language or {"han": "zh", "hiragana": "ja", "hangul": "ko", "thai": "th"}.get(found, ""),
-        script=found,
+        language=language or {"han": "zh", "hiragana": "ja", "hangul": "ko", "thai": "th"}.get(usual, ""),
+        script=usual,
         characters=sum(count >= _RARE for count in counts.values()),
         words=types.total() / (read or 1),
         length=counts.total() / (read or 1),
@@ -145,9 +145,9 @@ def copied_share(pairs: Iterable[Pair]) -> float:
     """Return the share of the targets' words and numbers that occur in their source, in the first 20,000 pairs."""
     words = copied = 0
     for pair in islice(pairs, _MAX_COMPARED):
-        found, target = set(_WORD.findall(pair.source)), _WORD.findall(pair.target)
+        source, target = set(_WORD.findall(pair.source)), _WORD.findall(pair.target)
         words += len(target)
-        copied += sum(word in found for word in target)
+        copied += sum(word in source for word in target)
     return copied / (words or 1)
 
 

@@ -40,7 +40,7 @@ class Row:
     @property
     def measures(self) -> list[Measures]:
         """The measures of each seed."""
-        return [found.measures for found in self.measured]
+        return [each.measures for each in self.measured]
 
 
 def tasks_of(combination: Combination, folder: Path, sentences: int, device: str, threads: int | None) -> list[Task]:
@@ -69,10 +69,10 @@ def run_sweep(
             yield task, run
         else:
             missing.append(task)
-    for found in run_tasks(missing, workers=workers, seconds=seconds):
-        if not isinstance(found, Stopped) and isinstance(found[1], Run):
-            _complete(found[0], found[1], before[found[0].folder])
-        yield found
+    for message in run_tasks(missing, workers=workers, seconds=seconds):
+        if not isinstance(message, Stopped) and isinstance(message[1], Run):
+            _complete(message[0], message[1], before[message[0].folder])
+        yield message
 
 
 def _complete(task: Task, run: Run, before: Run) -> None:

@@ -61,10 +61,14 @@ class Table:
         """Return the table as values for JSON."""
         rows = []
         for row, compared in zip(self.rows, self.comparisons, strict=True):
-            made = {"name": row.name, "values": dict(zip(self.columns, row.values, strict=True)), "curve": curve(row)}
+            content = {
+                "name": row.name,
+                "values": dict(zip(self.columns, row.values, strict=True)),
+                "curve": curve(row),
+            }
             spreads = {name: _spread(values) for name, values in numbers(row).items() if values}
             runs = [_run_values(task, run) for task, run in row.runs]
-            rows.append({**made, "statistics": spreads, "against_first": compared, "runs": runs})
+            rows.append({**content, "statistics": spreads, "against_first": compared, "runs": runs})
         values: dict[str, Any] = to_values({"title": self.title, "command": self.command, "rows": rows})
         return values
 
@@ -82,7 +86,7 @@ class Table:
     @property
     def metrics(self) -> list[str]:
         """Names of the metrics of what was translated."""
-        return list(dict.fromkeys(name for row in self.rows for found in row.measures for name, _, _ in found.scores))
+        return list(dict.fromkeys(name for row in self.rows for each in row.measures for name, _, _ in each.scores))
 
     def to_markdown(self) -> str:
         """Return the table and its notes as Markdown that is readable as plain text."""
@@ -107,13 +111,13 @@ class Table:
         return [self._cells(row, compared) for row, compared in zip(self.rows, self.comparisons, strict=True)]
 
     def _cells(self, row: Row, compared: Mapping[str, Comparison]) -> list[str]:
-        cells, found = [*row.values[:-1], row.values[-1] + marks(row)], numbers(row)
+        cells, known = [*row.values[:-1], row.values[-1] + marks(row)], numbers(row)
         signs = {name: DIFFERENT for name, each in compared.items() if each.p_value < LEVEL} | {"nll": marks(row)}
         for column in self._measures:
             _, name, form = column
-            each = _spread(found.get(name, ()))
+            each = _spread(known.get(name, ()))
             deviation = f" ± {form.format(each['sd'])}" if len(row.measured) > 1 and column not in COSTS else ""
-            cells.append(f"{form.format(each['mean'])}{deviation}{signs.get(name, '')}" if found.get(name) else NOTHING)
+            cells.append(f"{form.format(each['mean'])}{deviation}{signs.get(name, '')}" if known.get(name) else NOTHING)
         return cells
 
     def _notes(self) -> Iterator[str]:
@@ -159,14 +163,14 @@ class Table:
 
     def _differences(self) -> Iterator[str]:
         for metric in self.metrics:
-            found = [
-                f"{row.name} {each.second.value - each.first.value:+.2f} "
-                f"[{each.difference.low:+.2f}, {each.difference.high:+.2f}], p = {each.p_value:.3f}"
+            differences = [
+                f"{row.name} {comparison.second.value - comparison.first.value:+.2f} "
+                f"[{comparison.difference.low:+.2f}, {comparison.difference.high:+.2f}], p = {comparison.p_value:.3f}"
                 for row, compared in zip(self.rows, self.comparisons, strict=True)
-                if (each := compared.get(metric))
+                if (comparison := compared.get(metric))
             ]
-            if found:
-                yield f"{metric} against the first row, {DIFFERENT} if p < {LEVEL}: {'; '.join(found)}."
+            if differences:
+                yield f"{metric} against the first row, {DIFFERENT} if p < {LEVEL}: {'; '.join(differences)}."
 
 
 def make_table(rows: Sequence[Row], *, title: str, command: str, columns: Sequence[str]) -> Table:
@@ -181,17 +185,17 @@ def compared_with_first(rows: Sequence[Row]) -> Iterator[dict[str, Comparison]]:
     Counts of a sentence are summed over the seeds, so that a resample draws a sentence with its translations by all
     models of a row. The comparison is empty for rows that did not all translate the same sentences.
     """
-    found = rows[0].measured
-    if not found or not found[0].translations:
+    first_measured = rows[0].measured
+    if not first_measured or not first_measured[0].translations:
         yield from ({} for _ in rows)
         return
-    texts = sources, references = found[0].sources, found[0].references
+    texts = sources, references = first_measured[0].sources, first_measured[0].references
     settings = of_texts(rows[0].runs[0][0].config.scoring, references)
     metrics = {name: metric_from(name, settings) for name in settings.names}
 
     def count(row: Row, metric: Metric) -> Counts:
-        found = [metric.count(each.translations, [references], sources) for each in row.measured]
-        return sum(found[1:], start=found[0])
+        counts = [metric.count(each.translations, [references], sources) for each in row.measured]
+        return sum(counts[1:], start=counts[0])
 
     first = {name: count(rows[0], metric) for name, metric in metrics.items()}
     for row in rows:
@@ -210,11 +214,11 @@ def numbers(row: Row) -> dict[str, list[float]]:
 
     peak_megabytes: 10⁶ bytes.
     """
-    found = {name: [getattr(each, name, None) for each in row.measures] for _, name, _ in (*QUALITY, *COSTS)}
-    found["peak_megabytes"] = [run.peak_bytes and run.peak_bytes / 1e6 for _, run in row.runs if run.measured]
+    by_name = {name: [getattr(each, name, None) for each in row.measures] for _, name, _ in (*QUALITY, *COSTS)}
+    by_name["peak_megabytes"] = [run.peak_bytes and run.peak_bytes / 1e6 for _, run in row.runs if run.measured]
     for name in dict.fromkeys(name for each in row.measures for name, _, _ in each.scores):
-        found[name] = [value for each in row.measures for other, value, _ in each.scores if other == name]
-    return {name: [each for each in values if each is not None] for name, values in found.items()}
+        by_name[name] = [value for each in row.measures for metric, value, _ in each.scores if metric == name]
+    return {name: [each for each in values if each is not None] for name, values in by_name.items()}
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

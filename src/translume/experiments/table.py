@@ -18,8 +18,8 @@ FEW_PAIRS = 5000
 @cache
 def table() -> dict[str, Any]:
     """Return what init.toml has.  rows: by the names of `columns`."""
-    found = tomllib.loads(Path(__file__).with_name("init.toml").read_text("utf-8"))
-    return found | {"rows": [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]}
+    content = tomllib.loads(Path(__file__).with_name("init.toml").read_text("utf-8"))
+    return content | {"rows": [dict(zip(content["columns"], row, strict=True)) for row in content["rows"]]}
 
 
 def rows_for(kinds: Iterable[str], amount: float) -> Iterator[dict[str, Any]]:
@@ -39,18 +39,18 @@ def choose(kinds: Iterable[str], amount: float, facts: Mapping[str, object]) -> 
         known |= {name: value for name, value in {**row, **row["more"]}.items() if value != "-"}
     every = max(100, known.get("updates", 0) // 20)
     known = {"every": every, "save_every": every, **known, **facts}
-    found: dict[str, Choice] = {}
+    choices: dict[str, Choice] = {}
     for features, path, given, why in table()["rules"]:
         value = known.get(given[1:]) if isinstance(given, str) and given.startswith("=") else given
         value = tuple(value) if isinstance(value, list) else value
         met = all(bool(known.get(name.lstrip("!"))) != name.startswith("!") for name in features.split())
-        if met and value is not None and path not in found:
-            found[path] = Choice(path, value, why.format_map(known))
-    return tuple(found.values())
+        if met and value is not None and path not in choices:
+            choices[path] = Choice(path, value, why.format_map(known))
+    return tuple(choices.values())
 
 
 def limits(longest: int) -> dict[str, Any]:
     """Return facts about the positions for sources and targets of up to `longest` tokens: the next power of two."""
     positions = min(MAX_POSITIONS, 1 << (longest + SPARE - 1).bit_length())
-    more = positions if positions > ModelSettings().max_positions else None
-    return {"long": longest > CleaningSettings().max_tokens, "limit": positions - SPARE, "max_positions": more}
+    proposed = positions if positions > ModelSettings().max_positions else None
+    return {"long": longest > CleaningSettings().max_tokens, "limit": positions - SPARE, "max_positions": proposed}

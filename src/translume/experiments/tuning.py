@@ -91,17 +91,17 @@ class Segment(Task):
 
     def _measured(self) -> Measured:
         """Return what the training measured, and the nats per character, if the head has a nll."""
-        found, model = measure_training(self.folder), Store(self.folder).model()
-        nll = found.measures.nll
+        measured, model = measure_training(self.folder), Store(self.folder).model()
+        nll = measured.measures.nll
         if nll is None or model is None:
-            return found
+            return measured
         if task_of(self.config).predicts == "tokens":
             corpus = validation_corpus(self.config, model.source, model.target, self.folder)
             _, targets = texts_of(corpus, range(corpus.pairs))
             tokens = int(corpus.target_lengths.sum()) + corpus.pairs  # each target has an EOS
             nll *= tokens / max(1, sum(map(len, targets)))
         return replace(
-            found, measures=replace(found.measures, scores=(*found.measures.scores, (PER_CHARACTER, nll, "")))
+            measured, measures=replace(measured.measures, scores=(*measured.measures.scores, (PER_CHARACTER, nll, "")))
         )
 
 
@@ -185,15 +185,15 @@ class Search:
             for trial in map(self._trial, self._numbers("RUNNING")):
                 self._decide(trial) if self._parts(trial.number) else self._ready.append(trial)
             for tasks in (self._segments(), self._repetitions()):
-                for found in run_tasks(tasks, workers=self.budget.workers):
-                    if isinstance(found, Stopped) or isinstance(found[1], Run):
+                for message in run_tasks(tasks, workers=self.budget.workers):
+                    if isinstance(message, Stopped) or isinstance(message[1], Run):
                         self.study.set_user_attr("spent", self.spent)
-                    if isinstance(found, Stopped):
-                        yield found
+                    if isinstance(message, Stopped):
+                        yield message
                         return
-                    if isinstance(found[0], Segment) and isinstance(found[1], Run):
-                        self._complete(found[0], found[1])
-                    yield found
+                    if isinstance(message[0], Segment) and isinstance(message[1], Run):
+                        self._complete(message[0], message[1])
+                    yield message
 
     def chosen(self, trial: int) -> dict[str, str]:
         """Return the values of a trial by path, as text; empty for the first one."""
@@ -327,7 +327,7 @@ class Search:
     def _value_of(self, run: Run, name: str) -> float:
         """Return what a run measured by this name, `metric` or `early`; NaN if it has not."""
         scores = run.measured.measures.scores if run.measured else ()
-        return next((value for found, value, _ in scores if found == name), math.nan)
+        return next((value for measure, value, _ in scores if measure == name), math.nan)
 
     def _complete(self, task: Segment, run: Run) -> None:
         """Store the result of a task. An interrupted one has none."""
@@ -399,8 +399,8 @@ class Search:
         wanted = {**self.base.by_path(), "--vary": [str(each) for each in self.space]}
         began = self.study.user_attrs.get("began")
         if began is None:
-            found = {each.path: value for each in self.space if (value := each.value_in(self.base)) is not None}
-            self.study.enqueue_trial(found)
+            values = {each.path: value for each in self.space if (value := each.value_in(self.base)) is not None}
+            self.study.enqueue_trial(values)
             self.study.set_user_attr("seconds", self.budget.training_seconds)
             self.study.set_user_attr("began", wanted)
         elif path := next((each for each in wanted if began.get(each) != wanted[each]), ""):

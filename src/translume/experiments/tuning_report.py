@@ -77,10 +77,10 @@ def importance(search: Search) -> dict[str, float]:
     return dict(get_param_importances(early, evaluator=PedAnovaImportanceEvaluator()))
 
 
-def rows(found: dict[str, Any]) -> list[list[str]]:
+def rows(content: dict[str, Any]) -> list[list[str]]:
     """Return a row of HEAD for the best trials and the first one, without those that did not come to their end."""
-    shown = [each for each in found["ranking"] if each == 0 or each in found["ranking"][:BEST]]
-    return [_row(found["trials"][number], best=number == found["best"]) for number in shown]
+    shown = [each for each in content["ranking"] if each == 0 or each in content["ranking"][:BEST]]
+    return [_row(content["trials"][number], best=number == content["best"]) for number in shown]
 
 
 def _row(trial: dict[str, Any], *, best: bool) -> list[str]:
@@ -90,19 +90,19 @@ def _row(trial: dict[str, Any], *, best: bool) -> list[str]:
     return [f"{trial['number']}{'*' * best}", settings, f"{trial['updates']:,}", f"{trial['value']:.3f}", again]
 
 
-def notes(found: dict[str, Any]) -> Iterator[str]:
+def notes(content: dict[str, Any]) -> Iterator[str]:
     """Yield what the table means, one paragraph each."""
-    states = [each["state"] for each in found["trials"]]
-    better = "larger" if found["larger_is_better"] else "smaller"
+    states = [each["state"] for each in content["trials"]]
+    better = "larger" if content["larger_is_better"] else "smaller"
     yield (
-        f"* the best: {found['metric']} on the validation set ({better} is better) after trainings of "
-        f"{found['training_seconds']:.0f} s. Trials: {states.count('complete')} trained to the end, "
+        f"* the best: {content['metric']} on the validation set ({better} is better) after trainings of "
+        f"{content['training_seconds']:.0f} s. Trials: {states.count('complete')} trained to the end, "
         f"{states.count('pruned')} pruned, {states.count('failed')} failed, {states.count('running')} unfinished."
     )
-    if found["best"] is None:
+    if content["best"] is None:
         return
-    best = found["trials"][found["best"]]
-    if found["best"] == 0:
+    best = content["trials"][content["best"]]
+    if content["best"] == 0:
         yield "No trial beat the settings as they were given."
     elif best["mean"] is None:
         yield "The best were not repeated with other seeds: the value of the search is the best of many, and too good."
@@ -113,20 +113,20 @@ def notes(found: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def to_markdown(found: dict[str, Any]) -> str:
+def to_markdown(content: dict[str, Any]) -> str:
     """Return the table and its notes as Markdown that is readable as plain text."""
-    return "\n\n".join(["\n".join(aligned(HEAD, rows(found), left=2)), *notes(found)])
+    return "\n\n".join(["\n".join(aligned(HEAD, rows(content), left=2)), *notes(content)])
 
 
-def save(search: Search, found: dict[str, Any], name: str) -> None:
+def save(search: Search, content: dict[str, Any], name: str) -> None:
     """Write best.toml, if a trial was trained to the end, and tune.json and tune.html.  name: of the given file."""
-    if found["best"] is not None:
-        changes = [f"# {path} = {value}" for path, value in search.chosen(found["best"]).items()] or ["# nothing"]
+    if content["best"] is not None:
+        changes = [f"# {path} = {value}" for path, value in search.chosen(content["best"]).items()] or ["# nothing"]
         head = (
-            f"# Settings of trial {found['best']} of `translume tune {name}`, by trainings of {search.seconds:.0f} s."
+            f"# Settings of trial {content['best']} of `translume tune {name}`, by trainings of {search.seconds:.0f} s."
         )
-        config = search.config(found["best"]).relative_to(Path.cwd()).to_toml(stated=True)
+        config = search.config(content["best"]).relative_to(Path.cwd()).to_toml(stated=True)
         write_file(search.folder / "best.toml", "\n".join([head, "# Changed:", *changes, "", config]).encode())
-    write_file(search.folder / "tune.json", f"{json.dumps(found, indent=1, ensure_ascii=False)}\n".encode())
-    page = {**found, "head": HEAD, "rows": rows(found), "left": 2, "notes": list(notes(found))}
+    write_file(search.folder / "tune.json", f"{json.dumps(content, indent=1, ensure_ascii=False)}\n".encode())
+    page = {**content, "head": HEAD, "rows": rows(content), "left": 2, "notes": list(notes(content))}
     write_file(search.folder / "tune.html", html_page("tune", page, title=f"Search from {name}").encode())

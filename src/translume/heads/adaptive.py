@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from translume.belief import NextToken
 from translume.config import AdaptiveSettings
-from translume.heads.chunked_cross_entropy import lse_and_label_logits, softmax_loss
+from translume.heads.chunked_cross_entropy import label_log_probs, softmax_loss
 from translume.heads.linear import accumulation_dtype, output_weight
 from translume.heads.next_tokens import Groups, Opened, TwoLevel, first_level_options, group_options, normalised
 from translume.heads.token_statistics import by_frequency, target_counts
@@ -85,12 +85,10 @@ class AdaptiveHead(Head):
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
         first, parts = self._labels(labels)
-        lse, picked = lse_and_label_logits(hidden, *self._first_level(), first)
-        score = picked - lse
+        score = label_log_probs(hidden, *self._first_level(), first)
         for band, rows, inside in parts:
             narrow = self.table.narrowed(hidden.index_select(0, rows), band)
-            lse, picked = lse_and_label_logits(narrow, self.table.matrices[band], None, inside)
-            score = score.index_add(0, rows, picked - lse)
+            score = score.index_add(0, rows, label_log_probs(narrow, self.table.matrices[band], None, inside))
         return score
 
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:

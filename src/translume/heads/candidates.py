@@ -94,10 +94,10 @@ def _translation_probabilities(links: _Links, targets: int) -> tuple[Ids, NDArra
     owner = keys // targets
     chance = np.ones(len(keys))
     for _ in range(ROUNDS):
-        each = chance[which]
-        lengths = np.diff(links.begins, append=len(each))
-        each /= np.repeat(np.add.reduceat(each, links.begins), lengths)  # probability of each link of a target
-        expected = np.bincount(which, each, len(keys))
+        shares = chance[which]
+        lengths = np.diff(links.begins, append=len(shares))
+        shares /= np.repeat(np.add.reduceat(shares, links.begins), lengths)  # probability of each link of a target
+        expected = np.bincount(which, shares, len(keys))
         chance = expected / np.bincount(owner, expected)[owner]
     return keys, chance
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from translume.heads import fixed_cross_entropy
-from translume.heads.linear import LinearGradients, MeanToken, accumulation_dtype, label_logits, scaled
+from translume.heads.linear import LinearGradients, MeanToken, accumulation_dtype, label_logits, learnt, scaled
 from translume.model import LossOptions
 from translume.model.compiled import divergence, exponentials, library_for, on_device
 from translume.model.head import TeacherTargets
@@ -46,8 +46,8 @@ def teacher_agreement(hidden: Tensor, weight: Tensor, bias: Tensor | None, targe
 
     hidden: [n, D].  weight: [V, D].  bias: [V].  Tokens with q_v = 0 contribute nothing.
     """
-    found: Tensor = _TeacherAgreement.apply(hidden, weight, bias, targets)  # type: ignore[no-untyped-call]  # torch's has no types
-    return found
+    agreement: Tensor = _TeacherAgreement.apply(hidden, weight, bias, targets)  # type: ignore[no-untyped-call]  # torch's has no types
+    return agreement
 
 
 class _TeacherAgreement(torch.autograd.Function):
@@ -79,8 +79,8 @@ def softmax_divergence(first: Tensor, second: Tensor, weight: Tensor, bias: Tens
 
     first, second: [n, D].  weight: [V, D].  bias: [V].
     """
-    found: Tensor = _SoftmaxDivergence.apply(torch.cat([first, second]), weight, bias)  # type: ignore[no-untyped-call]  # torch's has no types
-    return found
+    divergences: Tensor = _SoftmaxDivergence.apply(torch.cat([first, second]), weight, bias)  # type: ignore[no-untyped-call]  # torch's has no types
+    return divergences
 
 
 class _SoftmaxDivergence(torch.autograd.Function):
@@ -161,15 +161,12 @@ def softmax_loss(
     hidden: [n, D].  weight: [V, D].  bias: [V].  All three gradients are computed in the forward pass,
     where the exponentials are available.
     """
-    learnt = hidden.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    needs_gradient = torch.is_grad_enabled() and learnt
+    gradients = learnt(hidden, weight, bias)
     if on_device(hidden):
-        objective, nll = fixed_cross_entropy.softmax_sums(
-            hidden, weight, bias, labels, options, gradients=needs_gradient
-        )
+        objective, nll = fixed_cross_entropy.softmax_sums(hidden, weight, bias, labels, options, gradients=gradients)
     else:
         objective, nll = _SoftmaxLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
-            hidden, weight, bias, labels, options, needs_gradient
+            hidden, weight, bias, labels, options, gradients
         )
     if options.teacher_targets is not None:
         objective = objective - options.share * teacher_agreement(hidden, weight, bias, options.teacher_targets)
@@ -182,6 +179,12 @@ def lse_and_label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, la
         return fixed_cross_entropy.lse_and_label_logits(hidden, weight, bias, labels)
     lse, picked = _LseAndLabelLogits.apply(hidden, weight, bias, labels)  # type: ignore[no-untyped-call]  # torch's has no types
     return lse, picked
+
+
+def label_log_probs(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+    """Return log p [n] of labels [n] under softmax(W h + b), fp32 (fp64 for fp64)."""
+    lse, picked = lse_and_label_logits(hidden, weight, bias, labels)
+    return picked - lse
 
 
 def chunk_rows(vocabulary: int) -> int:
@@ -222,7 +225,7 @@ class _SoftmaxLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
-        options: LossOptions, needs_gradient: bool,
+        options: LossOptions, gradients: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         smoothing, z, share = options.label_smoothing, options.z_loss, options.share
         rest = 1.0 - share
@@ -232,7 +235,7 @@ class _SoftmaxLoss(torch.autograd.Function):
         mean = MeanToken(weight, bias, options.smoothed) if smoothing else None
         objective = hidden.new_zeros((), dtype=accumulation_dtype(hidden))
         nll = objective.clone()
-        accumulated = _Gradients(hidden, weight, bias) if needs_gradient else None
+        accumulated = _Gradients(hidden, weight, bias) if gradients else None
         for start in range(0, count, rows):
             part, label = hidden[start : start + rows], labels[start : start + rows]
             chunk = _exponentials(part, weight, bias, label, buffer)
@@ -284,9 +287,9 @@ class _Gradients(LinearGradients):
     def add_mean(self, slope: float, mean: MeanToken) -> None:
         """Add to every row: `slope` spread over the tokens of label smoothing."""
         self.hidden += (slope * mean.row).to(self.hidden.dtype)
-        each = self._inputs.sum(0, dtype=self._sum_dtype) * slope
+        summed = self._inputs.sum(0, dtype=self._sum_dtype) * slope
         if self.weight is not None:
-            self.weight += each / len(self.weight) if mean.share is None else torch.outer(mean.share, each)
+            self.weight += summed / len(self.weight) if mean.share is None else torch.outer(mean.share, summed)
         if self.bias is not None:
             share = 1.0 / len(self.bias) if mean.share is None else mean.share
             self.bias += slope * len(self._inputs) * share
@@ -335,10 +338,8 @@ def chunked_loss(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
 
     hidden: [n, D].  weight: [V, D].  bias: [V].
     """
-    learnt = hidden.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    needs_gradient = torch.is_grad_enabled() and learnt
     loss: Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
-        hidden, weight, bias, labels, rule, needs_gradient
+        hidden, weight, bias, labels, rule, learnt(hidden, weight, bias)
     )
     return loss
 
@@ -352,7 +353,7 @@ class _ChunkedLoss(torch.autograd.Function):
         bias: Tensor | None,
         labels: Tensor,
         rule: LogitLoss,
-        needs_gradient: bool,
+        gradients: bool,
     ) -> Tensor:
         kept = accumulation_dtype(hidden)
         rows = min(chunk_rows(weight.size(0)), max(1, len(hidden)))
@@ -360,15 +361,10 @@ class _ChunkedLoss(torch.autograd.Function):
             rows = fixed_cross_entropy.chunk_rows(len(hidden), len(weight))
         buffer = hidden.new_empty(rows, weight.size(0))
         total = hidden.new_zeros((), dtype=kept)
-        accumulated = LinearGradients(hidden, weight, bias) if needs_gradient else None
+        accumulated = LinearGradients(hidden, weight, bias) if gradients else None
         for start in range(0, hidden.size(0), rows):
             part, label = hidden[start : start + rows], labels[start : start + rows]
-            out = buffer[: len(part)]
-            if bias is None:
-                torch.mm(part, weight.t(), out=out)
-            else:
-                torch.addmm(bias, part, weight.t(), out=out)
-            logits = out.to(kept)
+            logits = _logits(part, weight, bias, buffer).to(kept)
             if part.dtype != kept:
                 logits.scatter_(1, label[:, None], label_logits(part, weight, bias, label)[:, None])
             total += rule(logits, label).sum()

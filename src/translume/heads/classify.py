@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from translume.belief import Logits, NextToken
 from translume.config import ClassifySettings
-from translume.heads.chunked_cross_entropy import lse_and_label_logits, softmax_loss
+from translume.heads.chunked_cross_entropy import label_log_probs, lse_and_label_logits, softmax_loss
 from translume.heads.linear import MeanToken, accumulation_dtype, output_bias, output_weight
 from translume.heads.sigmoid import Decisions
 from translume.model import Head, HeadData, HeadLoss, HeadSizes, LossOptions
@@ -57,14 +57,14 @@ class ClassifyHead(Head):
             loss = softmax_loss(hidden, self.weight, self.bias, labels, options)
             return HeadLoss(loss.objective, loss.nll, labels.numel())
         lse, picked = lse_and_label_logits(hidden, self.weight, self.bias, labels)
-        each = lse - picked
-        nll = each.detach().sum()
+        losses = lse - picked
+        nll = losses.detach().sum()
         if options.label_smoothing:
             mean = MeanToken(self.weight, self.bias, options.smoothed)
-            each = each + options.label_smoothing * (picked - mean.logit(hidden))
+            losses = losses + options.label_smoothing * (picked - mean.logit(hidden))
         if options.z_loss:
-            each = each + options.z_loss * lse.square()
-        return HeadLoss((self.weights[labels] * each).sum(), nll, labels.numel())
+            losses = losses + options.z_loss * lse.square()
+        return HeadLoss((self.weights[labels] * losses).sum(), nll, labels.numel())
 
     def _decisions_loss(self, hidden: Tensor, labels: Tensor) -> HeadLoss:
         logits = self._logits(hidden)
@@ -78,8 +78,7 @@ class ClassifyHead(Head):
         """Return [n]: log-probabilities of classes [n]; with several labels, of a positive decision."""
         if self.several:
             return F.logsigmoid(self._logits(hidden).gather(1, labels[:, None])[:, 0])
-        lse, picked = lse_and_label_logits(hidden, self.weight, self.bias, labels)
-        return picked - lse
+        return label_log_probs(hidden, self.weight, self.bias, labels)
 
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
         return Decisions(self._logits(hidden)) if self.several else Logits(F.linear(hidden, self.weight, self.bias))

@@ -75,24 +75,24 @@ class CopyHead(Head):
 
     def _copying(self, hidden: Tensor, context: "Copyable") -> "_Copying":
         """Return the copy distribution after hidden states [n, D]."""
-        some = (context.ids >= 0).any(-1)[context.owners]
+        copyable = (context.ids >= 0).any(-1)[context.owners]
         kept = accumulation_dtype(hidden)
         scores = context.grid().product(hidden, context.keys).to(kept)
         ids = context.ids[context.owners]
         attention = scores.masked_fill(ids < 0, IMPOSSIBLE).log_softmax(-1)  # [n, S]
         own_gate = F.linear(hidden, self.gate.weight[:, : hidden.size(1)], self.gate.bias)[:, 0].to(kept)
         gate = own_gate + (attention.exp() * context.gate_terms[context.owners].to(kept)).sum(-1)
-        own = F.logsigmoid(gate).masked_fill(~some, 0.0)
-        other = F.logsigmoid(-gate).masked_fill(~some, IMPOSSIBLE)
+        own = F.logsigmoid(gate).masked_fill(~copyable, 0.0)
+        copy_gate = F.logsigmoid(-gate).masked_fill(~copyable, IMPOSSIBLE)
         first = context.first[context.owners]
         chosen = (ids >= 0) & (first == torch.arange(ids.size(1), device=ids.device))
         summed = _sum_equal(attention, first).masked_fill(~chosen, IMPOSSIBLE)
-        return _Copying(ids.masked_fill(~chosen, -1), other[:, None] + summed, own, attention)
+        return _Copying(ids.masked_fill(~chosen, -1), copy_gate[:, None] + summed, own, attention)
 
     def _picked(self, hidden: Tensor, labels: Tensor, copying: "_Copying") -> tuple[Tensor, Tensor]:
         """Return log p [n] of labels [n], and the log normalisers [n] of the softmax."""
         lse, own = lse_and_label_logits(hidden, self.softmax.weight, self.softmax.bias, labels)
-        copies = copying.of(labels[:, None])[:, 0]
+        copies = copying.log_probs_of(labels[:, None])[:, 0]
         return torch.logaddexp(copying.gate + own - lse, copies), lse
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
@@ -231,11 +231,11 @@ class _Copying:
     gate: Tensor
     attention: Tensor
 
-    def of(self, tokens: Tensor) -> Tensor:
+    def log_probs_of(self, tokens: Tensor) -> Tensor:
         """Return log((1−g) Σ a) [n, m] of tokens [n, m]."""
         same = tokens[:, :, None] == self.ids[:, None]
-        found = torch.where(same, self.log_probs[:, None], 0.0).sum(-1)
-        return found.masked_fill(~same.any(-1), IMPOSSIBLE)
+        log_probs = torch.where(same, self.log_probs[:, None], 0.0).sum(-1)
+        return log_probs.masked_fill(~same.any(-1), IMPOSSIBLE)
 
     def add_to(self, logits: Tensor) -> Tensor:
         """Return logits [n, V] of the mixture, given those of the softmax.

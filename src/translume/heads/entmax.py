@@ -83,7 +83,7 @@ class Sparse(MonotoneBelief):
             self._tau_and_mass = tau, mass
         return self._tau_and_mass
 
-    def _of(self, logits: Tensor) -> Tensor:
+    def _log_probs_of(self, logits: Tensor) -> Tensor:
         tau, mass = self._threshold()
         above = (logits - self._peak()) * (self._alpha - 1.0) - tau
         inside = above > 0

@@ -162,13 +162,13 @@ class _LseAndLabelLogits(torch.autograd.Function):
         hidden, weight, bias, labels = ctx.saved_tensors
         by_lse, by_own = gradients
         own = label_logits(hidden, weight, bias, labels)
-        found = _Gradients(hidden, weight, bias)
+        total = _Gradients(hidden, weight, bias)
         for place, logits in _chunks(hidden, weight, bias):
             wide, is_label = _exact(logits, own[place], labels[place])
             slopes = wide.softmax(-1) * by_lse[place, None] + by_own[place, None] * is_label
-            found.add(place, slopes.to(logits.dtype))
-        by_weight, by_bias = (None if each is None else each.to(weight.dtype) for each in (found.weight, found.bias))
-        return found.hidden, by_weight, by_bias, None
+            total.add(place, slopes.to(logits.dtype))
+        by_weight, by_bias = (None if each is None else each.to(weight.dtype) for each in (total.weight, total.bias))
+        return total.hidden, by_weight, by_bias, None
 
 
 def _chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[slice, Tensor]]:

@@ -38,6 +38,11 @@ def accumulation_dtype(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
+def learnt(*tensors: Tensor | None) -> bool:
+    """Return whether gradients are recorded and any of the tensors needs one."""
+    return torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in tensors)
+
+
 def label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
     """Return the logits [n] of labels [n] after hidden states [n, D], not rounded to the dtype of the weights."""
     logits = (

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from translume.belief import Logits, NextToken
 from translume.config import MixtureSettings
 from translume.heads import chunked_cross_entropy, fixed_cross_entropy
-from translume.heads.linear import LinearGradients, LinearHead, accumulation_dtype, label_logits, scaled, spread
+from translume.heads.linear import LinearGradients, LinearHead, accumulation_dtype, label_logits, learnt, scaled, spread
 from translume.model import HeadLoss, HeadSizes, LossOptions
 from translume.model.compiled import on_device
 from translume.model.state import Selectable
@@ -79,12 +79,10 @@ def _smoothed_loss(
 
     states: [n, K, D].  log_prior: [n, K].  labels: [n].
     """
-    learnt = any(each is not None and each.requires_grad for each in (states, log_prior, weight, bias))
-    needs_gradient = torch.is_grad_enabled() and learnt
-    found: tuple[Tensor, Tensor] = _SmoothedLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
-        states, log_prior, weight, bias, labels, target, needs_gradient
+    sums: tuple[Tensor, Tensor] = _SmoothedLoss.apply(  # type: ignore[no-untyped-call]  # torch's has no types
+        states, log_prior, weight, bias, labels, target, learnt(states, log_prior, weight, bias)
     )
-    return found
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, states: Tensor, log_prior: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
-        target: "_Target", needs_gradient: bool,
+        target: "_Target", gradients: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         kept, parts = accumulation_dtype(states), log_prior.size(1)
         rows = max(1, chunked_cross_entropy.chunk_rows(weight.size(0)) // parts)
@@ -114,7 +112,7 @@ class _SmoothedLoss(torch.autograd.Function):
         objective = states.new_zeros((), dtype=kept)
         nll = objective.clone()
         by_prior = torch.empty_like(log_prior)
-        accumulated = LinearGradients(states.flatten(0, 1), weight, bias) if needs_gradient else None
+        accumulated = LinearGradients(states.flatten(0, 1), weight, bias) if gradients else None
         for start in range(0, len(labels), rows):
             place = slice(start, start + rows)
             part, label = states[place], labels[place]

@@ -30,7 +30,7 @@ class MonotoneBelief(ABC):
         self._largest: Tensor | None = None
 
     @abstractmethod
-    def _of(self, logits: Tensor) -> Tensor:
+    def _log_probs_of(self, logits: Tensor) -> Tensor:
         """Return the log-probabilities [N, m] of tokens with logits [N, m]."""
 
     @property
@@ -50,19 +50,16 @@ class MonotoneBelief(ABC):
 
     def log_probs(self) -> Tensor:
         self._peak()
-        return self._of(self._logits)
+        return self._log_probs_of(self._logits)
 
     def log_prob_of(self, ids: Tensor) -> Tensor:
         self._peak()
-        return self._of(self._logits.gather(1, ids))
+        return self._log_probs_of(self._logits.gather(1, ids))
 
     def topk(self, k: int, bias: Bias | None = None) -> TopK:
         self._peak()
         k = min(k, self.size)
-        found = self._topk_of_candidates(k, bias)
-        if found is None:
-            found = exact_topk(self._biased(bias), k)
-        ranks, ids = found
+        ranks, ids = self._topk_of_candidates(k, bias) or exact_topk(self._biased(bias), k)
         return TopK(ids, self.log_prob_of(ids), ranks)
 
     def _biased(self, bias: Bias | None) -> Tensor:
@@ -77,7 +74,7 @@ class MonotoneBelief(ABC):
         if lowered is None or (k + lowered + 1) * SLACK > self.size:
             return None
         logits, ids = exact_topk(self._logits, k + lowered + 1)
-        ranks = self._of(logits)
+        ranks = self._log_probs_of(logits)
         outside = ranks[:, -1]  # an upper bound for all other tokens
         if bias is not None and lowered:
             ranks = ranks + bias.of(ids)
@@ -110,7 +107,7 @@ class Groups:
     starts: Tensor
     direct: int
 
-    def of(self, places: Tensor) -> Tensor:
+    def group_of(self, places: Tensor) -> Tensor:
         """Return the group of each index, −1 for tokens of the first level."""
         return torch.bucketize(places, self.starts, right=True) - 1
 
@@ -134,7 +131,7 @@ def first_level_options(options: LossOptions, groups: Groups) -> LossOptions:
     marks = torch.ones_like(groups.order) if options.smoothed is None else options.smoothed[groups.order]
     sums = marks.new_zeros(len(groups.starts), dtype=torch.long)
     sums.index_add_(
-        0, groups.of(torch.arange(groups.direct, len(marks), device=marks.device)), marks[groups.direct :].long()
+        0, groups.group_of(torch.arange(groups.direct, len(marks), device=marks.device)), marks[groups.direct :].long()
     )
     return replace(options, smoothed=torch.cat([marks[: groups.direct].long(), sums]))
 
@@ -187,24 +184,24 @@ class TwoLevel(ABC):
     def log_probs(self) -> Tensor:
         first = self._first.log_probs()
         places = torch.arange(self._direct, self.size, device=first.device)
-        inside = first[:, self._direct + self._groups.of(places)] + self._inside()
+        inside = first[:, self._direct + self._groups.group_of(places)] + self._inside()
         return torch.cat([first[:, : self._direct], inside], 1)[:, self._groups.rank]
 
     def log_prob_of(self, ids: Tensor) -> Tensor:
         first = self._first.log_probs()
         places = self._groups.rank[ids]
-        groups = self._groups.of(places)
-        found = first.gather(1, torch.where(groups < 0, places, self._direct + groups))
+        groups = self._groups.group_of(places)
+        log_probs = first.gather(1, torch.where(groups < 0, places, self._direct + groups))
         needed = groups.new_zeros(self._slots, dtype=torch.bool).scatter_(1, groups + 1, value=True)[:, 1:]
         rows, opened = needed.nonzero(as_tuple=True)
         for part in self._open(rows, opened):
             slots = _Slots(rows[part.which], opened[part.which], self._slots)
             row = torch.arange(self.rows, device=ids.device)[:, None].expand_as(ids)
-            slot = slots.of(row, groups)
+            slot = slots.indices(row, groups)
             asked = (slot >= 0).nonzero(as_tuple=True)
             column = places[asked] - self._groups.starts[groups[asked]]
-            found = found.index_put(asked, part.values[slot[asked], column], accumulate=True)
-        return found
+            log_probs = log_probs.index_put(asked, part.values[slot[asked], column], accumulate=True)
+        return log_probs
 
     def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
         return Logits(self.log_probs()).sample(uniforms, temperature=temperature, bias=bias)
@@ -220,10 +217,10 @@ class TwoLevel(ABC):
             best = best.joined(self._best_of(values, places, (rows, torch.full_like(rows, -1)), bias, k))
         if len(self._groups.starts):
             limits, which = self._limits(first[:, self._direct :], bias).sort(-1, descending=True)
-            found = self._search(first, (limits, which), best, bias)
-            if found is None:
+            searched = self._search(first, (limits, which), best, bias)
+            if searched is None:
                 return self._whole(bias, k)
-            best = found
+            best = searched
         return self._filled(best)
 
     def _whole(self, bias: Bias | None, k: int) -> TopK:
@@ -240,7 +237,7 @@ class TwoLevel(ABC):
         if bias.allowed is not None:
             allowed = bias.allowed[..., self._groups.order[self._direct :]].expand(self.rows, -1)
             places = torch.arange(self._direct, self.size, device=groups.device)
-            counts = torch.zeros_like(groups).index_add_(1, self._groups.of(places), allowed.to(groups.dtype))
+            counts = torch.zeros_like(groups).index_add_(1, self._groups.group_of(places), allowed.to(groups.dtype))
             limits = limits.masked_fill(counts == 0, -math.inf)
         return limits
 
@@ -263,8 +260,8 @@ class TwoLevel(ABC):
             for part in self._open(rows, groups):
                 row, group = rows[part.which], groups[part.which]
                 values = part.values + first[row, self._direct + group][:, None]
-                found = self._best_of(values, part.places, (row, group), bias, k)
-                best = best.joined(found.spread((row, columns[part.which]), window.shape))
+                best_of_part = self._best_of(values, part.places, (row, group), bias, k)
+                best = best.joined(best_of_part.spread((row, columns[part.which]), window.shape))
             begin, count = begin + count, 2 * count
         return best
 
@@ -275,8 +272,8 @@ class TwoLevel(ABC):
         ranks = values
         if bias is not None:
             place = self._groups.rank[bias.ids]
-            group = self._groups.of(place)
-            slot = _Slots(*pairs, self._slots).of(bias.rows, group)
+            group = self._groups.group_of(place)
+            slot = _Slots(*pairs, self._slots).indices(bias.rows, group)
             inside = slot >= 0
             starts = torch.cat([self._groups.starts, self._groups.starts.new_zeros(1)])  # the last is of −1
             target = slot[inside], (place - starts[group])[inside]
@@ -304,7 +301,7 @@ class _Slots:
         self._table = torch.full(shape, -1, dtype=torch.long, device=rows.device)
         self._table[rows, groups] = torch.arange(len(rows), device=rows.device)
 
-    def of(self, rows: Tensor, groups: Tensor) -> Tensor:
+    def indices(self, rows: Tensor, groups: Tensor) -> Tensor:
         """Return the indices of pairs, −1 for unknown ones."""
         return self._table[rows, groups]
 

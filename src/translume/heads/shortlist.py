@@ -78,10 +78,10 @@ class ShortlistHead(Head):
             listed = self.selector.listed(memory, mask, self.softmax.weight, self.threshold)
             return listed.index_fill_(1, self.always[self.always >= 0].long(), True)
         assert self.translations is not None
-        found = self.translations[source].masked_fill(~mask[..., None], -1).flatten(1).long()
-        found = torch.cat([found, self.always.long().expand(found.size(0), -1)], 1)
-        listed = torch.zeros(found.size(0), 1 + self.vocabulary, dtype=torch.bool, device=found.device)
-        return listed.scatter_(1, found + 1, True)[:, 1:]
+        candidates = self.translations[source].masked_fill(~mask[..., None], -1).flatten(1).long()
+        candidates = torch.cat([candidates, self.always.long().expand(candidates.size(0), -1)], 1)
+        listed = torch.zeros(candidates.size(0), 1 + self.vocabulary, dtype=torch.bool, device=candidates.device)
+        return listed.scatter_(1, candidates + 1, True)[:, 1:]
 
     def loss(self, hidden: Tensor, labels: Tensor, context: Selectable | None, options: LossOptions) -> HeadLoss:
         loss = self.softmax.loss(hidden, labels, None, options)
@@ -211,13 +211,13 @@ class Listed:
 
     def _of_columns(self, bias: Bias) -> Bias:
         """Return the bias indexed by columns of the candidate list instead of token ids."""
-        columns, found = self._columns(bias.ids[:, None], bias.rows)
-        columns, found = columns[:, 0], found[:, 0]
+        columns, inside = self._columns(bias.ids[:, None], bias.rows)
+        columns, inside = columns[:, 0], inside[:, 0]
         allowed = bias.allowed
         if allowed is not None:
-            inside = self._ids.clamp(max=self.size - 1)
-            allowed = allowed[inside] if allowed.dim() == 1 else allowed.gather(1, inside)
-        return Bias(bias.rows[found], columns[found], bias.values[found], allowed)
+            own_ids = self._ids.clamp(max=self.size - 1)
+            allowed = allowed[own_ids] if allowed.dim() == 1 else allowed.gather(1, own_ids)
+        return Bias(bias.rows[inside], columns[inside], bias.values[inside], allowed)
 
     def _columns(self, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the columns of ids [P, m] in the lists of `rows` [P], and whether each id is in its list."""
@@ -231,8 +231,8 @@ class Listed:
         return whole.scatter(1, self._ids, inside)[:, : self.size]
 
     def log_prob_of(self, ids: Tensor) -> Tensor:
-        columns, found = self._columns(ids, torch.arange(self.rows, device=ids.device))
-        return self._belief.log_prob_of(columns).masked_fill(~found, -torch.inf)
+        columns, inside = self._columns(ids, torch.arange(self.rows, device=ids.device))
+        return self._belief.log_prob_of(columns).masked_fill(~inside, -torch.inf)
 
     def sample(self, uniforms: Tensor, *, temperature: float = 1.0, bias: Bias | None = None) -> Tensor:
         of_columns = None if bias is None else self._of_columns(bias)

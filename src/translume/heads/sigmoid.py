@@ -51,7 +51,7 @@ class Decisions(MonotoneBelief):
 
     normalised = False
 
-    def _of(self, logits: Tensor) -> Tensor:
+    def _log_probs_of(self, logits: Tensor) -> Tensor:
         return F.logsigmoid(logits)
 
 

@@ -11,7 +11,7 @@ from translume.belief import Logits, NextToken
 from translume.config import CappedSettings, ProjectedSettings
 from translume.heads.chunked_cross_entropy import (
     chunk_rows,
-    lse_and_label_logits,
+    label_log_probs,
     softmax_divergence,
     softmax_loss,
 )
@@ -41,8 +41,7 @@ class SoftmaxHead(LinearHead):
         return softmax_divergence(first, second, self.weight, self.bias)
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
-        lse, picked = lse_and_label_logits(hidden, self.weight, self.bias, labels)
-        return picked - lse
+        return label_log_probs(hidden, self.weight, self.bias, labels)
 
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
         return Logits(F.linear(hidden, self.weight, self.bias))
@@ -128,8 +127,7 @@ class ProjectedHead(Head):
         return HeadLoss(loss.objective, loss.nll, labels.numel())
 
     def score(self, hidden: Tensor, labels: Tensor, context: Selectable | None) -> Tensor:
-        lse, picked = lse_and_label_logits(self._mapped(hidden), self.weight, self.bias, labels)
-        return picked - lse
+        return label_log_probs(self._mapped(hidden), self.weight, self.bias, labels)
 
     def next_token(self, hidden: Tensor, context: Selectable | None) -> NextToken:
         return Logits(F.linear(self._mapped(hidden), self.weight, self.bias))

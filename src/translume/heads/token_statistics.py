@@ -20,9 +20,9 @@ def target_counts(data: HeadData, vocabulary: int) -> NDArray[np.int64]:
     return counts
 
 
-def spread_evenly(pairs: int, most: int) -> list[int]:
-    """Return ascending indices of at most `most` pairs, spread evenly over all of them."""
-    looked = min(pairs, most)
+def spread_evenly(pairs: int, count: int) -> list[int]:
+    """Return ascending indices of at most `count` pairs, spread evenly over all of them."""
+    looked = min(pairs, count)
     return [place * pairs // looked for place in range(looked)]
 
 
@@ -37,8 +37,8 @@ DIRECTIONS = 32
 """Number of principal components of the neighbour statistics that are used."""
 
 
-def by_neighbours(data: HeadData, vocabulary: int, each: int) -> NDArray[np.int64]:
-    """Return token ids [V] such that each run of `each` ids has similar neighbours in the training targets.
+def by_neighbours(data: HeadData, vocabulary: int, size: int) -> NDArray[np.int64]:
+    """Return token ids [V] such that each run of `size` ids has similar neighbours in the training targets.
 
     A token is described by the square roots of its neighbours' relative frequencies (Hellinger distance), projected to
     principal components. Tokens are split in halves along the direction of largest variance, recursively, down to runs.
@@ -53,10 +53,10 @@ def by_neighbours(data: HeadData, vocabulary: int, each: int) -> NDArray[np.int6
     waiting = [ranked]
     while waiting:
         ids = waiting.pop()
-        if len(ids) <= each:
+        if len(ids) <= size:
             runs.append(ids)
             continue
-        first = (-(-len(ids) // each) // 2) * each  # a whole number of runs
+        first = (-(-len(ids) // size) // 2) * size  # a whole number of runs
         along = ids[np.argsort(_along(points[ids]), kind="stable")]
         waiting += [along[first:], along[:first]]
     return np.concatenate(runs)
@@ -73,9 +73,9 @@ def _neighbourhoods(data: HeadData, vocabulary: int, context: NDArray[np.int64])
         for side, token, neighbour in ((0, right, left), (1, left, right)):
             cells, times = np.unique(token * CONTEXTS + context[neighbour], return_counts=True)
             sides[side][cells] += times
-    found = np.concatenate([side.reshape(vocabulary, CONTEXTS) for side in sides], 1)
-    found /= np.maximum(found.sum(1, keepdims=True), 1)
-    result: NDArray[np.float32] = np.sqrt(found, out=found)
+    shares = np.concatenate([side.reshape(vocabulary, CONTEXTS) for side in sides], 1)
+    shares /= np.maximum(shares.sum(1, keepdims=True), 1)
+    result: NDArray[np.float32] = np.sqrt(shares, out=shares)
     return result
 
 

@@ -274,7 +274,7 @@ def used_distributions(
     drawing = settings.strategy in ("sampling", "stochastic")
     used = used_log_probs(belief, Bias.join(biases), settings.temperature if drawing else 1.0).double()
     if settings.strategy == "sampling":
-        used = _truncated(used, Truncation.of(settings), effects)
+        used = _truncated(used, Truncation.from_settings(settings), effects)
     return UsedDistributions(used, tuple(map(tuple, effects)))
 
 

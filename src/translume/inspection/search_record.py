@@ -33,7 +33,7 @@ def record_beam(
     finished = tree.finished()
     greedy = _target(search.best(greedy=True), tree, tokenizer)
     given = None if reference is None else _reference(search, reference, tree, tokenizer)
-    penalty = LengthPenalty.of(search.settings)
+    penalty = LengthPenalty.from_settings(search.settings)
     return BeamRecord(
         schema="beam/1",
         source=search.text,

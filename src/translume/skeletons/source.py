@@ -44,10 +44,10 @@ class MyPartReader(FrameReader):
             raise UnreadableError(f"is not a table of numbers: {error}") from None
         return self.convert(frames)
 
-    def convert(self, given: object) -> NDArray[Any]:
+    def convert(self, source: object) -> NDArray[Any]:
         """Return the frames of an array. Raises UnreadableError for one of another shape, TypeError for others."""
-        if not isinstance(given, np.ndarray):
-            raise TypeError(f"found {type(given).__name__}, expected an array")
-        if given.ndim != 2 or given.shape[1] != self.settings.size:
-            raise UnreadableError(f"is an array {list(given.shape)}, expected [L, {self.settings.size}]")
-        return given
+        if not isinstance(source, np.ndarray):
+            raise TypeError(f"found {type(source).__name__}, expected an array")
+        if source.ndim != 2 or source.shape[1] != self.settings.size:
+            raise UnreadableError(f"is an array {list(source.shape)}, expected [L, {self.settings.size}]")
+        return source

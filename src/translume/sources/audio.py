@@ -85,15 +85,15 @@ class RecordingReader(FrameReader):
                 raise UnreadableError("holds a number that is not finite")
             yield torch.from_numpy(mono)
 
-    def convert(self, given: object) -> NDArray[Any]:
-        if not isinstance(given, np.ndarray):
-            raise TypeError(f"found {type(given).__name__}, expected a path, bytes or an array")
-        if given.ndim not in (1, 2) or given.dtype.kind != "f":
+    def convert(self, source: object) -> NDArray[Any]:
+        if not isinstance(source, np.ndarray):
+            raise TypeError(f"found {type(source).__name__}, expected a path, bytes or an array")
+        if source.ndim not in (1, 2) or source.dtype.kind != "f":
             raise UnreadableError(
-                f"holds an array of shape {list(given.shape)} and type {given.dtype}, "
+                f"holds an array of shape {list(source.shape)} and type {source.dtype}, "
                 "expected samples from −1 to 1 at 16 kHz, [samples] or [samples, channels]"
             )
-        samples = given if given.ndim == 1 else given.mean(1)
+        samples = source if source.ndim == 1 else source.mean(1)
         if not np.isfinite(samples).all():
             raise UnreadableError("holds a number that is not finite")
         self._refuse_long(len(samples) / RATE)
@@ -121,8 +121,8 @@ class AudioReader(RecordingReader):
         energies = log_mel(samples, self.settings.mels)
         if self.settings.features == "mfcc":
             energies = energies @ _cosines(self.settings.mels)[:, : self.settings.coefficients]
-        found: NDArray[Any] = energies.numpy()
-        return found
+        frames: NDArray[Any] = energies.numpy()
+        return frames
 
 
 class WhisperReader(RecordingReader):
@@ -131,8 +131,8 @@ class WhisperReader(RecordingReader):
     settings: WhisperSettings
 
     def _frames(self, samples: Tensor) -> NDArray[Any]:
-        found: NDArray[Any] = log_mel(samples, self.settings.mels, self.settings.window * HOP).numpy()
-        return found
+        frames: NDArray[Any] = log_mel(samples, self.settings.mels, self.settings.window * HOP).numpy()
+        return frames
 
 
 def log_mel(samples: Tensor, mels: int, shortest: int = WINDOW) -> Tensor:
@@ -189,7 +189,7 @@ def resampled(blocks: Iterable[Tensor], rate: int) -> Iterator[Tensor]:
     There is at least one block, which may be empty. Time and memory are bounded for every rate: filters that would take
     too much, such as those from 15,999 Hz, are interpolated.
     """
-    count, made, ratio = 0, 0, Fraction(rate, RATE)
+    count, produced, ratio = 0, 0, Fraction(rate, RATE)
 
     def counted() -> Iterator[Tensor]:
         nonlocal count
@@ -198,16 +198,16 @@ def resampled(blocks: Iterable[Tensor], rate: int) -> Iterator[Tensor]:
             yield block
 
     yield torch.zeros(0)
-    found = counted()
+    output = counted()
     if ratio.denominator * (ratio.numerator + 2 * _half_width(ratio)) <= _LARGEST_FILTER:
-        found = found if ratio == 1 else _convolved(found, ratio)
+        output = output if ratio == 1 else _convolved(output, ratio)
     else:
         if (factor := int(ratio / 2)) > 1:  # interpolating a wide filter is slow
-            found, ratio = _convolved(found, Fraction(factor)), ratio / factor
-        found = _interpolated(found, ratio)
-    for block in found:
-        yield block[: max(0, -(-count * RATE // rate) - made)]
-        made += len(block)
+            output, ratio = _convolved(output, Fraction(factor)), ratio / factor
+        output = _interpolated(output, ratio)
+    for block in output:
+        yield block[: max(0, -(-count * RATE // rate) - produced)]
+        produced += len(block)
 
 
 def _half_width(ratio: Fraction) -> int:
@@ -237,17 +237,17 @@ def _interpolated(blocks: Iterable[Tensor], ratio: Fraction) -> Iterator[Tensor]
     width, old, new = _half_width(ratio), ratio.numerator, ratio.denominator
     offsets, phases = torch.arange(1 - width, width + 1), torch.arange(_PHASES + 1, dtype=torch.float64) / _PHASES
     table = _filter(offsets - phases[:, None], ratio)  # [_PHASES + 1, 2·width]
-    rest, first, made = torch.zeros(width), -width, 0
+    rest, first, produced = torch.zeros(width), -width, 0
     for block in chain(blocks, (torch.zeros(2 * width),)):
         rest = torch.cat([rest, block])
         until = -(-(first + len(rest) - width) * new // old)
-        while made < until:
-            place = torch.arange(made, min(until, made + _FRAMES)) * old  # in 1/new of an input sample
+        while produced < until:
+            place = torch.arange(produced, min(until, produced + _FRAMES)) * old  # in 1/new of an input sample
             phase = place % new * _PHASES
             filters = table[phase // new].lerp(table[phase // new + 1], (phase % new / new)[:, None])
             yield (rest.unfold(0, 2 * width, 1)[place // new + 1 - width - first] * filters).sum(1)
-            made += len(place)
-        begin = made * old // new + 1 - width
+            produced += len(place)
+        begin = produced * old // new + 1 - width
         rest, first = rest[max(0, begin - first) :], max(first, begin)
 
 

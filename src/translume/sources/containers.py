@@ -72,8 +72,8 @@ def _mp3_size(content: bytes) -> int:
         begin += 10 + sum(
             (each & 0x7F) << 7 * (3 - place) for place, each in enumerate(content[begin + 6 : begin + 10])
         )
-    found = _XING.search(content, begin, begin + _MP3_HEAD)
-    if found is None or content[begin : begin + 1] != b"\xff" or not found[1][0] & 2:
+    match = _XING.search(content, begin, begin + _MP3_HEAD)
+    if match is None or content[begin : begin + 1] != b"\xff" or not match[1][0] & 2:
         return 0
-    place = found.end() + (4 if found[1][0] & 1 else 0)
+    place = match.end() + (4 if match[1][0] & 1 else 0)
     return begin + int.from_bytes(content[place : place + 4])

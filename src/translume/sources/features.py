@@ -32,25 +32,26 @@ class FeatureReader(FrameReader):
                     size = sum(each.file_size for each in archive.infolist())
                 if size > self.largest:
                     raise UnreadableError(f"holds {size:,} bytes, expected at most {self.largest:,}")
-            found = np.load(io.BytesIO(content), allow_pickle=False)
-            if isinstance(found, np.ndarray):
-                return self.convert(found)
-            names = list(found)
+            arrays = np.load(io.BytesIO(content), allow_pickle=False)
+            if isinstance(arrays, np.ndarray):
+                return self.convert(arrays)
+            names = list(arrays)
             if len(names) != 1:
                 raise UnreadableError(f"holds {len(names)} arrays, expected one")
-            return self.convert(found[names[0]])
+            return self.convert(arrays[names[0]])
         except DAMAGED:
             raise UnreadableError("not an array in .npy or .npz format, or truncated") from None
 
-    def convert(self, given: object) -> NDArray[Any]:
-        if not isinstance(given, np.ndarray):
-            raise TypeError(f"found {type(given).__name__}, expected a path, bytes or an array")
-        if given.ndim != 2 or given.dtype.kind not in "fiub":
+    def convert(self, source: object) -> NDArray[Any]:
+        if not isinstance(source, np.ndarray):
+            raise TypeError(f"found {type(source).__name__}, expected a path, bytes or an array")
+        if source.ndim != 2 or source.dtype.kind not in "fiub":
             raise UnreadableError(
-                f"holds an array of shape {list(given.shape)} and type {given.dtype}, expected numbers in frames [L, F]"
+                f"holds an array of shape {list(source.shape)} and type {source.dtype}, "
+                "expected numbers in frames [L, F]"
             )
-        if given.shape[1] != self.settings.size:
+        if source.shape[1] != self.settings.size:
             raise UnreadableError(
-                f"holds frames of {given.shape[1]:,} values, expected {self.settings.size:,} (data.source.values)"
+                f"holds frames of {source.shape[1]:,} values, expected {self.settings.size:,} (data.source.values)"
             )
-        return given
+        return source

@@ -48,15 +48,15 @@ def kind_of(path: Path) -> FileKind | None:
     """Return the kind of a file by its first bytes, or by its extension if it cannot be read; None for other files."""
     if len(str(path)) > _LONGEST_NAME or "\0" in str(path):
         return None
-    found = None
+    kind = None
     try:
         if path.is_file():  # no device, which could block
             with path.open("rb") as file:
-                found = _kind_of_bytes(file.read(_READ))
+                kind = _kind_of_bytes(file.read(_READ))
     except OSError:
         pass
-    named = (kind for kind, extensions in EXTENSIONS.items() if path.suffix.lower() in extensions)
-    return found or next(named, None)
+    named = (name for name, extensions in EXTENSIONS.items() if path.suffix.lower() in extensions)
+    return kind or next(named, None)
 
 
 def _kind_of_bytes(begin: bytes) -> FileKind | None:
@@ -88,25 +88,25 @@ def read_header(kind: FileKind, path: Path) -> Header:
 def _audio(path: Path) -> Header:
     soundfile = soundfile_module()
     try:
-        found = soundfile.info(str(path))
+        header = soundfile.info(str(path))
     except soundfile.LibsndfileError:
         raise DataError(f"{path}: not audio that soundfile reads, or truncated") from None
-    seconds = found.frames / found.samplerate
-    return Header(kind="audio", length=seconds, rate=found.samplerate, channels=found.channels)
+    seconds = header.frames / header.samplerate
+    return Header(kind="audio", length=seconds, rate=header.samplerate, channels=header.channels)
 
 
 def _image(path: Path) -> Header:
-    image = pillow_module()
+    pillow = pillow_module()
     try:
         with warnings.catch_warnings():  # of large images, which the reader refuses
             warnings.simplefilter("ignore")
-            with image.open(path, formats=FORMATS) as found:
-                color = found.mode in ("RGB", "RGBA", "P", "CMYK", "YCbCr", "HSV", "LAB")
-                width, height = found.size
-                if found.format != "TIFF" and orientation(found) > 4:  # on its side; of a TIFF, Pillow says it upright
+            with pillow.open(path, formats=FORMATS) as image:
+                color = image.mode in ("RGB", "RGBA", "P", "CMYK", "YCbCr", "HSV", "LAB")
+                width, height = image.size
+                if image.format != "TIFF" and orientation(image) > 4:  # on its side; of a TIFF, Pillow says it upright
                     width, height = height, width
                 return Header(kind="image", length=width, height=height, color=color)
-    except image.DecompressionBombError:
+    except pillow.DecompressionBombError:
         raise DataError(f"{path}: has too many pixels") from None
     except (OSError, SyntaxError, ValueError, EOFError, TypeError, IndexError):
         raise DataError(f"{path}: not an image that Pillow reads, or truncated") from None

@@ -29,22 +29,22 @@ class FrameReader(ABC):
         """settings: those of the kind.  largest: the most bytes of a file, and of what an archive unpacks to."""
         self.settings, self.largest = settings, largest
 
-    def read(self, given: object) -> NDArray[np.float32]:
+    def read(self, source: object) -> NDArray[np.float32]:
         """Return the frames [L, F] of a path, of the bytes of a file, of an array, or of `Frames`.
 
         Raises DataError, which begins with the path if there is one, for a source that cannot be read; TypeError for an
         object of another type.
         """
-        if isinstance(given, Frames):
-            return given.values
-        name = str(given) if isinstance(given, str | Path) else describe(given)
+        if isinstance(source, Frames):
+            return source.values
+        name = str(source) if isinstance(source, str | Path) else describe(source)
         try:
-            if isinstance(given, str | Path):
-                frames = self.decode(self._content(Path(given)))
-            elif isinstance(given, bytes):
-                frames = self.decode(given)
+            if isinstance(source, str | Path):
+                frames = self.decode(self._content(Path(source)))
+            elif isinstance(source, bytes):
+                frames = self.decode(source)
             else:
-                frames = self.convert(given)
+                frames = self.convert(source)
         except UnreadableError as error:
             raise DataError(f"{name}: {error}") from None
         except OSError as error:
@@ -64,7 +64,7 @@ class FrameReader(ABC):
         """Return the frames in the content of a file. Raises UnreadableError with the reason."""
 
     @abstractmethod
-    def convert(self, given: object) -> NDArray[Any]:
+    def convert(self, source: object) -> NDArray[Any]:
         """Return the frames of an object. Raises UnreadableError with the reason, TypeError for another type."""
 
     def _content(self, path: Path) -> bytes:
@@ -85,12 +85,12 @@ class UnreadableError(Exception):
     """A source cannot be read. The message is the reason; `FrameReader.read` adds the place."""
 
 
-def describe(given: object) -> str:
+def describe(source: object) -> str:
     """Return a short description of a source that has no path."""
-    if isinstance(given, bytes):
-        return f"<{len(given):,} bytes>"
-    if isinstance(given, Frames):
+    if isinstance(source, bytes):
+        return f"<{len(source):,} bytes>"
+    if isinstance(source, Frames):
         return "file"
-    shape = getattr(given, "shape", None) or getattr(given, "size", None)
+    shape = getattr(source, "shape", None) or getattr(source, "size", None)
     size = f" {' × '.join(map(str, shape))}" if isinstance(shape, tuple) else ""
-    return f"<{type(given).__name__}{size}>"
+    return f"<{type(source).__name__}{size}>"

@@ -111,8 +111,8 @@ class MergeDropout:
     def _expand(self, state: _State) -> list[_State | int]:
         if state.nexts is None:
             ids, ranks = state.ids, self._ranks
-            found = [(ranks[pair], place) for place, pair in enumerate(pairwise(ids)) if pair in ranks]
-            state.nexts = [place for _, place in sorted(found)]
+            merges = [(ranks[pair], place) for place, pair in enumerate(pairwise(ids)) if pair in ranks]
+            state.nexts = [place for _, place in sorted(merges)]
         return state.nexts
 
     def _merge(self, state: _State, index: int) -> _State:

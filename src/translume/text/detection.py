@@ -42,8 +42,8 @@ class Lingua:
         for code in among:
             codes.setdefault(iso_code(code), code)
         values = _lingua(frozenset(codes)).compute_language_confidence_values(text[:LONGEST])
-        found = [(_code_of(each.language), each.value) for each in values]
-        return [(codes[code], value) for code, value in found if code in codes and value > 0]
+        by_code = [(_code_of(each.language), each.value) for each in values]
+        return [(codes[code], value) for code, value in by_code if code in codes and value > 0]
 
     def foreign(self, text: str, among: Sequence[str]) -> tuple[str, float] | None:
         """Return a code that is not `among` and its probability, if the text has hardly another language; else None.
@@ -52,13 +52,11 @@ class Lingua:
         a short text counts only if no language of `among` has its script.
         """
         known = {iso_code(code) for code in among}
-        found = [
-            (_code_of(each.language), each.value)
-            for each in _every().compute_language_confidence_values(text[:LONGEST])
-        ]
-        doubt = sum(value for code, value in found if code in known)
+        values = _every().compute_language_confidence_values(text[:LONGEST])
+        by_code = [(_code_of(each.language), each.value) for each in values]
+        doubt = sum(value for code, value in by_code if code in known)
         letters = sum(map(str.isalpha, text[:LONGEST]))
-        code, value = found[0]
+        code, value = by_code[0]
         if value and code not in known and (doubt == 0 or (letters >= LONG_ENOUGH and doubt <= DOUBT)):
             return code, value
         return None

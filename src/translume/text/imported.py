@@ -388,8 +388,8 @@ def _same_in_library(proto: Any) -> dict[str, Any] | None:
         if rules:
             library.normalizer = normalizers.Sequence(rules)
         document: dict[str, Any] = json.loads(library.to_str())
-        found = _library_segmenter(read_library(document))  # as it will be read: the last bits of scores may change
-        if all(found(text) == pieces for text, pieces in zip(texts, wanted, strict=True)):
+        ours = _library_segmenter(read_library(document))  # as it will be read: the last bits of scores may change
+        if all(ours(text) == pieces for text, pieces in zip(texts, wanted, strict=True)):
             return document
     return None
 

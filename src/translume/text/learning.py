@@ -62,7 +62,13 @@ def train_tokenizer(settings: TokenizerSettings, texts: Iterable[str], languages
     alphabet = _alphabet(settings, counts, text_ids)
     if settings.kind == "character":
         return Tokenizer(Vocabulary.from_learned(settings, dict.fromkeys(alphabet, 0.0), languages=languages))
-    return Tokenizer(_learn(settings, counts, alphabet, text_ids, languages))
+    runs = _known(counts, set(alphabet))
+    if settings.kind == "unigram":
+        scored = _learn_unigram(runs, alphabet, text_ids)
+        return Tokenizer(Vocabulary.from_learned(settings, scored, languages=languages))
+    pieces, merges = _learn_merges(runs, alphabet, text_ids)
+    kept = tuple(merges) if settings.kind == "bpe" else ()
+    return Tokenizer(Vocabulary.from_learned(settings, dict.fromkeys(pieces, 0.0), kept, languages))
 
 
 def _count_segments(settings: TokenizerSettings, texts: Iterable[str]) -> Counter[str]:
@@ -119,17 +125,6 @@ def _check(settings: TokenizerSettings, text_ids: int, needed: int, unit: str) -
         raise SettingsError(f"tokenizer.size: found {settings.size}, expected at least {wanted} ({', '.join(parts)})")
 
 
-def _learn(
-    settings: TokenizerSettings, counts: Counter[str], alphabet: list[str], text_ids: int, languages: Sequence[str]
-) -> Vocabulary:
-    runs = _known(counts, set(alphabet))
-    if settings.kind == "unigram":
-        return Vocabulary.from_learned(settings, _learn_unigram(runs, alphabet, text_ids), languages=languages)
-    pieces, merges = _learn_merges(runs, alphabet, text_ids)
-    kept = tuple(merges) if settings.kind == "bpe" else ()
-    return Vocabulary.from_learned(settings, dict.fromkeys(pieces, 0.0), kept, languages)
-
-
 def _learn_merges(runs: Counter[str], alphabet: Sequence[str], size: int) -> tuple[list[str], list[tuple[str, str]]]:
     """Return at most `size` pieces, the alphabet first, and the merges that the library learns."""
     library = LibraryTokenizer(models.BPE())
@@ -180,10 +175,10 @@ def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], count: int) -> 
     known = set(old.pieces[old.first :])
     if kind == "word":
         return Tokenizer(_with(old, _common(counts, known)[:count]))
-    found = _common(_characters(counts), known)[: count if kind == "character" else count // 2]
-    grown = _with(old, found)
+    characters = _common(_characters(counts), known)[: count if kind == "character" else count // 2]
+    grown = _with(old, characters)
     if kind == "bpe":
-        grown = _merged(Tokenizer(grown), counts, count - len(found))
+        grown = _merged(Tokenizer(grown), counts, count - len(characters))
     return Tokenizer(grown)
 
 
@@ -253,8 +248,8 @@ def _learn_unigram(counts: Mapping[str, int], alphabet: Sequence[str], size: int
         losses[~np.isfinite(scores)] = -np.inf
         pruned = np.argsort(-losses, kind="stable")[keep:]
         scores[pruned] = -np.inf
-    found = sorted((-scores[id_], piece) for piece, id_ in ids.items() if np.isfinite(scores[id_]))
-    return {piece: -float(negative) for negative, piece in found}
+    ranked = sorted((-scores[id_], piece) for piece, id_ in ids.items() if np.isfinite(scores[id_]))
+    return {piece: -float(negative) for negative, piece in ranked}
 
 
 def _within_budget(counts: Mapping[str, int]) -> dict[str, int]:
@@ -270,13 +265,13 @@ def _within_budget(counts: Mapping[str, int]) -> dict[str, int]:
 
 def _seeds(words: Mapping[str, int], size: int) -> list[str]:
     """Return substrings that occur at least twice, sorted by how much of the text they cover."""
-    found: Counter[str] = Counter()
+    substrings: Counter[str] = Counter()
     for word, count in words.items():
         for begin in range(len(word) - 1):
             for end in range(begin + 2, min(len(word), begin + LONGEST_PIECE) + 1):
-                found[word[begin:end]] += count
-    often = [piece for piece, count in found.items() if count > 1]
-    return sorted(often, key=lambda piece: (-found[piece] * len(piece), piece))[:size]
+                substrings[word[begin:end]] += count
+    often = [piece for piece, count in substrings.items() if count > 1]
+    return sorted(often, key=lambda piece: (-substrings[piece] * len(piece), piece))[:size]
 
 
 def _by_length(words: Iterable[str]) -> list[list[str]]:

@@ -39,14 +39,14 @@ def read_library_vocabulary(path: Path, document: Mapping[str, Any]) -> Vocabula
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{path}: damaged, or not a tokenizer of the library `tokenizers`: {error}") from None
     named = _named(path, ids)
-    found = {role: next((named[name] for name in names if name in named), None) for role, names in _ROLES.items()}
-    if found["unk"] is None:
-        found["unk"] = unknown_id(document["model"], ids)
-    eos = found["eos"]
+    by_role = {role: next((named[name] for name in names if name in named), None) for role, names in _ROLES.items()}
+    if by_role["unk"] is None:
+        by_role["unk"] = unknown_id(document["model"], ids)
+    eos = by_role["eos"]
     if eos is None:
         raise DataError(f"{path}: no token ends a text, expected eos_token in a {_CONFIGS[-1]} beside it")
-    pad = eos if found["pad"] is None else found["pad"]
-    specials = SpecialIds(pad=pad, bos=pad if found["bos"] is None else found["bos"], eos=eos, unk=found["unk"])
+    pad = eos if by_role["pad"] is None else by_role["pad"]
+    specials = SpecialIds(pad=pad, bos=pad if by_role["bos"] is None else by_role["bos"], eos=eos, unk=by_role["unk"])
     special = {token["content"] for token in document["added_tokens"] if token["special"]}
     tags = {id_: match for piece, id_ in added.items() if piece in special and (match := LANGUAGE.fullmatch(piece))}
     languages = {match[match.lastindex or 0]: id_ for id_, match in sorted(tags.items())}
@@ -82,5 +82,5 @@ def _named(path: Path, ids: Mapping[str, int]) -> dict[str, int]:
 
 
 def _beside(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(path) if path.is_file() else {}
-    return found
+    content: dict[str, Any] = read_json(path) if path.is_file() else {}
+    return content

@@ -36,7 +36,7 @@ UNSPACED = (
     (0x1AFF0, 0x1B16F),
     (0x20000, 0x3FFFF),
 )
-_UNSPACED_START = re.compile(f"[{''.join(f'{chr(low)}-{chr(high)}' for low, high in UNSPACED)}]")
+UNSPACED_CHARACTER = re.compile(f"[{''.join(f'{chr(low)}-{chr(high)}' for low, high in UNSPACED)}]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 _CLASSIFIED = 0x20000
@@ -58,7 +58,7 @@ def character_class(character: str) -> CharacterClass:
         return "unspaced"
     category = unicodedata.category(character)
     kind = "mark" if category == "Cf" else _BY_CATEGORY.get(category[0], "other")
-    if (kind == "letter" and _UNSPACED_START.match(character)) or character == "\u3007":  # 〇 is the zero of Han
+    if (kind == "letter" and UNSPACED_CHARACTER.match(character)) or character == "\u3007":  # 〇 is the zero of Han
         return "unspaced"
     return kind
 
@@ -95,7 +95,7 @@ def with_mark(text: str, kind: str) -> str:
     """Return the text with its first word marked, unless kind marks the ends; `without_mark` is the inverse."""
     if not text or kind in ("character", "byte", "split"):
         return text
-    if kind != "word" and _UNSPACED_START.match(text):
+    if kind != "word" and UNSPACED_CHARACTER.match(text):
         return text
     return " " + text
 
@@ -130,7 +130,7 @@ def segmenter(kind: str) -> Callable[[str], list[str]]:
 
 def _cut(text: str) -> list[str]:
     """Cut by the classes' letters: a pattern of all characters would take 0.1 s to compile."""
-    return [text[slice(*found.span())] for found in _SEGMENT_OF_LETTERS.finditer(text.translate(_CLASS_LETTERS))]
+    return [text[slice(*match.span())] for match in _SEGMENT_OF_LETTERS.finditer(text.translate(_CLASS_LETTERS))]
 
 
 @cache

@@ -5,7 +5,7 @@ import unicodedata
 from bisect import bisect
 from typing import Final
 
-from translume.text.segmentation import UNSPACED
+from translume.text.segmentation import UNSPACED_CHARACTER
 from translume.text.sentence_rules import rules_of
 
 _LINE = re.compile(r"\s*[^\r\n]+[\r\n\s]*|\s+")
@@ -72,10 +72,10 @@ def sentences_of(line: str, language: str = "") -> list[str]:
     whole = _Line(line, iso_code(language))
     sentences = []
     start = 0
-    for found in _END.finditer(line):
-        end = found.end()
+    for mark in _END.finditer(line):
+        end = mark.end()
         after = _end_of(_SPACE, line, end)
-        if start < end and after < len(line) and not whole.goes_on(start, found, after):
+        if start < end and after < len(line) and not whole.goes_on(start, mark, after):
             sentences.append(line[start:after])
             start = after
     return [*sentences, line[start:]]
@@ -83,8 +83,8 @@ def sentences_of(line: str, language: str = "") -> list[str]:
 
 def _end_of(pattern: re.Pattern[str], text: str, place: int) -> int:
     """Return the end of a match that begins at a place; the place if there is none."""
-    found = pattern.match(text, place)
-    return found.end() if found else place
+    match = pattern.match(text, place)
+    return match.end() if match else place
 
 
 class _Line:
@@ -98,26 +98,26 @@ class _Line:
         spans = [each.span() for each in _BRACKETS.finditer(text)]
         self.opened, self.closed = [begin for begin, _ in spans], [end for _, end in spans]
 
-    def goes_on(self, start: int, found: re.Match[str], after: int) -> bool:
+    def goes_on(self, start: int, match: re.Match[str], after: int) -> bool:
         """Whether a sentence goes on after a mark.  start: of the sentence.  after: of what follows."""
-        text, mark, end = self.text, found["mark"], found.end()
-        if found["full"]:
-            return self._encloses(start, end, after) or (bool(found["brackets"]) and self._quoted(start, end, after))
+        text, mark, end = self.text, match["mark"], match.end()
+        if match["full"]:
+            return self._encloses(start, end) or (bool(match["brackets"]) and self._quoted(start, end, after))
         if not mark or "\n" in text[end:after]:
             return False
         ahead = after if text[after].isalpha() else _end_of(_OPENING, text, after)
         follows = text[ahead : ahead + 1]
         if follows in _PUNCTUATION or (self.cased and follows.islower()):
             return True
-        if found["closing"]:
+        if match["closing"]:
             return ahead == after and bool(self.rules.says.match(text, after))
         if not _STOP.match(mark):
             return False
         if mark != ".":
             return follows.isalpha() and follows.lower() == follows.upper()
-        return not self.stops or self._abbreviated(start, found.end("mark") - 1, ahead)
+        return not self.stops or self._abbreviated(start, match.end("mark") - 1, ahead)
 
-    def _encloses(self, start: int, end: int, after: int) -> bool:
+    def _encloses(self, start: int, end: int) -> bool:
         """Whether a quotation that is part of a sentence goes on after a mark."""
         number = bisect(self.opened, end - 1) - 1
         if number < 0 or self.closed[number] <= end:
@@ -177,15 +177,14 @@ def split_text(text: str, language: str = "") -> list[tuple[str, str]]:
 
     White space at the beginning of the text belongs to the first sentence.
     """
-    found = []
+    parts = []
     for line in _LINE.findall(text):
         for sentence in sentences_of(line, language):
             words = sentence.rstrip()
-            found.append((words, sentence[len(words) :]))
-    return found
+            parts.append((words, sentence[len(words) :]))
+    return parts
 
 
-_UNSPACED = re.compile(f"[{''.join(f'{chr(low)}-{chr(high)}' for low, high in UNSPACED)}]")
 _CLAUSE = re.compile(r"[,;:.!?…،؛؟–—][\"'”’»›)\]]*+\s++|[、，；：。！？।][”’」』）】》]*+\s*+")
 _SPACES = re.compile(r"\s+")
 _LEADING_VOWELS = frozenset("เแโใไເແໂໃໄ")
@@ -206,18 +205,18 @@ def parts_of(sentence: str, size: int) -> list[str]:
     return [*parts, sentence[begin:]] if begin < len(sentence) else parts
 
 
-def _cut(text: str, begin: int, most: int) -> int:
-    """Return where the part of a text ends that begins at a place: at most at `most`, if it can."""
-    for pattern, first in ((_CLAUSE, (begin + most) // 2), (_SPACES, begin)):
-        ends = [each.end() for each in pattern.finditer(text, first, most)]
+def _cut(text: str, begin: int, limit: int) -> int:
+    """Return where the part of a text ends that begins at a place: at most at `limit`, if it can."""
+    for pattern, first in ((_CLAUSE, (begin + limit) // 2), (_SPACES, begin)):
+        ends = [each.end() for each in pattern.finditer(text, first, limit)]
         if ends and begin < ends[-1]:
             return ends[-1]
-    end = most
+    end = limit
     while end > begin and (
         unicodedata.category(text[end])[0] == "M" or text[end - 1] in _LEADING_VOWELS or text[end] == "ำ"
     ):
         end -= 1
-    if end > begin and _UNSPACED.match(text, end - 1) and _UNSPACED.match(text, end):
+    if end > begin and UNSPACED_CHARACTER.match(text, end - 1) and UNSPACED_CHARACTER.match(text, end):
         return end
-    after = _SPACES.search(text, most)
+    after = _SPACES.search(text, limit)
     return after.end() if after else len(text)

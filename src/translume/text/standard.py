@@ -164,7 +164,7 @@ def segments(kind: str) -> str:
 
 def library_regex(pattern: str) -> str:
     """Translate a regular expression of Python for the library's engine."""
-    return re.sub(r"\\U([0-9a-f]{8})", lambda found: f"\\x{{{int(found.group(1), 16):x}}}", pattern)
+    return re.sub(r"\\U([0-9a-f]{8})", lambda match: f"\\x{{{int(match.group(1), 16):x}}}", pattern)
 
 
 def _model(tokenizer: Tokenizer, document: dict[str, Any]) -> dict[str, Any]:

@@ -39,12 +39,12 @@ class Blenderbot(WordRules):
     """The rules of BlenderBot-small: `.,!?()'` are words of their own, and so is the end of a line, `__newln__`."""
 
     def words(self, text: str) -> list[str]:
-        found: list[str] = []
+        words: list[str] = []
         for token in _TOKEN.findall(text):
             spaced = re.sub("([.,!?()])", r" \1", token).replace("'", " ' ")
             lines = re.sub(r"[ \n]{2,}", " ", spaced).replace("\n", " __newln__")
-            found += [word.lower() for word in lines.split(" ") if word]  # one by one: how a sigma ends depends on it
-        return found
+            words += [word.lower() for word in lines.split(" ") if word]  # one by one: how a sigma ends depends on it
+        return words
 
 
 class Moses(WordRules):

@@ -116,7 +116,7 @@ class BufferPlans:
                 "expected more, or a smaller data.cleaning.max_tokens"
             )
         self._stream, self.options, self._group = stream, options.with_buckets(stream.sample, stream), group
-        self._next = Place.of(place["buffer"]) if place else Place()
+        self._next = Place.from_dict(place["buffer"]) if place else Place()
         self.account = Account.from_dict(place["account"]) if place else Account(unit=stream.sample.account.unit)
         self.place = self._place()
         self._shares = Shares(replace(stream.reader, rank=group.rank, ranks=group.size), self._next)

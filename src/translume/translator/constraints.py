@@ -348,7 +348,7 @@ def constrained_beam(
         raise SettingsError(_refusal(type(strategy).__name__))
     apart = boundaries(tokenizer)
     apart = Boundaries(begins=apart.begins.to(limits.device), ends=apart.ends.to(limits.device), space=apart.space)
-    constraints = Constraints.of([[each.phrases for each in every] for every in wanted], apart)
+    constraints = Constraints.from_phrases([[each.phrases for each in every] for every in wanted], apart)
     return ConstrainedBeam(beam=beam, constraints=constraints, limits=limits, eos=tokenizer.specials.eos)
 
 

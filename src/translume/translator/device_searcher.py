@@ -102,7 +102,7 @@ class DeviceSearcher:
         if reason := "the model is in training mode" if self.model.training else self._unsupported:
             raise UnsupportedSearchError(reason)
         vocabulary = self.model.head.vocabulary
-        return StepSettings.of(strategy, rules, eos=eos, prompt=prompt, vocabulary=vocabulary)
+        return StepSettings.from_strategy(strategy, rules, eos=eos, prompt=prompt, vocabulary=vocabulary)
 
     @inference_mode()
     def complete_search(

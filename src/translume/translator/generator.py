@@ -520,4 +520,4 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
                 yield [*texts[0].labels, *certain]
         except SearchError as error:
             raise TranslationError(f"token {error.token} after the prompt: {error.reason}") from None
-        return [best.of(number) for number in range(len(texts))]
+        return [best.hypotheses(number) for number in range(len(texts))]

@@ -107,7 +107,7 @@ class LinePlan:
 def directions_of(model: Checkpoint) -> Directions:
     """Return the directions of a model."""
     languages = model.target_tokenizer.languages or model.source_tokenizer.languages
-    return Directions.of(model.config.data, model.config.model, languages)
+    return Directions.from_settings(model.config.data, model.config.model, languages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -357,7 +357,7 @@ def _looped(
             best.add(beam)
     except SearchError as error:
         raise explain_search_error(error, checkpoint, settings) from None
-    return [best.of(number) for number in range(count)]
+    return [best.hypotheses(number) for number in range(count)]
 
 
 @inference_mode()

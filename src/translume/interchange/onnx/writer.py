@@ -250,5 +250,5 @@ def _same_translations(checkpoint: Checkpoint, folder: Path, dtype: str, sources
         rules=[ForbidTokens(tuple(_banned(checkpoint)))],
     ):
         best.add(beam)
-    ours = [list(best.of(number)[0].tokens) for number in range(len(sources))]
+    ours = [list(best.hypotheses(number)[0].tokens) for number in range(len(sources))]
     return sum(wanted == ids[: len(wanted)].tolist() for wanted, ids in zip(ours, theirs, strict=True))

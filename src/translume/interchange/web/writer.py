@@ -88,7 +88,7 @@ def _search(checkpoint: Checkpoint, dtype: str) -> KernelSearchSettings:
     possible = {name: (DecodingSettings.model_fields[name].default,) for name in _FIXED}
     require_settings(decoding, possible | {"strategy": ("greedy", "beam")}, "web")
     rules = build_rules(tokenizer, [False], decoding)
-    search = KernelSearchSettings.of(strategy_from(decoding), rules, tokenizer.specials.eos, len(tokenizer))
+    search = KernelSearchSettings.from_strategy(strategy_from(decoding), rules, tokenizer.specials.eos, len(tokenizer))
     if search is None:
         raise SettingsError("export: found rules in [decoding] that the kernels do not have, for web")
     return search
