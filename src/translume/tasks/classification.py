@@ -1,13 +1,12 @@
 """Classification: an encoder reads a text, and a head predicts its label or labels. There is no decoder."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from translume.errors import SettingsError
-from translume.tasks.task import Task, elsewhere
+from translume.tasks.task import Task
 
 if TYPE_CHECKING:
     from translume.config import Config, DataSettings, ModelSettings, TrainingSettings
@@ -28,16 +27,6 @@ class ClassificationTask(Task):
     vocabulary_files = ("tokenizer_settings.json", "labels.json")
     predicts = "classes"
     metrics: ClassVar = {"accuracy": True, "macro_f1": True}
-
-    learn_vocabularies = elsewhere("translume.training.vocabularies:learn_labels")
-    build_network = elsewhere("translume.checkpoint.building:build_classifier")
-    head_data = elsewhere("translume.training.prepare:class_head_data")
-    validation_metrics = elsewhere("translume.training.validation:classification_metrics")
-    describe_model = elsewhere("translume.checkpoint.model_card:describe_classifier")
-    evaluate = elsewhere("translume.cli.classify:evaluate_classifier")
-    inspect_text = elsewhere("translume.cli.classify:inspect_class")
-    inspect_corpus = elsewhere("translume.cli.classify:inspect_classes")
-    recommend = elsewhere("translume.experiments.proposals:propose_for_labels")
 
     def check(self, data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
         if model.pretrained_target:
@@ -61,7 +50,14 @@ class ClassificationTask(Task):
         return f"Next: translume classify {model} < TEXT, or translume evaluate {model} FILE.tsv"
 
     def vocabulary_class(self) -> Any:
-        return resolve_name("translume.text:Labels")
+        from translume.text import Labels
+
+        return Labels
+
+    def learn_vocabularies(self, config: "Config", learning: Callable[[tuple[str, ...]], object] | None) -> Any:
+        from translume.training.vocabularies import learn_labels
+
+        return learn_labels(config, learning)
 
     def encode_targets(self, target: Any, pairs: Any) -> Sequence[Sequence[int]]:
         # The place is for an error about an unknown label.
@@ -74,8 +70,52 @@ class ClassificationTask(Task):
 
         return labelled_batch(source, target, tokenizer, vocabulary, lines)
 
+    def build_network(self, settings: "ModelSettings", source_size: int, target_size: int, source: Any) -> Any:
+        from translume.checkpoint.building import build_classifier
+
+        return build_classifier(settings, source_size, target_size, source)
+
+    def head_data(self, source: Any, target: Any, corpus: Any) -> Any:
+        from translume.training.prepare import class_head_data
+
+        return class_head_data(source, target, corpus)
+
+    def validation_metrics(self, model: Any, corpus: Any, network: Any, device: Any, group: Any) -> Any:
+        from translume.training.validation import classification_metrics
+
+        return classification_metrics(model, corpus, network, device, group)
+
     def checkpoint_class(self) -> Any:
-        return resolve_name("translume.checkpoint:ClassifierCheckpoint")
+        from translume.checkpoint import ClassifierCheckpoint
+
+        return ClassifierCheckpoint
 
     def user_class(self) -> Any:
-        return resolve_name("translume.translator:Classifier")
+        from translume.translator import Classifier
+
+        return Classifier
+
+    def describe_model(self, config: "Config") -> Any:
+        from translume.checkpoint.model_card import describe_classifier
+
+        return describe_classifier(config)
+
+    def evaluate(self, options: Any) -> None:
+        from translume.cli.classify import evaluate_classifier
+
+        evaluate_classifier(options)
+
+    def inspect_text(self, options: Any) -> None:
+        from translume.cli.classify import inspect_class
+
+        inspect_class(options)
+
+    def inspect_corpus(self, options: Any) -> None:
+        from translume.cli.classify import inspect_classes
+
+        inspect_classes(options)
+
+    def recommend(self, data: "DataSettings", count: int) -> Any:
+        from translume.experiments.proposals import propose_for_labels
+
+        return propose_for_labels(data, count)

@@ -1,13 +1,12 @@
 """Sequence to sequence: an encoder reads the source, and a decoder generates the target (Vaswani et al. 2017)."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from translume.errors import SettingsError
-from translume.tasks.task import Task, elsewhere
+from translume.tasks.task import Task
 
 if TYPE_CHECKING:
     from translume.config import Config, DataSettings, ModelSettings, TrainingSettings
@@ -34,22 +33,11 @@ class SequenceTask(Task):
         **dict.fromkeys(("ter", "wer", "per", "cer"), False),
     }
 
-    learn_vocabularies = elsewhere("translume.training.vocabularies:learn_tokenizers")
-    make_batch = elsewhere("translume.data.batch:padded_batch")
-    build_network = elsewhere("translume.checkpoint.building:build_model")
-    head_data = elsewhere("translume.training.prepare:token_head_data")
-    validation_metrics = elsewhere("translume.training.validation:translation_metrics")
-    describe_model = elsewhere("translume.checkpoint.model_card:describe_transformer")
-    evaluate = elsewhere("translume.cli.evaluate:evaluate_translator")
-    inspect_text = elsewhere("translume.cli.inspect:inspect_translation")
-    inspect_corpus = elsewhere("translume.cli.inspect:inspect_translations")
-    recommend = elsewhere("translume.experiments.proposals:propose_for_pairs")
-
     def metric_names(self) -> list[str]:
         """As `Task.metric_names`, with the metrics from outside."""
         from translume.config.evaluation import METRICS
 
-        return [*super().metric_names(), *(name for name, metric in METRICS.items() if not isinstance(metric, str))]
+        return [*super().metric_names(), *(name for name, found in METRICS.items() if not isinstance(found, str))]
 
     def check(self, data: "DataSettings", model: "ModelSettings", training: "TrainingSettings", place: str) -> None:
         """Raise SettingsError for a model of several target languages that does not read which one is meant."""
@@ -70,14 +58,72 @@ class SequenceTask(Task):
         return f"Next: translume translate {model} < TEXT, or translume evaluate {model} SOURCE REFERENCE"
 
     def vocabulary_class(self) -> Any:
-        return resolve_name("translume.text:Tokenizer")
+        from translume.text import Tokenizer
+
+        return Tokenizer
+
+    def learn_vocabularies(self, config: "Config", learning: Callable[[tuple[str, ...]], object] | None) -> Any:
+        from translume.training.vocabularies import learn_tokenizers
+
+        return learn_tokenizers(config, learning)
 
     def encode_targets(self, target: Any, pairs: Any) -> Sequence[Sequence[int]]:
         ids: list[list[int]] = target.encode_all([pair.target for pair in pairs])
         return ids
 
+    def make_batch(
+        self, source: Any, target: Any, tokenizer: Any, vocabulary: Any, lines: tuple[int, ...], tags: Any = None
+    ) -> Any:
+        from translume.data.batch import padded_batch
+
+        return padded_batch(source, target, tokenizer, vocabulary, lines, tags)
+
+    def build_network(self, settings: "ModelSettings", source_size: int, target_size: int, source: Any) -> Any:
+        from translume.checkpoint.building import build_model
+
+        return build_model(settings, source_size, target_size, source)
+
+    def head_data(self, source: Any, target: Any, corpus: Any) -> Any:
+        from translume.training.prepare import token_head_data
+
+        return token_head_data(source, target, corpus)
+
+    def validation_metrics(self, model: Any, corpus: Any, network: Any, device: Any, group: Any) -> Any:
+        from translume.training.validation import translation_metrics
+
+        return translation_metrics(model, corpus, network, device, group)
+
     def checkpoint_class(self) -> Any:
-        return resolve_name("translume.checkpoint:Checkpoint")
+        from translume.checkpoint import Checkpoint
+
+        return Checkpoint
 
     def user_class(self) -> Any:
-        return resolve_name("translume.translator:Translator")
+        from translume.translator import Translator
+
+        return Translator
+
+    def describe_model(self, config: "Config") -> Any:
+        from translume.checkpoint.model_card import describe_transformer
+
+        return describe_transformer(config)
+
+    def evaluate(self, options: Any) -> None:
+        from translume.cli.evaluate import evaluate_translator
+
+        evaluate_translator(options)
+
+    def inspect_text(self, options: Any) -> None:
+        from translume.cli.inspect import inspect_translation
+
+        inspect_translation(options)
+
+    def inspect_corpus(self, options: Any) -> None:
+        from translume.cli.inspect import inspect_translations
+
+        inspect_translations(options)
+
+    def recommend(self, data: "DataSettings", count: int) -> Any:
+        from translume.experiments.proposals import propose_for_pairs
+
+        return propose_for_pairs(data, count)

@@ -1,15 +1,14 @@
 """The interface of a task, and the table of tasks.
 
 A `Task` contains everything that differs between translation, classification and other tasks. Code outside this package
-does not branch on the task's name, but calls the methods of its `Task`. Most of them are functions of other packages
-(`elsewhere`), which are imported when they are called: so a task may use any package, and reading settings stays fast.
+does not branch on the task's name, but calls the methods of its `Task`. A method imports what it needs when it is
+called, so that a task may use any package and reading settings stays fast.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from translume.errors import SettingsError
@@ -142,21 +141,6 @@ class Task(ABC):
         """Return the settings that `translume init` proposes for so many examples."""
 
 
-class _Elsewhere:
-    """See `elsewhere`."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, task: Task | None, owner: type[Task]) -> Any:
-        return self if task is None else resolve_name(self.name)
-
-
-def elsewhere(name: str) -> Any:
-    """Return a method of a task: the function "package.module:function", which is imported when it is called."""
-    return _Elsewhere(name)
-
-
 def task_names() -> list[str]:
     """Return the names of all tasks."""
     return list(TASKS)
@@ -207,9 +191,9 @@ def check_settings(data: "DataSettings", model: "ModelSettings", training: "Trai
         )
     if data.context.used:
         teacher, streaming, reader = training.teacher, data.streaming, data.source.reader
-        excluded = {"training.teacher": teacher, "data.streaming": streaming, "data.source": reader}
-        excluded["data.objective = 'denoise'"] = data.noise
-        reasons = [f"with {name}" for name, value in excluded.items() if value]
+        others = {"training.teacher": teacher, "data.streaming": streaming, "data.source": reader}
+        others["data.objective = 'denoise'"] = data.noise
+        reasons = [f"with {name}" for name, found in others.items() if found]
         if not task.sequence_to_sequence or reasons:
             raise SettingsError(f"{place}: data.context: must be 0 {(*reasons, f'for a {task.model}')[0]}")
     if model.language_tags not in data.source.language_tags:
@@ -223,23 +207,23 @@ def check_settings(data: "DataSettings", model: "ModelSettings", training: "Trai
     if model.segment_pooling != "none":
         _check_pooling(model, task, place)
     for name, reason in model.head.inapplicable_settings.items():
-        if value := getattr(training, name):
-            off = "none" if isinstance(value, str) else "0"
-            raise SettingsError(f"{place}: training.{name}: found {value}, must be {off} with {reason}")
+        if found := getattr(training, name):
+            off = "none" if isinstance(found, str) else "0"
+            raise SettingsError(f"{place}: training.{name}: found {found}, must be {off} with {reason}")
 
 
 def _check_noise(data: "DataSettings", training: "TrainingSettings", task: Task, place: str) -> None:
     """Raise SettingsError for settings that need pairs, where a model denoises texts."""
-    for name, value, expected in (
+    for name, found, expected in (
         ("data.task", task.name, "sequence"),
         ("data.source", data.source.kind, "text"),
         ("data.cleaning.identical", data.cleaning.identical, False),
         ("training.metric", training.metric, "nll"),
         *(("data.target_language", each.target_language, each.source_language) for each in data.corpus or (data,)),
     ):
-        if value != expected:
+        if found != expected:
             raise SettingsError(
-                f"{place}: {name}: found {value!r}, must be {expected!r} with data.objective = 'denoise'"
+                f"{place}: {name}: found {found!r}, must be {expected!r} with data.objective = 'denoise'"
             )
 
 
@@ -275,8 +259,8 @@ def _check_frames(data: "DataSettings", model: "ModelSettings", task: Task, plac
             f"{place}: data.corpus: is for sources of text; expected data.train with data.source = '{kind}'"
         )
     for table, settings, wanted in (("model", model, _OF_TEXT), ("data.cleaning", data.cleaning, _RULES_OF_TEXT)):
-        for name, usual in wanted.items():
-            if (value := getattr(settings, name)) != usual:
+        for name, value in wanted.items():
+            if (found := getattr(settings, name)) != value:
                 raise SettingsError(
-                    f"{place}: {table}.{name}: found {value!r}, must be {usual!r} with data.source = '{kind}'"
+                    f"{place}: {table}.{name}: found {found!r}, must be {value!r} with data.source = '{kind}'"
                 )
