@@ -101,8 +101,7 @@ class DeviceSearcher:
             self._unsupported = unsupported_by_fixed_decoder(self.model)
         if reason := "the model is in training mode" if self.model.training else self._unsupported:
             raise UnsupportedSearchError(reason)
-        vocabulary = self.model.head.vocabulary
-        return StepSettings.of(strategy, rules, eos=eos, prompt=prompt, vocabulary=vocabulary)
+        return StepSettings.of(strategy, rules, eos=eos, prompt=prompt, vocabulary=self.model.head.vocabulary)
 
     @inference_mode()
     def complete_search(
