@@ -22,7 +22,7 @@ from translume.config import DecodingSettings
 from translume.interchange.export import export
 from translume.translator import Translator, load
 from translume.translator.planning import Piece
-from translume.translator.search import search_pieces, target_limit
+from translume.translator.search import prepare_search, target_limit
 
 Rows = list[list[int]]
 Translate = Callable[[Rows], Rows]
@@ -56,7 +56,7 @@ def by_translator(translator: Translator) -> Translate:
 
     def translate(rows: Rows) -> Rows:
         pieces = [Piece(text="", ids=tuple(row)) for row in rows]
-        found = search_pieces(translator.checkpoint, pieces, settings, stepper)
+        found = prepare_search(translator.checkpoint, pieces, settings, stepper).run()
         return [list(hypotheses[0].tokens) for hypotheses in found]
 
     return translate

@@ -43,13 +43,14 @@ def grouped(corpus: Any, seed: int) -> Iterator[list[int]]:
 
 def batch(checkpoint: Any, corpus: Any, numbers: list[int]) -> tuple[torch.Tensor, ...]:
     """Return source ids and mask [B, S], and owners and labels [n] of the targets' tokens."""
-    from translume.translator.planning import padded
+    from translume.translator.planning import padded_arrays, tensors_of
 
     source, target = checkpoint.source_tokenizer.specials, checkpoint.target_tokenizer.specials
     ids = [[*corpus.source(number).tolist(), source.eos] for number in numbers]
     labels = [[*corpus.target(number).tolist(), target.eos] for number in numbers]
     owners = [row for row, each in enumerate(labels) for _ in each]
-    return *padded(ids, source.pad, torch.device("cpu")), torch.tensor(owners), torch.tensor(list(chain(*labels)))
+    arrays = tensors_of(padded_arrays(ids, source.pad), torch.device("cpu"))
+    return *arrays, torch.tensor(owners), torch.tensor(list(chain(*labels)))
 
 
 def learn(checkpoint: Any, head: Any, corpus: Any, updates: int) -> float:

@@ -227,7 +227,7 @@ def test_the_bias_of_selected_tokens_equals_that_of_the_full_bias(mask):
     allowed = None if mask is None else torch.rand(shape, generator=generator) < 0.7
     bias = Bias(rows, ids, torch.randn(17, generator=generator), allowed)
     asked = torch.randint(7, (5, 3), generator=generator)
-    torch.testing.assert_close(bias.of(asked), bias.add_to(torch.zeros(5, 7)).gather(1, asked))
+    torch.testing.assert_close(bias.values_of(asked), bias.add_to(torch.zeros(5, 7)).gather(1, asked))
 
 
 def test_sampling_with_all_tokens_forbidden_raises():
@@ -250,7 +250,9 @@ def test_a_bias_reports_which_tokens_it_names_and_how_many_it_lowers(data, rows)
     told, counted = Bias.forbid(each, said, most=len(ids)), Bias.forbid(each, said)
     assert told.lowered() == counted.lowered() == len(ids)
     wanted = torch.tensor(data.draw(st.lists(st.integers(0, 6), min_size=rows, max_size=rows)))[:, None]
-    assert told.names(wanted) == bool(told.of(wanted).any()) == any(each in ids for each in wanted[:, 0].tolist())
+    assert (
+        told.names(wanted) == bool(told.values_of(wanted).any()) == any(each in ids for each in wanted[:, 0].tolist())
+    )
 
 
 @given(seed=st.integers(0, 99), rows=st.integers(1, 4), biased=st.integers(1, 40))
@@ -262,7 +264,7 @@ def test_many_values_are_found_as_few_are(seed: int, rows: int, biased: int) -> 
     where = [torch.randint(0, high, (biased,), generator=generator) for high in (rows, 9)]
     bias = Bias(where[0], where[1], values)
     ids = torch.randint(0, 12, (rows, 5), generator=generator)
-    assert bias._found(ids).equal(bias.of(ids))
+    assert bias._searched(ids).equal(bias.values_of(ids))
 
 
 def test_a_long_list_of_forbidden_tokens_is_applied_to_many_candidates() -> None:
@@ -270,5 +272,5 @@ def test_a_long_list_of_forbidden_tokens_is_applied_to_many_candidates() -> None
     rows = torch.arange(16).repeat_interleave(1000)
     ids = torch.arange(1000).repeat(16)
     candidates = torch.arange(500, 1516).expand(16, -1)
-    added = Bias(rows, ids, torch.full((16_000,), -math.inf)).of(candidates)
+    added = Bias(rows, ids, torch.full((16_000,), -math.inf)).values_of(candidates)
     assert added.isinf().sum(1).tolist() == [500] * 16

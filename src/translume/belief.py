@@ -82,10 +82,10 @@ class Bias:
         """Return whether the bias changes any of the tokens `ids` [N, m]."""
         return bool((ids.index_select(0, self.rows) == self.ids[:, None]).any())
 
-    def of(self, ids: Tensor) -> Tensor:
+    def values_of(self, ids: Tensor) -> Tensor:
         """Return the values [N, m], fp32, added to tokens `ids` [N, m]; −inf for forbidden ones."""
         if self.ids.numel() * ids.size(1) > COMPARED:
-            added = self._found(ids)
+            added = self._searched(ids)
         else:
             same = ids[self.rows] == self.ids[:, None]  # [P, m]
             values = torch.where(same, self.values.float()[:, None], 0.0)
@@ -95,7 +95,7 @@ class Bias:
         allowed = self.allowed[ids] if self.allowed.dim() == 1 else self.allowed.gather(1, ids)
         return added.masked_fill(~allowed, -math.inf)
 
-    def _found(self, ids: Tensor) -> Tensor:
+    def _searched(self, ids: Tensor) -> Tensor:
         """Return the sums of values of tokens `ids` [N, m] by binary search, in O((P + N·m) log P)."""
         size = 1 + int(torch.maximum(ids.max(), self.ids.max()))
         pairs, place = torch.unique(self.rows * size + self.ids, return_inverse=True)
@@ -259,7 +259,7 @@ class Logits:
         logits, ids = exact_topk(self._logits, k + lowered, self._maxima)
         ids, by_id = ids.sort(-1)
         logits = logits.gather(1, by_id)
-        values, order = (logits + bias.of(ids)).sort(dim=-1, descending=True, stable=True)
+        values, order = (logits + bias.values_of(ids)).sort(dim=-1, descending=True, stable=True)
         order = order[:, :k]
         return values[:, :k], ids.gather(1, order), logits.gather(1, order)
 

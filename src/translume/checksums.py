@@ -91,8 +91,8 @@ class CheckedArray:
 def word_sums(array: NDArray[Any]) -> NDArray[np.uint64]:
     """Return Σ (2i + 1)·wᵢ mod 2⁶⁴ over the words wᵢ, of 8 bytes, of each block of an array, which zeros fill up.
 
-    A block with another word always has another sum; with several, but for a chance like 2⁻⁶⁴. For data that are
-    checked at every start: it takes a third of the time of CRC-32.
+    A block in which one word differs always has another sum; if several differ, the sum is the same with a probability
+    of about 2⁻⁶⁴. For data that are checked at every start: it takes a third of the time of CRC-32.
     """
     content, odd = array.reshape(-1).view(np.uint8), np.arange(1, BLOCK // 4, 2, dtype=np.uint64)
     whole = len(content) // BLOCK * BLOCK

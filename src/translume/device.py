@@ -265,5 +265,5 @@ class UsageMeter:
 
 def _nvml_error() -> type[Exception]:
     """Return the class of the errors of NVML, for cards that do not count their utilisation."""
-    found: type[Exception] = getattr(getattr(torch.cuda, "pynvml", None), "NVMLError", RuntimeError)
-    return found
+    error: type[Exception] = getattr(getattr(torch.cuda, "pynvml", None), "NVMLError", RuntimeError)
+    return error

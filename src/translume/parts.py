@@ -78,8 +78,8 @@ def find(kind: str, name: str) -> Any:
     table = table_of(kind)
     if name not in table:
         raise SettingsError(f"{kind}: found '{name}'{nearest(name, table)}")
-    found = table[name]
-    return resolve_name(found) if isinstance(found, str) else found
+    entry = table[name]
+    return resolve_name(entry) if isinstance(entry, str) else entry
 
 
 def part(kind: str, name: str, *, interface: int, settings: type[Any] | None = None) -> Callable[[Part], Part]:

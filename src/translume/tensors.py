@@ -21,12 +21,12 @@ def _computed(self: Any, ufunc: Any, method: str, *inputs: Any, out: Any = None,
     """Return fp64 for fp64 only, where NumPy also returns it for int64; do not warn of infinities."""
     inputs = tuple(map(_plain, inputs))
     with np.errstate(all="ignore"):
-        found = getattr(ufunc, method)(*inputs, **options)
+        result = getattr(ufunc, method)(*inputs, **options)
     if out and out[0] is not None:
-        np.copyto(_plain(out[0]), found, casting="same_kind")
+        np.copyto(_plain(out[0]), result, casting="same_kind")
         return out[0]
     doubles = any(isinstance(each, np.ndarray | np.generic) and each.dtype == np.float64 for each in inputs)
-    return _tensors(found.astype(np.float32) if found.dtype == np.float64 and not doubles else found)
+    return _tensors(result.astype(np.float32) if result.dtype == np.float64 and not doubles else result)
 
 
 class Tensor(np.ndarray):
@@ -48,10 +48,10 @@ def _plain(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, Tensor) else value
 
 
-def _tensors(found: Any) -> Any:
-    if isinstance(found, tuple):
-        return Pair(*map(_tensors, found)) if isinstance(found, Pair) else tuple(map(_tensors, found))
-    return np.asarray(found).view(Tensor) if isinstance(found, np.ndarray | np.generic) else found
+def _tensors(values: Any) -> Any:
+    if isinstance(values, tuple):
+        return Pair(*map(_tensors, values)) if isinstance(values, Pair) else tuple(map(_tensors, values))
+    return np.asarray(values).view(Tensor) if isinstance(values, np.ndarray | np.generic) else values
 
 
 def _on_arrays(function: Callable[..., Any]) -> Callable[..., Any]:

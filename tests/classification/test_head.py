@@ -18,7 +18,7 @@ WAYS = ("mean", "max", "first", "attention")
 
 def pooling_of(way, width=5):
     settings = ClassifySettings(pooling="ngrams", ngrams=(2, 3), filters=7)
-    return Pooling.of(settings if way == "ngrams" else ClassifySettings(pooling=way), width)
+    return Pooling.from_settings(settings if way == "ngrams" else ClassifySettings(pooling=way), width)
 
 
 class Labelled:

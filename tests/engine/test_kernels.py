@@ -38,7 +38,7 @@ WHOLE = {"width": 96, "feed_forward": 48, "attention_heads": 3, "encoder_layers"
 def test_the_encoder_reproduces_the_plain_memory(fresh, sources, whole):
     model, engine = fresh(whole)
     source, mask = model.encoder.front(*sources(5, 23, 1, 17))
-    layout = Layout.of(mask)
+    layout = Layout.from_mask(mask)
     found = engine.encoder.encode(model.encoder.embed(source, layout).numpy(), mask.sum(1).numpy())
     torch.testing.assert_close(torch.from_numpy(found), model.encoder.packed(source, layout), rtol=1e-4, atol=1e-4)
 

@@ -54,6 +54,6 @@ def test_hidden_states_equal_torch_nn_transformers(make, changes):
     )  # fmt: skip
     stepped, _ = model.decoder(target, model.start(source, mask))
     torch.testing.assert_close(stepped, wanted, rtol=0, atol=1e-5)
-    layout, whole = Layout.of(mask), Layout.of(torch.ones_like(target, dtype=torch.bool))
+    layout, whole = Layout.from_mask(mask), Layout.from_mask(torch.ones_like(target, dtype=torch.bool))
     packed = model.decoder.packed(target, whole, model.encoder.packed(source, layout), layout)
     torch.testing.assert_close(whole.unpack(packed), wanted, rtol=0, atol=1e-5)

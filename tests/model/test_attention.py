@@ -14,7 +14,7 @@ HEADS, WIDTH = 3, 6
 
 
 def layout(lengths: list[int]) -> Layout:
-    return Layout.of(torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None])
+    return Layout.from_mask(torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None])
 
 
 def by_formula(

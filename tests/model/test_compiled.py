@@ -140,7 +140,7 @@ def test_a_norm_of_a_residual_with_dropout_has_torchs_gradients(dtype: torch.dty
 @pytest.mark.parametrize("kind", ["self", "causal", "cross", "rotary"])
 def test_packed_attention_has_torchs_gradients(dtype: torch.dtype, kind: str) -> None:
     def layout(*lengths: int) -> Layout:
-        return Layout.of(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None])
+        return Layout.from_mask(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None])
 
     heads, size = 3, 22
     queries = layout(5, 19, 1, 33)
@@ -167,7 +167,7 @@ def test_packed_attention_has_torchs_gradients(dtype: torch.dtype, kind: str) ->
 def test_not_a_number_stays_one_in_every_operation() -> None:
     rows = torch.ones(3, 40, dtype=torch.bfloat16)
     rows[1, 5] = torch.nan
-    layout = Layout.of(torch.ones(1, 3, dtype=torch.bool))
+    layout = Layout.from_mask(torch.ones(1, 3, dtype=torch.bool))
     x = torch.ones(3, 40, dtype=torch.bfloat16, requires_grad=True)
     compiled.linear(x, rows, None, relu=True).sum().backward()
     assert x.grad is not None

@@ -79,7 +79,7 @@ def test_a_unit_worked_by_hand():
         made.forget.bias.fill_(math.log(3.0))
         made.update.weight.fill_(2.0)
     x = torch.tensor([[2.0], [-6.0], [4.0]])
-    packed = made.packed(x, Layout.of(torch.ones(1, 3, dtype=torch.bool)), NO_POSITIONS, causal=True)
+    packed = made.packed(x, Layout.from_mask(torch.ones(1, 3, dtype=torch.bool)), NO_POSITIONS, causal=True)
     torch.testing.assert_close(packed, torch.tensor([[1.0], [0.0], [0.3125]]))
 
 
@@ -87,7 +87,7 @@ def test_a_unit_worked_by_hand():
 @given(lengths=st.lists(st.integers(0, 7), min_size=1, max_size=4))
 def test_packed_and_cached_results_and_gradients_match_the_formula(lengths, bias):
     made = unit(bias=bias).double()
-    layout = Layout.of(torch.arange(max(*lengths, 1))[None] < torch.tensor(lengths)[:, None])
+    layout = Layout.from_mask(torch.arange(max(*lengths, 1))[None] < torch.tensor(lengths)[:, None])
     x = torch.randn(sum(lengths), 5, dtype=torch.float64, requires_grad=True)
     grid = layout.unpack(x)
     forget = torch.sigmoid(grid @ made.forget.weight.mT + (made.forget.bias if bias else 0.0))
@@ -128,7 +128,7 @@ def test_in_bf16_small_increments_with_a_forget_gate_near_one_accumulate():
     made.forget.bias.fill_(math.log(255.0))
     made.update.weight.fill_(1.0)
     x = torch.ones(256, 1, dtype=torch.bfloat16)
-    packed = made.packed(x, Layout.of(torch.ones(1, 256, dtype=torch.bool)), NO_POSITIONS, causal=True)
+    packed = made.packed(x, Layout.from_mask(torch.ones(1, 256, dtype=torch.bool)), NO_POSITIONS, causal=True)
     forget = float(made.forget.bias.float().sigmoid())
     assert float(packed[-1]) == pytest.approx(1 - forget**256, rel=0.03)
 

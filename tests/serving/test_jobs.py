@@ -61,7 +61,7 @@ class Working:
     async def result(self, text: str = "a b.\n") -> Path:
         job, task = await self.take(text)
         await task
-        return self.jobs.result(self.jobs.find(job.id))
+        return self.jobs.result(self.jobs.find(job.id))[0]
 
     def files(self) -> list[Path]:
         return [path for path in self.folder.rglob("*") if path.name == "result"]
@@ -246,7 +246,7 @@ def test_processes_that_share_a_folder_read_and_delete_each_others_files(tmp_pat
     async def test(one: Working) -> None:
         async with Working(tmp_path, tmp_path, files=1) as other:
             path = await one.result()
-            assert other.jobs.result(other.jobs.find(path.parent.name)) == path
+            assert other.jobs.result(other.jobs.find(path.parent.name))[0] == path
             one.echo.let.clear()
             job, task = await one.take()
             assert other.jobs.find(job.id).status in ("waiting", "working")

@@ -307,7 +307,7 @@ def test_closing_finishes_waiting_items_and_refuses_new_ones() -> None:
     futures = made.put(work, [1, 2, 3])
     closer = threading.Thread(target=made.close)
     closer.start()
-    while not made.closing:
+    while (refused := made.refusal(60.0)) is None or refused.code != "shutting_down":
         time.sleep(0.001)
     with pytest.raises(RequestError, match=r"^the server is shutting down; use another one$") as caught:
         made.put(work, [4])

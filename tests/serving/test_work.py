@@ -34,7 +34,7 @@ def close(one: Translation, other: Translation) -> bool:
 
 @given(text=st.text("ab \t\r\n\x0b\u2003", max_size=20))
 def test_lines_and_gaps_join_to_the_original_text(text: str) -> None:
-    parts = Paragraphs.of(text)
+    parts = Paragraphs.from_text(text)
     woven = "".join(gap + line for gap, line in zip(parts.gaps, [*parts.lines, ""], strict=True))
     assert woven == text
     if "\n" in text or "\r" in text:

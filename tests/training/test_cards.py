@@ -358,7 +358,7 @@ def test_the_state_counts_what_settings_add_and_processes_divide() -> None:
     def state(precision: Precision, processes: int = 1, **training: Any) -> float:
         config = Config.build({"model": {"width": 12, "feed_forward": 17, "attention_heads": 2}, "training": training})
         network = network_of(config)
-        state = MemoryNeeds.of(network, config, 23, precision, processes).state
+        state = MemoryNeeds.from_network(network, config, 23, precision, processes).state
         parameters: int = sum(parameter.numel() for parameter in network.parameters())
         return (state - 6 * 23 * 12) / parameters
 
@@ -404,7 +404,7 @@ def test_the_table_of_the_documentation_is_what_the_formula_gives() -> None:
         config = Config.build({"model": {**model, "encoder_layers": int(layers), "decoder_layers": int(layers)}})
         with without_values():
             network = build_network(config, 32_000, 32_000)
-        needs = MemoryNeeds.of(network, config, 32_000, "bf16", 1)
+        needs = MemoryNeeds.from_network(network, config, 32_000, "bf16", 1)
         assert (f"{needs.state / GIB:.1f}", f"{needs.token / 1024:.0f}") == (state, token)
         assert batches == " | ".join(f"{needs.tokens(free * GIB):,}" for free in (8, 16, 24, 40))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from translume.config import DecodingSettings
 from translume.translator import Translation, Translator
 from translume.translator.alignment import cross_attention
-from translume.translator.planning import padded
+from translume.translator.planning import padded_arrays, tensors_of
 
 Make = Callable[..., Translator]
 words = st.lists(st.text("abcde", min_size=1, max_size=5), min_size=1, max_size=4).map(" ".join)
@@ -51,7 +51,7 @@ def test_an_alignment_does_not_depend_on_the_batch(translator: Translator, texts
 
 def test_the_alignment_pass_equals_the_attention_during_search(make: Make) -> None:
     checkpoint = make("decoding.beam=2").checkpoint  # one decoder layer, whose attention the search can return
-    source, mask = padded([[5, 6, 7, 2], [9, 2]], 0, torch.device("cpu"))
+    source, mask = tensors_of(padded_arrays([[5, 6, 7, 2], [9, 2]], 0), torch.device("cpu"))
     target = torch.tensor([[1, 11, 12], [1, 13, 5]])
     with torch.no_grad():
         found = cross_attention(checkpoint.model, source, mask, target)

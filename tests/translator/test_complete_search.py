@@ -9,7 +9,7 @@ from translume.config import DecodingSettings
 from translume.decoding import Hypothesis, ScoreTerms
 from translume.translator import Translator
 from translume.translator.planning import Piece
-from translume.translator.search import search_pieces
+from translume.translator.search import prepare_search
 
 FOUND = [[Hypothesis(tokens=(5, 2), log_prob=-1.0, log_probs=(-0.25, -0.75), score=-0.5,
                      terms=ScoreTerms(total=-1.0, divisor=2.0), finished_by="eos")]]  # fmt: skip
@@ -50,7 +50,7 @@ def plain(make: Callable[..., Translator]) -> Translator:
 
 
 def searched(plain: Translator, stepper: FakeSearcher | None, settings: DecodingSettings = GREEDY, **words: Any) -> Any:
-    return search_pieces(plain.checkpoint, PIECES, settings, stepper, **words)
+    return prepare_search(plain.checkpoint, PIECES, settings, stepper).run(**words)
 
 
 def test_the_searchers_hypotheses_are_returned_and_python_gets_control_every_eight_steps(plain):

@@ -63,13 +63,13 @@ def test_many_samples_reduce_the_batch_size(make: Make, monkeypatch: pytest.Monk
     from translume.translator import search as module
 
     sizes: list[tuple[int, int]] = []
-    search = module.search_pieces
+    prepare = module.prepare_search
 
     def counted(checkpoint, pieces, settings, *rest):
         sizes.append((settings.samples, len(pieces)))
-        return search(checkpoint, pieces, settings, *rest)
+        return prepare(checkpoint, pieces, settings, *rest)
 
-    monkeypatch.setattr(module, "search_pieces", counted)
+    monkeypatch.setattr(module, "prepare_search", counted)
     for samples in (2, 8, 32):
         chosen = DecodingSettings(strategy="sampling", samples=samples, max_tokens=16 * 8, max_length=3)
         list(make().translate_all(["abc"] * 8, settings=chosen))

@@ -200,8 +200,8 @@ def test_segments_come_when_their_window_is_done(whisper, monkeypatch):
     from translume.translator import speech
 
     searches = []
-    search = speech.search_pieces
-    monkeypatch.setattr(speech, "search_pieces", lambda *given, **more: searches.append(1) or search(*given, **more))
+    prepare = speech.prepare_search
+    monkeypatch.setattr(speech, "prepare_search", lambda *given: searches.append(1) or prepare(*given))
     recording = sound(40_009)
     segments = whisper.translator.segments(recording, max_length=7)
     first = next(segments)

@@ -143,7 +143,7 @@ def build_classifier(
     head_settings = cast(ClassifySettings, settings.head)
     embedding = resolve_name(source_kind.embedding).of_source(source_kind, source_size, settings)
     embedding.keep_frozen()
-    pooling = Pooling.of(head_settings, settings.width)
+    pooling = Pooling.from_settings(head_settings, settings.width)
     sizes = HeadSizes(width=pooling.size, vocabulary=classes, source_vocabulary=source_size)
     head = resolve_name(head_settings.implementation)(head_settings, sizes, None)
     with torch.no_grad():
@@ -191,8 +191,7 @@ def _limit_first_logits(model: Transformer) -> None:
         return  # a norm from outside without a gain
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        longest = (side.embedding.positions.longest for side in (model.encoder, model.decoder))
-        count = min(PROBE_TOKENS, *longest)
+        count = min(PROBE_TOKENS, *(side.embedding.positions.longest for side in (model.encoder, model.decoder)))
         source, mask = model.encoder.embedding.example(torch.ones(1, count, dtype=torch.bool), torch.default_generator)
         target = torch.randint(table.num_embeddings, (1, count))
     model.eval()

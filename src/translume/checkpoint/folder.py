@@ -158,7 +158,7 @@ def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] 
             for path in placed:
                 if path not in committed_before:
                     path.unlink(missing_ok=True)
-        intact = "; the last saved state is intact" if any(map(_is_weights, old.files)) else ""
+        intact = "; the last saved state is intact" if any(name.endswith(".safetensors") for name in old.files) else ""
         reason = f"{name} cannot be written: {atomic.reason_of(error)}"
         if error.errno == errno.ENOSPC:
             reason = f"the disk is full: no room for {name}"
@@ -167,10 +167,6 @@ def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] 
         atomic.sync(folder)
         sweep(folder, manifest, old)
     return manifest
-
-
-def _is_weights(name: str) -> bool:
-    return name.endswith(".safetensors")
 
 
 def _place(folder: Path, name: str, content: Content, old: Entry | None, placed: list[Path]) -> Entry:

@@ -92,8 +92,7 @@ def score_lines(history: Sequence[Mapping[str, Any]]) -> list[str]:
     lines: dict[tuple[str, str], str] = {}
     for record in history:
         if record.get("event") == EVALUATED:
-            files = dict.fromkeys(Path(str(record.get(side, ""))).name for side in ("source", "reference"))
-            on = ", ".join(files)
+            on = ", ".join(dict.fromkeys(Path(str(record.get(side, ""))).name for side in ("source", "reference")))
             for score in record.get("scores", []):
                 name = f"{score['title']}|{score['signature']}"
                 value = math.inf if score["value"] is None else score["value"]

@@ -226,11 +226,11 @@ class _Loaded:
 def count_parameters(arrays: Arrays, config: Config) -> int:
     """Return the number of trained numbers among the weights of a model, which may be bits of bf16, or int8."""
     learned = config.model.positions == "learned"
-    other = (".embedding.mean", ".embedding.deviation", *(() if learned else (".positions.table",)))
+    constants = (".embedding.mean", ".embedding.deviation", *(() if learned else (".positions.table",)))
     return sum(
         arrays[name].size
         for name in names_in(arrays)
-        if (arrays[name].dtype.kind == "f" or arrays[name].dtype in ("uint16", "int8")) and not name.endswith(other)
+        if (arrays[name].dtype.kind == "f" or arrays[name].dtype in ("uint16", "int8")) and not name.endswith(constants)
     )
 
 
@@ -340,9 +340,8 @@ def read_lengths(folder: Path, manifest: Manifest | None = None) -> Lengths | No
     manifest = manifest or Manifest.read(folder)
     if LENGTHS not in manifest.files:
         return None
-    content = read_committed(folder, manifest, LENGTHS)
     try:
-        return Lengths.from_json(content.decode())
+        return Lengths.from_json(read_committed(folder, manifest, LENGTHS).decode())
     except ValueError:
         place = folder / manifest.files[LENGTHS].file
         raise ModelFolderError(f"{place}: damaged: not lengths as Translume writes them") from None

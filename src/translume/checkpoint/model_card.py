@@ -94,8 +94,7 @@ def rewrite_scores(folder: Path, measured: Sequence[str]) -> None:
     """Replace the scores in the card, except those that training measured. A missing card is not made."""
     path = folder / NAME
     try:
-        text = path.read_text(encoding="utf-8")
-        before, _, after = text.partition(_SCORES)
+        before, _, after = path.read_text(encoding="utf-8").partition(_SCORES)
         section, below, following = after.partition("\n## ")
         trained = [line for line in section.splitlines() if line.startswith(TRAINED)]
         body = _scores([*trained, *measured])

@@ -104,10 +104,10 @@ def use_decoding_copies(config: Config, folder: Path, manifest: Manifest) -> Con
     Raises ModelFolderError if a copy is missing or damaged.
     """
 
-    def found(path: str, setting: str, stem: str) -> str:
+    def copied(path: str, setting: str, stem: str) -> str:
         return str(verified(folder, manifest, path).absolute()) if path in manifest.files else path
 
-    return _renamed(config, found)
+    return _renamed(config, copied)
 
 
 def stale_decoding_files(manifest: Manifest, files: Collection[str]) -> set[str]:

@@ -44,14 +44,14 @@ def quantized(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     An int8 engine packs the same integers of what is read back.
     """
-    found = {}
+    stored = {}
     for name, tensor in tensors.items():
         if tensor.dim() == 2 and tensor.is_floating_point():
             scales = tensor.float().abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / 127
-            found[f"{name}{SCALE}"] = scales
+            stored[f"{name}{SCALE}"] = scales
             tensor = (tensor.float() / scales[:, None]).round().to(torch.int8)
-        found[name] = tensor
-    return found
+        stored[name] = tensor
+    return stored
 
 
 def tensor_file(
@@ -156,7 +156,7 @@ def assign(network: "nn.Module", tensors: Iterable[tuple[str, Tensor]], place: s
     another shape.
     """
     wanted = network.state_dict(keep_vars=True)
-    given: dict[int, Tensor] = {}
+    assigned: dict[int, Tensor] = {}
     for name, tensor in tensors:
         old = wanted.get(name)
         if old is None:
@@ -166,9 +166,9 @@ def assign(network: "nn.Module", tensors: Iterable[tuple[str, Tensor]], place: s
                 f"{place}: {name} is {list(tensor.shape)}, expected {list(old.shape)} by the settings"
             )
         is_parameter = isinstance(old, torch.nn.Parameter)
-        given[id(old)] = torch.nn.Parameter(tensor.contiguous(), old.requires_grad) if is_parameter else tensor
+        assigned[id(old)] = torch.nn.Parameter(tensor.contiguous(), old.requires_grad) if is_parameter else tensor
     for name, old in wanted.items():
-        if id(old) not in given:
+        if id(old) not in assigned:
             raise ModelFolderError(f"{place}: lacks {name}, which a model of these settings has")
     # One object for all names of a tied parameter, so that it stays tied.
-    network.load_state_dict({name: given[id(old)] for name, old in wanted.items()}, assign=True)
+    network.load_state_dict({name: assigned[id(old)] for name, old in wanted.items()}, assign=True)

@@ -7,7 +7,7 @@ import json
 import lzma
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -139,8 +139,8 @@ class InputFile:
     count: Callable[[], int | None]
 
 
-def outputs_of(sources: Sequence[str], folder: Path, ending: str = "") -> list[Path]:
-    """Return the outputs of input files in a folder.
+def outputs_of(sources: Iterable[str], folder: Path, ending: str = "") -> dict[Path, str]:
+    """Return the inputs by their outputs in a folder.
 
     ending: of the names of outputs, before that of a compression. Without one, an output has the name of its input, and
     .txt after that of a table. Raises SettingsError for an output that is an input, DataError for two inputs of the
@@ -160,7 +160,7 @@ def outputs_of(sources: Sequence[str], folder: Path, ending: str = "") -> list[P
         if output in outputs:
             raise DataError(f"{source}: has the same name as {outputs[output]}; give each --input its own --output")
         outputs[output] = source
-    return list(outputs)
+    return outputs
 
 
 def text_files(
@@ -193,13 +193,8 @@ def text_files(
             yield (replace(line, fault=faults[0]) if faults else line), size  # one row is read for each line
             faults.clear()
 
-    assert files.output is not None
-    sources = list(dict.fromkeys(file for pattern in files.inputs for file in expand_pattern(pattern, "--input")))
-    outputs = outputs_of(sources, files.output, ending)
-    return [
-        InputFile(source, output, partial(read, source), partial(_count, source))
-        for source, output in zip(sources, outputs, strict=True)
-    ]
+    sources = dict.fromkeys(file for pattern in files.inputs for file in expand_pattern(pattern, "--input"))
+    return _with_outputs(sources, files, ending, read, _count)
 
 
 def pair_files(files: FileOptions, config: "Config", ending: str) -> list[InputFile]:
@@ -248,12 +243,19 @@ def pair_files(files: FileOptions, config: "Config", ending: str) -> list[InputF
             fault = faults.pop() if faults else ""
             yield Line(number=pair.line, text=pair.source, target=pair.target, fault=fault), size
 
+    return _with_outputs(pairs, files, ending, read, count)
+
+
+def _with_outputs(
+    sources: Iterable[str],
+    files: FileOptions,
+    ending: str,
+    read: Callable[[str], Lines],
+    count: Callable[[str], int | None],
+) -> list[InputFile]:
     assert files.output is not None
-    outputs = outputs_of(list(pairs), files.output, ending)
-    return [
-        InputFile(source, output, partial(read, source), partial(count, source))
-        for source, output in zip(pairs, outputs, strict=True)
-    ]
+    outputs = outputs_of(sources, files.output, ending)
+    return [InputFile(source, path, partial(read, source), partial(count, source)) for path, source in outputs.items()]
 
 
 def _count(file: str) -> int | None:
@@ -300,8 +302,7 @@ class FileWork:
         """Write the outputs that are missing. Return how many files or lines failed; all are reported."""
         missing = [file for file in inputs if not file.output.exists()]
         if len(missing) < len(inputs):
-            folder = inputs[0].output.parent
-            note(f"{folder}: {len(inputs) - len(missing)} of {len(inputs)} files are there already")
+            note(f"{inputs[0].output.parent}: {len(inputs) - len(missing)} of {len(inputs)} files are there already")
         others = "; the other files are processed" if len(inputs) > 1 else ""
         failed, counts = 0, dict[str, int | None]()
         for file in missing:
@@ -484,8 +485,8 @@ def json_row(result: Any, value: Callable[[Any], Mapping[str, object]] = lambda 
     """Return a result as a JSON object in a line; the reason, as `error`, for a line without one."""
     from translume.translator.planning import LineError
 
-    found = {"error": result.reason} if isinstance(result, LineError) else value(result)
-    return json.dumps(found, ensure_ascii=False) + "\n"
+    shown = {"error": result.reason} if isinstance(result, LineError) else value(result)
+    return json.dumps(shown, ensure_ascii=False) + "\n"
 
 
 def print_warnings(place: str, translation: "Translation") -> None:

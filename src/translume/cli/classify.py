@@ -61,10 +61,10 @@ def command(model: Path, file: str, nbest: int, as_json: bool, overrides: tuple[
         lines = read_sources(file, classifier.config.data)
         # A typed line is classified at once; files and pipes are read ahead, for batches of similar lengths.
         parts = ([line] for line in lines) if file == "-" and sys.stdin.isatty() else [lines]
-        for found in (each for part in parts for each in classifier.classify_all(part)):
+        for answer in (each for part in parts for each in classifier.classify_all(part)):
             bar.advance()
-            truncated += bool(found.warnings)
-            for line in _output_lines(found, bar.done, nbest=nbest, as_json=as_json):
+            truncated += bool(answer.warnings)
+            for line in _output_lines(answer, bar.done, nbest=nbest, as_json=as_json):
                 click.echo(line)
     note_truncated(truncated, bar.done)
 
@@ -78,16 +78,16 @@ def load_classifier_with(model: Path, overrides: tuple[str, ...], compute: Compu
     return loaded.with_checkpoint(loaded.checkpoint.changed(config=config))
 
 
-def _output_lines(found: "Classification", line: int, *, nbest: int, as_json: bool) -> Iterator[str]:
-    if not found.source.strip():  # an empty line stays empty
-        found = replace(found, labels=(), probabilities=())
+def _output_lines(answer: "Classification", line: int, *, nbest: int, as_json: bool) -> Iterator[str]:
+    if not answer.source.strip():  # an empty line stays empty
+        answer = replace(answer, labels=(), probabilities=())
     if as_json:
-        yield json.dumps(found.to_dict(nbest if nbest > 1 else 0), ensure_ascii=False)
-    elif nbest > 1 and found.probabilities:
-        for label, probability in found.probabilities[:nbest]:
+        yield json.dumps(answer.to_dict(nbest if nbest > 1 else 0), ensure_ascii=False)
+    elif nbest > 1 and answer.probabilities:
+        for label, probability in answer.probabilities[:nbest]:
             yield f"{line}\t{probability:.6f}\t{label}"
     else:
-        yield f"{line}\t0\t" if nbest > 1 else found.label
+        yield f"{line}\t0\t" if nbest > 1 else answer.label
 
 
 MAX_MATRIX_CLASSES = 12
@@ -136,8 +136,7 @@ def _measured(classifier: "Classifier", files: "EvaluationSet") -> "tuple[list[C
 
     labels = zip(files.targets, files.places, strict=True)
     gold = [set(classifier.labels.encode(label, place)) for label, place in labels]
-    classified = classifier.classify_all(files.sources)
-    answers = list(progress_over(classified, "classifying", unit="lines", total=len(gold)))
+    answers = list(progress_over(classifier.classify_all(files.sources), "classifying", unit="lines", total=len(gold)))
     return answers, measure_classification(classifier, answers, gold)
 
 
@@ -166,13 +165,13 @@ def _confusions(scores: "ClassScores") -> Iterator[str]:
             yield f"{name:<{wide}}  " + "  ".join(f"{n:>{w}}" for n, w in zip(row, columns, strict=True))
         return
     wrong = sorted(
-        ((count, one, other) for one, row in enumerate(table) for other, count in enumerate(row) if one != other),
+        ((count, gold, chosen) for gold, row in enumerate(table) for chosen, count in enumerate(row) if gold != chosen),
         key=lambda each: (-each[0], each[1:]),
     )
     yield "\nmost confused (all are in --json):"
-    for count, one, other in wrong[:MAX_CONFUSED]:
+    for count, gold, chosen in wrong[:MAX_CONFUSED]:
         if count:
-            yield f"{count:5}  {names[one]} taken for {names[other]}"
+            yield f"{count:5}  {names[gold]} taken for {names[chosen]}"
 
 
 def inspect_class(options: TextOptions) -> None:

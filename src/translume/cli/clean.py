@@ -67,11 +67,11 @@ def clean(
     from translume.data.tables import count_rows
     from translume.processors import usable_processors
 
-    given = [f"clean.{side}_language={literal(code)}" for side, code in (("source", from_), ("target", to)) if code]
+    languages = [f"clean.{side}_language={literal(code)}" for side, code in (("source", from_), ("target", to)) if code]
     models = {"dual": dual, "domain": domain}
-    needed = [name for name, wanted in {"language": given, **models}.items() if wanted]
-    more = [*_names(also), *needed]
-    settings = read_clean(config, (*given, *overrides), only=_names(only), also=more, skip=_names(skip))
+    needed = [name for name, wanted in {"language": languages, **models}.items() if wanted]
+    also_named = [*_names(also), *needed]
+    settings = read_clean(config, (*languages, *overrides), only=_names(only), also=also_named, skip=_names(skip))
     origin = _origin(files, settings)
     new = _new_files(origin, out, dropped)
     total = count_rows(origin.file)
@@ -131,11 +131,11 @@ def _origin(files: tuple[Path, ...], settings: "CleanSettings") -> "Origin":
             raise DataError("standard input: can be read only once; expected a file")
         refuse_pipe(file)
     data = DataSettings(columns=settings.columns, documents=settings.documents)
-    found, *more = origins(settings_for_files(files, data), "train")
+    origin, *more = origins(settings_for_files(files, data), "train")
     if more:
         raise DataError(f"{files[0]}: a pattern of {1 + len(more)} files, expected one")
-    found.check_lengths()
-    return found
+    origin.check_lengths()
+    return origin
 
 
 def _new_files(origin: "Origin", out: Path, dropped: Path | None) -> list[Path]:
@@ -161,11 +161,11 @@ def _writing(
             files = [stack.enter_context(written(path)) for path in every]
             keep = _keeper(origin, files[-len(new) :])
 
-            def drop(found: "Read", name: str) -> None:
+            def drop(read: "Read", name: str) -> None:
                 if dropped:
-                    source, target, file, line, *_ = found.pair
+                    source, target, file, line, *_ = read.pair
                     row = {"filter": name, "file": file, "line": line, "source": source, "target": target}
-                    files[0].write(json.dumps(row | {"fault": found.fault}, ensure_ascii=False) + "\n")
+                    files[0].write(json.dumps(row | {"fault": read.fault}, ensure_ascii=False) + "\n")
 
             yield keep, drop
     except BusyError:

@@ -51,15 +51,15 @@ def check(files: tuple[Path, ...], as_json: bool, overrides: tuple[str, ...]) ->
 
     settings = _read(files, overrides)
     dropped = [kind for kind, rule in RULES.items() if getattr(settings.data.cleaning, rule)]
-    for split, corpus, found in _prepared(settings, find=True):
+    for split, corpus, findings in _prepared(settings, find=True):
         if as_json:
-            more = {} if found is None else {"findings": found.to_dict()}
+            more = {} if findings is None else {"findings": findings.to_dict()}
             print_json({"split": split, **corpus.account.to_dict(), **more})
         else:
             click.echo(f"{split}: {corpus.account.summary(examples=True)}")
             for message in filter(None, (corpus.without_pairs, corpus.shortened)):
                 click.echo(f"  {message}")
-            for line in [] if found is None else found.lines(dropped):
+            for line in [] if findings is None else findings.lines(dropped):
                 click.echo(line)
 
 
@@ -107,8 +107,7 @@ def prepare_command(config: Path, out: Path | None, overrides: tuple[str, ...]) 
     from translume.training import Preparing, Warned
     from translume.training.prepare import PreparedData, prepare_folder
 
-    folder = out or Path("models") / config.stem
-    for event in prepare_folder(_read((config,), overrides), folder):
+    for event in prepare_folder(_read((config,), overrides), out or Path("models") / config.stem):
         match event:
             case Preparing():
                 note(f"preparing: {event.what}")
@@ -184,5 +183,5 @@ def _prepared(config: "Config", *, find: bool = False) -> Iterator[tuple[str, "T
             with ProgressBar("reading and tokenizing", unit="pairs") as bar:
                 own = finder if split == "train" else None
                 look = own.look if own else None
-                found = prepare(*parts, Path(folder), split=split, **limits, progress=bar.update, look=look)
-            yield split, found, own.findings() if own else None
+                corpus = prepare(*parts, Path(folder), split=split, **limits, progress=bar.update, look=look)
+            yield split, corpus, own.findings() if own else None

@@ -72,8 +72,8 @@ def _show_results(folder: Path, corpus: "DemoCorpus", data: Path, compute: Compu
         )
     from translume.inspection import trace
 
-    found = [each for each in translations if each.hypotheses]
-    traces = [trace(translator, each.source, each.hypotheses[0], k=ALTERNATIVES + 1, show=()) for each in found]
+    translated = [each for each in translations if each.hypotheses]
+    traces = [trace(translator, each.source, each.hypotheses[0], k=ALTERNATIVES + 1, show=()) for each in translated]
     if traces:
         # The sentence with the least certain token is the most interesting.
         traced = min(traces, key=lambda each: min(step.p_model for step in each.steps))

@@ -277,13 +277,13 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
         raise SettingsError("--sheet: expected the sources, which judges read; --source FILE names them")
     test_set = EvaluationSet(sources=sources, references=[list(first), *map(list, others)], places=[])
     groups = _groups(options, test_set)
-    for name, each in systems.items():
+    for name, outputs in systems.items():
         if len(systems) > 1 and not options.as_json:
             click.echo(f"{name}:")
         with ProgressBar("rating", unit="texts") as bar:
-            scores = measure(each, first, settings, other_references=others, sources=sources, progress=bar.update)
+            scores = measure(outputs, first, settings, other_references=others, sources=sources, progress=bar.update)
         _print(scores, as_json=options.as_json, **({"hypotheses": name} if len(systems) > 1 else {}))
-        _print_groups(options, settings, test_set, groups, each)
+        _print_groups(options, settings, test_set, groups, outputs)
     for name in list(systems)[1:]:
         note(f"first {hypotheses}, second {name}; the difference is second minus first")
         _compare(options, settings, test_set, texts, systems[name])
@@ -307,21 +307,21 @@ def _groups(options: EvaluateOptions, files: "EvaluationSet") -> "dict[str, Grou
     from translume.data.lines import read_lines, unequal_lengths
     from translume.evaluation.groups import by_length, by_rarest_word
 
-    found: dict[str, Groups] = {}
+    groups: dict[str, Groups] = {}
     tables = [str(path) for path in (*options.paths, options.source) if path and is_table(path)]
     for name in options.by.split(",") if options.by else ():
         if name == "length" and files.sources:
-            found[name] = by_length(files.sources)
+            groups[name] = by_length(files.sources)
         elif name == "rare" and options.training is not None:
-            found[name] = by_rarest_word(files.targets, read_lines(options.training))
+            groups[name] = by_rarest_word(files.targets, read_lines(options.training))
         elif name in _NEEDED or not tables:
             expected = _NEEDED.get(name, f"a table with this column{nearest(name, _NEEDED)}")
             raise SettingsError(f"--by {name}: expected {expected}")
         else:
-            found[name] = [(0, text) for text in read_column(tables[0], name)]
-            if len(found[name]) != len(files.targets):
-                raise DataError(unequal_lengths(tables[0], "the test set", (len(found[name]), len(files.targets))))
-    return found
+            groups[name] = [(0, text) for text in read_column(tables[0], name)]
+            if len(groups[name]) != len(files.targets):
+                raise DataError(unequal_lengths(tables[0], "the test set", (len(groups[name]), len(files.targets))))
+    return groups
 
 
 def _print_groups(
@@ -336,12 +336,12 @@ def _print_groups(
     from translume.json_values import to_values
 
     for name, each in groups.items():
-        found = group_scores(each, texts, files.references, settings, files.sources)
-        rows = [[group, f"{count:,}", *(f"{score.value:.2f}" for score in scores)] for group, count, scores in found]
-        head = [f"by {name}", "sentences", *(score.title for score in found[0][2])]
+        scored = group_scores(each, texts, files.references, settings, files.sources)
+        rows = [[group, f"{count:,}", *(f"{score.value:.2f}" for score in scores)] for group, count, scores in scored]
+        head = [f"by {name}", "sentences", *(score.title for score in scored[0][2])]
         for line in () if options.as_json else ("", *aligned(head, rows)):
             click.echo(line)
-        for group, count, scores in found if options.as_json else ():
+        for group, count, scores in scored if options.as_json else ():
             print_json({"by": name, "group": group, "sentences": count, "scores": to_values(scores)})
 
 
@@ -362,15 +362,17 @@ def _print_judgements(options: EvaluateOptions, key: Path) -> None:
 
     if not options.paths:
         raise click.UsageError("expected judged sheets FILE... after --judgements KEY")
-    found = read_judgements(key, options.paths)
-    for name, counts in found.systems.items():
-        score, shown = found.score(counts.sum(0)), compare_counts(found, [counts, counts]).first_interval
+    judgements = read_judgements(key, options.paths)
+    for name, counts in judgements.systems.items():
+        score, shown = judgements.score(counts.sum(0)), compare_counts(judgements, [counts, counts]).first_interval
         value = {"system": name, **score.to_dict(), "interval": to_values(shown)}
         print_json(value) if options.as_json else click.echo(f"{name}: {score} [{shown.low:.2f}, {shown.high:.2f}]")
-    for one, other in combinations(found.systems, 2):
-        each = compare_counts(found, [found.systems[one], found.systems[other]], test=options.significance)
-        value = {"systems": [one, other], **each.to_dict()}
-        print_json(value) if options.as_json else click.echo(f"{one} and {other}: {each}")
+    for first, second in combinations(judgements.systems, 2):
+        difference = compare_counts(
+            judgements, [judgements.systems[first], judgements.systems[second]], test=options.significance
+        )
+        value = {"systems": [first, second], **difference.to_dict()}
+        print_json(value) if options.as_json else click.echo(f"{first} and {second}: {difference}")
 
 
 def _tokenized(

@@ -88,30 +88,33 @@ def command(
             work=Generator.generate_lines,
             settings=settings,
             files=files,
-            row=json_row if as_json else partial(json_row, value=_prompt_and_text),
+            row=json_row
+            if as_json
+            else partial(json_row, value=lambda each: {"prompt": each.prompt, "text": each.text}),
             report=lambda place, each: _print_warnings(each, f"{place}: "),
         )
         work.run(_prompt_files(files, generator.config.data))
         return
-    given = prompt if named is None else named
+    single = prompt if named is None else named
     with interrupt_hint("Interrupted"), ProgressBar("generating", unit="prompts", prints=True) as bar:
-        if given is not None and not as_json and settings.nbest == 1 and sys.stdout.isatty():
-            _print_stream(generator, given, settings)
+        if single is not None and not as_json and settings.nbest == 1 and sys.stdout.isatty():
+            _print_stream(generator, single, settings)
             return
-        found = (
-            _generations(generator, settings) if given is None else generator.generate_all([given], settings=settings)
+        generations = (
+            _generations(generator, settings) if single is None else generator.generate_all([single], settings=settings)
         )
-        for generation in found:
+        for generation in generations:
             bar.advance()
             for line in _output_lines(generation, first=bar.done == 1, as_json=as_json):
                 click.echo(line)
-            _print_warnings(generation, "" if given is not None else f"prompt {bar.done}: ")
+            _print_warnings(generation, "" if single is not None else f"prompt {bar.done}: ")
 
 
 def _generations(generator: "Generator", settings: "DecodingSettings") -> "Iterator[Generation]":
     """Yield the generations of the prompts of standard input, of typed ones at once."""
     from translume.data.lines import STANDARD_INPUT, read_lines
-    from translume.translator.planning import Line, up_to_an_error
+    from translume.translator.planning import Line
+    from translume.translator.translator import up_to_an_error
 
     failed: list[DataError] = []
 
@@ -142,10 +145,6 @@ def _prompt_files(files: FileOptions, data: "DataSettings") -> list[InputFile]:
         if files.columns is None and suffix_of(each.source) in KINDS:
             raise SettingsError(f"{each.source}: a table, expected --column, that of the prompts")
     return inputs
-
-
-def _prompt_and_text(generation: "Generation") -> dict[str, object]:
-    return {"prompt": generation.prompt, "text": generation.text}
 
 
 def _print_stream(generator: "Generator", prompt: str, settings: "DecodingSettings") -> None:
@@ -252,5 +251,4 @@ def load_generator_with(
     from translume.translator import Generator
 
     loaded = Generator.load(model, compute.to_load())
-    config = changed(loaded.config, overrides, *tables)
-    return loaded.with_checkpoint(loaded.checkpoint.changed(config=config))
+    return loaded.with_checkpoint(loaded.checkpoint.changed(config=changed(loaded.config, overrides, *tables)))

@@ -198,7 +198,8 @@ class LazyCommands(CommandGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        _write_utf8()
+        if isinstance(sys.stdout, TextIOWrapper):  # whatever the locale: input is read as UTF-8 too
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         try:
             with needed_by(f"{ctx.command_path} {ctx.meta[_WORDS][0]}"):
                 return super().invoke(ctx)
@@ -238,7 +239,8 @@ def _one_interrupt() -> Iterator[None]:
 
     If SIGINT is ignored, as in a script's background command, it stays so.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not _in_main_thread():
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not in_main_thread:
         yield
         return
     last = -BURST_SECONDS
@@ -256,10 +258,6 @@ def _one_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
     """Return whether memory ran out. torch has an error class only for the memory of a device."""
     return isinstance(error, MemoryError) or any(
@@ -268,14 +266,8 @@ def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
 
 
 def _requested(error: MemoryError | RuntimeError) -> str:
-    found = re.search(r"tried to allocate ([\d.]+ ?\w+)", str(error), re.IGNORECASE)
-    return f" for {found.group(1)} more" if found else ""
-
-
-def _write_utf8() -> None:
-    """Write standard output as UTF-8 with \\n, whatever the locale: input is read as UTF-8 too."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    match = re.search(r"tried to allocate ([\d.]+ ?\w+)", str(error), re.IGNORECASE)
+    return f" for {match.group(1)} more" if match else ""
 
 
 def _fail(ctx: click.Context, message: str) -> None:

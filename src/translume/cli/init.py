@@ -300,9 +300,9 @@ def _validation_files(*training: Path) -> tuple[Path, ...]:
     Their names begin alike, with "valid", "val" or "dev"; each may be compressed.
     """
     for name in VALIDATION_NAMES:
-        found = [_beside(file, name) for file in training]
-        if all(found):
-            return tuple(file for file in found if file is not None)
+        beside = [_beside(file, name) for file in training]
+        if all(beside):
+            return tuple(file for file in beside if file is not None)
     return ()
 
 

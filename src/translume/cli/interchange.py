@@ -197,16 +197,16 @@ def models(task: str, source: str, target: str, as_json: bool) -> None:
     """
     from translume.interchange.public_models import public_models
 
-    found = public_models(task, source, target)
+    known = public_models(task, source, target)
     if as_json:
-        for model in found:
+        for model in known:
             print_json(model)
         return
-    if not found:
+    if not known:
         note("no model of the list; others are at https://huggingface.co/models")
     rows = [
         (each.name, each.task, each.languages or f"{each.source}→{each.target}", each.size, each.licence)
-        for each in found
+        for each in known
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

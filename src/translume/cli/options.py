@@ -255,13 +255,9 @@ def _assignments(table: str) -> Callable[[Values, tuple[str, ...] | None], tuple
     return build
 
 
-def _set(values: Values, earlier: tuple[str, ...] | None) -> tuple[str, ...]:
-    return (*(earlier or ()), *values["set"])
-
-
 set_option = option_group(
     "overrides",
-    _set,
+    lambda values, earlier: (*(earlier or ()), *values["set"]),
     [
         click.option(
             "--set",
@@ -385,16 +381,16 @@ def changed(config: "Config", overrides: Sequence[str], *tables: str) -> "Config
             only = " and ".join(f"{table}.*" for table in tables)
             raise SettingsError(f"--set {assignment}: this command changes only {only}; the model is already trained")
     try:
-        found = config.change(*overrides) if overrides else config
+        new = config.change(*overrides) if overrides else config
     except SettingsError as error:
         # The setting's path says what is meant, whether --set or an option gave it.
         raise SettingsError(str(error).removeprefix("--set: ")) from None
-    given = [path.partition("=")[0].strip().removeprefix("decoding.") for path in overrides]
-    if given:
+    names = [path.partition("=")[0].strip().removeprefix("decoding.") for path in overrides]
+    if names:
         from translume.decoding import resolve_strategy
 
-        return found.model_copy(update={"decoding": resolve_strategy(found.decoding, given)})
-    return found
+        return new.model_copy(update={"decoding": resolve_strategy(new.decoding, names)})
+    return new
 
 
 def refuse_settings(command: str, overrides: Sequence[str], model: str, *, allowed: Sequence[str] = ()) -> None:

@@ -71,9 +71,9 @@ def command(
     translator = Translator.load(model, compute.to_load())
     impossible = _Impossible()
 
-    def report(place: str, found: "TargetScore") -> None:
-        impossible.add(found)
-        for warning in found.warnings:
+    def report(place: str, score: "TargetScore") -> None:
+        impossible.add(score)
+        for warning in score.warnings:
             warn(f"{place}: {warning}")
 
     if folder is not None:

@@ -124,14 +124,14 @@ def command(
 
 def _settings_reader(
     config: Path | None,
-    given: dict[str, str | int | Path | tuple[str, ...] | None],
+    options: dict[str, str | int | Path | tuple[str, ...] | None],
     models: tuple[Path, ...],
     overrides: tuple[str, ...],
 ) -> "Callable[[], ServeSettings]":
     """Return a function that reads the settings file again and applies the options of the command line."""
     from translume.config.base import literal
 
-    flags = [f"{name}={literal(value)}" for name, value in given.items() if value is not None]
+    flags = [f"{name}={literal(value)}" for name, value in options.items() if value is not None]
     named: dict[str, str] = {}
     for name, folder in map(_named, models):
         if name in named:

@@ -85,11 +85,11 @@ def sweep(
     from translume.experiments.combinations import combinations, folder_name, parse_varied
 
     varied = parse_varied(vary)
-    found = combinations(configs, varied, seeds=plan.seeds, overrides=(*compute.precision, *overrides))
+    grid = combinations(configs, varied, seeds=plan.seeds, overrides=(*compute.precision, *overrides))
     columns = (*(["file"] if len(configs) > 1 or not varied else []), *varied)
     folder = plan.out or Path("sweep") / folder_name("-".join(config.stem for config in configs))
     title = f"Sweep of {', '.join(config.name for config in configs)}"
-    _train_and_compare(found, folder, title, columns, plan, compute)
+    _train_and_compare(grid, folder, title, columns, plan, compute)
 
 
 @click.command(
@@ -116,10 +116,10 @@ def heads(
     changes = (*([f"training.updates={updates}"] if updates else []), *compute.precision, *overrides)
     kinds = ",".join(fitting_kinds(config, changes)) if kinds.strip() == "all" else kinds
     varied = parse_varied([f"{KIND}={kinds}"])
-    found = combinations([config], varied, seeds=plan.seeds, overrides=changes)
-    found = [replace(each, name=each.values[0]) for each in found]
+    grid = combinations([config], varied, seeds=plan.seeds, overrides=changes)
+    grid = [replace(each, name=each.values[0]) for each in grid]
     folder = plan.out or Path("heads") / config.stem
-    _train_and_compare(found, folder, f"Output heads on {config.name}", ("head",), plan, compute)
+    _train_and_compare(grid, folder, f"Output heads on {config.name}", ("head",), plan, compute)
 
 
 def _train_and_compare(
@@ -173,15 +173,15 @@ def _run(tasks: "Sequence[Task]", folder: Path, plan: Plan) -> "tuple[dict[Path,
 
     runs: dict[Path, Run] = {}
     seconds = None if plan.minutes is None else 60 * plan.minutes
-    for found in show_runs(run_sweep(tasks, folder, workers=plan.workers, seconds=seconds), plan.workers):
-        if isinstance(found, Stopped):
-            return runs, found
-        task, runs[task.folder] = found
+    for news in show_runs(run_sweep(tasks, folder, workers=plan.workers, seconds=seconds), plan.workers):
+        if isinstance(news, Stopped):
+            return runs, news
+        task, runs[task.folder] = news
     return runs, None
 
 
 def show_runs(
-    found: "Iterator[tuple[Task, Began | Event | Run] | Stopped]", workers: int
+    news: "Iterator[tuple[Task, Began | Event | Run] | Stopped]", workers: int
 ) -> "Iterator[tuple[Task, Run] | Stopped]":
     """Show the progress of what `run_tasks` yields; yield the runs, and whether they were stopped."""
     from translume.cli.training_display import TrainingDisplay
@@ -190,11 +190,11 @@ def show_runs(
 
     display = TrainingDisplay()
     try:
-        for each in found:
-            if isinstance(each, Stopped):
-                yield each
+        for item in news:
+            if isinstance(item, Stopped):
+                yield item
                 continue
-            task, event = each
+            task, event = item
             if isinstance(event, Began):
                 of = "" if event.count is None else f" ({event.number} of {event.count})"
                 note(f"{task.name}{of}: {task.folder}")

@@ -177,11 +177,11 @@ def _decoding(config: "Config", teacher: Path) -> "DecodingSettings":
     """Return how the teacher translates. One of several languages translates as the settings of the student say."""
     from translume.checkpoint import read_config
 
-    found = read_config(teacher)
-    if found.model.language_tags == "none":
-        return found.decoding
+    theirs = read_config(teacher)
+    if theirs.model.language_tags == "none":
+        return theirs.decoding
     languages = {"from_": config.data.source_language, "to": config.data.target_language}
-    return found.decoding.model_copy(update=languages)
+    return theirs.decoding.model_copy(update=languages)
 
 
 def _inputs(config: "Config", teacher: Path, decoding: "DecodingSettings", folder: Path) -> list[InputFile]:
@@ -232,10 +232,10 @@ def _refuse_other(folder: Path, teacher: Path, decoding: "DecodingSettings", pla
     weights = Manifest.read(teacher).files[WEIGHTS].sha256
     sources = [[file_digest(place.file, folder / DIGESTS), place.columns, place.template] for place in places]
     values = {"teacher": weights, "sources": sources, "decoding": decoding.model_dump(mode="json")}
-    found = f"{json.dumps(values)}\n".encode()
+    content = f"{json.dumps(values)}\n".encode()
     if not record.exists():
-        write_file(record, found)
-    elif record.read_bytes() != found:
+        write_file(record, content)
+    elif record.read_bytes() != content:
         raise SettingsError(
             f"{folder}: found translations by another teacher, of other training files or with other settings of "
             "[decoding]; delete it or change --out"

@@ -314,13 +314,13 @@ def _transcribe(file: str, form: str, out: Path | None, translator: "Translator"
 
     if out is None and form in ("srt", "vtt"):
         with interrupt_hint("Interrupted; the segments so far were written."):
-            found = _write_segments(translator.segments(file, settings=settings), form)
+            transcribed = _write_segments(translator.segments(file, settings=settings), form)
     else:
         timed = settings.timestamps or (form != "txt" and translator.config.data.source.window > 0)
         with interrupt_hint(NOTHING_WRITTEN):
-            found = translator.translate(file, settings=settings.model_copy(update={"timestamps": timed}))
-            write_result(transcript(found, form).encode(), out)
-    for warning in warnings_of(found):
+            transcribed = translator.translate(file, settings=settings.model_copy(update={"timestamps": timed}))
+            write_result(transcript(transcribed, form).encode(), out)
+    for warning in warnings_of(transcribed):
         warn(f"{file}: {warning}")
 
 
@@ -334,8 +334,8 @@ def _write_segments(segments: "Generator[Segment, None, Translation]", form: str
             segment = next(segments)
         except StopIteration as stop:
             click.echo(begin, nl=False)
-            found: Translation = stop.value
-            return found
+            transcribed: Translation = stop.value
+            return transcribed
         click.echo(begin + written(segment, number, form), nl=False)
         begin, number = "", number + 1
 

@@ -67,12 +67,12 @@ def command(
         note(f"{len(space)} settings vary: {'; '.join(map(str, space))}")
         note(f"trainings of {span(search.seconds)} each; {span(search.left)} left")
         stopped = None
-        for found in show_runs(search.run(), workers):
-            if isinstance(found, Stopped):
-                stopped = found
-            elif found[1].measured:
-                scores = ", ".join(f"{name} {value:.3f}" for name, value, _ in found[1].measured.measures.scores)
-                note(f"{found[0].name}: {scores}; {span(search.left)} left")
+        for news in show_runs(search.run(), workers):
+            if isinstance(news, Stopped):
+                stopped = news
+            elif news[1].measured:
+                scores = ", ".join(f"{name} {value:.3f}" for name, value, _ in news[1].measured.measures.scores)
+                note(f"{news[0].name}: {scores}; {span(search.left)} left")
         result = report(search, resume)
         save(search, result, config.name)
         note(f"{out}/{'best.toml, ' if result['best'] is not None else ''}tune.html, tune.json: written")

@@ -184,7 +184,7 @@ def token_log_probs(belief: NextToken, ids: Tensor, bias: Bias | None) -> tuple[
     if own is not belief:
         ranks = belief.log_prob_of(ids).float()
         ranks = torch.where(ranks.isneginf(), log_probs, ranks)
-    return log_probs, ranks if bias is None else ranks + bias.of(ids)
+    return log_probs, ranks if bias is None else ranks + bias.values_of(ids)
 
 
 def _biased(belief: NextToken, bias: Bias | None) -> Tensor:

@@ -21,7 +21,7 @@ from translume.tasks import task_of
 from translume.text import Labels, Tokenizer
 from translume.training.validation import spread
 from translume.translator import ComputeOptions, Translator
-from translume.translator.planning import padded
+from translume.translator.planning import padded_arrays, tensors_of
 
 ROWS, BEST = 64, 10
 """Rows of a timed step, and the k of its top-k."""
@@ -162,7 +162,8 @@ def step_milliseconds(translator: Translator, sources: Sequence[str]) -> tuple[f
     device = next(model.parameters()).device
     end, begin = checkpoint.source_tokenizer.specials, checkpoint.target_tokenizer.specials.bos
     encoded = checkpoint.source_tokenizer.encode_all([sources[row % len(sources)] for row in range(ROWS)])
-    source, mask = padded([[*ids[: longest - 1], *end.source_end] for ids in encoded], end.pad, device)
+    arrays = padded_arrays([[*ids[: longest - 1], *end.source_end] for ids in encoded], end.pad)
+    source, mask = tensors_of(arrays, device)
     now = _clock(device)
     steps = min(STEPS, longest)
     head_times, step_times = [math.inf] * steps, [math.inf] * steps

@@ -77,7 +77,7 @@ class MonotoneBelief(ABC):
         ranks = self._log_probs_of(logits)
         outside = ranks[:, -1]  # an upper bound for all other tokens
         if bias is not None and lowered:
-            ranks = ranks + bias.of(ids)
+            ranks = ranks + bias.values_of(ids)
         ids, by_id = ids.sort(-1)
         ranks, order = ranks.gather(1, by_id).sort(dim=-1, descending=True, stable=True)
         ranks, ids = ranks[:, :k], ids.gather(1, order)[:, :k]

@@ -70,15 +70,17 @@ def log_probs_after(model: "Transformer", sentence: Sentence, sources: Tensor, m
     tags = len(sentence.tags.target)
     rows = rows_per_pass(model, sources.size(1), tags + len(sentence.labels))
     padded = torch.nn.functional.pad(sentence.labels, (tags, 0))  # labels of tags are not predicted
-    found = []
+    scores = []
     for start in range(0, len(sources), rows):
         part = sources[start : start + rows]
         given, labels = (each.expand(len(part), -1) for each in (sentence.given, padded))
-        found.append(model.score(part, mask[start : start + rows], given, labels, torch.ones_like(given).bool()))
-    return torch.cat(found).float()[:, tags:]
+        scores.append(model.score(part, mask[start : start + rows], given, labels, torch.ones_like(given).bool()))
+    return torch.cat(scores).float()[:, tags:]
 
 
-def occluded(model: "Transformer", sentence: Sentence, found: Pass, method: Method, unknown: int | None) -> Attribution:
+def occluded(
+    model: "Transformer", sentence: Sentence, computed: Pass, method: Method, unknown: int | None
+) -> Attribution:
     """Return the effect of occluding each source token by one of three methods.
 
     Sources: Zeiler and Fergus 2014, section 4.2; Li et al. 2016.
@@ -88,11 +90,11 @@ def occluded(model: "Transformer", sentence: Sentence, found: Pass, method: Meth
     from translume.model.embedding import SegmentEmbedding
 
     if method == "occlusion-mask":
-        without, baseline = _masked(model, sentence, found), MASKED
+        without, baseline = _masked(model, sentence, computed), MASKED
     else:
         sources, mask, baseline = occluded_sources(model.encoder, sentence.source, method, unknown)
         without = log_probs_after(model, sentence, sources, mask)
-    whole = model.head.score(found.hidden, sentence.labels, found.context).float()
+    whole = model.head.score(computed.hidden, sentence.labels, computed.context).float()
     if isinstance(model.encoder.embedding, SegmentEmbedding):
         baseline = baseline.replace("the token", "the segment")
     return Attribution(method=method, values=differences(whole, without), baseline=baseline, error=None)
@@ -124,21 +126,20 @@ def differences(whole: Tensor, without: Tensor) -> Contributions:
     return rounded((whole.double() - without.double()).T)
 
 
-def _masked(model: "Transformer", sentence: Sentence, found: Pass) -> Tensor:
+def _masked(model: "Transformer", sentence: Sentence, computed: Pass) -> Tensor:
     """Return log-probabilities [S, t] of the labels, in each row with one memory position masked."""
-    size, length = found.memory.size(1), len(sentence.labels)
+    size, length = computed.memory.size(1), len(sentence.labels)
     rows, scores = rows_per_pass(model, size, length), []
     for start in range(0, size, rows):
         mask = ~torch.eye(size, dtype=torch.bool, device=sentence.source.device)[start : start + rows]
         memory_layout, given = layout_of(mask), sentence.given.expand(len(mask), -1)
         layout = layout_of(torch.ones_like(given, dtype=torch.bool))
-        memory = memory_layout.pack(found.memory.expand(len(mask), -1, -1))
+        memory = memory_layout.pack(computed.memory.expand(len(mask), -1, -1))
         hidden = decode(model.decoder, given, layout, memory, memory_layout)
         hidden = hidden[layout.places >= model.target_tags]
         owners = torch.arange(len(mask), device=mask.device).repeat_interleave(length)
         sources = sentence.source.expand(len(mask), *sentence.source.shape), mask, memory_layout.unpack(memory)
-        labels = sentence.labels.repeat(len(mask))
-        score = model.head.score(hidden, labels, context_of(model, sources, owners))
+        score = model.head.score(hidden, sentence.labels.repeat(len(mask)), context_of(model, sources, owners))
         scores.append(score.view(len(mask), length))
     return torch.cat(scores)
 

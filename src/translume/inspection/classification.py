@@ -54,8 +54,7 @@ def trace_classification(
     ids, places, warnings = classifier.reading(text)
     checkpoint = classifier.checkpoint
     tokenizer = checkpoint.source_tokenizer
-    device = next(checkpoint.model.parameters()).device
-    source = torch.tensor([*ids, tokenizer.specials.eos], device=device)
+    source = torch.tensor([*ids, tokenizer.specials.eos], device=next(checkpoint.model.parameters()).device)
     with no_grad():
         classified = _ClassifiedText.at(
             checkpoint.model, source, min(k, len(checkpoint.labels)), several=checkpoint.labels.several

@@ -35,7 +35,7 @@ def compare_on_corpus(
     Raises DataError if no pair is short enough for both models, and the errors of `translate_all`.
     """
     lengths = LengthFilter(translator.checkpoint, other.checkpoint)
-    readable = [each for each, _ in lengths.of(numbered(pairs))]
+    readable = [each for each, _ in lengths.readable(numbered(pairs))]
     lengths.check_not_empty(len(readable))
     models = _ModelPair(translator, other)
     gaps, partings = Smallest[Gap](show), Smallest[Divergence](show)
@@ -105,12 +105,13 @@ class _ModelPair:
         """Return each target as both models tokenize and score it."""
         sides = []
         for translator in self.translators:
-            checkpoint, most = translator.checkpoint, translator.config.decoding.max_tokens
-            scores = score_pairs(checkpoint, pairs, most, translator.models)
+            checkpoint, max_tokens = translator.checkpoint, translator.config.decoding.max_tokens
             sides.append(
                 [
                     _Segmentation(_ends(checkpoint, str(pair.target)), np.array(score.token_log_probs))
-                    for pair, score in zip(pairs, scores, strict=True)
+                    for pair, score in zip(
+                        pairs, score_pairs(checkpoint, pairs, max_tokens, translator.models), strict=True
+                    )
                 ]
             )
         return list(zip(*sides, strict=True))
@@ -118,8 +119,7 @@ class _ModelPair:
 
 def _ends(checkpoint: Checkpoint, text: str) -> NDArray[np.int64]:
     tokenizer = checkpoint.target_tokenizer
-    ends = [end for _, end in tokenizer.spans_in(text)]
-    return np.array([*ends, len(tokenizer.normalise(text)) + 1])
+    return np.array([*[end for _, end in tokenizer.spans_in(text)], len(tokenizer.normalise(text)) + 1])
 
 
 def _common(cuts: Sequence[_Segmentation]) -> NDArray[np.int64]:

@@ -85,8 +85,7 @@ class TokenStatistics:
         one = torch.ones_like(own)
         self._references.index_add_(0, labels, torch.stack([one, right.double(), -own], 1))
         self._ranks += torch.bucketize(rank, torch.tensor(RANKS)).bincount(minlength=len(RANKS) + 1)
-        places = judged.places.cpu().clamp(max=PLACES - 1)
-        self._places.index_add_(0, places, torch.stack([one, entropy, -own], 1))
+        self._places.index_add_(0, judged.places.cpu().clamp(max=PLACES - 1), torch.stack([one, entropy, -own], 1))
         return own
 
     def mean(self, nll: float, tokens: float) -> float | None:
@@ -146,10 +145,9 @@ class TokenStatistics:
         """Return reference tokens that were never the likeliest, most frequent first, ties by smaller id."""
         counts = self._references[:, 0].masked_fill(self._predicted, 0.0)
         ids = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())]
-        names = self.tokenizer.tokens(ids.tolist())
         return tuple(
             NeverPredicted(text=name, tokens=int(count))
-            for name, count in zip(names, counts[ids].tolist(), strict=True)
+            for name, count in zip(self.tokenizer.tokens(ids.tolist()), counts[ids].tolist(), strict=True)
         )
 
 
@@ -176,7 +174,7 @@ def inspect_corpus(
     suspects, hardest = Smallest[PairView](show), Smallest[PairView](show)
     lengths = LengthFilter(translator.checkpoint)
     count = 0
-    for window in windows(lengths.of(numbered(pairs)), lines=WINDOW_LINES):
+    for window in windows(lengths.readable(numbered(pairs)), lines=WINDOW_LINES):
         _add_window(translator, window, statistics, suspects, hardest, progress)
         count += len(window)
     lengths.check_not_empty(count)
@@ -237,7 +235,7 @@ class LengthFilter:
         self.too_long = self.truncated = 0
         self.first: int | None = None
 
-    def of(self, pairs: Iterable[tuple[int, ScoredPair]]) -> Iterator[tuple[tuple[int, ScoredPair], int]]:
+    def readable(self, pairs: Iterable[tuple[int, ScoredPair]]) -> Iterator[tuple[tuple[int, ScoredPair], int]]:
         """Yield the pairs that all models can read, with their sizes in characters."""
         for line, pair in pairs:
             if all(can_read(checkpoint, pair) for checkpoint in self.checkpoints):
@@ -282,21 +280,21 @@ def _add_window(
     progress: ProgressCallback | None,
 ) -> None:
     """Add the statistics of some pairs, and keep the worst of them."""
-    checkpoint, most = translator.checkpoint, translator.config.decoding.max_tokens
+    checkpoint, max_tokens = translator.checkpoint, translator.config.decoding.max_tokens
     pairs = [pair for _, pair in window]
-    found = []
-    for judged in beliefs_of_pairs(checkpoint, pairs, most, models=translator.models):
-        found.append((judged.pairs.cpu(), judged.labels.cpu(), statistics.add(judged)))
+    batches = []
+    for judged in beliefs_of_pairs(checkpoint, pairs, max_tokens, models=translator.models):
+        batches.append((judged.pairs.cpu(), judged.labels.cpu(), statistics.add(judged)))
         if progress is not None:
-            progress(int((found[-1][1] == statistics.sums.eos).sum()))  # one EOS per target
-    where, labels, own = (torch.cat(parts) for parts in zip(*found, strict=True))
+            progress(int((batches[-1][1] == statistics.sums.eos).sum()))  # one EOS per target
+    where, labels, own = (torch.cat(parts) for parts in zip(*batches, strict=True))
     lengths = where.bincount(minlength=len(pairs))
     order = where.argsort(stable=True)
     own_of, labels_of = (torch.split(each[order], lengths.tolist()) for each in (own, labels))
     log_p = torch.stack([each.sum() for each in own_of])
     blank = [replace(pair, without_source=True) for pair in pairs]
     prior = torch.tensor(
-        [each.log_prob for each in score_pairs(checkpoint, blank, most, translator.models)], dtype=torch.float64
+        [each.log_prob for each in score_pairs(checkpoint, blank, max_tokens, translator.models)], dtype=torch.float64
     )
     # An impossible target ranks first, whatever its probability without the source.
     gain = torch.where(log_p.isneginf(), log_p, log_p - prior) / lengths

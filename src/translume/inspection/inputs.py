@@ -40,8 +40,7 @@ def check_parts(k: int, show: Collection[str], known: Sequence[str]) -> None:
 
 def special_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the ids of the special tokens without text."""
-    specials = tokenizer.specials
-    return *sorted(specials.marks), *tokenizer.languages.values()
+    return *sorted(tokenizer.specials.marks), *tokenizer.languages.values()
 
 
 def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[Token, ...]:
@@ -93,12 +92,12 @@ def words_of(
 
 def _splits(text: str, before: Token, token: Token) -> bool:
     """Return whether a word ends between two consecutive tokens."""
-    own, other = text[token.begin : token.end], text[before.begin : before.end]
+    own, previous = text[token.begin : token.end], text[before.begin : before.end]
     if own.startswith(" "):
         return True
-    if not own or not other or token.begin < before.end or other.isspace():
+    if not own or not previous or token.begin < before.end or previous.isspace():
         return False  # no text, part of a character, or the space before this word
-    return "unspaced" in (character_class(own[0]), character_class(other[-1]))
+    return "unspaced" in (character_class(own[0]), character_class(previous[-1]))
 
 
 def name_of(source: Source) -> str:
@@ -151,7 +150,7 @@ def _encoded_frames(checkpoint: Checkpoint, source: Source, settings: DecodingSe
     assert reading.reader is not None
     if settings.timestamps:
         raise SettingsError("inspection: found decoding.timestamps = true, expected false")
-    piece = frames_piece(reader=reading.reader, given=source, limit=reading.limit)
+    piece = frames_piece(reader=reading.reader, source=source, limit=reading.limit)
     count, window = 0 if piece.frames is None else len(piece.frames), reading.reader.settings.window
     if not count:
         raise TranslationError(f"source: {name_of(source)}: found no frames, expected at least one")
@@ -217,8 +216,7 @@ class SentenceSearch:
         if greedy:
             settings = settings.model_copy(update={"strategy": "beam", "beam": 1, "nbest": 1})
         stepper = self.translator.models.stepper(attentive=strategy_from(settings).coverage is not None)
-        pieces = [self.piece] * len(prefixes)
-        ready = prepare_search(self.checkpoint, pieces, settings, stepper, self.translator.fusion)
+        ready = prepare_search(self.checkpoint, [self.piece] * len(prefixes), settings, stepper, self.translator.fusion)
         if not any(prefixes):
             return ready
         # Keep the limit of the inspected search, but allow scoring a whole target that is longer.

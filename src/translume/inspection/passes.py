@@ -105,15 +105,14 @@ def forward(model: "Transformer", sentence: Sentence, *, attention: bool = False
     hidden = decode(model.decoder, target, layout, memory, source_layout, record=record, attention=attention)
     hidden, record = hidden[model.target_tags :], record.without_tags(model.target_tags)
     grid = source_layout.unpack(memory)
-    context = context_of(model, (source, mask, grid), torch.zeros_like(sentence.labels))
-    return Pass(grid, hidden, context, record)
+    return Pass(grid, hidden, context_of(model, (source, mask, grid), torch.zeros_like(sentence.labels)), record)
 
 
 def layout_of(mask: Tensor) -> "Layout":
     """Return the layout of the positions of sentences whose mask [B, S] is True."""
     from translume.model.layout import Layout
 
-    return Layout.of(mask)
+    return Layout.from_mask(mask)
 
 
 def front(encoder: "Encoder", sources: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,8 +235,8 @@ def _recorded(
     """
 
     def recorded(x: Tensor) -> Tensor:
-        found = weights(x)  # [B, H, t, S]
-        record.append(found.mean(1, keepdim=True) if layers * found.numel() > MAX_WEIGHTS else found)
+        attended = weights(x)  # [B, H, t, S]
+        record.append(attended.mean(1, keepdim=True) if layers * attended.numel() > MAX_WEIGHTS else attended)
         return sublayer(x)
 
     return recorded
@@ -305,8 +304,7 @@ def _truncated(used: Tensor, truncation: Truncation, effects: list[list[RuleEffe
         return used
     possible = ~used.isneginf().all(-1, keepdim=True)
     kept = truncation.kept(used) | ~possible
-    cut = used.exp().masked_fill(kept, 0.0).sum(-1).tolist()
-    for step, mass in enumerate(cut):
+    for step, mass in enumerate(used.exp().masked_fill(kept, 0.0).sum(-1).tolist()):
         if mass > 0.0:
             effects[step].append(RuleEffect(name="Truncation", moved=mass))
     return torch.where(possible, used.masked_fill(~kept, -torch.inf).log_softmax(-1), used)
@@ -363,7 +361,7 @@ def top_candidates(
     before = model.gather(1, ids).exp().tolist()
     after = None if used is None else used.gather(1, ids).exp().tolist()
     texts = tokenizer.tokens(ids.flatten().tolist())
-    found = []
+    listed = []
     for row, numbers in enumerate(ids.tolist()):
         candidates = tuple(
             Candidate(
@@ -374,12 +372,12 @@ def top_candidates(
             )
             for place in range(possible[row])
         )
-        found.append(Top(candidates=candidates, tail=tails[row]))
-    return found
+        listed.append(Top(candidates=candidates, tail=tails[row]))
+    return listed
 
 
 def logit_lens(
-    model: "Transformer", found: Pass, labels: Tensor, k: int, tokenizer: Tokenizer
+    model: "Transformer", computed: Pass, labels: Tensor, k: int, tokenizer: Tokenizer
 ) -> list[tuple[LensLayer, ...]]:
     """Return the head's prediction of each label [t] after each layer: the logit lens (nostalgebraist 2020).
 
@@ -387,9 +385,8 @@ def logit_lens(
     normalised and `decoder.norm` is the identity.
     """
     layers = []
-    for number, state in enumerate(found.layers.states, start=1):
-        hidden = model.decoder.norm(state)
-        log_probs = model.head.next_token(hidden, found.context).log_probs().double()
+    for number, state in enumerate(computed.layers.states, start=1):
+        log_probs = model.head.next_token(model.decoder.norm(state), computed.context).log_probs().double()
         tops = top_candidates(log_probs, k, tokenizer, log_probs)
         layers.append(
             [

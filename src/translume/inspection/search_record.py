@@ -32,7 +32,7 @@ def record_beam(
     tree = _record(search, tokenizer)
     finished = tree.finished()
     greedy = _target(search.best(greedy=True), tree, tokenizer)
-    given = None if reference is None else _reference(search, reference, tree, tokenizer)
+    target = None if reference is None else _reference(search, reference, tree, tokenizer)
     penalty = LengthPenalty.from_settings(search.settings)
     return BeamRecord(
         schema="beam/1",
@@ -45,8 +45,8 @@ def record_beam(
         finished=finished,
         greedy=greedy,
         beat_greedy=_scores_above(finished[0], greedy),
-        reference=given,
-        verdict=_verdict(finished[0], given),
+        reference=target,
+        verdict=_verdict(finished[0], target),
     )
 
 
@@ -98,8 +98,7 @@ class _SearchTree:
 
     def grow(self, candidates: Candidates, forbidden: Sequence[bool], beam: Beam) -> None:
         """Add one step: the candidates [1, W] it considered, and the ones that `beam` kept or finished."""
-        length = beam.tokens.size(2)
-        found = self._expand(candidates, length)
+        new_nodes = self._expand(candidates, beam.tokens.size(2))
         parents = self.places
         kept: set[int] = set()
         places: list[int | None] = []
@@ -114,13 +113,13 @@ class _SearchTree:
             if total == -math.inf:
                 places.append(None)
                 continue
-            number = found[origin, token].pop(0)
+            number = new_nodes[origin, token].pop(0)
             self.nodes[number] = replace(
                 self.nodes[number], fate="stopped", place=place, score=score, coverage=coverage[place]
             )
             places.append(number)
             kept.add(number)
-        kept |= {self._finish(ending, found, places) for ending in beam.ended}
+        kept |= {self._finish(ending, new_nodes, places) for ending in beam.ended}
         self._assign_fates(parents, kept, forbidden)
         self.places = places
 
@@ -130,13 +129,13 @@ class _SearchTree:
             each[0].tolist() for each in (candidates.origin, candidates.token, candidates.log_prob, candidates.total)
         )
         divisor = float(self.penalty.divisor(float(length)))
-        found: dict[tuple[int, int], list[int]] = defaultdict(list)
+        new_nodes: dict[tuple[int, int], list[int]] = defaultdict(list)
         for origin, token, log_prob, total in zip(*columns, strict=True):
             parent = self.places[origin]
             if total == -math.inf or (parent is None and length > 1):
                 continue
             before = 0.0 if parent is None else self.nodes[parent].log_prob
-            found[origin, token].append(len(self.nodes))
+            new_nodes[origin, token].append(len(self.nodes))
             self.nodes.append(
                 Node(
                     id=len(self.nodes),
@@ -154,13 +153,12 @@ class _SearchTree:
                     fate="outscored",
                 )
             )
-        return found
+        return new_nodes
 
-    def _finish(self, ending: Ending, found: dict[tuple[int, int], list[int]], places: Sequence[int | None]) -> int:
+    def _finish(self, ending: Ending, new_nodes: dict[tuple[int, int], list[int]], places: Sequence[int | None]) -> int:
         """Mark the node of a hypothesis that finished in this step, and return its id."""
-        key = ending.origin, ending.hypothesis.tokens[-1]
         if ending.hypothesis.finished_by == "eos":
-            number = found[key].pop(0)
+            number = new_nodes[ending.origin, ending.hypothesis.tokens[-1]].pop(0)
         else:
             taken = {number for _, number in self.ended}
             number = next(
@@ -234,9 +232,9 @@ def _reference(search: SentenceSearch, text: str, tree: _SearchTree, tokenizer: 
     """Score a given target as the search would; if rules forbid it, with the model's own log_prob alone."""
     ids = (*tokenizer.encode(text), tokenizer.specials.eos)
     check_length(search.translator.checkpoint, "reference", ids)
-    found = search.forced(ids)
-    if found is not None:
-        return _target(found, tree, tokenizer)
+    hypothesis = search.forced(ids)
+    if hypothesis is not None:
+        return _target(hypothesis, tree, tokenizer)
     return Target(
         text=tokenizer.decode(ids),
         tokens=tuple(tokenizer.tokens(ids)),

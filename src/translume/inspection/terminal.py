@@ -404,10 +404,10 @@ def _calibration(lens: CorpusLens) -> Iterator[Text]:
     yield Text("  left: reference tokens (first: fraction with rank 1); right: steps, by their likeliest token")
 
 
-def _reliability(found: Reliability | None) -> str:
-    if found is None:
+def _reliability(reliability: Reliability | None) -> str:
+    if reliability is None:
         return "       –"
-    return f"{found.count:8,d}  {found.confidence:.3f}  {found.accuracy:.3f}  {found.ece:.3f}"
+    return f"{reliability.count:8,d}  {reliability.confidence:.3f}  {reliability.accuracy:.3f}  {reliability.ece:.3f}"
 
 
 def _nats(value: float | None) -> str:
@@ -428,11 +428,11 @@ def _ranks(lens: CorpusLens) -> Iterator[Text]:
 
 def _places(lens: CorpusLens) -> Iterator[Text]:
     yield from _title("  pos.  tokens     nll entropy")
-    most = max((view.entropy or 0.0 for view in lens.places), default=0.0) or 1.0
+    largest = max((view.entropy or 0.0 for view in lens.places), default=0.0) or 1.0
     for view in lens.places:
         place = f"{view.place}+" if view.and_later else f"{view.place} "
         line = Text(f"{place:>6}{view.tokens:9,d} {_nats(view.nll)} {_nats(view.entropy)}  ")
-        yield line.append("█" * round(WIDE_BAR * (view.entropy or 0.0) / most), style="blue")
+        yield line.append("█" * round(WIDE_BAR * (view.entropy or 0.0) / largest), style="blue")
 
 
 def _pair(pair: PairView) -> Iterator[Text]:
@@ -444,19 +444,19 @@ def _pair(pair: PairView) -> Iterator[Text]:
     yield Text(f"    {pair.source}\n    {pair.target}")
 
 
-def _comparison(found: CorpusComparison) -> Iterator[Text]:
+def _comparison(comparison: CorpusComparison) -> Iterator[Text]:
     yield from _title("compared with the other model")
-    units = "tokens" if found.unit == "token" else "pieces between positions where both tokenizers split"
-    yield Text(f"  {found.pairs:,} pairs by {units}")
-    yield Text(f"  log p of the references {found.log_p:,.1f}, of the other {found.other_log_p:,.1f} nats")
-    yield Text(f"  better for {found.better:,} pairs, worse for {found.worse:,}")
-    yield Text(f"  {found.same:,} translations are equal, {found.pairs - found.same:,} differ")
-    if found.gaps:
+    units = "tokens" if comparison.unit == "token" else "pieces between positions where both tokenizers split"
+    yield Text(f"  {comparison.pairs:,} pairs by {units}")
+    yield Text(f"  log p of the references {comparison.log_p:,.1f}, of the other {comparison.other_log_p:,.1f} nats")
+    yield Text(f"  better for {comparison.better:,} pairs, worse for {comparison.worse:,}")
+    yield Text(f"  {comparison.same:,} translations are equal, {comparison.pairs - comparison.same:,} differ")
+    if comparison.gaps:
         yield from _title("references: the largest differences")
-        yield from map(_gap, found.gaps)
-    if found.partings:
+        yield from map(_gap, comparison.gaps)
+    if comparison.partings:
         yield from _title("translations: where they diverge, largest disagreement first")
-        yield from map(_divergence, found.partings)
+        yield from map(_divergence, comparison.partings)
 
 
 def _gap(gap: Gap) -> Text:
@@ -464,14 +464,14 @@ def _gap(gap: Gap) -> Text:
     return line.append(gap.text or " ▪", style="bold reverse")
 
 
-def _divergence(found: Divergence) -> Text:
-    shown = Text(f"  line {found.line}: {found.source}")
+def _divergence(divergence: Divergence) -> Text:
+    shown = Text(f"  line {divergence.line}: {divergence.source}")
     for who, whole, own, other in (
-        ("this", found.text, found.own, found.other),
-        ("other", found.other_text, found.other, found.own),
+        ("this", divergence.text, divergence.own, divergence.other),
+        ("other", divergence.other_text, divergence.other, divergence.own),
     ):
-        shown.append(f"\n    {who:5}  {found.shared}").append(own.text or " ▪", style="bold reverse")
-        shown.append(whole[len(found.shared) + len(own.text) :])
+        shown.append(f"\n    {who:5}  {divergence.shared}").append(own.text or " ▪", style="bold reverse")
+        shown.append(whole[len(divergence.shared) + len(own.text) :])
         shown.append(f"\n           log p {own.log_p:.2f}, by the other model {other.of_other:.2f}")
     return shown
 
@@ -509,7 +509,7 @@ def edited_lines(edited: Edited) -> Iterator[Text]:
     yield from _outcomes([("before", edited.before), ("after", edited.after)])
     yield Text("")
     yield Text(f"step  {'token before':{COLUMN_WIDTH}}  {'log p':>8} {'moved':>7}  (nats)", style="bold")
-    most = max((abs(each) for each in edited.moves if each is not None), default=0.0)
+    largest = max((abs(each) for each in edited.moves if each is not None), default=0.0)
     own = zip(edited.before.tokens, edited.before.token_log_probs, edited.moves, strict=True)
     for place, (token, log_p, move) in enumerate(own):
         line = Text(f"{place:4}  {column(token)}  {log_p:8.3f} ")
@@ -517,7 +517,7 @@ def edited_lines(edited: Edited) -> Iterator[Text]:
             yield line.append("   none")
             continue
         style = "" if abs(move) < MIN_SHOWN_NATS else "green" if move > 0 else "red"
-        bar = "█" * round(BAR * abs(move) / most) if style else ""
+        bar = "█" * round(BAR * abs(move) / largest) if style else ""
         yield line.append(f"{move:+z7.2f}  {bar}".rstrip(), style=style)
 
 

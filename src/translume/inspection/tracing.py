@@ -121,9 +121,9 @@ def _traced(inputs: TraceInputs, k: int, show: frozenset[Part]) -> Trace:
     search, sentence = inputs.search, inputs.sentence()
     checkpoint, piece = search.checkpoint, search.piece
     model, tokenizer = checkpoint.model, checkpoint.target_tokenizer
-    found = forward(model, sentence, attention="attention" in show)
-    belief = model.head.next_token(found.hidden, found.context)
-    steps = _steps(inputs, sentence, found, belief, k, show)
+    computed = forward(model, sentence, attention="attention" in show)
+    belief = model.head.next_token(computed.hidden, computed.context)
+    steps = _steps(inputs, sentence, computed, belief, k, show)
     own = [step.log_p_model for step in steps]
     spelt = inputs.target[:-1] if inputs.finished_by == "eos" else inputs.target
     target = tokenizer.decode(spelt)
@@ -135,7 +135,7 @@ def _traced(inputs: TraceInputs, k: int, show: frozenset[Part]) -> Trace:
         frames = None
     else:
         source, source_words = search.text, ()
-        source_tokens, frames = _frames(inputs, piece.frames, found)
+        source_tokens, frames = _frames(inputs, piece.frames, computed)
     target_tokens = tokens_of(tokenizer, inputs.target, tokenizer.spans(spelt))
     return Trace(
         schema="trace/1",
@@ -151,16 +151,16 @@ def _traced(inputs: TraceInputs, k: int, show: frozenset[Part]) -> Trace:
         source_words=source_words,
         target_words=words_of(target, target_tokens, special_tokens(tokenizer), own),
         steps=steps,
-        attention=_attention(found) if "attention" in show else None,
-        terms=_terms(model, found) if "terms" in show else (),
-        attributions=_attributions(inputs, sentence, found, show),
+        attention=_attention(computed) if "attention" in show else None,
+        terms=_terms(model, computed) if "terms" in show else (),
+        attributions=_attributions(inputs, sentence, computed, show),
         frames=frames,
         warnings=piece.warnings,
     )
 
 
 def _steps(
-    inputs: TraceInputs, sentence: Sentence, found: Pass, belief: NextToken, k: int, show: frozenset[Part]
+    inputs: TraceInputs, sentence: Sentence, computed: Pass, belief: NextToken, k: int, show: frozenset[Part]
 ) -> tuple[Step, ...]:
     """Return one step per target token."""
     model, tokenizer = inputs.search.checkpoint.model, inputs.search.checkpoint.target_tokenizer
@@ -171,7 +171,7 @@ def _steps(
     tops_model, tops_used = (
         top_candidates(each, k, tokenizer, log_probs, used.log_probs) for each in (log_probs, used.log_probs)
     )
-    lenses = logit_lens(model, found, labels, k, tokenizer) if "lens" in show else [()] * len(labels)
+    lenses = logit_lens(model, computed, labels, k, tokenizer) if "lens" in show else [()] * len(labels)
     priors: list[Prior | None] = [None] * len(labels)
     if "prior" in show:
         priors = _priors(model, sentence, [each.log_p for each in statistics])
@@ -217,8 +217,8 @@ def _priors(model: "Transformer", sentence: Sentence, log_probs: Sequence[float]
     ]
 
 
-def _attention(found: Pass) -> Attention:
-    layers = found.layers
+def _attention(computed: Pass) -> Attention:
+    layers = computed.layers
     return Attention(
         encoder=tuple(map(_heads, layers.encoder)),
         decoder=tuple(None if layer is None else _heads(layer) for layer in layers.decoder),
@@ -231,17 +231,17 @@ def _heads(weights: Tensor) -> Heads:
     return tuple(map(matrix, weights[0]))
 
 
-def _terms(model: "Transformer", found: Pass) -> tuple[Term, ...]:
-    terms = model.head.terms(found.hidden, found.context)
+def _terms(model: "Transformer", computed: Pass) -> tuple[Term, ...]:
+    terms = model.head.terms(computed.hidden, computed.context)
     return tuple(Term(name=name, values=matrix(values)) for name, values in terms.items())
 
 
 def _attributions(
-    inputs: TraceInputs, sentence: Sentence, found: Pass, show: frozenset[Part]
+    inputs: TraceInputs, sentence: Sentence, computed: Pass, show: frozenset[Part]
 ) -> tuple[Attribution, ...]:
     model, unknown = inputs.search.checkpoint.model, inputs.search.checkpoint.source_tokenizer.specials.unk
     return tuple(
-        occluded(model, sentence, found, method, unknown)
+        occluded(model, sentence, computed, method, unknown)
         if method.startswith("occlusion")
         else gradients(model, sentence, method)
         for method in ATTRIBUTION_METHODS
@@ -299,7 +299,7 @@ def _floor(checkpoint: Checkpoint, specials: SpecialIds, size: int) -> float | N
     return training.label_smoothing / size
 
 
-def _frames(inputs: TraceInputs, frames: NDArray[np.float32], found: Pass) -> tuple[tuple[Token, ...], Frames]:
+def _frames(inputs: TraceInputs, frames: NDArray[np.float32], computed: Pass) -> tuple[tuple[Token, ...], Frames]:
     """Return the positions of a source of frames as tokens, and the source itself."""
     settings = inputs.search.checkpoint.config.data.source
     assert isinstance(settings, FrameSettings)
@@ -308,11 +308,11 @@ def _frames(inputs: TraceInputs, frames: NDArray[np.float32], found: Pass) -> tu
     stride, before = 1 << settings.convolutions, settings.positions_of(0)  # before: learned vectors
     timed = settings.kind in ("audio", "whisper")
     tokens = []
-    for place in range(found.memory.size(1)):
+    for place in range(computed.memory.size(1)):
         begin, end = (min(max(0, each - before) * stride, len(frames)) for each in (place, place + 1))
         text = f"{place * stride / FRAMES_PER_SECOND:.2f}" if timed else str((place - before) * stride)
         tokens.append(Token(id=0, text=text, begin=begin, end=end))
-    spans, aligned_by = _spans(inputs, found)
+    spans, aligned_by = _spans(inputs, computed)
     low, high = (0.0, 1.0) if settings.kind == "image" else (float(frames.min()), float(frames.max()))
     levels = np.rint((frames - low) * (_LEVELS / ((high - low) or 1.0))).astype(int)
     return tuple(tokens), Frames(
@@ -333,21 +333,20 @@ def _end_of_sound(frames: NDArray[np.float32]) -> int:
     return int(sounding[-1]) + 1 if len(sounding) else 1
 
 
-def _spans(inputs: TraceInputs, found: Pass) -> tuple[list[tuple[int, int]], Literal["", "ctc", "attention"]]:
+def _spans(inputs: TraceInputs, computed: Pass) -> tuple[list[tuple[int, int]], Literal["", "ctc", "attention"]]:
     """Return the positions [first, last) of each target token, and how they were found."""
     model, specials = inputs.search.checkpoint.model, inputs.search.checkpoint.target_tokenizer.specials
     count = len(inputs.target) - (inputs.finished_by == "eos")
     end = [(0, 0)] * (len(inputs.target) - count)
     if model.ctc is not None:
-        log_probs = model.ctc.log_probs(found.memory)[0].double().cpu().numpy()
+        log_probs = model.ctc.log_probs(computed.memory)[0].double().cpu().numpy()
         spans = ctc_alignment(log_probs, inputs.target[:count], specials.bos)
         if spans is not None:
             return spans + end, "ctc"
-    if not found.layers.cross:
+    if not computed.layers.cross:
         return [(0, 0)] * len(inputs.target), ""
-    weights = found.layers.cross[max(0, len(found.layers.cross) - 2)][0].mean(0)  # [t, S]
-    places = torch.argmax(weights[:count], 1).tolist()
-    return [(place, place + 1) for place in places] + end, "attention"
+    weights = computed.layers.cross[max(0, len(computed.layers.cross) - 2)][0].mean(0)  # [t, S]
+    return [(place, place + 1) for place in torch.argmax(weights[:count], 1).tolist()] + end, "attention"
 
 
 def ctc_alignment(log_probs: NDArray[np.float64], target: Sequence[int], blank: int) -> list[tuple[int, int]] | None:
@@ -377,8 +376,7 @@ def ctc_alignment(log_probs: NDArray[np.float64], target: Sequence[int], blank: 
     spans = [(0, 0)] * len(target)
     for place in range(len(scores) - 1, -1, -1):
         if state % 2:
-            last = spans[state // 2][1] or place + 1
-            spans[state // 2] = (place, last)
+            spans[state // 2] = (place, spans[state // 2][1] or place + 1)
         state -= int(moves[place][state])
     return spans
 
@@ -399,21 +397,19 @@ def trace_text(generator: Generator, text: str, *, k: int = 5, show: Collection[
     if len(ids) >= generator.context:
         raise TranslationError(f"text: found {len(ids) + 1:,} tokens with EOS, expected at most {generator.context:,}")
     specials, model = tokenizer.specials, checkpoint.model
-    device = next(model.parameters()).device
-    labels = torch.tensor([*ids, specials.eos], device=device)
+    labels = torch.tensor([*ids, specials.eos], device=next(model.parameters()).device)
     with no_grad():
-        sentence = Sentence(labels[-1:], labels, specials.bos)
-        found = forward(model, sentence, attention="attention" in show)
-        belief = model.head.next_token(found.hidden, found.context)
+        computed = forward(model, Sentence(labels[-1:], labels, specials.bos), attention="attention" in show)
+        belief = model.head.next_token(computed.hidden, computed.context)
         log_probs = belief.log_probs().double()
-        lenses = logit_lens(model, found, labels, k, tokenizer) if "lens" in show else [()] * len(labels)
+        lenses = logit_lens(model, computed, labels, k, tokenizer) if "lens" in show else [()] * len(labels)
         tops, statistics = top_candidates(log_probs, k, tokenizer, log_probs), statistics_of(log_probs, labels)
     log_p = [each.log_p for each in statistics]
     tokens = tokens_of(tokenizer, labels.tolist(), tokenizer.spans_in(text))
     normalised = tokenizer.normalise(text)
     attention = None
     if "attention" in show:
-        attention = tuple(None if each is None else _heads(each) for each in found.layers.decoder)
+        attention = tuple(None if each is None else _heads(each) for each in computed.layers.decoder)
     return TextTrace(
         schema="text/1",
         digest=checkpoint.digest,

@@ -86,20 +86,20 @@ def why_not(translator: Translator, source: Source, text: str, *, settings: Deco
     tokenizer = translator.checkpoint.target_tokenizer
     ids = (*tokenizer.encode(text), tokenizer.specials.eos)
     check_length(translator.checkpoint, "text", ids)
-    found = search.best()
-    step = _shared_tokens(found.tokens, ids)
+    best = search.best()
+    step = _shared_tokens(best.tokens, ids)
     forced = search.forced(ids)
     fork, continued = None, None
     # If the translation was cut at its length limit, the text may continue it: there is no fork then.
-    if step is not None and step < len(found.tokens):
-        [fork] = _forks(search, found.tokens[: step + 1], [(step, ids[step])])
+    if step is not None and step < len(best.tokens):
+        [fork] = _forks(search, best.tokens[: step + 1], [(step, ids[step])])
         (continuation,) = search.best_of_each([ids[: step + 1]])
         continued = None if continuation is None else _outcome(continuation, tokenizer)
     return WhyNot(
         schema="why-not/1",
         source=search.text,
         text=text,
-        found=_outcome(found, tokenizer),
+        found=_outcome(best, tokenizer),
         fork=fork,
         continued=continued,
         wanted=None if forced is None else _outcome(forced, tokenizer),
@@ -113,15 +113,15 @@ def edit_source(
     """Translate an edited source, and measure how the log-probabilities of the original translation change."""
     translator = single_model(translator)
     tokenizer = translator.checkpoint.target_tokenizer
-    one, other = (SentenceSearch.from_source(translator, text, settings) for text in (source, edited))
-    before, after = one.best(), other.best()
-    own, moved = (_log_probs(search, before.tokens) for search in (one, other))
+    original, changed = (SentenceSearch.from_source(translator, text, settings) for text in (source, edited))
+    before, after = original.best(), changed.best()
+    own, moved = (_log_probs(search, before.tokens) for search in (original, changed))
     gains = (moved - own).tolist()
     known = (moved.isfinite() & own.isfinite()).tolist()
     return Edited(
         schema="edited/1",
-        source=one.text,
-        edited=other.text,
+        source=original.text,
+        edited=changed.text,
         before=_outcome(before, tokenizer),
         after=_outcome(after, tokenizer),
         step=_shared_tokens(before.tokens, after.tokens),
@@ -129,12 +129,12 @@ def edit_source(
     )
 
 
-def _shared_tokens(one: Sequence[int], other: Sequence[int]) -> int | None:
+def _shared_tokens(first: Sequence[int], second: Sequence[int]) -> int | None:
     """Return the number of tokens that two targets share at the beginning; None if they are equal."""
-    if tuple(one) == tuple(other):
+    if tuple(first) == tuple(second):
         return None
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def _before(
@@ -161,11 +161,13 @@ def _wanted(tokenizer: Tokenizer, before: Outcome, step: int, token: str | int) 
 def _forks(search: SentenceSearch, ids: Sequence[int], choices: Sequence[tuple[int, int]]) -> list[Fork]:
     """Return for each pair of a step and an id the fork of a target, `ids`, there."""
     model = search.translator.checkpoint.model
-    found = forward(model, search.sentence(ids))
+    computed = forward(model, search.sentence(ids))
     forks = []
     for step, wanted in choices:
-        context = None if found.context is None else found.context.select(found.hidden.new_tensor([step]).long())
-        log_probs = model.head.next_token(found.hidden[step, None], context).log_probs().double()
+        context = (
+            None if computed.context is None else computed.context.select(computed.hidden.new_tensor([step]).long())
+        )
+        log_probs = model.head.next_token(computed.hidden[step, None], context).log_probs().double()
         chosen, other = (_choice(search, log_probs, id_) for id_ in (ids[step], wanted))
         forks.append(Fork(step=step, chosen=chosen, wanted=other))
     return forks
@@ -187,8 +189,8 @@ def _log_probs(search: SentenceSearch, ids: Sequence[int]) -> Tensor:
     """Return log-probabilities [t], fp64, of a target's tokens."""
     sentence = search.sentence(ids)
     model = search.translator.checkpoint.model
-    found = forward(model, sentence)
-    return model.head.score(found.hidden, sentence.labels, found.context).double()
+    computed = forward(model, sentence)
+    return model.head.score(computed.hidden, sentence.labels, computed.context).double()
 
 
 def _ids(tokenizer: Tokenizer, token: str | int, replaced: int) -> tuple[int, ...]:
@@ -215,9 +217,9 @@ def _ids(tokenizer: Tokenizer, token: str | int, replaced: int) -> tuple[int, ..
     raise TranslationError(f"token: found '{token}', expected a piece of the target's vocabulary{hint}")
 
 
-def _outcome(found: Hypothesis, tokenizer: Tokenizer) -> Outcome:
-    return _of_text(TextHypothesis.from_hypothesis(found, tokenizer))
+def _outcome(hypothesis: Hypothesis, tokenizer: Tokenizer) -> Outcome:
+    return _of_text(TextHypothesis.from_hypothesis(hypothesis, tokenizer))
 
 
-def _of_text(found: TextHypothesis) -> Outcome:
-    return Outcome(**{each.name: getattr(found, each.name) for each in fields(Outcome)})
+def _of_text(hypothesis: TextHypothesis) -> Outcome:
+    return Outcome(**{each.name: getattr(hypothesis, each.name) for each in fields(Outcome)})

@@ -65,8 +65,7 @@ def opened(source: Path) -> Iterator[Package]:
     try:
         with zipfile.ZipFile(source) as archive, tempfile.TemporaryDirectory(prefix="translume-") as around:
             members, root = _members(source, archive)
-            content = archive.read(members[METADATA])
-            data, notes = _read(source / root / METADATA, content, members.keys())
+            data, notes = _read(source / root / METADATA, archive.read(members[METADATA]), members.keys())
             for name in _needed(members.keys()):
                 with (
                     archive.open(members[name]) as read,
@@ -84,10 +83,9 @@ def _members(source: Path, archive: zipfile.ZipFile) -> tuple[dict[str, zipfile.
     Raises DataError if there are too many, they are too large, or one lies outside of the folder.
     """
     infos = [info for info in archive.infolist() if not info.is_dir()]
-    most = FREE + MAX_RATIO * source.stat().st_size
     for what, found, limit in (
         ("files", len(infos), MAX_MEMBERS),
-        ("bytes unpacked", sum(info.file_size for info in infos), most),
+        ("bytes unpacked", sum(info.file_size for info in infos), FREE + MAX_RATIO * source.stat().st_size),
     ):
         if found > limit:
             raise DataError(f"{source}: found {found:,} {what}, expected at most {limit:,}")

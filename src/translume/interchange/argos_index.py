@@ -77,21 +77,21 @@ def _links(file: Path, index: str) -> Mapping[str, str]:
             content = opened.read(MAX_INDEX + 1)
         if len(content) > MAX_INDEX:
             raise DataError(f"{index}: found more than {MAX_INDEX:,} bytes, expected an index")
-        found: dict[str, tuple[list[int], str]] = {}
+        links: dict[str, tuple[list[int], str]] = {}
         packages = json.loads(content)
         for package in packages if isinstance(packages, list) else [packages]:
             version = [int(number) for number in re.findall(r"\d+", package["package_version"])]
             link = next((link for link in package.get("links", ()) if link.startswith(_WEB)), "")
             pair = f"{package['from_code']}-{package['to_code']}"
             if link and package.get("type", "translate") == "translate":
-                found[pair] = max(found.get(pair, ([], "")), (version, link))
+                links[pair] = max(links.get(pair, ([], "")), (version, link))
     except OSError as error:
         raise DataError(f"{index}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise DataError(
             f"{index}: expected a JSON list of packages with package_version, from_code, to_code and links"
         ) from None
-    return {pair: link for pair, (_, link) in found.items()}
+    return {pair: link for pair, (_, link) in links.items()}
 
 
 def _download(address: str, file: Path, limit: int, *, progress: bool) -> None:

@@ -136,8 +136,7 @@ def _vocabularies(spec: TransformerSpec, checkpoint: Checkpoint) -> None:
     spec.register_source_vocabulary(_names(source))
     spec.register_target_vocabulary(pieces)
     # CTranslate2 adds an unknown token, which would have no weights, unless one is named: name the padding token.
-    unknown = specials.pad if specials.unk is None else specials.unk
-    spec.config.unk_token = pieces[unknown]
+    spec.config.unk_token = pieces[specials.pad if specials.unk is None else specials.unk]
     spec.config.bos_token, spec.config.eos_token = pieces[specials.bos], pieces[specials.eos]
     spec.config.decoder_start_token = pieces[specials.bos]
     spec.config.add_source_eos = source.specials.ends_source

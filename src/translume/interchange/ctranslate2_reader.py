@@ -134,14 +134,13 @@ def read_ctranslate2(
     config = Config.build(values, place=str(binary.place))
     weights = Weights(network.weights(config))
     network.refuse_unread()
-    notes = ["vmap.txt is left out: every token is possible"] if (folder / "vmap.txt").exists() else []
     return Ct2Model(
         folder=folder,
         config=config,
         source=source,
         target=target,
         weights=weights,
-        notes=tuple(notes),
+        notes=("vmap.txt is left out: every token is possible",) if (folder / "vmap.txt").exists() else (),
         tokens=tokens,
         adds_eos=stated["add_source_eos"],
     )
@@ -264,8 +263,7 @@ class _Network:
         relative = {}
         if positions == "relative":
             furthest = int(self._binary.number(f"{first}/relative_attention_max_distance", 128))
-            buckets = self._rows(f"{first}/{RELATIVE}")
-            relative = {"relative_buckets": buckets, "relative_max_distance": furthest}
+            relative = {"relative_buckets": self._rows(f"{first}/{RELATIVE}"), "relative_max_distance": furthest}
         return {
             "width": self._width,
             "feed_forward": self._rows(f"{ffn}/linear_0/weight"),
@@ -292,8 +290,7 @@ class _Network:
 
     def _scale(self, side: str) -> float:
         """Return the factor of embeddings: a flag for √D in 8 bits, or a number."""
-        names = (f"{side}/scale_embeddings", f"{side}/embeddings/multiply_by_sqrt_depth")
-        name = next(filter(self._has, names), None)
+        name = next(filter(self._has, (f"{side}/scale_embeddings", f"{side}/embeddings/multiply_by_sqrt_depth")), None)
         if name is None:
             return math.sqrt(self._width)
         value = self._binary.number(name, 1.0)
@@ -376,35 +373,34 @@ class _Network:
 
     def weights(self, config: Config) -> dict[str, Read]:
         """Return what reads each of our weights. Raises ModelFolderError naming the first one of another shape."""
-        settings, width, found = config.model, self._width, dict[str, Read]()
+        settings, width, weights = config.model, self._width, dict[str, Read]()
         zeros = np.zeros((1, width), np.float32) if self.starts_with_zeros else None
         sizes = dict(zip(("encoder", "decoder"), self._sizes, strict=True))
         for side, name in self._embeddings.items():
             ours = f"{side}.embedding.table.weight"
-            table = self._weight(ours, name, sizes[side], width, factors=[self._factors[side]], end=zeros)
             if side == "encoder" or self._tie not in ("all", "embeddings"):
-                found |= table
+                weights |= self._weight(ours, name, sizes[side], width, factors=[self._factors[side]], end=zeros)
         head = self._weight("head.weight", HEAD, sizes["decoder"], width, factors=[self._factors["head"]], end=zeros)
         if self._tie in ("embeddings", "none"):
-            found |= head
+            weights |= head
         if self._head_biased:
             end = np.full(1, IMPOSSIBLE, np.float32) if self.starts_with_zeros else None
-            found |= self._bias("head.bias", "decoder/projection/bias", sizes["decoder"], end=end)
+            weights |= self._bias("head.bias", "decoder/projection/bias", sizes["decoder"], end=end)
         for side in self._embeddings:
             if settings.positions == "learned":
-                found[f"{side}.embedding.positions.table"] = partial(self._table, side, settings.max_positions)
+                weights[f"{side}.embedding.positions.table"] = partial(self._table, side, settings.max_positions)
             if settings.embedding_norm:
-                found |= self._norm(f"{side}.embedding.norm", f"{side}/layernorm_embedding")
+                weights |= self._norm(f"{side}.embedding.norm", f"{side}/layernorm_embedding")
             if settings.norm == "pre":
-                found |= self._norm(f"{side}.norm", f"{side}/layer_norm")
+                weights |= self._norm(f"{side}.norm", f"{side}/layer_norm")
             for layer in range(self._layers(side)):
-                found |= self._layer(side, f"{side}.layers.{layer}", f"{side}/layer_{layer}", config)
-        return found
+                weights |= self._layer(side, f"{side}.layers.{layer}", f"{side}/layer_{layer}", config)
+        return weights
 
     def _layer(self, side: str, ours: str, theirs: str, config: Config) -> dict[str, Read]:
         settings, attention = config.model, f"{theirs}/self_attention"
         width, inner, size = settings.width, settings.feed_forward, settings.attention_width
-        found = dict[str, Read]()
+        weights = dict[str, Read]()
         if settings.positions == "relative":
             bias = f"{attention}/{RELATIVE}"
             first = f"{side}/layer_0/self_attention/{RELATIVE}"
@@ -414,21 +410,21 @@ class _Network:
             if not self._binary.same(first, bias):
                 raise self._error(bias, "other biases", "those of the first layer")
             if bias == first:
-                found |= read
+                weights |= read
         scale = self._queries_scale(attention)
         name = f"{ours}.self_attention"
-        found |= self._linear(f"{name}.query_key_value", f"{attention}/linear_0", 3 * size, width, [scale, 1.0, 1.0])
-        found |= self._linear(f"{name}.output", f"{attention}/linear_1", width, size)
+        weights |= self._linear(f"{name}.query_key_value", f"{attention}/linear_0", 3 * size, width, [scale, 1.0, 1.0])
+        weights |= self._linear(f"{name}.output", f"{attention}/linear_1", width, size)
         around = "around_attention" if side == "encoder" else "around_self"
-        found |= self._norm(f"{ours}.{around}.norm", f"{attention}/layer_norm")
+        weights |= self._norm(f"{ours}.{around}.norm", f"{attention}/layer_norm")
         if side == "decoder":
             attention, name = f"{theirs}/attention", f"{ours}.cross_attention"
-            found |= self._linear(
+            weights |= self._linear(
                 f"{name}.query", f"{attention}/linear_0", size, width, [self._queries_scale(attention)]
             )
-            found |= self._linear(f"{name}.key_value", f"{attention}/linear_1", 2 * size, width)
-            found |= self._linear(f"{name}.output", f"{attention}/linear_2", width, size)
-            found |= self._norm(f"{ours}.around_cross.norm", f"{attention}/layer_norm")
+            weights |= self._linear(f"{name}.key_value", f"{attention}/linear_1", 2 * size, width)
+            weights |= self._linear(f"{name}.output", f"{attention}/linear_2", width, size)
+            weights |= self._norm(f"{ours}.around_cross.norm", f"{attention}/layer_norm")
         block, name = f"{theirs}/ffn", f"{ours}.feed_forward"
         parts = ["linear_0", "linear_0_noact"] if settings.activation in GATED else ["linear_0"]
         halves = [self._linear(f"{name}.inner", f"{block}/{part}", inner, width) for part in parts]
@@ -437,9 +433,9 @@ class _Network:
             raise self._error(f"{block}/{parts[-1]}/weight", str(kinds[-1]), f"{kinds[0]}, as {parts[0]}")
         for each in halves[0]:
             reads = [half[each] for half in halves]
-            found[each] = partial(_joined, reads) if len(reads) > 1 else reads[0]
-        found |= self._linear(f"{name}.outer", f"{block}/linear_1", width, inner)
-        return found | self._norm(f"{ours}.around_feed_forward.norm", f"{block}/layer_norm")
+            weights[each] = partial(_joined, reads) if len(reads) > 1 else reads[0]
+        weights |= self._linear(f"{name}.outer", f"{block}/linear_1", width, inner)
+        return weights | self._norm(f"{ours}.around_feed_forward.norm", f"{block}/layer_norm")
 
     def _queries_scale(self, attention: str) -> float:
         """Return the factor of queries beyond 1/√d, which we have."""
@@ -450,8 +446,8 @@ class _Network:
     def _linear(
         self, ours: str, theirs: str, rows: int, columns: int, factors: Sequence[float] = (1.0,)
     ) -> dict[str, Read]:
-        found = self._weight(f"{ours}.weight", f"{theirs}/weight", rows, columns, factors=factors)
-        return found | (self._bias(f"{ours}.bias", f"{theirs}/bias", rows, factors) if self._biased else {})
+        weights = self._weight(f"{ours}.weight", f"{theirs}/weight", rows, columns, factors=factors)
+        return weights | (self._bias(f"{ours}.bias", f"{theirs}/bias", rows, factors) if self._biased else {})
 
     def _bias(
         self, ours: str, name: str, rows: int, factors: Sequence[float] = (1.0,), end: Array | None = None
@@ -463,8 +459,8 @@ class _Network:
         return {ours: lambda: nothing if end is None else np.concatenate([nothing, end])}
 
     def _norm(self, ours: str, theirs: str) -> dict[str, Read]:
-        found = self._weight(f"{ours}.weight", f"{theirs}/gamma", self._width)
-        return found if self._rms else found | self._weight(f"{ours}.bias", f"{theirs}/beta", self._width)
+        weights = self._weight(f"{ours}.weight", f"{theirs}/gamma", self._width)
+        return weights if self._rms else weights | self._weight(f"{ours}.bias", f"{theirs}/beta", self._width)
 
     def refuse_unread(self) -> None:
         """Raise SettingsError naming the first variable that was not read."""

@@ -69,8 +69,7 @@ def import_model(
         imported: Imported = hub_function("import_repository")(repository_name(source), Path(folder), positions, paths)
         return imported
     source = package_file(source) if is_remote(source) else source
-    name = Path(source).resolve().name
-    return import_folder(Path(source), Path(folder), positions, name, paths)
+    return import_folder(Path(source), Path(folder), positions, Path(source).resolve().name, paths)
 
 
 def import_folder(
@@ -214,8 +213,8 @@ def _imported(module: str, name: str) -> Any:
 def _licence_of(source: Path) -> str:
     """Return the licence that README.md or config.json of an original state; empty if neither does."""
     folder = source if source.is_dir() else source.parent
-    if (found := licence_of(folder)) != UNKNOWN_LICENCE:
-        return found
+    if (licence := licence_of(folder)) != UNKNOWN_LICENCE:
+        return licence
     try:
         stated = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("license")
     except (OSError, ValueError, AttributeError):

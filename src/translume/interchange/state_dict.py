@@ -78,7 +78,7 @@ class StateDict:
         if len(vocabularies) not in (1, 2):
             raise SettingsError(f"{path}: found no vocabularies, expected them with --vocabs SOURCE TARGET")
         state = _tensors(path)
-        names = _Names.of(self.layout, path, state)
+        names = _Names.from_state(self.layout, path, state)
         tables = _tables(path, state, names)
         source, target = _tokenizer(vocabularies[0], self.specials), _tokenizer(vocabularies[-1], self.specials)
         for tokenizer, name, file in ((source, tables.source, 0), (target, tables.target, -1)):
@@ -147,7 +147,7 @@ class _Names:
     annotated: bool
 
     @classmethod
-    def of(cls, layout: str, path: Path, state: Mapping[str, Tensor]) -> "_Names":
+    def from_state(cls, layout: str, path: Path, state: Mapping[str, Tensor]) -> "_Names":
         annotated = layout == "annotated"
         first = "encoder.layers.0.self_attn." + ("linears.0.weight" if annotated else "in_proj_weight")
         prefixes = [name.removesuffix(first) for name in state if name.endswith(first)]
@@ -169,8 +169,8 @@ class _Names:
         return self._norm(f"{self.prefix}{side}.norm")
 
     def layers(self, side: str, state: Mapping[str, Tensor]) -> int:
-        found = re.compile(re.escape(f"{self.prefix}{side}.layers.") + "([0-9]+)[.]")
-        return 1 + max((int(match[1]) for match in map(found.match, state) if match), default=-1)
+        pattern = re.compile(re.escape(f"{self.prefix}{side}.layers.") + "([0-9]+)[.]")
+        return 1 + max((int(match[1]) for match in map(pattern.match, state) if match), default=-1)
 
     def _norm(self, name: str) -> Norm:
         return (f"{name}.a_2", f"{name}.b_2") if self.annotated else (f"{name}.weight", f"{name}.bias")
@@ -339,8 +339,7 @@ def _tokenizer(path: Path, specials: tuple[int, int, int, int]) -> Tokenizer:
         library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     library.add_special_tokens([AddedToken(tokens[id_], special=True) for id_ in specials])
     ids = LibraryIds(json.loads(library.to_str()), len(tokens))
-    special = SpecialIds(pad=pad, bos=bos, eos=eos, unk=unk)
-    return Tokenizer(Vocabulary.from_library(special, ids, {}))
+    return Tokenizer(Vocabulary.from_library(SpecialIds(pad=pad, bos=bos, eos=eos, unk=unk), ids, {}))
 
 
 def _listed(path: Path) -> list[str]:

@@ -13,13 +13,7 @@ from translume.errors import SettingsError
 from translume.model import compiled
 from translume.model.dropout import keep_mask, rounded
 from translume.model.layout import Layout
-from translume.model.positions import (
-    NO_POSITIONS,
-    AttentionPositions,
-    distance_buckets,
-    key_distances,
-    relative_biases,
-)
+from translume.model.positions import NO_POSITIONS, AttentionPositions, distance_buckets, key_distances, relative_biases
 from translume.model.state import KeyValue, LayerPast
 from translume.parts import find
 
@@ -167,8 +161,8 @@ class Linear(nn.Linear):
 
 def attention_of(settings: ModelSettings) -> Callable[..., Tensor]:
     """Return `attend`, or a new module of the attention from outside that the settings name."""
-    found = find("attention", settings.attention)
-    mix: Callable[..., Tensor] = found(settings) if isinstance(found, type) else found
+    chosen = find("attention", settings.attention)
+    mix: Callable[..., Tensor] = chosen(settings) if isinstance(chosen, type) else chosen
     return mix
 
 
@@ -350,8 +344,7 @@ class CrossAttention(nn.Module):
 
     def weights(self, x: Tensor, memory: KeyValue, mask: Tensor) -> Tensor:
         """Return the attention weights [B, H, t, S] of x [B, t, D] over a memory; mask [B, S]."""
-        query = _split(self.queries(x), self.heads)
-        return weights_of(self.mix, query, memory.keys, mask[:, None, None], cap=self.cap)
+        return weights_of(self.mix, _split(self.queries(x), self.heads), memory.keys, mask[:, None, None], cap=self.cap)
 
 
 ALIGNMENT = 8

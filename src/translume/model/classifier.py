@@ -38,7 +38,7 @@ class Pooling(nn.Module):
         self.ngrams = ngrams
 
     @classmethod
-    def of(cls, settings: ClassifySettings, width: int) -> "Pooling":
+    def from_settings(cls, settings: ClassifySettings, width: int) -> "Pooling":
         """Return a new pooling of states [B, S, width]."""
         ngrams = NGrams(width, settings.ngrams, settings.filters) if settings.pooling == "ngrams" else None
         return cls(settings.pooling, width, ngrams)
@@ -127,13 +127,13 @@ class NGrams(nn.Module):
         The first window begins w − 1 positions before the source, the last one at its last state.
         """
         columns, inside = (states * mask[..., None]).mT, mask.to(states.dtype)[:, None]
-        for each in cast("list[nn.Conv1d]", list(self.filters)):
-            (length,) = each.kernel_size
+        for convolution in cast("list[nn.Conv1d]", list(self.filters)):
+            (length,) = convolution.kernel_size
             around = F.pad(inside, (length - 1, length - 1))
-            assert each.bias is not None
-            weight, bias = each.weight.to(states.dtype), each.bias.to(states.dtype)
-            found = F.conv1d(columns, weight, bias, padding=length - 1)
-            yield found.masked_fill(F.max_pool1d(around, length, stride=1) == 0, -math.inf)
+            assert convolution.bias is not None
+            weight, bias = convolution.weight.to(states.dtype), convolution.bias.to(states.dtype)
+            responses = F.conv1d(columns, weight, bias, padding=length - 1)
+            yield responses.masked_fill(F.max_pool1d(around, length, stride=1) == 0, -math.inf)
 
 
 class Classifier(nn.Module):
@@ -169,23 +169,22 @@ class Classifier(nn.Module):
         labels = labels[:, 0]
         if compiled.on_device(source) and self.has_fixed_shapes(options):
             counted = target_mask[:, 0]
-            weighted = replace(options, weights=counted)
-            loss = weighted.loss(self.head, self.pooled(source, source_mask), labels, None)
+            loss = replace(options, weights=counted).loss(self.head, self.pooled(source, source_mask), labels, None)
             return replace(loss, tokens=int(counted.sum()) if tokens is None else tokens)
         if tokens != len(labels):  # a batch may be filled up with rows that do not count
-            rows = Layout.of(target_mask, tokens).tokens
+            rows = Layout.from_mask(target_mask, tokens).tokens
             if len(rows) < len(labels):
                 source, source_mask, target, labels, target_mask = (
                     each[rows] for each in (source, source_mask, target, labels, target_mask)
                 )
         if options.r_drop:
             source, source_mask, labels = (torch.cat([each, each]) for each in (source, source_mask, labels))
-        with routings() as found:
+        with routings() as routed:
             hidden = self.pooled(source, source_mask)
         complete = options.with_teacher_targets(source, source_mask, target, target_mask)
         given = complete if self.head.blends_teacher_loss else options
         loss = given.loss(self.head, hidden, labels, None)
-        return with_balance(with_penalties(self.head, loss, hidden, None, complete), found)
+        return with_balance(with_penalties(self.head, loss, hidden, None, complete), routed)
 
     def has_fixed_shapes(self, options: LossOptions) -> bool:
         """See `Transformer.has_fixed_shapes`."""

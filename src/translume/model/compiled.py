@@ -51,11 +51,11 @@ def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
 
     They use one thread, and are not used by a process or replica with several.
     """
-    given = [tensor for tensor in tensors if tensor is not None]
-    first = given[0]
+    present = [tensor for tensor in tensors if tensor is not None]
+    first = present[0]
     if on_device(first) or first.dtype not in (torch.float32, torch.bfloat16) or torch.get_num_threads() > 1:
         return None
-    if any(tensor.dtype != first.dtype or type(tensor) not in (Tensor, torch.nn.Parameter) for tensor in given):
+    if any(tensor.dtype != first.dtype or type(tensor) not in (Tensor, torch.nn.Parameter) for tensor in present):
         return None
     return None if torch.compiler.is_exporting() or not has_kernels() else kernels().library
 

@@ -88,11 +88,11 @@ class BandedTable(nn.Module):
         bands = self.bands_of(places)
         by_band = bands.argsort(stable=True)
         parts = torch.split(places[by_band], bands.bincount(minlength=len(self.ends)).tolist())
-        found = [
+        of_bands = [
             self.widened(F.embedding(part - begin, matrix), band)
             for band, (begin, matrix, part) in enumerate(zip((0, *self.ends), self.matrices, parts, strict=False))
         ]
-        vectors = torch.cat(found).index_select(0, by_band.argsort())
+        vectors = torch.cat(of_bands).index_select(0, by_band.argsort())
         return vectors.view(*ids.shape, vectors.size(-1))
 
     def _chosen(self, ids: Tensor) -> Tensor:
@@ -178,8 +178,8 @@ class Embedding(nn.Module):
 
     def vectors(self, ids: Tensor) -> Tensor:
         """Return the embeddings [..., D] of ids [...]."""
-        found: Tensor = self.table(ids)
-        return found
+        vectors: Tensor = self.table(ids)
+        return vectors
 
     def forward(
         self, ids: Tensor, places: Tensor, segments: Tensor | None = None, *, without_tokens: bool = False
@@ -224,12 +224,12 @@ class SegmentEmbedding(Embedding):
         if on_device(source):
             there = torch.arange(source.size(1), device=source.device) < counts[:, None]
             return self._summed(source, mask, segment, place), there
-        most = int(counts.max()) if counts.numel() else 0
+        longest = int(counts.max()) if counts.numel() else 0
         vectors = self.table(source[mask]) * F.embedding(place[mask].clamp(max=PLACES - 1), self.factors)
-        rows = (segment + most * torch.arange(len(source), device=source.device)[:, None])[mask]
-        zeros = torch.zeros(len(source) * most, vectors.size(1), device=source.device)
+        rows = (segment + longest * torch.arange(len(source), device=source.device)[:, None])[mask]
+        zeros = torch.zeros(len(source) * longest, vectors.size(1), device=source.device)
         summed = zeros.index_add(0, rows, vectors.float()).to(vectors.dtype)
-        there = torch.arange(most, device=source.device) < counts[:, None]
+        there = torch.arange(longest, device=source.device) < counts[:, None]
         return summed.view(*there.shape, vectors.size(1)), there
 
     def _summed(self, source: Tensor, mask: Tensor, segment: Tensor, place: Tensor) -> Tensor:

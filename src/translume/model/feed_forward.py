@@ -109,9 +109,8 @@ class MixtureOfExperts(nn.Module):
         shares = chosen.flatten().bincount(minlength=count).to(probabilities.dtype) / max(1, chosen.numel())
         balance = count * (shares * probabilities.sum(0) / max(1, len(chosen))).sum()
         dropped, choices = (~kept).sum().to(balance.dtype), balance.new_tensor(kept.numel())
-        numbers = torch.stack([self.weight * balance, balance, dropped, choices])
-        if (found := _found.get()) is not None:
-            found.append(numbers)
+        if (routed := _routed.get()) is not None:
+            routed.append(torch.stack([self.weight * balance, balance, dropped, choices]))
 
 
 def feed_forward_of(settings: ModelSettings, layer: int) -> nn.Module:
@@ -125,7 +124,7 @@ def _block_of(settings: ModelSettings) -> nn.Module:
     return block
 
 
-_found: ContextVar[list[Tensor] | None] = ContextVar("routings", default=None)
+_routed: ContextVar[list[Tensor] | None] = ContextVar("routings", default=None)
 
 
 @contextmanager
@@ -134,19 +133,19 @@ def routings() -> Iterator[list[Tensor]]:
 
     The backward pass, which may compute layers again, is outside the block, so nothing is counted twice.
     """
-    found: list[Tensor] = []
-    token = _found.set(found)
+    routed: list[Tensor] = []
+    token = _routed.set(routed)
     try:
-        yield found
+        yield routed
     finally:
-        _found.reset(token)
+        _routed.reset(token)
 
 
-def with_balance(loss: HeadLoss, found: Sequence[Tensor]) -> HeadLoss:
+def with_balance(loss: HeadLoss, routed: Sequence[Tensor]) -> HeadLoss:
     """Return a loss with the weighted balance losses of all mixtures in its objective, times its tokens."""
-    if not found:
+    if not routed:
         return loss
-    weighted, balance, dropped, choices = torch.stack([*found]).unbind(1)
+    weighted, balance, dropped, choices = torch.stack([*routed]).unbind(1)
     routing = torch.stack([loss.tokens * balance.mean(), dropped.sum(), choices.sum()]).detach()
     return replace(loss, objective=loss.objective + loss.tokens * weighted.sum(), routing=routing)
 

@@ -112,22 +112,22 @@ class FrameEmbedding(nn.Module):
 
         L' is the largest length on a CPU, and on other devices the largest that any draw can give.
         """
-        most = self.source.speed
-        if not most:
+        limit = self.source.speed
+        if not limit:
             return x, mask
         lengths = mask.sum(1)
-        speeds = 1 + most * (2 * uniforms(len(x), like=x) - 1)
+        speeds = 1 + limit * (2 * uniforms(len(x), like=x) - 1)
         longest = self.positions.longest << self.source.convolutions
         changed = (lengths / speeds).round().long()
         changed = changed.clamp(min=1).minimum(lengths.clamp(min=longest))  # as many positions as the model has
-        largest = min(math.ceil(x.size(1) / (1 - most)), max(x.size(1), longest))
+        largest = min(math.ceil(x.size(1) / (1 - limit)), max(x.size(1), longest))
         column = torch.arange(largest if on_device(x) else int(changed.max()), device=x.device)
         place = column * ((lengths - 1) / (changed - 1).clamp(min=1))[:, None]
         before = place.long().minimum(lengths[:, None] - 1)
         after = (before + 1).minimum(lengths[:, None] - 1)
         share = (place - before)[..., None].to(x.dtype)
-        found = [x.gather(1, each[..., None].expand(-1, -1, x.size(2))) for each in (before, after)]
-        return torch.lerp(found[0], found[1], share), column < changed[:, None]
+        neighbours = [x.gather(1, each[..., None].expand(-1, -1, x.size(2))) for each in (before, after)]
+        return torch.lerp(neighbours[0], neighbours[1], share), column < changed[:, None]
 
     def augment(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return normalised frames [B, L, F] with stretches of frames and ranges of values set to 0, their mean.

@@ -34,7 +34,7 @@ class Layout:
     _starts: Tensor | None = None
 
     @classmethod
-    def of(cls, mask: Tensor, count: int | None = None) -> "Layout":
+    def from_mask(cls, mask: Tensor, count: int | None = None) -> "Layout":
         """Build the layout of a mask [B, T].
 
         count: how many tokens there are, if the caller knows it; then nothing is read back from the mask's device.
@@ -65,8 +65,7 @@ class Layout:
         shape = (*self.mask.shape, *packed.shape[1:])
         if self.full:
             return packed.view(shape)
-        grid = packed.new_zeros(self.mask.numel(), *packed.shape[1:])
-        return grid.index_copy(0, self.tokens, packed).view(shape)
+        return packed.new_zeros(self.mask.numel(), *packed.shape[1:]).index_copy(0, self.tokens, packed).view(shape)
 
     def split(self, packed: Tensor, parts: int, heads: int) -> Tensor:
         """Return one grid per part and head, [parts, B, H, G, D/H], of tokens [n, parts·D]; padding is finite."""

@@ -70,15 +70,15 @@ def adapt(network: nn.Module, settings: TrainingSettings) -> None:
     the maps, or if the rank exceeds the size of one.
     """
     network.requires_grad_(requires_grad=False)
-    found = [
+    adapted = [
         (module, name, [part in settings.lora_targets for part in parts])
         for module in network.modules()
         for name, parts in _MAPS.get(type(module), {}).items()
         if not set(parts).isdisjoint(settings.lora_targets)
     ]
-    if not found:
+    if not adapted:
         raise SettingsError(f"training.lora_targets: the model has no maps named {', '.join(settings.lora_targets)}")
-    for module, name, parts in found:
+    for module, name, parts in adapted:
         linear = getattr(module, name)
         largest = min(linear.in_features, linear.out_features // len(parts))
         if settings.lora_rank > largest:

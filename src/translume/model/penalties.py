@@ -52,11 +52,11 @@ def with_penalties(
 def entropy(head: Head, hidden: Tensor, context: Selectable | None) -> Tensor:
     """Return Σ over rows of H(p) = −Σ_v p_v log p_v, in nats, after hidden states [n, D]."""
 
-    def of(rows: Tensor, hidden: Tensor) -> Tensor:
+    def term(rows: Tensor, hidden: Tensor) -> Tensor:
         log_probs = _log_probs(head, hidden, context, rows)
         return -_product(log_probs.exp(), log_probs).sum()
 
-    return _summed(of, head, hidden)
+    return _summed(term, head, hidden)
 
 
 def divergence(head: Head, hidden: Tensor, other: Tensor, contexts: Contexts = (None, None)) -> Tensor:
@@ -69,13 +69,13 @@ def divergence(head: Head, hidden: Tensor, other: Tensor, contexts: Contexts = (
     if (own := head.divergence(hidden, other)) is not None:
         return own
 
-    def of(rows: Tensor, hidden: Tensor, other: Tensor) -> Tensor:
+    def term(rows: Tensor, hidden: Tensor, other: Tensor) -> Tensor:
         pairs = zip((hidden, other), contexts, strict=True)
         first, second = (_log_probs(head, each, context, rows) for each, context in pairs)
         total: Tensor = _Divergence.apply(first, second)  # type: ignore[no-untyped-call]  # torch's has no types
         return total
 
-    return _summed(of, head, hidden, other)
+    return _summed(term, head, hidden, other)
 
 
 def distance(head: Head, hidden: Tensor, context: Selectable | None, targets: TeacherTargets) -> Tensor:
@@ -84,11 +84,11 @@ def distance(head: Head, hidden: Tensor, context: Selectable | None, targets: Te
     Tokens with q_v = 0 contribute nothing.
     """
 
-    def of(rows: Tensor, hidden: Tensor) -> Tensor:
+    def term(rows: Tensor, hidden: Tensor) -> Tensor:
         teacher = targets(rows)
         return _product(teacher.exp(), teacher - _log_probs(head, hidden, context, rows)).sum()
 
-    return _summed(of, head, hidden)
+    return _summed(term, head, hidden)
 
 
 class _Divergence(torch.autograd.Function):
@@ -117,15 +117,15 @@ def _product(probabilities: Tensor, logs: Tensor) -> Tensor:
 
 
 def _summed(term: Callable[..., Tensor], head: Head, *hidden: Tensor) -> Tensor:
-    def of(*given: Tensor) -> Tensor:
+    def computed(*arguments: Tensor) -> Tensor:
         with unchecked() if on_device(hidden[0]) else nullcontext():
-            result: Tensor = term(*given)
+            result: Tensor = term(*arguments)
             return result
 
     total = hidden[0].new_zeros((), dtype=torch.promote_types(hidden[0].dtype, torch.float32))
     for rows in _chunks(hidden[0], head.vocabulary):
         parts = (each.index_select(0, rows) for each in hidden)
-        total = total + checkpoint(of, rows, *parts, use_reentrant=False, preserve_rng_state=False)
+        total = total + checkpoint(computed, rows, *parts, use_reentrant=False, preserve_rng_state=False)
     return total
 
 

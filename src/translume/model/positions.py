@@ -75,8 +75,8 @@ class PositionEncoding(nn.Module):
 
 def encoding_class(name: str) -> type[PositionEncoding]:
     """Return the class of an encoding, by its name in `model.positions`."""
-    found: type[PositionEncoding] = find("position", name)
-    return found
+    encoding: type[PositionEncoding] = find("position", name)
+    return encoding
 
 
 def encodings_where(condition: Callable[[type[PositionEncoding]], bool]) -> tuple[str, ...]:
@@ -266,6 +266,5 @@ class RelativeBias(PositionEncoding):
     def for_attention(self, start: int, count: int, *, causal: bool, device: torch.device) -> AttentionPositions:
         if self.bias is None:  # `SelfAttention` has them
             return NO_POSITIONS
-        distances = key_distances(start, count, device)
-        buckets = distance_buckets(distances, len(self.bias), self._furthest, causal=causal)
+        buckets = distance_buckets(key_distances(start, count, device), len(self.bias), self._furthest, causal=causal)
         return AttentionPositions(bias=F.embedding(buckets, self.bias).permute(2, 0, 1))

@@ -53,7 +53,7 @@ class Encoder(nn.Module):
         """Return the memory [B, S, D], zero at padding, of the positions of a source with mask [B, S]; see `front`."""
         if compiled.on_device(source) and not (self.has_experts and self.training):
             return self.padded(source, mask).masked_fill(~mask[..., None], 0.0)
-        layout = Layout.of(mask)
+        layout = Layout.from_mask(mask)
         return layout.unpack(self.packed(source, layout))
 
     def packed(self, source: Tensor, layout: Layout) -> Tensor:
@@ -69,8 +69,7 @@ class Encoder(nn.Module):
     def padded(self, source: Tensor, mask: Tensor) -> Tensor:
         """As `forward`, without shapes that depend on data: on GPUs and for exporters. Padding is undefined."""
         length = source.size(1)
-        places = torch.arange(length, device=source.device)
-        x = self.embedding(source, places, self.embedding.segments_of(source))
+        x = self.embedding(source, torch.arange(length, device=source.device), self.embedding.segments_of(source))
         positions = self.embedding.positions.for_attention(0, length, causal=False, device=source.device)
         allowed = padding_mask(mask, x.dtype, positions.bias)
         sources = torch.arange(len(source), device=source.device).repeat_interleave(length) if self.limited else None
@@ -90,14 +89,13 @@ class Encoder(nn.Module):
     def embedded(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the input [n, D] of the first layer, and the mask [B, S] of its positions, for a source."""
         source, mask = self.front(source, mask)
-        return self.embed(source, Layout.of(mask)), mask
+        return self.embed(source, Layout.from_mask(mask)), mask
 
     def embed(self, source: Tensor, layout: Layout, *, without_tokens: bool = False) -> Tensor:
         """Return the input [n, D] of the first layer, for positions [B, S] or [B, S, C] and their layout."""
         segments = self.embedding.segments_of(source)
         types = None if segments is None else layout.pack(segments)
-        ids = layout.pack(source)
-        result: Tensor = self.embedding(ids, layout.places, types, without_tokens=without_tokens)
+        result: Tensor = self.embedding(layout.pack(source), layout.places, types, without_tokens=without_tokens)
         return result
 
 
@@ -168,8 +166,7 @@ class Decoder(nn.Module):
             if not layer.crosses:
                 x = layer(x, attend, None)
                 continue
-            cross = state.cross[index]
-            look = partial(layer.cross_attention.cached, memory=cross, mask=state.memory_mask)
+            look = partial(layer.cross_attention.cached, memory=state.cross[index], mask=state.memory_mask)
             if state.attention is not None:
                 look = partial(_recorded, sublayer=look, inputs=cross_inputs)
             x = layer(x, attend, look)
@@ -317,7 +314,7 @@ class Transformer(nn.Module):
                 torch.cat([each, each]) for each in (source, source_mask, target, labels, target_mask)
             )
             tokens = None if tokens is None else 2 * tokens
-        with routings() as found:
+        with routings() as routed:
             forced = self._teacher_forced(source, source_mask, target, target_mask, tokens, labels)
         hidden, layout, context = forced[:3]
         complete = options.with_teacher_targets(source, source_mask, target, target_mask)
@@ -331,7 +328,7 @@ class Transformer(nn.Module):
                 aligned = aligned / 2  # the mean of both passes, as the other losses
             both = torch.lerp(loss.objective, aligned.to(loss.objective.dtype), options.ctc_weight)
             loss = replace(loss, objective=both)
-        return with_balance(loss, found)
+        return with_balance(loss, routed)
 
     def has_fixed_shapes(self, options: LossOptions) -> bool:
         """Return whether `loss` with these options computes the same operations for all batches of a shape on a GPU."""
@@ -343,8 +340,7 @@ class Transformer(nn.Module):
     ) -> HeadLoss:  # fmt: skip
         """As `loss`, of all rows, those of padding with weight 0."""
         source, source_mask = self.encoder.front(source, source_mask)
-        memory = self.encoder.padded(source, source_mask)
-        hidden = self.decoder.padded(target, memory, source_mask)
+        hidden = self.decoder.padded(target, self.encoder.padded(source, source_mask), source_mask)
         counted = self.predicted(target_mask, labels)
         weighted = replace(options, weights=counted.flatten())
         loss = weighted.loss(self.head, hidden.flatten(0, 1), labels.clamp(min=0).flatten(), None)
@@ -391,14 +387,14 @@ class Transformer(nn.Module):
         source, source_mask = self.encoder.front(source, source_mask)
         if compiled.on_device(source) and not self.has_experts:
             return self._padded_teacher_forced(source, source_mask, target, target_mask, tokens, labels)
-        source_layout, layout = Layout.of(source_mask), Layout.of(target_mask)
+        source_layout, layout = Layout.from_mask(source_mask), Layout.from_mask(target_mask)
         memory = self.encoder.packed(source, source_layout)
         hidden = self.decoder.packed(target, layout, memory, source_layout)
         if labels is not None and not bool((labels < 0).any()):
             labels = None
         predicted = self.predicted(target_mask, labels)
         if predicted is not target_mask:
-            hidden, layout = hidden[predicted[target_mask]], Layout.of(predicted)
+            hidden, layout = hidden[predicted[target_mask]], Layout.from_mask(predicted)
         grid = source_layout.unpack(memory) if self.head.reads_source or self.ctc is not None else None
         context = None if grid is None else self.head.begin(source, source_mask, grid)
         if context is not None:
@@ -411,7 +407,7 @@ class Transformer(nn.Module):
     ) -> TeacherForced:  # fmt: skip
         """As `_teacher_forced`, of padded batches, whose padding is removed at the end.  source: from `front`."""
         memory = self.encoder.padded(source, source_mask)
-        layout = Layout.of(self.predicted(target_mask, labels), tokens)
+        layout = Layout.from_mask(self.predicted(target_mask, labels), tokens)
         hidden = layout.pack(self.decoder.padded(target, memory, source_mask))
         context = None
         if self.head.reads_source:

@@ -376,6 +376,5 @@ async def serve_front(
         raise
     server = uvicorn_server(front, front.limits, proxies)
     server.started_callback = started
-    loop = asyncio.get_running_loop()
-    reload_on_hangup(partial(loop.call_soon_threadsafe, front.request_restart))
+    reload_on_hangup(partial(asyncio.get_running_loop().call_soon_threadsafe, front.request_restart))
     await server.serve(sockets=[bound])

@@ -1,7 +1,7 @@
 """The models of a server, by name and by pair of languages."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -55,7 +55,7 @@ NAMES: Final[Mapping[Kind, tuple[str, str]]] = {
 
 
 class OnDemand:
-    """A translator that is loaded when it is first used, but for its settings. Threads share it."""
+    """A translator that is loaded when it is first used; only its settings are read before. Threads share it."""
 
     def __init__(self, config: Config, load: Callable[[], Translator]) -> None:
         self.config, self._load, self._lock = config, load, Lock()
@@ -239,7 +239,7 @@ def _facts_of_reader(model: Translator) -> dict[str, Any]:
 
 
 class ServedModels:
-    """The models of a server. Immutable: a reload replaces it as a whole. Iterates over the translation models."""
+    """The models of a server. Immutable: a reload replaces it as a whole."""
 
     def __init__(self, served: Iterable[ServedModel], pivot: str = "") -> None:
         """pivot: a language through which other pairs are translated, if not empty.
@@ -275,9 +275,6 @@ class ServedModels:
             raise field_error("model", f"found nothing, expected one of: {', '.join(known)}")
         return next(iter(known.values()))
 
-    def __iter__(self) -> Iterator[ServedModel]:
-        return iter(self._translators.values())
-
     @property
     def all(self) -> tuple[ServedModel, ...]:
         """The models of every task."""
@@ -296,8 +293,7 @@ class ServedModels:
         if name in self._all and name not in self._translators:
             other = self._all[name]
             kind = "model of files" if other.kind == "transcribe" else task_of(other.model.config).model
-            reason = f"{name!r} is a {kind}, expected a translator; use /v1/{OFFERS[other.kind][0]}"
-            raise field_error("model", reason)
+            raise field_error("model", f"{name!r} is a {kind}, expected a translator; use /v1/{OFFERS[other.kind][0]}")
         if name not in self._translators:
             raise field_error("model", f"found {name!r}{nearest(name, self._translators)}", 404, "unknown_model")
         return self._translators[name]
@@ -324,8 +320,8 @@ class ServedModels:
                 return named
             return ServedModels([named]).choose("", source, target)
         if source and target:
-            found = self.between(source, target)
-            if found is None:
+            served = self.between(source, target)
+            if served is None:
                 known = sorted({f"{each.source}-{each.target}" for each in self._views.values() if each.source})
                 pairs = ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
                 raise RequestError(
@@ -334,20 +330,19 @@ class ServedModels:
                     code="unknown_pair",
                     field="target",
                 )
-            return found
+            return served
         if source or target:
-            missing = "target" if source else "source"
-            raise field_error(missing, "found nothing, expected both source and target")
+            raise field_error("target" if source else "source", "found nothing, expected both source and target")
         return self.only("translate", "")
 
     def sources(self) -> dict[str, list[str]]:
         """Return the target languages of each source language. A language that is only a target has an empty list."""
-        found: dict[str, dict[str, None]] = {}
+        reachable: dict[str, dict[str, None]] = {}
         for each in self._views.values():
             if each.source and each.target:
-                found.setdefault(each.source, {})[each.target] = None
-                found.setdefault(each.target, {})
-        for source, targets in found.items():
+                reachable.setdefault(each.source, {})[each.target] = None
+                reachable.setdefault(each.target, {})
+        for source, targets in reachable.items():
             if self._pivot in targets:
-                targets |= {each: None for each in found[self._pivot] if each != source}
-        return {source: list(targets) for source, targets in found.items()}
+                targets |= {each: None for each in reachable[self._pivot] if each != source}
+        return {source: list(targets) for source, targets in reachable.items()}

@@ -99,15 +99,12 @@ class Loader:
         problems: dict[str, str] = {}
         for name, folder in folders.items():
             before = self._held.get(name)
-            found = _attempt(partial(self._current, name, folder, before))
-            if isinstance(found, _LoadedFolder):
-                held[name] = found
-                (kept if found is before else loaded).append(name)
-                continue
-            problems[f"models.{name}"] = found
-            if before is not None:
-                held[name] = before
-                kept.append(name)
+            current: _LoadedFolder | str | None = _attempt(partial(self._current, name, folder, before))
+            if isinstance(current, str):
+                problems[f"models.{name}"], current = current, before
+            if current is not None:
+                held[name] = current
+                (kept if current is before else loaded).append(name)
         held = held or self._held  # a server needs at least one model
         models = ServedModels((each.served for each in held.values()), self._pivot)
         unloaded = tuple(self._held.keys() - held.keys())
@@ -169,8 +166,7 @@ def lanes_of(workers: int, computing: ComputeOptions) -> tuple[int, ComputeOptio
     """
     if not is_cpu(computing.device) or computing.threads is not None:
         return 1, computing
-    lanes = max(1, usable_processors() // workers)
-    return lanes, replace(computing, threads=1)
+    return max(1, usable_processors() // workers), replace(computing, threads=1)
 
 
 def state_of(folder: Path) -> str:
@@ -241,12 +237,12 @@ class Reloader:
     def _serve(self) -> None:
         while self._requests.get():
             try:
-                found = self.reload()
+                report = self.reload()
             except BaseException as error:  # the thread must go on
                 log.error("reload failed", exc_info=error)
                 continue
-            level = logging.ERROR if found.problems else logging.WARNING if found.waiting else logging.INFO
-            log.log(level, "reloaded", extra={"fields": asdict(found)})
+            level = logging.ERROR if report.problems else logging.WARNING if report.waiting else logging.INFO
+            log.log(level, "reloaded", extra={"fields": asdict(report)})
 
 
 def reload_on_hangup(request: Callable[[], object]) -> None:

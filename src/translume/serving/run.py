@@ -180,8 +180,7 @@ class JsonLines(logging.Formatter):
         request = REQUEST.get()
         fields = {**({"request_id": request} if request else {}), **getattr(record, "fields", {})}
         if record.exc_info and (error := record.exc_info[1]) is not None:
-            places = "".join(traceback.format_tb(error.__traceback__))
-            fields |= {"error": type(error).__name__, "traceback": places}
+            fields |= {"error": type(error).__name__, "traceback": "".join(traceback.format_tb(error.__traceback__))}
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",

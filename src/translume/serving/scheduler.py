@@ -177,11 +177,6 @@ class Scheduler:
         """Number of items in the queue, without cancelled ones."""
         return self._count
 
-    @property
-    def closing(self) -> bool:
-        """Whether the scheduler takes no more items."""
-        return self._closing
-
     def submit(
         self, works: Sequence[tuple[Work, Any]], sizes: Sequence[int], timeout_seconds: float, client: str = ""
     ) -> list["Future[Any]"]:
@@ -366,8 +361,7 @@ class Scheduler:
                 batch.remove(number)
                 _fail(running.pop(number), was_cancelled())
             if running:
-                results = batch.run(unneeded)
-                done = [(running.pop(number), result) for number, result in results.items()]
+                done = [(running.pop(number), result) for number, result in batch.run(unneeded).items()]
                 self._recent.append((time.monotonic() - begun, sum(item.size for item, _ in done)))
                 for item, result in done:
                     _resolve(item, result)

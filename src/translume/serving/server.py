@@ -95,7 +95,6 @@ class Server:
         At least `UPDATE_SECONDS` pass between two of them, except before the last. Errors are those of `results`; a
         full queue is reported by this call, later errors by the iterator.
         """
-        request.scope.get("translume.note", {})["lines"] = len(items)
         futures = await self._submit(request, work, items, timeout_seconds)
         return _partial_results(request, futures, changed, timeout_seconds, names)
 
@@ -114,10 +113,6 @@ class Server:
         Raises RequestError for the first item that fails, and if the client disconnects (499), the deadline passes
         (504) or the queue is full (503). Then the items that wait are cancelled.
         """
-        if request is not None:
-            request.scope.get("translume.note", {})["lines"] = len(items)
-        if not items:
-            return []
         futures = await self._submit(request, work, items, timeout_seconds)
         waiting = self._wakeups.gather(futures)
         try:
@@ -129,11 +124,6 @@ class Server:
             for future in futures:
                 future.cancel()
 
-    @property
-    def waiting(self) -> int:
-        """The number of lines in the queue."""
-        return self.scheduler.waiting
-
     def close(self) -> bool:
         """Finish waiting requests within `drain_seconds`, and stop. Return whether all were finished."""
         self.background.close()
@@ -143,6 +133,10 @@ class Server:
         self, request: Request | None, work: Work, items: Sequence[Any], timeout_seconds: float
     ) -> "list[Future[Any]]":
         """Queue items. Those whose size cannot be measured get a future with the error."""
+        if request is not None:
+            request.scope.get("translume.note", {})["lines"] = len(items)
+        if not items:
+            return []
         works = work.shared(items) if isinstance(work, Translating) else [(work, item) for item in items]
 
         def measure() -> list[int | TranslumeError]:

@@ -47,19 +47,19 @@ class Paragraphs:
     names: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, text: str, language: str | None = None) -> "Paragraphs":
+    def from_text(cls, text: str, language: str | None = None) -> "Paragraphs":
         """Split a text into its lines that are not blank or, with a language, into their sentences.
 
         language: a code; empty if it is unknown.  A text of one line, or of one sentence, is kept unchanged; a
         blank one has no lines.
         """
         parts = _BREAKS.split(text)
-        found = [(part, [part] if language is None else sentences_of(part, language)) for part in parts]
-        if len(found) == 1 and len(found[0][1]) == 1 and text.strip():
+        split = [(part, [part] if language is None else sentences_of(part, language)) for part in parts]
+        if len(split) == 1 and len(split[0][1]) == 1 and text.strip():
             return cls(lines=(text,), gaps=("", ""), names=("",))
         several = sum(bool(part.strip()) for part in parts) > 1
         lines, gaps, names, gap, number = [], [], [], "", 0
-        for part, sentences in found:
+        for part, sentences in split:
             if not part.strip():
                 gap += part
                 continue
@@ -70,30 +70,29 @@ class Paragraphs:
                 lines.append(line)
                 gaps.append(gap + sentence[:begin])
                 gap = sentence[begin + len(line) :]
-                name = [f"line {number}"] * several + [f"sentence {place}"] * (len(sentences) > 1)
-                names.append(", ".join(name))
+                names.append(", ".join([f"line {number}"] * several + [f"sentence {place}"] * (len(sentences) > 1)))
         return cls(lines=tuple(lines), gaps=(*gaps, gap), names=tuple(names))
 
-    def join(self, text: str, found: Sequence[Translation], nbest: int) -> Translation:
+    def join(self, text: str, translations: Sequence[Translation], nbest: int) -> Translation:
         """Join the translations of the lines to that of `text`, with the white space of the source between them."""
         if len(self.lines) == 1 and self.gaps == ("", ""):
-            return found[0]
+            return translations[0]
         pieces = tuple(
             Piece(ids=(), text=line, spacing=gap, kept=bool(each.text) and not each.hypotheses)
-            for line, gap, each in zip(self.lines, self.gaps[1:], found, strict=True)
+            for line, gap, each in zip(self.lines, self.gaps[1:], translations, strict=True)
         )
-        warnings = tuple(warning for each in found for warning in each.warnings)
+        warnings = tuple(warning for each in translations for warning in each.warnings)
         plan = LinePlan(line=Line(number=0, text=text), pieces=pieces, warnings=warnings)
-        if not found:
+        if not translations:
             return Translation(source=text, text=self.gaps[0])
-        whole = join_pieces(plan, [each.hypotheses for each in found], nbest)
+        whole = join_pieces(plan, [each.hypotheses for each in translations], nbest)
         first, last = self.gaps[0], self.gaps[-1]
         hypotheses = tuple(replace(each, text=f"{first}{each.text}{last}") for each in whole.hypotheses)
         return replace(
             whole,
             text=hypotheses[0].text if hypotheses else f"{first}{whole.text}{last}",
             hypotheses=hypotheses,
-            quality_warnings=tuple(one for each in found for one in each.quality_warnings),
+            quality_warnings=tuple(one for each in translations for one in each.quality_warnings),
         )
 
 
@@ -172,15 +171,16 @@ class Translating:
         checkpoint, own = self.translator.checkpoint, self.translator.config.decoding
         reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
         line = Line(number=0, text=item.text, given=item.frames)
-        reading = self.translator.reading(self.settings, item.direction)
         try:
-            plan = plan_lines([line], reads, reading)[0]
+            plan = plan_lines([line], reads, self.translator.reading(self.settings, item.direction))[0]
         except LineError as error:
             raise _refused(error) from None
         width, held, prefix = strategy_from(self.settings).width, 0, 0
         if item.constraints:
-            found = [each for phrase in item.constraints if (each := build_constraint([phrase], writes)) is not None]
-            held = constraint_cost(found, writes)
+            constraints = [
+                each for phrase in item.constraints if (each := build_constraint([phrase], writes)) is not None
+            ]
+            held = constraint_cost(constraints, writes)
             width = max(width, constrained_beam_width(held, self.settings))
         if self.settings.prefix and item.first:
             prefix = len(writes.encode(self.settings.prefix))

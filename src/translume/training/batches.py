@@ -67,12 +67,7 @@ class PlanOptions:
         if self.kind == "lengths":
             return BatchPlan(corpus, max_tokens=self.max_tokens, seed=seed, epoch=epoch, dropout=self.dropout)
         return BucketPlan(
-            corpus,
-            max_tokens=self.max_tokens,
-            seed=seed,
-            epoch=epoch,
-            dropout=self.dropout,
-            buckets=self.buckets,
+            corpus, max_tokens=self.max_tokens, seed=seed, epoch=epoch, dropout=self.dropout, buckets=self.buckets
         )
 
 
@@ -136,10 +131,10 @@ class BufferPlans:
                         data = self._shares.next()
                 except Interruption:  # the other processes wait for the data of this one
                     data = b""
-            found = self._group.blobs(data)
-            if b"" in found:
+            blobs = self._group.blobs(data)
+            if b"" in blobs:
                 raise Interruption
-            shares = [Share.from_bytes(each) for each in found]
+            shares = [Share.from_bytes(each) for each in blobs]
             with self._group.together():
                 self._refuse_differences(shares)
                 self._next = shares[0].after
@@ -197,17 +192,18 @@ class BatchStream:
         """
         whole = count % self._size == 0
         self._used.clear()
-        found: dict[tuple[int, ...], Batch] = {}
+        batches: dict[tuple[int, ...], Batch] = {}
         for index in range(count):
             plan, position = self._next(interruptible)
             if whole and index % self._size == self._rank:
-                found[(index,)] = plan.batch(position)
+                batches[(index,)] = plan.batch(position)
             elif not whole and self._rank < len(plan.numbers(position)):
-                found[index, self._rank] = plan.batch(position, slice(self._rank, None, self._size))
+                batches[index, self._rank] = plan.batch(position, slice(self._rank, None, self._size))
             elif not whole and self._in_step:
-                first = plan.batch(position, slice(0, None, self._size))
-                found[index, self._rank] = replace(first, tokens=0, lines=())
-        return found
+                batches[index, self._rank] = replace(
+                    plan.batch(position, slice(0, None, self._size)), tokens=0, lines=()
+                )
+        return batches
 
     def _next(self, interruptible: Interruptible) -> tuple[BatchPlan, int]:
         """Return the place of the next batch; after the last of a plan, of the first of the next plan."""
@@ -228,8 +224,7 @@ class BatchStream:
 
     def line(self, number: int) -> str:
         """Return the file and line of a pair that the last call of `take` returned.  number: one of `Batch.lines`."""
-        corpus = next(each for each in self._used if each.base <= number < each.base + each.pairs)
-        return corpus.place(number)
+        return next(each for each in self._used if each.base <= number < each.base + each.pairs).place(number)
 
 
 def seed_of(*numbers: int) -> int:

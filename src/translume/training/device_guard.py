@@ -71,21 +71,21 @@ class LateNumbers:
 
     def __init__(self, values: Sequence[Tensor | float]) -> None:
         self._values = list(values)
-        self._found: Tensor | None = None
+        self._late: Tensor | None = None
         self._arrived: torch.cuda.Event | None = None
         tensors = [value for value in values if isinstance(value, Tensor)]
         if not tensors:
             return
-        self._found = torch.stack(tensors)
-        if self._found.is_cuda:
-            on_host = torch.empty(self._found.shape, dtype=self._found.dtype, pin_memory=True)
-            on_host.copy_(self._found, non_blocking=True)
-            self._found, self._arrived = on_host, torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's has no types
+        self._late = torch.stack(tensors)
+        if self._late.is_cuda:
+            on_host = torch.empty(self._late.shape, dtype=self._late.dtype, pin_memory=True)
+            on_host.copy_(self._late, non_blocking=True)
+            self._late, self._arrived = on_host, torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's has no types
             self._arrived.record()
 
     def read(self) -> list[float]:
         """Return all numbers, once they have arrived."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        found = iter([] if self._found is None else self._found.tolist())
-        return [next(found) if isinstance(value, Tensor) else float(value) for value in self._values]
+        measured = iter([] if self._late is None else self._late.tolist())
+        return [next(measured) if isinstance(value, Tensor) else float(value) for value in self._values]

@@ -96,7 +96,7 @@ class DevicePasses:
 
     @property
     def _can_be_captured(self) -> bool:
-        """Whether passes over batches of a shape are equal but for numbers, and no random numbers are drawn again."""
+        """Whether passes over batches of a shape differ only in numbers, and no random numbers are drawn again."""
         recomputes = any(getattr(module, "recomputes", False) for module in self._network.modules())
         return self._network.has_fixed_shapes(self._options) and not recomputes
 
@@ -173,11 +173,11 @@ def _with_dynamic_lengths(compute: Callable[..., Tensor], layer: Any, x: Tensor,
     return compute(layer, x, *attend)
 
 
-def _with_dynamic_rows(row_losses: Callable[..., Any], *given: Any) -> Any:
+def _with_dynamic_rows(row_losses: Callable[..., Any], *arguments: Any) -> Any:
     """Call the compiled `row_losses` for logits [c, V], so that one variant of it serves all c."""
-    for tensor in given[:4]:  # the others do not depend on the rows
+    for tensor in arguments[:4]:  # the others do not depend on the rows
         _mark(tensor, (0,))
-    return row_losses(*given)
+    return row_losses(*arguments)
 
 
 def _mark(tensor: Tensor, dimensions: Sequence[int]) -> None:

@@ -209,8 +209,7 @@ class History:
 
     def size(self) -> int:
         """Return its length in bytes, after flushing it to disk; the last known length if that fails."""
-        path = self._folder / NAME
-        with suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), (self._folder / NAME).open("rb") as file:
             os.fsync(file.fileno())
             self._size = os.fstat(file.fileno()).st_size
         return self._size

@@ -98,14 +98,14 @@ def _merged(
     """
     update: dict[str, Any] = {}
     for name in type(settings).model_fields:
-        own, other = getattr(settings, name), getattr(base, name)
+        own, inherited = getattr(settings, name), getattr(base, name)
         if only is not None:
             if name in only and name in base.model_fields_set:
-                update[name] = other
-        elif isinstance(own, Settings) and type(own) is type(other):
-            update[name] = _merged(own, other)
+                update[name] = inherited
+        elif isinstance(own, Settings) and type(own) is type(inherited):
+            update[name] = _merged(own, inherited)
         elif name not in without and name not in settings.model_fields_set:
-            update[name] = other
+            update[name] = inherited
     return type(settings).model_validate({**{n: getattr(settings, n) for n in type(settings).model_fields}, **update})
 
 

@@ -67,9 +67,9 @@ class Group:
         A process of a group does not compare the cards: that would take memory of all of them.
         """
         own = not self.alone and (name == "cuda" or (name == "auto" and not is_cpu(name)))
-        found = choose_device(f"cuda:{self.local}" if own else name)
-        make_current(found)
-        return found
+        chosen = choose_device(f"cuda:{self.local}" if own else name)
+        make_current(chosen)
+        return chosen
 
     # ---- exchanges: all processes call the same methods in the same order
 
@@ -78,9 +78,9 @@ class Group:
         if self.alone:
             return [list(values)]
         mine = torch.tensor(values, dtype=torch.float64)
-        found = [torch.empty_like(mine) for _ in range(self.size)]
-        self.exchange(lambda: dist.all_gather(found, mine))
-        return [each.tolist() for each in found]
+        gathered = [torch.empty_like(mine) for _ in range(self.size)]
+        self.exchange(lambda: dist.all_gather(gathered, mine))
+        return [each.tolist() for each in gathered]
 
     def texts(self, text: str) -> list[str]:
         """Return the text of every rank."""
@@ -95,9 +95,9 @@ class Group:
             return [b""] * self.size
         mine = torch.zeros(max(sizes), dtype=torch.uint8)
         mine[: len(data)] = torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[: len(data)]
-        found = [torch.empty_like(mine) for _ in range(self.size)]
-        self.exchange(lambda: dist.all_gather(found, mine))
-        return [each[:size].numpy().tobytes() for each, size in zip(found, sizes, strict=True)]
+        gathered = [torch.empty_like(mine) for _ in range(self.size)]
+        self.exchange(lambda: dist.all_gather(gathered, mine))
+        return [each[:size].numpy().tobytes() for each, size in zip(gathered, sizes, strict=True)]
 
     def add(self, tensor: Tensor) -> None:
         """Replace a tensor by its sum over all ranks. The bits are the same on every rank."""
@@ -111,8 +111,8 @@ class Group:
         """
         parts = whole.chunk(self.size)
         for begin in range(0, len(part), PIECE):
-            found, own = [each[begin : begin + PIECE] for each in parts], part[begin : begin + PIECE]
-            self.exchange(partial(dist.all_gather, found, own))
+            pieces, own = [each[begin : begin + PIECE] for each in parts], part[begin : begin + PIECE]
+            self.exchange(partial(dist.all_gather, pieces, own))
 
     def receive(self, tensors: Iterable[Tensor]) -> None:
         """Replace tensors by those of rank 0."""
@@ -141,11 +141,11 @@ class Group:
 
     def agree(self, message: str = "") -> None:
         """Raise GroupError in every process if any of them has a message."""
-        found = self.texts(message)
-        failed = [rank for rank, text in enumerate(found) if text]
+        texts = self.texts(message)
+        failed = [rank for rank, text in enumerate(texts) if text]
         if failed:
-            text = found[failed[0]]
-            raise GroupError(text if len(set(found)) == 1 else f"rank {failed[0]}: {text}", reports=self.leads)
+            text = texts[failed[0]]
+            raise GroupError(text if len(set(texts)) == 1 else f"rank {failed[0]}: {text}", reports=self.leads)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -176,9 +176,9 @@ class Group:
 
     def refuse_differences(self, facts: Mapping[str, object]) -> None:
         """Raise GroupError, naming the rank and the first fact, if any rank has other facts than rank 0."""
-        found = [text.split("\n") for text in self.texts("\n".join(f"{name} = {facts[name]!r}" for name in facts))]
+        by_rank = [text.split("\n") for text in self.texts("\n".join(f"{name} = {facts[name]!r}" for name in facts))]
         message = ""
-        for mine, first in zip(found[self.rank], found[0], strict=False):
+        for mine, first in zip(by_rank[self.rank], by_rank[0], strict=False):
             if mine != first and not message:
                 message = f"found {mine}, but rank 0 has {first}; expected the same on every rank"
         self.agree(message)

@@ -37,7 +37,9 @@ class MemoryNeeds:
     vocabulary: int
 
     @classmethod
-    def of(cls, network: Network, config: Config, vocabulary: int, precision: Precision, processes: int) -> Self:
+    def from_network(
+        cls, network: Network, config: Config, vocabulary: int, precision: Precision, processes: int
+    ) -> Self:
         """Return the needs for a network, whose parameters may be without values.  vocabulary: of the target."""
         parameters = sum(parameter.numel() for parameter in network.parameters())
         loss = 6 * vocabulary * config.model.width  # gradients of the output weights: a sum, and what is added to it

@@ -88,8 +88,8 @@ class Muon:
             steps.append(gradient.lerp(momentum, MOMENTUM))  # Nesterov's
         rows, columns = steps[0].shape
         matrices = torch.stack(steps).to(self._dtype)
-        found = orthogonal(matrices.mT if rows > columns else matrices)
-        scaled = (found.mT if rows > columns else found).float()
+        directions = orthogonal(matrices.mT if rows > columns else matrices)
+        scaled = (directions.mT if rows > columns else directions).float()
         for name, change in zip(names, scaled, strict=True):
             self._weights[name].mul_(1 - rate * decay).add_(change, alpha=-rate * SCALE * sqrt(max(rows, columns)))
         return 0.0

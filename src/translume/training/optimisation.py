@@ -158,10 +158,10 @@ class _Flat:
             begins = [min(max(offset - rank * size, 0), size) for rank in range(group.size)]
             counts = [min(max(offset + length - rank * size, 0), size) - begin for rank, begin in enumerate(begins)]
             begin, count = begins[group.rank], counts[group.rank]
-            padded, found = part.new_zeros(max(counts)), part.new_empty(max(counts) * group.size)
+            padded, gathered = part.new_zeros(max(counts)), part.new_empty(max(counts) * group.size)
             padded[:count] = part[begin : begin + count]
-            group.join(found, padded)
-            pieces = zip(found.chunk(group.size), counts, strict=True)
+            group.join(gathered, padded)
+            pieces = zip(gathered.chunk(group.size), counts, strict=True)
             yield name, torch.cat([piece[:count] for piece, count in pieces]).view(shape)
 
     def gather(self) -> None:

@@ -237,9 +237,8 @@ def _refuse_other_source(folder: str, began: str, source: Path | None) -> None:
 
 def _refuse_named_tokenizers(config: Config, base: AnyCheckpoint, place: str) -> None:
     """Raise SettingsError if the settings name a tokenizer file other than the base model's tokenizer."""
-    settings = config.tokenizer
     for side, (name, held) in enumerate((("path", base.source_tokenizer), ("target_path", base.target))):
-        path = getattr(settings, name)
+        path = getattr(config.tokenizer, name)
         if path and isinstance(held, Tokenizer) and named_tokenizer(Path(path), side).digest != held.digest:
             raise SettingsError(f"tokenizer.{name}: {path} is not the tokenizer of {place}; leave this setting out")
 
@@ -279,43 +278,25 @@ def prepare_data(plan: RunPlan, store: Store) -> Generator[Event, None, Prepared
         yield Warned(update=0, message=plan.unused)
     model = yield from _with_tokenizers(plan, store)
     config = model.config
-    stream, corpora = None, []
-    positions, tags = config.model.max_positions, config.model.language_tags
+    stream, corpora, parts = None, [], (config.data, model.source, model.target)
+    limits: dict[str, Any] = {"max_positions": config.model.max_positions, "language_tags": config.model.language_tags}
     for split, what in zip(SPLITS, ("training data", "validation data"), strict=True):
         yield Preparing(what=what)
         if split == "train" and config.data.streaming:
-            stream = open_stream(
-                config.data,
-                model.source,
-                model.target,
-                seed=config.training.seed,
-                max_positions=positions,
-                language_tags=tags,
-            )
+            stream = open_stream(*parts, seed=config.training.seed, **limits)
             corpora.append(stream.sample)
         else:
             notes: list[str] = []
-            corpora.append(
-                prepare(
-                    config.data,
-                    model.source,
-                    model.target,
-                    store.folder / CACHE,
-                    split=split,
-                    max_positions=positions,
-                    language_tags=tags,
-                    note=notes.append,
-                )
-            )
+            corpora.append(prepare(*parts, store.folder / CACHE, split=split, **limits, note=notes.append))
             for note in notes:
                 yield Warned(update=plan.state.update if plan.state else 0, message=note)
     training, validation = corpora
     for message in filter(None, (training.without_pairs, training.shortened)):
         yield Warned(update=0, message=message)
-    found = PreparedData(model=model, training=training, validation=validation, stream=stream)
+    prepared = PreparedData(model=model, training=training, validation=validation, stream=stream)
     if plan.state is not None:
-        refuse_other(str(store.folder), "training data", plan.state.begun.data, found.digest)
-    return replace(found, model=replace(model, lengths=_lengths(plan, model, training)))
+        refuse_other(str(store.folder), "training data", plan.state.begun.data, prepared.digest)
+    return replace(prepared, model=replace(model, lengths=_lengths(plan, model, training)))
 
 
 def prepare_folder(config: Config, folder: Path) -> Iterator[Event | PreparedData]:
@@ -370,7 +351,7 @@ def _needs(plan: RunPlan, model: ModelDescription, group: Group, device: torch.d
         precision = cast(Precision, plan.state.begun.precision)
     else:
         precision = choose_precision(model.config.training.precision, device)
-    return MemoryNeeds.of(network, model.config, len(model.target), precision, group.size)
+    return MemoryNeeds.from_network(network, model.config, len(model.target), precision, group.size)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -453,10 +434,9 @@ def prepare_run(plan: RunPlan, store: Store, data: PreparedData, untrained: Untr
     state = plan.state or State(begun=begun, metric=settings.metric)
     updater = _updater(network, model, cast(Precision, begun.precision), device, untrained.teacher.teacher, group)
     ema = _restored(plan, store, updater, settings.ema)
-    cache = store.folder / CACHE
     return Prepared(
         model=model,
-        files=list(data.stream.files) if data.stream else files_of(data.training, "train", cache),
+        files=list(data.stream.files) if data.stream else files_of(data.training, "train", store.folder / CACHE),
         validation=data.validation,
         updater=updater,
         transformer=network,
@@ -474,15 +454,14 @@ def _lengths(plan: RunPlan, model: ModelDescription, corpus: TokenizedCorpus) ->
 
     None for a task that does not generate targets for sources.
     """
-    task = task_of(model.config)
-    if not task.sequence_to_sequence:
+    if not task_of(model.config).sequence_to_sequence:
         return None
     if plan.state is not None and plan.stored is not None and plan.stored.lengths is not None:
         return plan.stored.lengths
-    found = learn_lengths(corpus, model.config.data.source_language)
+    lengths = learn_lengths(corpus, model.config.data.source_language)
     # Texts are as long as their own noisy sources, which says nothing about translations.
     base = None if plan.base is None or plan.base.config.data.noise else plan.base.lengths
-    return found if base is None else base.merged(found)
+    return lengths if base is None else base.merged(lengths)
 
 
 def _updater(

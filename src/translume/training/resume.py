@@ -151,13 +151,13 @@ class State:
             raise ModelFolderError(f"{place}: not the state of a run: {where}: {fault['msg']}") from None
 
 
-def refuse_other_settings(folder: str, began: Config, found: Config, precision: str) -> None:
+def refuse_other_settings(folder: str, began: Config, current: Config, precision: str) -> None:
     """Raise TrainingError for the first setting that differs and must not change when a run is resumed.
 
     precision: the one that the run began with, which "auto" resolved to.
     """
     for table, may_change in (("model", ()), ("tokenizer", ("path", "target_path")), ("training", MAY_CHANGE)):
-        before, now = getattr(began, table), getattr(found, table)
+        before, now = getattr(began, table), getattr(current, table)
         for name in type(before).model_fields:
             if name in may_change or (name == "precision" and {before.precision, now.precision} <= {"auto", precision}):
                 continue
@@ -170,21 +170,21 @@ def refuse_other_settings(folder: str, began: Config, found: Config, precision: 
         "source",
         "streaming",
         "objective",
-        *(["denoising"] if found.data.noise else []),
+        *(["denoising"] if current.data.noise else []),
         "block_length",
         "label_separator",
-        *(["shuffle_buffer"] if found.data.streaming else []),
+        *(["shuffle_buffer"] if current.data.streaming else []),
     ):
-        if getattr(began.data, name) != getattr(found.data, name):
-            path, old, new = first_difference(f"data.{name}", getattr(began.data, name), getattr(found.data, name))
+        if getattr(began.data, name) != getattr(current.data, name):
+            path, old, new = first_difference(f"data.{name}", getattr(began.data, name), getattr(current.data, name))
             raise TrainingError(f"{folder}: this run began with {path} = {old!r}, found {new!r}")
 
 
-def refuse_other(folder: str, what: str, began: str, found: str) -> None:
+def refuse_other(folder: str, what: str, began: str, current: str) -> None:
     """Raise TrainingError if a digest is not the one a run began with."""
-    if began != found:
+    if began != current:
         raise TrainingError(
-            f"{folder}: this run began with other {what} (digest {began[:12]}, now {found[:12]}); "
+            f"{folder}: this run began with other {what} (digest {began[:12]}, now {current[:12]}); "
             "train into another folder, or fine-tune this model with --from"
         )
 
@@ -343,8 +343,7 @@ class Store:
         """Commit the current state of a run.  best: the best weights if they changed since the last commit."""
         if not self._writes:
             return
-        settings = model.config.training
-        weights = {**self.kept(state, settings, live, best), **live.buffers}
+        weights = {**self.kept(state, model.config.training, live, best), **live.buffers}
         files = self._files(model, weights)
         files[STATE] = state.to_json()
         files[RAW] = tensor_file(live.raw)
@@ -387,8 +386,7 @@ class Store:
         return {**model_files(config, weights, model.source, model.target, model.lengths), **named}
 
     def _commit(self, files: Mapping[str, Content], remove: Iterable[str]) -> None:
-        unnamed = stale_decoding_files(self._manifest, files)
-        self._manifest = commit(self.folder, files, remove={*remove, *unnamed})
+        self._manifest = commit(self.folder, files, remove={*remove, *stale_decoding_files(self._manifest, files)})
 
 
 def add_candidate(state: State, settings: TrainingSettings) -> bool:
@@ -396,11 +394,11 @@ def add_candidate(state: State, settings: TrainingSettings) -> bool:
 
     Return whether they were added. Their file is written by the next save.
     """
-    most = max(settings.keep, settings.average_last) if settings.average_last > 1 else 0
-    new = most > 0 and state.update not in state.candidates
+    maximum = max(settings.keep, settings.average_last) if settings.average_last > 1 else 0
+    new = maximum > 0 and state.update not in state.candidates
     if new:
         state.candidates.append(state.update)
-    del state.candidates[: max(0, len(state.candidates) - most)]
+    del state.candidates[: max(0, len(state.candidates) - maximum)]
     return new
 
 

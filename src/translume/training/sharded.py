@@ -229,9 +229,9 @@ def gathered(parts: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], grou
         rows = _rows(shape, group.size)
         padded = part.new_zeros(rows, *shape[1:])
         padded[: len(part)] = part
-        found = part.new_empty(rows * group.size, *shape[1:])
-        group.join(found, padded)
-        return found[: shape[0]]
+        gathered = part.new_empty(rows * group.size, *shape[1:])
+        group.join(gathered, padded)
+        return gathered[: shape[0]]
 
     return InStep(parts, whole)
 
@@ -261,7 +261,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for tensor in tensors:
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

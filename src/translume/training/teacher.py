@@ -30,33 +30,33 @@ def load_teacher(model: ModelDescription, device: torch.device) -> TeacherModel:
     if not settings.teacher:
         return TeacherModel(None, "")
     place = f"training.teacher: {settings.teacher}"
-    found = load_any(model_folder(settings.teacher), device=str(device))
-    _refuse_other_vocabularies(found, model, place)
-    if not found.model.head.normalised:
-        kind = found.config.model.head.kind
+    teacher = load_any(model_folder(settings.teacher), device=str(device))
+    _refuse_other_vocabularies(teacher, model, place)
+    if not teacher.model.head.normalised:
+        kind = teacher.config.model.head.kind
         raise SettingsError(f"{place} has model.head.kind = '{kind}', whose decisions are not a distribution")
-    longest = found.config.model.max_positions
+    longest = teacher.config.model.max_positions
     if longest < model.config.model.max_positions:
         raise SettingsError(
             f"{place} reads at most {longest} positions, expected model.max_positions = {longest} or less"
         )
-    found.model.eval().requires_grad_(requires_grad=False)
-    return TeacherModel(Teacher(found.model, settings.teacher_share), found.digest)
+    teacher.model.eval().requires_grad_(requires_grad=False)
+    return TeacherModel(Teacher(teacher.model, settings.teacher_share), teacher.digest)
 
 
-def _refuse_other_vocabularies(found: AnyCheckpoint, model: ModelDescription, place: str) -> None:
+def _refuse_other_vocabularies(teacher: AnyCheckpoint, model: ModelDescription, place: str) -> None:
     folder = model_folder(model.config.training.teacher)
-    task, other = task_of(model.config), task_of(found.config)
+    task, other = task_of(model.config), task_of(teacher.config)
     if other is not task:
         raise SettingsError(f"{place} is a {other.model}, expected a {task.model}, as data.task = '{task.name}' trains")
-    if found.config.data.source != model.config.data.source:
+    if teacher.config.data.source != model.config.data.source:
         raise SettingsError(f"{place} has another data.source, expected the same")
-    tags, own = (each.model.language_tags for each in (found.config, model.config))
+    tags, own = (each.model.language_tags for each in (teacher.config, model.config))
     if tags != own:
         raise SettingsError(f"{place} has model.language_tags = '{tags}', expected '{own}'")
-    if found.source_tokenizer.digest != model.source.digest:
+    if teacher.source_tokenizer.digest != model.source.digest:
         raise SettingsError(f"{place} has other source tokens, expected tokenizer.path = '{_file(folder, 'source')}'")
-    if found.target.digest != model.target.digest:
+    if teacher.target.digest != model.target.digest:
         keep = task.keep_target.format(file=_file(folder, "target"), count=len(model.target))
         raise SettingsError(f"{place} has other {task.target}, expected {keep}")
 

@@ -131,8 +131,8 @@ class MLflow:
                 self._client.update_run(self._run, status="RUNNING")
                 return
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-            found = self._client.get_experiment_by_name(name)
-            experiment = found.experiment_id if found else self._client.create_experiment(name)
+            existing = self._client.get_experiment_by_name(name)
+            experiment = existing.experiment_id if existing else self._client.create_experiment(name)
             self._run = self._client.create_run(experiment, run_name=folder.name).info.run_id
             values = [Param(name, str(value)) for name, value in config.by_path().items()]
             for begin in range(0, len(values), _MAX_PARAMETERS):

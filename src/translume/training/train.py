@@ -217,8 +217,7 @@ def _take_over(plan: RunPlan, store: Store, data: PreparedData) -> Iterator[Even
     """Store settings of a finished run that do not change its weights, such as [decoding], and yield warnings."""
     assert plan.stored is not None
     assert plan.state is not None
-    training = plan.stored.config.training
-    config = plan.config.model_copy(update={"training": training})
+    config = plan.config.model_copy(update={"training": plan.stored.config.training})
     measured = measured_by(config, data.validation)
     if store.restate(config):
         yield Preparing(what="changed settings, stored in the folder")
@@ -267,8 +266,7 @@ def _first_events(plan: RunPlan, prepared: Prepared, store: Store, validator: Va
 
 def _base_data(folder: Path, digest: str) -> dict[str, Any]:
     """Return the base model and the data that went into it, for audits of the fine-tuned model."""
-    data = data_of_history(read_history(folder))
-    return {"model": str(folder), "weights_sha256": digest, **data}
+    return {"model": str(folder), "weights_sha256": digest, **data_of_history(read_history(folder))}
 
 
 def _changes(plan: RunPlan, prepared: Prepared) -> Iterator[str]:
@@ -431,8 +429,7 @@ class Run:
     # ---- validation
 
     def _validation_due(self) -> bool:
-        ended = self._state.update >= self._settings.updates
-        due = ended or self._multiple_of(self._settings.validate_every)
+        due = self._state.update >= self._settings.updates or self._multiple_of(self._settings.validate_every)
         return due and self._state.validated != self._state.update
 
     def _validate(self, signals: SignalFlag) -> Iterator[Event]:
@@ -448,11 +445,10 @@ class Run:
             state.best_update, state.best_nll = state.update, quality.nll
             state.best_metrics, state.waiting = dict(quality.metrics), 0
             with self._group.together():
-                found = self._prepared.best(self._store.folder)
-            self._new_best = found if self._group.leads else None
+                weights = self._prepared.best(self._store.folder)
+            self._new_best = weights if self._group.leads else None
         else:
             state.waiting += 1
-        seconds = time.monotonic() - begun
         yield self.record(
             Validated(
                 update=state.update,
@@ -460,7 +456,7 @@ class Run:
                 metrics=quality.metrics,
                 reached_limit=quality.reached_limit,
                 best=best,
-                seconds=seconds,
+                seconds=time.monotonic() - begun,
                 measure=self._measure,
             )
         )
@@ -567,8 +563,7 @@ class Run:
         if self._compiles and state.update >= UNCOMPILED:
             yield from self._compile()
             begun = time.monotonic()
-        batches = {key: self._transfer(each) for key, each in taken.items()}
-        sums = self._gather(batches, update)
+        sums = self._gather({key: self._transfer(each) for key, each in taken.items()}, update)
         own = sums.objective
         tokens: int | Tensor = sums.tokens
         if self._late and not self._group.alone:

@@ -196,12 +196,14 @@ class Validator:
         nats, counts, ends = zip(*self.group.numbers([total, tokens, stopped]), strict=True)
         if any(ends):
             return None
-        found = self.task_metrics(stop) if self.task_metrics else TaskMetrics(values={})
-        (ends,) = zip(*self.group.numbers([found is None]), strict=True)
-        if found is None or any(ends):
+        measured = self.task_metrics(stop) if self.task_metrics else TaskMetrics(values={})
+        (ends,) = zip(*self.group.numbers([measured is None]), strict=True)
+        if measured is None or any(ends):
             return None
         nll = sum(nats) / max(1, sum(counts))
-        return Quality(nll=nll, metrics=found.values, task_margin=found.margin, reached_limit=found.reached_limit)
+        return Quality(
+            nll=nll, metrics=measured.values, task_margin=measured.margin, reached_limit=measured.reached_limit
+        )
 
 
 def nll_of(model: Network, batch: Batch) -> Tensor:
@@ -233,9 +235,9 @@ def translation_metrics(
     """
     metric, evaluation = model.config.training.metric, model.config.scoring
     for name in (*evaluation.names, *((metric,) if metric != "nll" else ())):
-        found = metric_from(name, evaluation)
-        if name == metric and group.leads and isinstance(found, SegmentMetric):
-            found.definition()  # loads its model, so that errors come before the training
+        computed = metric_from(name, evaluation)
+        if name == metric and group.leads and isinstance(computed, SegmentMetric):
+            computed.definition()  # loads its model, so that errors come before the training
     assert isinstance(model.target, Tokenizer)
     searcher = DeviceSearcher(network) if device.type == "cuda" else None
     translator = Translator(
@@ -275,16 +277,15 @@ def translation_metrics(
             # All ranks translate whole documents, in one part.
             rank, size, step = (group.rank, group.size, _AT_ONCE) if documents is None else (0, 1, len(sources))
             share, stopped = sources[rank::size], False
-            found: list[tuple[str, bool]] = []
+            outputs: list[tuple[str, bool]] = []
             for begin in range(0, len(share), step):
                 if stopped := stop():
                     break
-                part = share[begin : begin + step]
-                own_share = translator.translate_all(part, settings=own, documents=documents)
-                found += [(each.text, each.reached_limit) for each in own_share]
+                own_share = translator.translate_all(share[begin : begin + step], settings=own, documents=documents)
+                outputs += [(each.text, each.reached_limit) for each in own_share]
             if searcher is not None:
                 searcher.release_memory()  # which the next updates may need
-            shares = _shares(group, None if stopped else found)
+            shares = _shares(group, None if stopped else outputs)
             if shares is None:
                 return None
             translations: list[tuple[str, bool]] = [("", False)] * len(sources)
@@ -316,11 +317,11 @@ def _shares(group: Group, own: list[Any] | None) -> list[list[Any]] | None:
 
 def _by_direction(corpus: TokenizedCorpus, numbers: Sequence[int]) -> dict[Direction, list[int]]:
     """Return the numbers of pairs by the direction of their files, directions in the order of the files."""
-    found: dict[Direction, list[int]] = {origin.direction: [] for origin in corpus.origins}
+    groups: dict[Direction, list[int]] = {origin.direction: [] for origin in corpus.origins}
     places = np.searchsorted(corpus.first, numbers, side="right") - 1
     for number, place in zip(numbers, places.tolist(), strict=True):
-        found[corpus.origins[place].direction].append(number)
-    return {direction: own for direction, own in found.items() if own}
+        groups[corpus.origins[place].direction].append(number)
+    return {direction: own for direction, own in groups.items() if own}
 
 
 def spread(count: int, wanted: int) -> Sequence[int]:
@@ -346,8 +347,7 @@ def perplexity_metrics(
         )
     )
     stride = generator.choose_stride(model.config.evaluation.stride)
-    numbers = spread(corpus.pairs, model.config.training.validation_sentences)
-    _, documents = texts_of(corpus, numbers)
+    _, documents = texts_of(corpus, spread(corpus.pairs, model.config.training.validation_sentences))
 
     def measure(stop: Stop) -> TaskMetrics | None:
         if stop():
@@ -378,15 +378,15 @@ def classification_metrics(
             wanted = batch.labels[:, 0]
             if labels.several:
                 gold = [row.nonzero()[:, 0].tolist() for row in wanted.cpu()]
-                found = [row.nonzero()[:, 0].tolist() for row in (logs.exp() > LABEL_THRESHOLD).cpu()]
+                assigned = [row.nonzero()[:, 0].tolist() for row in (logs.exp() > LABEL_THRESHOLD).cpu()]
             else:
-                gold, found = ([[each] for each in ids.tolist()] for ids in (wanted, logs.argmax(-1)))
-            own += zip(gold, found, strict=True)
+                gold, assigned = ([[each] for each in ids.tolist()] for ids in (wanted, logs.argmax(-1)))
+            own += zip(gold, assigned, strict=True)
         shares = _shares(group, None if stopped else own)
         if shares is None:
             return None
-        golds, founds = ([set(pair[side]) for share in shares for pair in share] for side in (0, 1))
-        values = {"accuracy": accuracy_of(golds, founds), "macro_f1": macro_f1_of(golds, founds)}
-        return TaskMetrics(values=values, margin=margin_of_labels(len(golds)))
+        gold_sets, assigned_sets = ([set(pair[side]) for share in shares for pair in share] for side in (0, 1))
+        values = {"accuracy": accuracy_of(gold_sets, assigned_sets), "macro_f1": macro_f1_of(gold_sets, assigned_sets)}
+        return TaskMetrics(values=values, margin=margin_of_labels(len(gold_sets)))
 
     return classify

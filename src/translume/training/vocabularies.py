@@ -79,17 +79,17 @@ def named_tokenizer(path: Path, side: int) -> Tokenizer:
     if not path.is_dir():
         return Tokenizer.load(path)
     vocabularies = read_vocabularies(path)
-    found = vocabularies[side]
-    return found if isinstance(found, Tokenizer) else vocabularies[0]
+    vocabulary = vocabularies[side]
+    return vocabulary if isinstance(vocabulary, Tokenizer) else vocabularies[0]
 
 
 def _tokenizer_of_model(folder: Path, sides: tuple[str, ...]) -> Tokenizer:
     """Return the tokenizer that a model has for these sides. Raises SettingsError if it has two, or labels."""
     vocabularies = dict(zip(("source", "target"), read_vocabularies(folder), strict=True))
-    found = {vocabularies[side].digest: vocabularies[side] for side in sides}
-    tokenizer = found.popitem()[1]
-    if found or not isinstance(tokenizer, Tokenizer):
-        what = "two vocabularies" if found else "labels"
+    distinct = {vocabularies[side].digest: vocabularies[side] for side in sides}
+    tokenizer = distinct.popitem()[1]
+    if distinct or not isinstance(tokenizer, Tokenizer):
+        what = "two vocabularies" if distinct else "labels"
         raise SettingsError(f"tokenizer.path: {folder} has {what}, expected one for {' and '.join(sides)}")
     return tokenizer
 
@@ -122,9 +122,9 @@ def _sampled_pairs(config: Config) -> Iterator[Pair]:
     Each is yielded as often as its direction's share with `data.sampling_temperature` demands. Of a stream, the first
     pairs of the files are yielded.
     """
-    data, most = config.data, config.tokenizer.sample
+    data, maximum = config.data, config.tokenizer.sample
     if data.streaming:
-        yield from head_pairs(data, most)
+        yield from head_pairs(data, maximum)
         return
     places = origins(data, "train")
     counts = [count_lines(place.file) if place.kind == "parallel" else sum(1 for _ in place.read()) for place in places]
@@ -133,7 +133,7 @@ def _sampled_pairs(config: Config) -> Iterator[Pair]:
         groups, own = [place.direction for place in places], [place.weight for place in places]
         weights = list(sampling_weights(groups, counts, own, data.sampling_temperature))
     total = sum(count * weight for count, weight in zip(counts, weights, strict=True))
-    share = min(1.0, most / max(total, 1))
+    share = min(1.0, maximum / max(total, 1))
     due = 0.0
     for place, weight in zip(places, weights, strict=True):
         for pair in place.read():

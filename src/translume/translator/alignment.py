@@ -52,7 +52,7 @@ def alignments(
         attention = cross_attention(checkpoint.model, *tensors_of(arrays, checkpoint.device)).cpu().numpy()
     else:
         attention = engine.cross_attention(*arrays)
-    found = []
+    aligned = []
     for row, (piece, line, target) in enumerate(pairs):
         text, ids, tags = piece.text or line, piece.read_ids, len(piece.target_tags)
         weights = attention[row, tags : tags + len(target), : len(ids) + len(end)]
@@ -65,7 +65,7 @@ def alignments(
         target_spans = writes.spans(target)
         from_words, to_words = _words(source_text, source_spans), _words(target_text, target_spans)
         same = len(source_text) == len(text)
-        found.append(
+        aligned.append(
             Alignment(
                 source_tokens=tuple(reads.tokens([*ids, *end])),
                 weights=tuple(map(tuple, weights.tolist())),
@@ -77,7 +77,7 @@ def alignments(
                 else (),
             )
         )
-    return found
+    return aligned
 
 
 def cross_attention(model: "Transformer", source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
@@ -87,8 +87,7 @@ def cross_attention(model: "Transformer", source: Tensor, mask: Tensor, target: 
     """
     decoder = model.decoder
     state = decoder.start(model.encoder(source, mask), mask)
-    places = torch.arange(target.size(1), device=target.device).expand(target.shape)
-    x = decoder.embedding(target, places)
+    x = decoder.embedding(target, torch.arange(target.size(1), device=target.device).expand(target.shape))
     positions = decoder.embedding.positions.for_attention(0, target.size(1), causal=True, device=x.device)
     layers = list(decoder.stack)
     asked: list[Tensor] = []
@@ -116,11 +115,10 @@ def _words(text: str, spans: Sequence[Span]) -> Array:
         if place == 0 or text[place - 1].isspace():
             word += 1
         number.append(word)
-    found = np.zeros((word + 1, len(spans)), np.float32)
+    membership = np.zeros((word + 1, len(spans)), np.float32)
     for token, (begin, end) in enumerate(spans):
-        touched = {each for each in number[begin:end] if each >= 0}
-        found[sorted(touched), token] = 1.0
-    return found
+        membership[sorted({each for each in number[begin:end] if each >= 0}), token] = 1.0
+    return membership
 
 
 def _links(weights: Array, from_words: Array, to_words: Array) -> tuple[tuple[int, int], ...]:
@@ -146,14 +144,13 @@ def _word_links(
 
 def _shares(words: Sequence[Span], tokens: Sequence[Span]) -> Array:
     """[words, tokens], fp32: the share of each token's characters that belong to a word."""
-    found = np.zeros((len(words), len(tokens)), np.float32)
+    shares = np.zeros((len(words), len(tokens)), np.float32)
     for token, (begin, end) in enumerate(tokens):
-        first = bisect.bisect_right(words, begin, key=lambda word: word[1])
-        for place in range(first, len(words)):
+        for place in range(bisect.bisect_right(words, begin, key=lambda word: word[1]), len(words)):
             if words[place][0] >= end:
                 break
-            found[place, token] = (min(end, words[place][1]) - max(begin, words[place][0])) / (end - begin)
-    return found
+            shares[place, token] = (min(end, words[place][1]) - max(begin, words[place][0])) / (end - begin)
+    return shares
 
 
 def word_spans(text: str, tokens: Iterable[Span]) -> list[Span]:

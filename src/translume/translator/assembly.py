@@ -27,45 +27,37 @@ UNSPACED = re.compile("[\u2e80-\ua4cf\uf900-\ufaff\uff00-\uffef\U00020000-\U0003
 """Han, Kana and their punctuation."""
 
 
-def join_pieces(plan: LinePlan, found: Sequence[Sequence[TextHypothesis]], nbest: int) -> Translation:
+def join_pieces(plan: LinePlan, by_piece: Sequence[Sequence[TextHypothesis]], nbest: int) -> Translation:
     """The translation of a line from the hypotheses of its pieces; a piece without is kept, or stays empty."""
-    if not any(found):
-        return Translation(source=plan.line.text, text=_text_of(plan.pieces, found, ()), warnings=plan.warnings)
-    hypotheses = tuple(found[0] if len(plan.pieces) == 1 else _join(plan.pieces, found, nbest))
+    if not any(by_piece):
+        return Translation(source=plan.line.text, text=_text_of(plan.pieces, by_piece, ()), warnings=plan.warnings)
+    hypotheses = tuple(by_piece[0] if len(plan.pieces) == 1 else _join(plan.pieces, by_piece, nbest))
     if not _LINE_BREAKS.search(plan.line.text):
         hypotheses = tuple(
             each if (text := _on_one_line(each.text)) == each.text else replace(each, text=text) for each in hypotheses
         )
-    return Translation(
-        source=plan.line.text,
-        text=hypotheses[0].text,
-        hypotheses=hypotheses,
-        warnings=plan.warnings,
-    )
+    return Translation(source=plan.line.text, text=hypotheses[0].text, hypotheses=hypotheses, warnings=plan.warnings)
 
 
-def _join(pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], nbest: int) -> list[TextHypothesis]:
+def _join(pieces: Sequence[Piece], by_piece: Sequence[Sequence[TextHypothesis]], nbest: int) -> list[TextHypothesis]:
     """The `nbest` combinations, one hypothesis from each piece, with the largest sums of scores."""
-    scored = [[(each.score, each) for each in hypotheses] for hypotheses in found if hypotheses]
+    scored = [[(each.score, each) for each in hypotheses] for hypotheses in by_piece if hypotheses]
     return [
         TextHypothesis.joined(
-            chosen,
-            text=_text_of(pieces, found, chosen),
-            log_prob=sum(each.log_prob for each in chosen),
-            score=score,
+            chosen, text=_text_of(pieces, by_piece, chosen), log_prob=sum(each.log_prob for each in chosen), score=score
         )
         for score, chosen in best_choices(scored, nbest)
     ]
 
 
 def _text_of(
-    pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], chosen: Sequence[TextHypothesis]
+    pieces: Sequence[Piece], by_piece: Sequence[Sequence[TextHypothesis]], chosen: Sequence[TextHypothesis]
 ) -> str:
     """The text of a line.  chosen: a hypothesis for each piece that has any."""
     joined, rest = _JoinedText(), iter(chosen)
     parts = [
         joined.add(piece, next(rest).text if hypotheses else None)
-        for piece, hypotheses in zip(pieces, found, strict=True)
+        for piece, hypotheses in zip(pieces, by_piece, strict=True)
     ]
     return "".join(parts)
 
@@ -90,28 +82,28 @@ class _JoinedText:
 T = TypeVar("T")
 
 
-def best_choices(options: Sequence[Sequence[tuple[float, T]]], most: int) -> list[tuple[float, list[T]]]:
-    """The choices of one from each of `options` with the largest sums of scores, best first; at most `most`.
+def best_choices(options: Sequence[Sequence[tuple[float, T]]], maximum: int) -> list[tuple[float, list[T]]]:
+    """The choices of one from each of `options` with the largest sums of scores, best first; at most `maximum`.
 
     A choice is kept as a chain from its last element to its first, so that the time grows with the options, not with
     their square.
     """
-    found: list[tuple[float, Any]] = [(0.0, None)]
+    best: list[tuple[float, Any]] = [(0.0, None)]
     for each in options:
-        longer = [(before + score, (chosen, one)) for before, chosen in found for score, one in each]
-        found = sorted(longer, key=lambda choice: -choice[0])[:most]
+        longer = [(before + score, (chosen, option)) for before, chosen in best for score, option in each]
+        best = sorted(longer, key=lambda choice: -choice[0])[:maximum]
     choices = []
-    for score, last in found:
+    for score, last in best:
         chosen: list[T] = []
         while last is not None:
-            last, one = last
-            chosen.append(one)
+            last, option = last
+            chosen.append(option)
         choices.append((score, chosen[::-1]))
     return choices
 
 
-def combinations(translations: Sequence[Translation], most: int) -> list[list[Translation]]:
-    """The best choices of one hypothesis for each translation, by the sum of scores, best first; at most `most`.
+def combinations(translations: Sequence[Translation], maximum: int) -> list[list[Translation]]:
+    """The best choices of one hypothesis for each translation, by the sum of scores, best first; at most `maximum`.
 
     Each translation of a choice has only the chosen hypothesis.
     """
@@ -119,7 +111,7 @@ def combinations(translations: Sequence[Translation], most: int) -> list[list[Tr
         [(one.score, replace(each, text=one.text, hypotheses=(one,))) for one in each.hypotheses] or [(0.0, each)]
         for each in translations
     ]
-    return [chosen for _, chosen in best_choices(options, most)]
+    return [chosen for _, chosen in best_choices(options, maximum)]
 
 
 def separator_between(before: str, spacing: str, after: str, source: str) -> str:
@@ -163,15 +155,15 @@ def quality_warnings(source: str, target: str, *, cut: bool) -> list[str]:
     Words are separated by spaces; in a text with hardly any spaces each character counts as a word.
     """
     written = words_of(target)
-    found = []
+    warnings = []
     if cut:
-        found.append("truncated: the target reached its limit of tokens before its end")
+        warnings.append("truncated: the target reached its limit of tokens before its end")
     if len(written) - len(set(written)) < MIN_REPETITIONS - 1:  # no word occurs so often
-        return found
+        return warnings
     times, words = longest_repetition(written)
     if times >= MIN_REPETITIONS and times > longest_repetition(words_of(source))[0]:
-        found.append(f"repetition: {' '.join(words)!r} stands {times} times in a row")
-    return found
+        warnings.append(f"repetition: {' '.join(words)!r} stands {times} times in a row")
+    return warnings
 
 
 def short_by_words(source: str, target: str) -> list[str]:
@@ -183,13 +175,13 @@ def short_by_words(source: str, target: str) -> list[str]:
 
 
 def short_by_tokens(
-    pieces: Sequence[Piece], found: Sequence[Sequence[TextHypothesis]], lengths: Lengths
+    pieces: Sequence[Piece], by_piece: Sequence[Sequence[TextHypothesis]], lengths: Lengths
 ) -> Iterator[str]:
     """Warnings, `low_source_use: …`, about targets shorter than nearly all training targets of such sources.
 
-    found: the hypotheses of each piece, the best first.  Only sources of 8 tokens or more are checked.
+    by_piece: the hypotheses of each piece, the best first.  Only sources of 8 tokens or more are checked.
     """
-    for number, (piece, hypotheses) in enumerate(zip(pieces, found, strict=True), start=1):
+    for number, (piece, hypotheses) in enumerate(zip(pieces, by_piece, strict=True), start=1):
         if len(piece.ids) < MIN_SOURCE_TOKENS or not hypotheses:
             continue
         size = len(hypotheses[0].ids) - (hypotheses[0].finished_by == "eos")
@@ -233,12 +225,12 @@ SearchedPiece = tuple[list[TextHypothesis], tuple[str, ...]]
 def build_translations(
     checkpoint: Checkpoint,
     plans: Sequence[LinePlan],
-    found: Sequence[SearchedPiece],
+    searched: Sequence[SearchedPiece],
     settings: DecodingSettings,
     engine: "Engine | None",
 ) -> list[Translation]:
-    """The translations of the lines of `plans`.  found: for each piece of all plans, in order.  engine: aligns."""
-    rest = iter(found)
+    """The translations of the lines of `plans`.  searched: for each piece of all plans, in order.  engine: aligns."""
+    rest = iter(searched)
     translations = [_build_translation(checkpoint, plan, [next(rest) for _ in plan.pieces], settings) for plan in plans]
     if not settings.alignment:
         return translations
@@ -246,25 +238,24 @@ def build_translations(
 
 
 def _build_translation(
-    checkpoint: Checkpoint, plan: LinePlan, found: Sequence[SearchedPiece], settings: DecodingSettings
+    checkpoint: Checkpoint, plan: LinePlan, searched: Sequence[SearchedPiece], settings: DecodingSettings
 ) -> Translation:
-    whole = join_pieces(plan, [hypotheses for hypotheses, _ in found], settings.nbest)
-    more = [warning for _, warnings in found for warning in warnings]
+    whole = join_pieces(plan, [hypotheses for hypotheses, _ in searched], settings.nbest)
+    notes = [warning for _, warnings in searched for warning in warnings]
     if whole.hypotheses:
         if settings.placeholders:
             wanted = map(checkpoint.target_tokenizer.normalise, placeholders_of(whole.source, settings.placeholders))
-            more += [
+            notes += [
                 f"placeholder_lost: {text!r} is not in the target" for text in lost_placeholders([*wanted], whole.text)
             ]
-        cut = whole.hypotheses[0].finished_by == "length"
-        signs = quality_warnings(whole.source, whole.text, cut=cut)
+        signs = quality_warnings(whole.source, whole.text, cut=whole.hypotheses[0].finished_by == "length")
         if checkpoint.lengths is not None:
-            signs += short_by_tokens(plan.pieces, [hypotheses for hypotheses, _ in found], checkpoint.lengths)
+            signs += short_by_tokens(plan.pieces, [hypotheses for hypotheses, _ in searched], checkpoint.lengths)
         else:
             signs += short_by_words(whole.source, whole.text)
         if signs:
             whole = replace(whole, quality_warnings=tuple(signs))
-    return replace(whole, warnings=(*whole.warnings, *more)) if more else whole
+    return replace(whole, warnings=(*whole.warnings, *notes)) if notes else whole
 
 
 def add_alignments(
@@ -284,8 +275,8 @@ def add_alignments(
     made: dict[tuple[int, int], Alignment] = {}
     sizes = [max(len(piece.read_ids) + 1, len(piece.target_tags) + len(target)) for piece, _, target in pairs]
     for batch in batches(sizes, max_tokens):
-        found = alignments(checkpoint, [pairs[index] for index in batch], engine)
-        made |= zip([places[index] for index in batch], found, strict=True)
+        aligned = alignments(checkpoint, [pairs[index] for index in batch], engine)
+        made |= zip([places[index] for index in batch], aligned, strict=True)
     return [
         replace(
             translation,
@@ -372,8 +363,7 @@ class _LineProgress:
             self._current += 1
         if place > self._current:
             return
-        end = copy(self._joined).add(self._pieces[self._current], self._texts[self._current])
-        begun = self._text + end
+        begun = self._text + copy(self._joined).add(self._pieces[self._current], self._texts[self._current])
         begun = (begun if self._breaks else _on_one_line(begun)).rstrip()
         if len(begun) > self._reported:
             self._reported = len(begun)

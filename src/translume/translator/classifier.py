@@ -13,15 +13,8 @@ from translume.lazy import no_grad
 from translume.notebook import as_table
 from translume.text import Labels
 from translume.translator.loading import LoadedModel, network_of
-from translume.translator.planning import (
-    Line,
-    LineError,
-    batches,
-    padded_arrays,
-    tensors_of,
-    up_to_an_error,
-    windows,
-)
+from translume.translator.planning import Line, LineError, batches, padded_arrays, tensors_of, windows
+from translume.translator.translator import up_to_an_error
 
 LABEL_THRESHOLD = 0.5
 """Where a text may have several labels, those with a higher probability are assigned."""
@@ -55,12 +48,11 @@ class Classification:
 
     def to_dict(self, nbest: int = 0) -> dict[str, Any]:
         """The classification as a JSON object, with the `nbest` likeliest labels; 0 for all."""
-        shown = self.probabilities[: nbest or None]
         return {
             "source": self.source,
             "label": self.label,
             "labels": list(self.labels),
-            "probabilities": dict(shown),
+            "probabilities": dict(self.probabilities[: nbest or None]),
             "warnings": list(self.warnings),
         }
 
@@ -108,13 +100,11 @@ class Classifier(LoadedModel[ClassifierCheckpoint]):
             yield from up_to_an_error(self._window, window)
 
     def _window(self, lines: Sequence[Line]) -> list[Classification]:
-        found = self.checkpoint.source_tokenizer.encode_all([line.text for line in lines])
-        cut = [self._cut(line, ids) for line, ids in zip(lines, found, strict=True)]
+        encoded = self.checkpoint.source_tokenizer.encode_all([line.text for line in lines])
+        cut = [self._cut(line, ids) for line, ids in zip(lines, encoded, strict=True)]
         done: list[Classification | None] = [None] * len(lines)
-        lengths = [len(ids) + 1 for ids, _ in cut]
-        for batch in batches(lengths, self.config.decoding.max_tokens):
-            rows = self._probabilities([cut[index][0] for index in batch])
-            for index, row in zip(batch, rows, strict=True):
+        for batch in batches([len(ids) + 1 for ids, _ in cut], self.config.decoding.max_tokens):
+            for index, row in zip(batch, self._probabilities([cut[index][0] for index in batch]), strict=True):
                 done[index] = self._classification(lines[index].text, row, cut[index][1])
         return [each for each in done if each is not None]
 
@@ -157,13 +147,10 @@ class Classifier(LoadedModel[ClassifierCheckpoint]):
     def _probabilities(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         specials = self.checkpoint.source_tokenizer.specials
         arrays = padded_arrays([[*row, specials.eos] for row in rows], specials.pad)
-        probabilities: list[list[float]]
         if (engine := self.class_engine) is not None:
-            probabilities = engine.probabilities(*arrays).tolist()
-        else:
-            source, mask = tensors_of(arrays, self.checkpoint.device)
-            probabilities = self.checkpoint.model.belief(source, mask).log_probs().exp().tolist()
-        return probabilities
+            return list(engine.probabilities(*arrays).tolist())
+        source, mask = tensors_of(arrays, self.checkpoint.device)
+        return list(self.checkpoint.model.belief(source, mask).log_probs().exp().tolist())
 
     def _classification(self, text: str, row: list[float], warnings: tuple[str, ...]) -> Classification:
         names, separator = self.labels.names, self.labels.separator

@@ -11,7 +11,7 @@ from translume.lazy import inference_mode
 from translume.translator.assembly import ProgressCallback, ProgressReporter, SearchedPiece, build_translations
 from translume.translator.planning import Line, LineError, LinePlan, Piece
 from translume.translator.results import Translation
-from translume.translator.search import SearchPlan, prepare_search, search_pieces
+from translume.translator.search import SearchPlan, prepare_search
 from translume.translator.translator import Translator
 from translume.translator.workers import outcomes
 
@@ -27,12 +27,12 @@ class _UnneededError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Entered(Generic[Key]):
-    """A line in the search.  found: hypotheses and warnings of each piece, None until it is done."""
+    """A line in the search.  searched: hypotheses and warnings of each piece, None until it is done."""
 
     key: Key
     plan: LinePlan
     progress: ProgressReporter | None
-    found: list[SearchedPiece | None]
+    searched: list[SearchedPiece | None]
 
 
 class Cohort(Generic[Key]):
@@ -73,9 +73,9 @@ class Cohort(Generic[Key]):
                 continue
             tokenizer = self._translator.checkpoint.target_tokenizer
             progress = ProgressReporter(tokenizer, [plan], {line.number: callback}) if callback is not None else None
-            found: list[SearchedPiece | None] = [None if piece.ids else ([], ()) for piece in plan.pieces]
-            entered.append(_Entered(key=key, plan=plan, progress=progress, found=found))
-        places = [(line, place) for line in entered for place, found in enumerate(line.found) if found is None]
+            searched: list[SearchedPiece | None] = [None if piece.ids else ([], ()) for piece in plan.pieces]
+            entered.append(_Entered(key=key, plan=plan, progress=progress, searched=searched))
+        places = [(line, place) for line in entered for place, done in enumerate(line.searched) if done is None]
         if places and not self._begin(places):
             self._apart |= {line.key: (line.plan.line, on_progress.get(line.key)) for line, _ in places}
         for each in entered:
@@ -86,7 +86,7 @@ class Cohort(Generic[Key]):
         try:
             return [*self._translator.plans(lines, self._settings)]
         except LineError as error:
-            return [error] if len(lines) == 1 else [found for line in lines for found in self._plans([line])]
+            return [error] if len(lines) == 1 else [outcome for line in lines for outcome in self._plans([line])]
 
     def _begin(self, places: list[tuple[_Entered[Key], int]]) -> bool:
         """Let pieces enter the search; return False if it does not support them."""
@@ -149,14 +149,14 @@ class Cohort(Generic[Key]):
         (ranked,) = self._how.rank([hypotheses], [line.plan.pieces[place]], self._translator.checkpoint)
         if line.progress is not None:
             line.progress.complete(place, ranked)
-        line.found[place] = ranked, ()
+        line.searched[place] = ranked, ()
         self._complete(line)
 
     def _search_again(self, line: _Entered[Key], piece: Piece) -> list[Hypothesis] | None:
         """Search by the decoding loop; if it raises an error, that is the line's result."""
         try:
             checkpoint, fusion = self._translator.checkpoint, self._translator.fusion
-            return search_pieces(checkpoint, [piece], self._how.decoding, self._stepper, fusion)[0]
+            return prepare_search(checkpoint, [piece], self._how.decoding, self._stepper, fusion).run()[0]
         except SearchError as error:
             self.remove(line.key)
             self._done[line.key] = LineError(line.plan.line, f"token {error.token}: {error.reason}")
@@ -164,10 +164,10 @@ class Cohort(Generic[Key]):
 
     def _complete(self, line: _Entered[Key]) -> None:
         """Build the translation of a line all of whose pieces are done."""
-        found = [each for each in line.found if each is not None]
-        if len(found) == len(line.found):
+        searched = [each for each in line.searched if each is not None]
+        if len(searched) == len(line.searched):
             checkpoint, engine = self._translator.checkpoint, self._translator.engine
-            self._done[line.key] = build_translations(checkpoint, [line.plan], found, self._settings, engine)[0]
+            self._done[line.key] = build_translations(checkpoint, [line.plan], searched, self._settings, engine)[0]
 
     def _loop(self, unneeded: Callable[[], Collection[Key]]) -> dict[Key, Translation | TranslumeError]:
         """Translate the lines that are not in the search by the decoding loop."""

@@ -178,12 +178,12 @@ def _only(tokenizer: Tokenizer, path: str, stamp: Stamp) -> OnlyTokens:
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
-        found = {shown[line]} if line in shown else set()
+        allowed = {shown[line]} if line in shown else set()
         spelled = set(tokenizer.encode(line))
-        found |= spelled if specials.unk not in spelled else set()
-        if not found:
+        allowed |= spelled if specials.unk not in spelled else set()
+        if not allowed:
             raise SettingsError(f"{path}:{number}: found {line[:SHOWN]!r}, expected text of the target's tokens")
-        ids |= found
+        ids |= allowed
     ids -= specials.marks | {specials.unk}
     if not ids:
         raise SettingsError(f"decoding.vocabulary: {path} allows no token, expected a word or a token a line")
@@ -301,14 +301,14 @@ def _parts(spelling: bytes, place: int) -> bool:
 def places(phrase: str, text: str) -> list[tuple[int, int]]:
     """The places of a phrase in a text as whole words, without overlap: first character, and the one after the last."""
     found_places, start = [], 0
-    while (found := text.find(phrase, start)) >= 0:
-        end = found + len(phrase)
-        goes_on = (found and word_character(text[found - 1]) and word_character(phrase[0])) or (
+    while (begin := text.find(phrase, start)) >= 0:
+        end = begin + len(phrase)
+        goes_on = (begin and word_character(text[begin - 1]) and word_character(phrase[0])) or (
             end < len(text) and word_character(text[end]) and word_character(phrase[-1])
         )
         if not goes_on:
-            found_places.append((found, end))
-        start = found + 1 if goes_on else end
+            found_places.append((begin, end))
+        start = begin + 1 if goes_on else end
     return found_places
 
 
@@ -492,8 +492,8 @@ def lost_placeholders(wanted: Sequence[str], target: str) -> list[str]:
 
     A placeholder counts where it would be found, or stands alone: the number 5 is neither in 150 nor in 5.5.
     """
-    counts, found = Counter(wanted), Counter(placeholders_of(target, tuple(PATTERNS)))
-    return [text for text, count in counts.items() if max(found[text], _count(text, target)) < count]
+    counts, present = Counter(wanted), Counter(placeholders_of(target, tuple(PATTERNS)))
+    return [text for text, count in counts.items() if max(present[text], _count(text, target)) < count]
 
 
 def _count(text: str, target: str) -> int:

@@ -14,7 +14,7 @@ DROPPED = "context_dropped"
 
 @dataclass(slots=True)
 class _Document:
-    """The ids of its sentences, each with an EOS, and the numbers of its pieces, the last of the sentences."""
+    """A document: the ids of its sentences, each with EOS, and the numbers of its pieces, the last of the sentences."""
 
     sources: list[list[int]] = field(default_factory=list)
     targets: list[list[int]] = field(default_factory=list)
@@ -72,13 +72,13 @@ def turns(
             limit = min(config.longest_source - ends - len(piece.source_tags), config.data.cleaning.max_tokens)
             sources = document.sources[max(0, place - settings.source) : place]
             targets = document.targets[max(0, place - settings.target) : place] if settings.target else []
-            given = _nearest(sources, limit - len(piece.ids)), _nearest(targets, room(piece))
+            context = _nearest(sources, limit - len(piece.ids)), _nearest(targets, room(piece))
             pieces[number] = replace(
                 piece,
-                source_tags=(*piece.source_tags, *chain.from_iterable(given[0])),
-                target_tags=(*piece.target_tags, *chain.from_iterable(given[1])),
+                source_tags=(*piece.source_tags, *chain.from_iterable(context[0])),
+                target_tags=(*piece.target_tags, *chain.from_iterable(context[1])),
             )
-            wanted, missing = len(sources) + len(targets), len(sources) + len(targets) - sum(map(len, given))
+            wanted, missing = len(sources) + len(targets), len(sources) + len(targets) - sum(map(len, context))
             if missing:
                 lost[number] = f"{DROPPED}: {missing} of {wanted} sentences before it, to fit the model's limit"
 
@@ -88,8 +88,8 @@ def turns(
         for _, group in groupby(sorted(turn, key=prompt), key=prompt):
             yield list(group)
         for number in turn if settings.target else ():
-            found = searched[number][0]
-            places[number][0].targets.append(target_of(found[0].text if found else pieces[number].text))
+            hypotheses = searched[number][0]
+            places[number][0].targets.append(target_of(hypotheses[0].text if hypotheses else pieces[number].text))
         for number, warning in lost.items():
             searched[number] = searched[number][0], (warning, *searched[number][1])
     rest = iter(pieces)

@@ -52,7 +52,7 @@ class EnsembleMembers:
     average: Average = "probability"
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, engine: Stepper | None = None) -> Self:
+    def from_checkpoint(cls, checkpoint: Checkpoint, engine: Stepper | None = None) -> Self:
         """One model."""
         return cls(members=(Member(checkpoint=checkpoint, engine=engine),))
 
@@ -94,13 +94,13 @@ class EnsembleMembers:
         forced: what `tensors_of` returned.
         """
         source, mask, target, labels, target_mask = forced
-        each = [
+        streams = [
             member.checkpoint.model.beliefs(source, mask, target, labels, target_mask, rows) for member in self.members
         ]
-        if len(each) == 1:
-            yield from each[0]
+        if len(streams) == 1:
+            yield from streams[0]
             return
-        for parts in zip(*each, strict=True):
+        for parts in zip(*streams, strict=True):
             yield Averaged([belief for belief, _ in parts], self.average), parts[0][1]
 
 
@@ -109,22 +109,24 @@ def combine(every: Sequence[EnsembleMembers], average: Average) -> EnsembleMembe
     members = tuple(member for models in every for member in models.members)
     first = members[0].checkpoint
     for number, member in enumerate(members[1:], start=2):
-        other = member.checkpoint
-        _refuse_another("source", first.source_tokenizer, other.source_tokenizer, number)
-        _refuse_another("target", first.target_tokenizer, other.target_tokenizer, number)
+        checkpoint = member.checkpoint
+        _refuse_another("source", first.source_tokenizer, checkpoint.source_tokenizer, number)
+        _refuse_another("target", first.target_tokenizer, checkpoint.target_tokenizer, number)
         for name in ("source", "context"):
-            if getattr(other.config.data, name) != getattr(first.config.data, name):
+            if getattr(checkpoint.config.data, name) != getattr(first.config.data, name):
                 raise SettingsError(f"ensemble: model {number} has another data.{name} than model 1, expected the same")
-        tags, wanted_tags = (each.config.model.language_tags for each in (other, first))
+        tags, wanted_tags = (each.config.model.language_tags for each in (checkpoint, first))
         if tags != wanted_tags:
             raise SettingsError(
                 f"ensemble: model {number} has model.language_tags = '{tags}', expected '{wanted_tags}' as model 1"
             )
-        if _pooling(other) != _pooling(first):
+        if _pooling(checkpoint) != _pooling(first):
             what = "model.segment_pooling or another separator"
             raise SettingsError(f"ensemble: model {number} has another {what} than model 1, expected the same")
-        if not (other.on_cpu and first.on_cpu) and other.device != first.device:
-            raise SettingsError(f"ensemble: model {number} is on {other.device}, expected {first.device} as model 1")
+        if not (checkpoint.on_cpu and first.on_cpu) and checkpoint.device != first.device:
+            raise SettingsError(
+                f"ensemble: model {number} is on {checkpoint.device}, expected {first.device} as model 1"
+            )
     return EnsembleMembers(members=members, average=average)
 
 
@@ -143,8 +145,7 @@ def ensemble_checkpoint(models: EnsembleMembers) -> Checkpoint:
     known = [member.checkpoint.lengths for member in models.members]
     lengths = None if None in known else reduce(Lengths.merged, [each for each in known if each is not None])
     longest = min(member.checkpoint.config.model.max_positions for member in models.members)
-    model = first.config.model.model_copy(update={"max_positions": longest})
-    config = first.config.model_copy(update={"model": model})
+    config = first.config.model_copy(update={"model": first.config.model.model_copy(update={"max_positions": longest})})
     return first.in_ensemble(config, lengths)
 
 
@@ -157,11 +158,11 @@ def _refuse_another(side: str, wanted: Tokenizer, found: Tokenizer, number: int)
             f"ensemble: model {number} has a {side} vocabulary of {len(found):,} tokens, "
             f"expected model 1's of {len(wanted):,}"
         )
-    for place, (one, other) in enumerate(zip(found.pieces(), wanted.pieces(), strict=True)):
-        if one != other:
+    for place, (token, expected) in enumerate(zip(found.pieces(), wanted.pieces(), strict=True)):
+        if token != expected:
             raise SettingsError(
-                f"ensemble: model {number} has another {side} vocabulary: its token {place} is '{one}', "
-                f"expected '{other}' as in model 1"
+                f"ensemble: model {number} has another {side} vocabulary: its token {place} is '{token}', "
+                f"expected '{expected}' as in model 1"
             )
     raise SettingsError(
         f"ensemble: model {number} cuts {side} text otherwise with the same tokens, expected the tokenizer of model 1"

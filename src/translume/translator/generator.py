@@ -90,15 +90,15 @@ class _Text:
     total: float = 0.0
     ended: bool = False
 
-    def with_part(self, found: Hypothesis) -> "_Text":
+    def with_part(self, hypothesis: Hypothesis) -> "_Text":
         """The text continued by a hypothesis."""
         return _Text(
             prompt=self.prompt,
-            labels=[*self.labels, *found.tokens],
-            log_probs=(*self.log_probs, *found.log_probs),
-            log_prob=self.log_prob + found.log_prob,
-            total=self.total + found.terms.total,
-            ended=found.finished_by == "eos",
+            labels=[*self.labels, *hypothesis.tokens],
+            log_probs=(*self.log_probs, *hypothesis.log_probs),
+            log_prob=self.log_prob + hypothesis.log_prob,
+            total=self.total + hypothesis.terms.total,
+            ended=hypothesis.finished_by == "eos",
         )
 
 
@@ -205,11 +205,11 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
         for part in windows(((prompt, 0) for prompt in prompts), lines=_AT_ONCE):
             watched = {number - first: each for number, each in (on_text or {}).items() if number >= first}
             others = [prompt for number, prompt in enumerate(part) if number not in watched]
-            found = iter(self._generate(others, chosen, check_cancelled))
+            generations = iter(self._generate(others, chosen, check_cancelled))
             for number, prompt in enumerate(part):
                 callback = watched.get(number)
                 if callback is None:
-                    yield next(found)
+                    yield next(generations)
                 else:
                     yield self._report(self.stream(prompt, settings=chosen, check_cancelled=check_cancelled), callback)
             first += len(part)
@@ -226,7 +226,7 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
         except TranslationError as error:  # one of them ends the search of its batch
             if len(lines) == 1:
                 raise LineError(lines[0], str(error)) from None
-            return [found for line in lines for found in self.generate_lines([line], settings)]
+            return [generation for line in lines for generation in self.generate_lines([line], settings)]
 
     def _report(self, steps: Steps[str, None, Generation], callback: ProgressCallback) -> Generation:
         """Call back with the text so far after each part of a stream; return its generation."""
@@ -345,8 +345,9 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
 
     def _log_probs(self, rows: list[list[int]], stride: int) -> list[list[float]]:
         most = self.config.decoding.max_tokens
-        models = EnsembleMembers.of(self.checkpoint, self._engine)
-        return label_log_probs(models, rows, self.context, stride, most)
+        return label_log_probs(
+            EnsembleMembers.from_checkpoint(self.checkpoint, self._engine), rows, self.context, stride, most
+        )
 
     def _encode(self, prompt: str) -> list[int]:
         """The ids of a prompt. Raises TranslationError if they leave no room in the context."""
@@ -368,11 +369,11 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
         encoded = [self._encode(prompt) for prompt in prompts]
         done: dict[int, Generation] = {}
         order = sorted(range(len(prompts)), key=lambda number: len(encoded[number]))
-        most = max(1, settings.max_tokens // (self.context * strategy_from(settings).width))
+        batch_size = max(1, settings.max_tokens // (self.context * strategy_from(settings).width))
         for _, group in groupby(order, key=lambda number: len(encoded[number])):
             numbers = list(group)
-            for place in range(0, len(numbers), most):
-                batch = numbers[place : place + most]
+            for place in range(0, len(numbers), batch_size):
+                batch = numbers[place : place + batch_size]
                 steps = self._steps([encoded[number] for number in batch], settings)
                 try:
                     while True:
@@ -380,9 +381,9 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
                             check_cancelled()
                         next(steps)
                 except StopIteration as stop:
-                    found: list[_Text] = stop.value
+                    texts: list[_Text] = stop.value
                 for index, number in enumerate(batch):
-                    own = [text for text in found if text.prompt == index]
+                    own = [text for text in texts if text.prompt == index]
                     done[number] = self._generation(prompts[number], encoded[number], own, settings)
         return [done[number] for number in range(len(prompts))]
 
@@ -440,8 +441,8 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
         limit = settings.max_length or room
         slides = limit > room and settings.strategy in _SLIDING
         reported = len(texts) == 1 and not (slides and strategy_from(settings).width > 1)
-        found = yield from self._window(texts, 0, size, min(limit, room), settings, reported=reported)
-        texts = [text.with_part(each) for text, own in zip(texts, found, strict=True) for each in own]
+        hypotheses = yield from self._window(texts, 0, size, min(limit, room), settings, reported=reported)
+        texts = [text.with_part(each) for text, own in zip(texts, hypotheses, strict=True) for each in own]
         begin, stride = 0, self.choose_stride(0)
         single = settings.model_copy(update={"samples": 1, "nbest": 1, "utility": "none"})
         while slides and (going := [number for number, text in enumerate(texts) if not text.ended]):
@@ -465,8 +466,7 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
         """
         specials = self.tokenizer.specials
         rows = [[text.labels[begin - 1] if begin else specials.bos, *text.labels[begin:]] for text in texts]
-        keys = sampling_keys([Piece(ids=tuple(text.labels)) for text in texts])
-        strategy = strategy_from(settings, keys)
+        strategy = strategy_from(settings, sampling_keys([Piece(ids=tuple(text.labels)) for text in texts]))
         certain: list[int] = []
         stable = StablePrefix(
             lambda _, ids: certain.__setitem__(slice(None), ids),
@@ -497,9 +497,9 @@ class Generator(LoadedModel[LanguageModelCheckpoint]):
                     search.run(STEPS_PER_CALL)
                     certain = search.stable_prefix(numbers[0], every=settings.utility != "none") if reported else []
                     yield [*texts[0].labels, *certain]
-                found = [search.hypotheses(number) for number in numbers]
+                hypotheses = [search.hypotheses(number) for number in numbers]
                 search.close()
-                if (complete := [each for each in found if each is not None]) == found:
+                if (complete := [each for each in hypotheses if each is not None]) == hypotheses:
                     return complete
                 started = self.start(len(texts))  # the decoding loop raises the error
         device = self.checkpoint.device

@@ -31,16 +31,16 @@ def dual_scorer(forward: Translator, backward: Translator, *, source: str = "", 
 def _entropies(model: Translator, pairs: Sequence[Texts], source: str, target: str) -> NDArray[np.float64]:
     """Return the nats per token of targets [n]; inf for a pair that is too long."""
     held = model.checkpoint
-    most = min(held.config.longest_source, held.config.model.max_positions) - 2  # EOS and a tag
+    longest = min(held.config.longest_source, held.config.model.max_positions) - 2  # EOS and a tag
     lengths = [
         max(len(held.source_tokenizer.encode(one)), len(held.target_tokenizer.encode(other))) for one, other in pairs
     ]
-    rows = np.flatnonzero(np.array(lengths) <= most)
+    rows = np.flatnonzero(np.array(lengths) <= longest)
     codes = {"from_": source or None, "to": target or None} if model.directions.several else {}
-    found = np.full(len(pairs), np.inf)
+    entropies = np.full(len(pairs), np.inf)
     scored = model.score_all([pairs[row] for row in rows.tolist()], **codes)
-    found[rows] = [-each.log_prob / len(each.tokens) for each in scored]
-    return found
+    entropies[rows] = [-each.log_prob / len(each.tokens) for each in scored]
+    return entropies
 
 
 def domain_scorer(inside: Generator, general: Generator, *, side: int) -> Scorer:

@@ -1,6 +1,6 @@
 """Split lines into pieces that the model can read, and group them into windows and batches."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import shake_128
 from itertools import chain, groupby, zip_longest
@@ -252,27 +252,27 @@ def plan_lines(lines: Sequence[Line], tokenizer: Tokenizer, reading: Reading) ->
 
 def _plan_frames(line: Line, reader: FrameReader, reading: Reading) -> LinePlan:
     """Return the plan of a line with a non-text source: one piece, empty for a blank line."""
-    given = line.text if line.given is None else line.given
-    if isinstance(given, str) and not given.strip():
+    source = line.text if line.given is None else line.given
+    if isinstance(source, str) and not source.strip():
         return LinePlan(line=line, pieces=(Piece(ids=()),))
     try:
-        piece = frames_piece(reader, given, reading.limit)
+        piece = frames_piece(reader, source, reading.limit)
     except DataError as error:
         raise LineError(line, str(error)) from None
     return LinePlan(line=line, pieces=(replace(piece, text=line.text, target_tags=reading.tags.target),))
 
 
-def frames_piece(reader: FrameReader, given: object, limit: int) -> Piece:
+def frames_piece(reader: FrameReader, source: object, limit: int) -> Piece:
     """Return the piece of a non-text source.
 
     limit: maximum number of positions of the encoder.  Raises DataError for a source that is longer or unreadable.
     """
-    frames = reader.read(given)
+    frames = reader.read(source)
     count = reader.settings.positions_of(len(frames))
     if window := reader.settings.window:  # a search reads one window after the other
         return Piece(ids=frame_ids(frames[:window], reader.settings.positions_of(window)), frames=frames)
     if count > limit:
-        name = given if isinstance(given, str) else describe(given)
+        name = source if isinstance(source, str) else describe(source)
         raise DataError(
             f"{name}: {len(frames):,} frames are {count:,} positions of the encoder, expected at most {limit:,}"
         )
@@ -288,26 +288,26 @@ def _sentences(line: Line, reading: Reading) -> list[tuple[str, str]]:
     """The sentences of a line, without white space around it; a single one with it."""
     from translume.text.sentences import split_text
 
-    found = split_text(line.text.strip(), reading.language)
-    return found if len(found) > 1 else [(line.text, "")]
+    sentences = split_text(line.text.strip(), reading.language)
+    return sentences if len(sentences) > 1 else [(line.text, "")]
 
 
 def _shorter(
     sentences: Sequence[tuple[str, str]], encoded: Sequence[Sequence[int]], tokenizer: Tokenizer, limit: int
 ) -> tuple[list[tuple[str, str]], list[str]]:
     """The sentences, with parts of those that are too long, and a warning about each of these."""
-    found, warnings = list[tuple[str, str]](), list[str]()
+    pieces, warnings = list[tuple[str, str]](), list[str]()
     for number, ((text, spacing), ids) in enumerate(zip(sentences, encoded, strict=True), start=1):
-        parts = _parts(text.strip(), len(ids), tokenizer, limit) if len(ids) > limit else [text]
+        parts = _parts(text.strip(), len(ids), tokenizer, limit)
         if len(parts) == 1:
-            found.append((text, spacing))
+            pieces.append((text, spacing))
             continue
         words = [part.rstrip() for part in parts]
-        found += [(word, part[len(word) :]) for word, part in zip(words, parts, strict=True)]
-        found[-1] = (found[-1][0], found[-1][1] + spacing)
+        pieces += [(word, part[len(word) :]) for word, part in zip(words, parts, strict=True)]
+        pieces[-1] = (pieces[-1][0], pieces[-1][1] + spacing)
         which = f"sentence {number} of {len(sentences)}" if len(sentences) > 1 else "a sentence"
         warnings.append(f"split: {which} had {len(ids):,} tokens and was translated in {len(parts):,} parts")
-    return found, warnings
+    return pieces, warnings
 
 
 def _parts(text: str, tokens: int, tokenizer: Tokenizer, limit: int) -> list[str]:
@@ -319,10 +319,9 @@ def _parts(text: str, tokens: int, tokenizer: Tokenizer, limit: int) -> list[str
     parts = parts_of(text, max(1, int(PART_SHARE * len(text) * limit / tokens)))
     if len(parts) == 1:
         return parts
-    encoded = tokenizer.encode_all([part.rstrip() for part in parts])
     return [
         shorter
-        for part, ids in zip(parts, encoded, strict=True)
+        for part, ids in zip(parts, tokenizer.encode_all([part.rstrip() for part in parts]), strict=True)
         for shorter in _parts(part, len(ids), tokenizer, limit)
     ]
 
@@ -387,21 +386,19 @@ ANY_MAX_TOKENS: int = DecodingSettings.model_fields["max_tokens"].default
 """The default of `decoding.max_tokens`, with which the free memory of a GPU decides how many sentences share a step."""
 
 
-def same_document(one: Line, other: Line) -> bool:
-    """Whether two consecutive lines are of one document."""
-    return one.document is not None and one.document == other.document
+def same_document(first: object, second: object) -> bool:
+    """Whether two consecutive items are lines of one document."""
+    if not (isinstance(first, Line) and isinstance(second, Line)):
+        return False
+    return first.document is not None and first.document == second.document
 
 
 def windows(
-    items: Iterable[tuple[T, int]],
-    *,
-    lines: int = WINDOW_LINES,
-    characters: int = WINDOW_CHARACTERS,
-    together: Callable[[T, T], bool] = lambda one, other: False,
+    items: Iterable[tuple[T, int]], *, lines: int = WINDOW_LINES, characters: int = WINDOW_CHARACTERS
 ) -> Iterator[list[T]]:
     """Yield lists of consecutive items.  items: each with its size in characters.
 
-    together: whether an item must be in the same list as the one before it, however long the list is.
+    The lines of one document are in one list, however long it is.
 
     If reading the items raises an error, such as for a line that is not UTF-8 or one of the caller's generator, it is
     raised after the items before it were yielded.
@@ -411,7 +408,7 @@ def windows(
     with LaterError() as broken:
         for item, size in items:
             full = len(window) >= lines or total + size > characters
-            if window and full and not together(window[-1], item):
+            if window and full and not same_document(window[-1], item):
                 yield window
                 window, total = [], 0
             window.append(item)
@@ -419,20 +416,6 @@ def windows(
     if window:
         yield window
     broken.raise_error()
-
-
-def up_to_an_error(work: Callable[[Sequence[Line]], Iterable[T]], lines: Sequence[Line]) -> Iterator[T]:
-    """Yield the results of lines, in order. An error names the first line without one, after those before it.
-
-    work: returns the results of consecutive lines, or raises LineError for one of them.
-    """
-    try:
-        done = work(lines)
-    except LineError as error:
-        if before := lines[: lines.index(error.line)]:
-            yield from up_to_an_error(work, before)
-        raise error from None
-    yield from done
 
 
 def batches(lengths: Sequence[int], max_tokens: int, *, shortest: int = 1) -> Iterator[list[int]]:
@@ -454,8 +437,8 @@ def batches(lengths: Sequence[int], max_tokens: int, *, shortest: int = 1) -> It
 def bucketed_batches(lengths: Sequence[int], max_tokens: int, max_rows: int) -> Iterator[list[list[int]]]:
     """Yield all positions in `lengths`, the longest first, in groups of batches for searches on a device.
 
-    The lengths of a group are padded alike there. A batch has at most `max_rows` positions, and, but for a single one,
-    at most `max_tokens` tokens with this padding.
+    The lengths of a group are padded alike there. A batch has at most `max_rows` positions and at most `max_tokens`
+    tokens with this padding, unless a single position has more.
     """
     from translume.decoding.device_search import MIN_SOURCE, doubled
 
@@ -488,16 +471,16 @@ def numbered_lines(
     given = {name: each for name, each in columns.items() if each is not None and not isinstance(each, bool)}
     blank = 0
     for number, (text, *values) in enumerate(zip_longest(texts, *given.values(), fillvalue=nothing), start=1):
-        found = dict(zip(given, values, strict=True))
-        for name, value in found.items():
+        named = dict(zip(given, values, strict=True))
+        for name, value in named.items():
             if text is nothing or value is nothing:
                 missing = f"no text for the {name}" if text is nothing else f"no {name} for the text"
                 expected = f"as many {name.replace('constraints', 'lists of constraints')} as texts"
                 raise TranslationError(f"line {number}: found {missing}, expected {expected}")
         source = text if frames and not isinstance(text, str) else without_line_break(text, number)
         blank += isinstance(source, str) and not source.strip()
-        document = found.get("documents", blank if documents else None)
-        line = replace(Line.from_source(source, found.get("constraints", ()), number=number), document=document)
+        document = named.get("documents", blank if documents else None)
+        line = replace(Line.from_source(source, named.get("constraints", ()), number=number), document=document)
         yield line, FRAMES_CHARACTERS if frames else len(line.text)
 
 
@@ -536,12 +519,6 @@ def padded_sources(
     """What `source_arrays` returns, as tensors."""
     source, mask = tensors_of(source_arrays(pieces, specials), device)
     return source, mask
-
-
-def padded(rows: Sequence[Sequence[int]], pad: int, device: "torch.device | None") -> tuple[Tensor, Tensor]:
-    """What `padded_arrays` returns, as tensors."""
-    ids, mask = tensors_of(padded_arrays(rows, pad), device)
-    return ids, mask
 
 
 def tensors_of(arrays: Sequence[NDArray[Any]], device: "torch.device | None") -> list[Tensor]:

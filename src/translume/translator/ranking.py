@@ -44,42 +44,42 @@ class _Overlap:
     matches: Utilities
 
 
-def minimum_bayes_risk(found: Sequence[TextHypothesis], utility: str, nbest: int) -> list[TextHypothesis]:
-    """The `nbest` hypotheses with the highest mean utility against all of `found`, 0 to 100, as their new score.
+def minimum_bayes_risk(hypotheses: Sequence[TextHypothesis], utility: str, nbest: int) -> list[TextHypothesis]:
+    """The `nbest` hypotheses with the highest mean utility against all of `hypotheses`, 0 to 100, as their new score.
 
     utility: a name in `MEASURES`.  Hypotheses with equal texts count as often as they were found; the first of them is
     returned. Ties keep their order. `terms`, which explained the old score, become None.
     """
-    return _ranked(found, MEASURES[utility](list(Counter(each.text for each in found))), nbest)
+    return _ranked(hypotheses, MEASURES[utility](list(Counter(each.text for each in hypotheses))), nbest)
 
 
 def rank_by_metric(
-    found: Sequence[Sequence[TextHypothesis]], sources: Sequence[str], metric: SegmentRating, nbest: int
+    candidates: Sequence[Sequence[TextHypothesis]], sources: Sequence[str], metric: SegmentRating, nbest: int
 ) -> list[list[TextHypothesis]]:
     """The `nbest` best hypotheses of each source: by mean rating against all of them, as `minimum_bayes_risk`.
 
     If the metric reads no references, by their rating. All pairs of all sources are rated in one call.
     """
-    texts = [list(dict.fromkeys(each.text for each in own)) for own in found]
+    texts = [list(dict.fromkeys(each.text for each in own)) for own in candidates]
     others = texts if metric.reads_references else [[""]] * len(texts)
     pairs = zip(sources, texts, others, strict=True)
     rows = [(source, text, other) for source, own, against in pairs for text in own for other in against]
     ratings = iter(metric.rate(rows))
     ranked = []
-    for hypotheses, own, against in zip(found, texts, others, strict=True):
+    for hypotheses, own, against in zip(candidates, texts, others, strict=True):
         table = np.array([[next(ratings) for _ in against] for _ in own])
         ranked.append(_ranked(hypotheses, np.broadcast_to(table, (len(own), len(own))), nbest))
     return ranked
 
 
-def _ranked(found: Sequence[TextHypothesis], utilities: Utilities, nbest: int) -> list[TextHypothesis]:
+def _ranked(hypotheses: Sequence[TextHypothesis], utilities: Utilities, nbest: int) -> list[TextHypothesis]:
     """The best hypotheses by mean utility.  utilities: [n, n], of each different text against each."""
-    counts = Counter(hypothesis.text for hypothesis in found)
+    counts = Counter(hypothesis.text for hypothesis in hypotheses)
     texts = list(counts)
     weights = np.array([counts[text] for text in texts], dtype=np.float64)
     means = utilities @ weights / weights.sum()
     score = dict(zip(texts, means.tolist(), strict=True))
-    first = {hypothesis.text: hypothesis for hypothesis in reversed(found)}
+    first = {hypothesis.text: hypothesis for hypothesis in reversed(hypotheses)}
     ranked = sorted(texts, key=lambda text: -score[text])[:nbest]
     return [replace(first[text], score=score[text], terms=None) for text in ranked]
 

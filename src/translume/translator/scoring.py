@@ -102,11 +102,11 @@ def score_pairs(
     Raises PairError if a side is longer than the model can read.
     """
     scores: dict[int, TargetScore] = {}
-    scorer = models or EnsembleMembers.of(checkpoint)
+    scorer = models or EnsembleMembers.from_checkpoint(checkpoint)
     for batch in _batches(checkpoint, pairs, max_tokens):
-        found, labels = scorer.score(batch.arrays).tolist(), batch.arrays[3].tolist()
+        log_probs, labels = scorer.score(batch.arrays).tolist(), batch.arrays[3].tolist()
         for row, (index, length) in enumerate(zip(batch.places, batch.lengths, strict=True)):
-            values = found[row][batch.tags : length]
+            values = log_probs[row][batch.tags : length]
             scores[index] = TargetScore(
                 log_prob=sum(values),
                 tokens=tuple(checkpoint.target_tokenizer.tokens(labels[row][batch.tags : length])),
@@ -136,7 +136,7 @@ def beliefs_of_pairs(
         row, place = tensors[4][:, batch.tags :].nonzero(as_tuple=True)
         pair = torch.tensor(batch.places, device=row.device)[row]
         begin = 0
-        for belief, labels in (models or EnsembleMembers.of(checkpoint)).beliefs(tensors, rows):
+        for belief, labels in (models or EnsembleMembers.from_checkpoint(checkpoint)).beliefs(tensors, rows):
             part = slice(begin, begin := begin + len(labels))
             yield TokenBeliefs(belief=belief, labels=labels, pairs=pair[part], places=place[part])
 
@@ -157,11 +157,11 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
     for batch in batches(longer, max_tokens):
         source, source_mask = source_arrays([sources[index] for index in batch], source_tokenizer.specials)
         wanted, mask = padded_arrays([labels[index] for index in batch], target_tokenizer.specials.pad)
-        given = np.concatenate([np.full((len(wanted), 1), target_tokenizer.specials.bos), wanted[:, :-1]], 1)
+        inputs = np.concatenate([np.full((len(wanted), 1), target_tokenizer.specials.bos), wanted[:, :-1]], 1)
         yield _ForcedBatch(
             places=batch,
             warnings=[sources[index].warnings for index in batch],
-            arrays=(source, source_mask, given, wanted, mask),
+            arrays=(source, source_mask, inputs, wanted, mask),
             tags=checkpoint.config.model.target_tags,
         )
 
@@ -171,11 +171,11 @@ def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], readings: Sequ
     reader = frame_reader(checkpoint.config.data.source)
     if reader is None:
         texts = checkpoint.source_tokenizer.encode_all(["" if pair.without_source else pair.source for pair in pairs])
-        found = []
+        sources = []
         for ids, reading in zip(texts, readings, strict=True):
             read, warnings = reading.cut_line(ids)
-            found.append(Piece(ids=tuple(read), source_tags=reading.tags.source, warnings=warnings))
-        return found
+            sources.append(Piece(ids=tuple(read), source_tags=reading.tags.source, warnings=warnings))
+        return sources
     pieces = []
     for number, pair in enumerate(pairs):
         try:
@@ -199,10 +199,12 @@ def _sources(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], readings: Sequ
 def _readings(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[Reading]:
     """How the model reads each pair, by its languages."""
     settings = checkpoint.config.decoding
-    found = {given: Reading.from_settings(checkpoint, settings, given) for given in {pair.direction for pair in pairs}}
-    if any(UNKNOWN_LANGUAGE in reading.tags.target for reading in found.values()):
+    by_direction = {
+        given: Reading.from_settings(checkpoint, settings, given) for given in {pair.direction for pair in pairs}
+    }
+    if any(UNKNOWN_LANGUAGE in reading.tags.target for reading in by_direction.values()):
         raise SettingsError("decoding.from_: empty, expected the language of the recordings to score (--from)")
-    return [found[pair.direction] for pair in pairs]
+    return [by_direction[pair.direction] for pair in pairs]
 
 
 def _labels(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[list[int]]:
@@ -319,17 +321,17 @@ def label_log_probs(
     """
     specials = models.members[0].checkpoint.target_tokenizer.specials
     windows = [(row, *span) for row, labels in enumerate(rows) for span in spans(len(labels), context, stride)]
-    found = [[0.0] * len(labels) for labels in rows]
+    log_probs = [[0.0] * len(labels) for labels in rows]
     for batch in batches([end - begin for _, begin, end, _ in windows], max_tokens):
         chosen = [windows[index] for index in batch]
         labels, mask = padded_arrays([rows[row][begin:end] for row, begin, end, _ in chosen], specials.pad)
-        given = [
+        prefixes = [
             [rows[row][begin - 1] if begin else specials.bos, *rows[row][begin : end - 1]]
             for row, begin, end, _ in chosen
         ]
-        inputs, _ = padded_arrays(given, specials.pad)
+        inputs, _ = padded_arrays(prefixes, specials.pad)
         source = np.full((len(chosen), 1), specials.eos)
         scores = models.score((source, source >= 0, inputs, labels, mask)).tolist()
         for (row, begin, end, scored), values in zip(chosen, scores, strict=True):
-            found[row][scored:end] = values[scored - begin : end - begin]
-    return found
+            log_probs[row][scored:end] = values[scored - begin : end - begin]
+    return log_probs

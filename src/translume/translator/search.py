@@ -117,7 +117,7 @@ class SearchPlan:
         )
 
     def rank(
-        self, found: Sequence[Sequence[Hypothesis]], pieces: Sequence[Piece], checkpoint: Checkpoint
+        self, by_piece: Sequence[Sequence[Hypothesis]], pieces: Sequence[Piece], checkpoint: Checkpoint
     ) -> list[list[TextHypothesis]]:
         """The hypotheses of each piece as text, best first.
 
@@ -129,23 +129,23 @@ class SearchPlan:
 
             metric = utility_metric(self.decoding, checkpoint.config.scoring)
         if metric is None:
-            return [self._ranked(each, tokenizer) for each in found]
-        texts = [[TextHypothesis.from_hypothesis(each, tokenizer) for each in own] for own in found]
+            return [self._ranked(each, tokenizer) for each in by_piece]
+        texts = [[TextHypothesis.from_hypothesis(each, tokenizer) for each in own] for own in by_piece]
         return rank_by_metric(texts, [piece.text for piece in pieces], metric, self.nbest)
 
-    def _ranked(self, found: Sequence[Hypothesis], tokenizer: Tokenizer) -> list[TextHypothesis]:
+    def _ranked(self, hypotheses: Sequence[Hypothesis], tokenizer: Tokenizer) -> list[TextHypothesis]:
         """The hypotheses of a piece, without a learned utility.
 
         With CTC, by the sum of the search without length penalty: (1 − λ) · log p + λ · log p of CTC.
         """
-        texts = [TextHypothesis.from_hypothesis(each, tokenizer) for each in found]
+        texts = [TextHypothesis.from_hypothesis(each, tokenizer) for each in hypotheses]
         if not self.reranked:
             return texts
         if reads_ctc(self.decoding):
             scale = 1 + _ctc_share(self.decoding.ctc_weight)
             sums = [
                 replace(text, score=each.terms.total / scale, terms=None)
-                for text, each in zip(texts, found, strict=True)
+                for text, each in zip(texts, hypotheses, strict=True)
             ]
             return sorted(sums, key=lambda each: -each.score)[: self.nbest]
         from translume.translator.ranking import minimum_bayes_risk
@@ -161,6 +161,7 @@ class PreparedSearch:
     prompts: [B, P], what is read before the first token of the search: bos and tags.  limits: [B].
     shape: makes the distributions that the settings demand of the stepper's own; None if these are demanded.
     fusion: a language model for ranking.  device: of the tensors that the loop works with.
+    explain: adds a hint to an error of the loop.
     """
 
     stepper: Stepper
@@ -173,6 +174,7 @@ class PreparedSearch:
     shape: Callable[[Step[Any]], Step[Any]] | None
     fusion: Fusion | None
     device: "torch.device | None"
+    explain: Callable[[SearchError], SearchError]
 
     @property
     def step(self) -> Step[Any]:
@@ -194,6 +196,34 @@ class PreparedSearch:
         words = {**self._words, "limits": self._tensor(self.limits)}
         return decode(self.step, self.state, bos=int(self.prompts[0, 0]), **words)
 
+    @inference_mode()
+    def run(
+        self, observer: SearchObserver | None = None, check_cancelled: CancelCheck | None = None
+    ) -> list[list[Hypothesis]]:
+        """The best hypotheses of each piece, best first: by the searcher, or else by the decoding loop.
+
+        observer: called with each beam of the loop, which then searches; its sentence numbers are positions of pieces.
+        check_cancelled: called at least every `STEPS_PER_CALL` steps.
+        Raises SearchError for a piece that cannot be searched.
+        """
+        searched = self.run_searcher(check_cancelled) if observer is None else None
+        return self.run_loop(observer, check_cancelled) if searched is None else searched
+
+    def run_loop(self, observer: SearchObserver | None, check_cancelled: CancelCheck | None) -> list[list[Hypothesis]]:
+        """What `run` returns, by the decoding loop."""
+        count = len(self.limits)
+        best = BestHypotheses(self.strategy, count)
+        try:
+            for beam in self.beams():
+                if check_cancelled is not None:
+                    check_cancelled()
+                if observer is not None:
+                    observer(beam)
+                best.add(beam)
+        except SearchError as error:
+            raise self.explain(error) from None
+        return [best.hypotheses(number) for number in range(count)]
+
     def run_searcher(self, check_cancelled: CancelCheck | None) -> list[list[Hypothesis]] | None:
         """The hypotheses that the searcher finds; None if there is no searcher, or it cannot run this search.
 
@@ -207,9 +237,9 @@ class PreparedSearch:
             search.run(STEPS_PER_CALL)
             if check_cancelled is not None:
                 check_cancelled()
-        found = [hypotheses for number in numbers if (hypotheses := search.hypotheses(number)) is not None]
+        searched = [hypotheses for number in numbers if (hypotheses := search.hypotheses(number)) is not None]
         search.close()
-        return found if len(found) == len(numbers) else None
+        return searched if len(searched) == len(numbers) else None
 
     def begin_search(self, running: CompleteSearch | None = None) -> tuple[CompleteSearch, Sequence[int]] | None:
         """A search by the searcher, and the numbers of the pieces there; None if it cannot run this search.
@@ -271,11 +301,11 @@ def search_plans(
                 lengths = [len(pieces[index].read_ids) + 1 for index in shared]
                 for group in bucketed_batches(lengths, DEVICE_BATCH_TOKENS, DEVICE_BATCH_ROWS):
                     numbered = [[shared[place] for place in places] for places in group]
-                    found = dict(
+                    by_piece = dict(
                         search_together(checkpoint, pieces, numbered, search.decoding, stepper, fusion, check_cancelled)
                     )
-                    ranked = search.rank([*found.values()], [pieces[index] for index in found], checkpoint)
-                    for index, each in zip(found, ranked, strict=True):
+                    ranked = search.rank([*by_piece.values()], [pieces[index] for index in by_piece], checkpoint)
+                    for index, each in zip(by_piece, ranked, strict=True):
                         searched[index] = each, ()
             widths: dict[int, list[int]] = defaultdict(list)
             for index in numbers:
@@ -283,14 +313,14 @@ def search_plans(
                 if piece.ids and (piece.constraints or not shares):
                     widths[constrained_width(piece, checkpoint, settings) if piece.constraints else 0].append(index)
             for width, indices in sorted(widths.items()):
-                most = settings.max_tokens * FULL_BATCH_WIDTH // max(width or search.width, FULL_BATCH_WIDTH)
+                max_tokens = settings.max_tokens * FULL_BATCH_WIDTH // max(width or search.width, FULL_BATCH_WIDTH)
                 lengths = [len(pieces[index].read_ids) + 1 for index in indices]
                 if isinstance(stepper, Engine):
                     limits = [target_limit(checkpoint, length, 0, settings) for length in lengths]
                     held = map(stepper.cache_bytes, lengths, limits, repeat(width or search.width))
                     share = max(each / length for each, length in zip(held, lengths, strict=True))
-                    most = min(most, int(settings.max_tokens * TOKEN_CACHE_BYTES / share))
-                for places in batches(lengths, most, shortest=MIN_COUNTED_TOKENS):
+                    max_tokens = min(max_tokens, int(settings.max_tokens * TOKEN_CACHE_BYTES / share))
+                for places in batches(lengths, max_tokens, shortest=MIN_COUNTED_TOKENS):
                     batch = [indices[place] for place in places]
                     if check_cancelled is not None:
                         check_cancelled()
@@ -299,7 +329,8 @@ def search_plans(
                         results = search_constrained(*arguments, check_cancelled)
                     else:
                         observer = None if progress is None else progress.observer(batch, reranked=search.reranked)
-                        results = [(each, ()) for each in search_pieces(*arguments, observer, check_cancelled)]
+                        prepared = prepare_search(*arguments)
+                        results = [(each, ()) for each in prepared.run(observer, check_cancelled)]
                     ranked = search.rank([each for each, _ in results], arguments[1], checkpoint)
                     for index, hypotheses, (_, warnings) in zip(batch, ranked, results, strict=True):
                         searched[index] = hypotheses, warnings
@@ -308,56 +339,6 @@ def search_plans(
     except SearchError as error:
         raise LineError(lines[batch[error.sentence]], f"token {error.token}: {error.reason}") from None
     return searched
-
-
-@inference_mode()
-def search_pieces(
-    checkpoint: Checkpoint,
-    pieces: Sequence[Piece],
-    settings: DecodingSettings,
-    stepper: Stepper | None = None,
-    fusion: Fusion | None = None,
-    observer: SearchObserver | None = None,
-    check_cancelled: CancelCheck | None = None,
-    encoded: Any = None,
-) -> list[list[Hypothesis]]:
-    """The best hypotheses of each piece, best first.
-
-    stepper: takes the steps instead of the checkpoint's plain model; it has the same vocabularies.
-    fusion: a language model for ranking.
-    observer: called with each beam; its sentence numbers are positions in `pieces`.
-    check_cancelled: called at least every `STEPS_PER_CALL` steps.
-    encoded: what `start_of` returned for these pieces, if it was called.
-    Raises SearchError for a piece that cannot be searched.
-    """
-    prepared = prepare_search(checkpoint, pieces, settings, stepper, fusion, encoded)
-    if observer is None:
-        found = prepared.run_searcher(check_cancelled)
-        if found is not None:
-            return found
-    return _looped(prepared, checkpoint, settings, observer, check_cancelled)
-
-
-def _looped(
-    prepared: PreparedSearch,
-    checkpoint: Checkpoint,
-    settings: DecodingSettings,
-    observer: SearchObserver | None,
-    check_cancelled: CancelCheck | None,
-) -> list[list[Hypothesis]]:
-    """What `search_pieces` returns, by the decoding loop."""
-    count = len(prepared.limits)
-    best = BestHypotheses(prepared.strategy, count)
-    try:
-        for beam in prepared.beams():
-            if check_cancelled is not None:
-                check_cancelled()
-            if observer is not None:
-                observer(beam)
-            best.add(beam)
-    except SearchError as error:
-        raise explain_search_error(error, checkpoint, settings) from None
-    return [best.hypotheses(number) for number in range(count)]
 
 
 @inference_mode()
@@ -370,18 +351,19 @@ def search_together(
     fusion: Fusion | None = None,
     check_cancelled: CancelCheck | None = None,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """Yield each piece's place in `pieces` and what `search_pieces` returns for it, as soon as it is found.
+    """Yield each piece's place in `pieces` and its hypotheses, best first, as soon as it is searched.
 
     groups: places of pieces that are encoded together. They share one search, which a group enters when those before
     have left it room: so its steps are full, and the device computes while results are read.
-    The other arguments and the errors are those of `search_pieces`; the sentence of a SearchError is such a place.
+    The other arguments are those of `prepare_search`, the errors those of `PreparedSearch.run`; the sentence of a
+    SearchError is such a place.
     """
     running: CompleteSearch | None = None
     places: dict[int, int] = {}  # by their numbers in the search
 
     def looped(prepared: PreparedSearch, batch: Sequence[int]) -> list[list[Hypothesis]]:
         try:
-            return _looped(prepared, checkpoint, settings, None, check_cancelled)
+            return prepared.run_loop(None, check_cancelled)
         except SearchError as error:
             raise SearchError(error.reason, sentence=batch[error.sentence], token=error.token) from None
 
@@ -396,8 +378,8 @@ def search_together(
                 check_cancelled()
             for number in done:
                 place = places.pop(number)
-                found = search.hypotheses(number)
-                yield place, looped(prepared_for([place]), [place])[0] if found is None else found
+                hypotheses = search.hypotheses(number)
+                yield place, looped(prepared_for([place]), [place])[0] if hypotheses is None else hypotheses
 
     for group in groups:
         prepared = prepared_for(group)
@@ -456,6 +438,7 @@ def sources_for(steps: Stepper, checkpoint: Checkpoint, pieces: Sequence[Piece])
     return padded_sources(pieces, specials, None if checkpoint.on_cpu else checkpoint.device)
 
 
+@inference_mode()
 def prepare_search(
     checkpoint: Checkpoint,
     pieces: Sequence[Piece],
@@ -464,7 +447,12 @@ def prepare_search(
     fusion: Fusion | None = None,
     encoded: Any = None,
 ) -> PreparedSearch:
-    """Prepare a search from [decoding]; see `search_pieces`."""
+    """Prepare a search for the hypotheses of pieces, as [decoding] demands.
+
+    stepper: takes the steps instead of the checkpoint's plain model; it has the same vocabularies.
+    fusion: a language model for ranking.
+    encoded: what `start_of` returned for these pieces, if it was called.
+    """
     steps: Stepper = stepper or checkpoint.model
     tokenizer = checkpoint.target_tokenizer
     forced = tokenizer.encode(settings.prefix)
@@ -506,6 +494,7 @@ def prepare_search(
         shape=None if temperature == 1.0 and not unsmooth else shaped,
         fusion=fusion,
         device=device,
+        explain=partial(explain_search_error, checkpoint=checkpoint, settings=settings),
     )
 
 
@@ -548,16 +537,16 @@ def context_room(checkpoint: Checkpoint, settings: DecodingSettings, piece: Piec
 
 
 def target_limit(
-    model: Checkpoint, length: int, prefix: int, settings: DecodingSettings, cost: int = 0, given: int = 0
+    model: Checkpoint, length: int, prefix: int, settings: DecodingSettings, cost: int = 0, prompt: int = 0
 ) -> int:
     """The maximum number of target tokens, EOS included.
 
     It follows from the lengths in the training data unless the settings have one; for a model that does not know
     these lengths, it is twice the source's length and 10 more.
     length: source tokens without EOS.  prefix: forced target tokens.  cost: tokens that the constraints need,
-    which every limit but `max_length` and the model's own leaves room for.  given: tokens of tags and context.
+    which every limit but `max_length` and the model's own leaves room for.  prompt: tokens of tags and context.
     """
-    longest = model.config.model.max_positions - max(given, model.config.model.target_tags)
+    longest = model.config.model.max_positions - max(prompt, model.config.model.target_tags)
     ratio, extra = settings.max_length_ratio, settings.max_length_extra
     if ratio or extra:
         limit = int((ratio or DEFAULT_RATIO) * length) + (extra or DEFAULT_EXTRA)
@@ -599,22 +588,22 @@ def add_constraints(
         return plan
     source, target = checkpoint.source_tokenizer, checkpoint.target_tokenizer
     texts = [source.normalise(piece.text) for piece in plan.pieces]
-    found: list[tuple[int, tuple[str, ...], Constraint | None]] = []
+    placed: list[tuple[int, tuple[str, ...], Constraint | None]] = []
     for text in plan.line.constraints:
         if not target.normalise(text).strip():
             raise LineError(plan.line, f"found a constraint without a word, {text!r}, expected a word or a phrase")
         words = words_of(source.normalise(text))
         holders = [number for number in filled if _contains(words_of(texts[number]), words)]
-        found.append(((holders or filled)[0], (text,), build_constraint([text], target)))
+        placed.append(((holders or filled)[0], (text,), build_constraint([text], target)))
     terms: dict[Words, tuple[int, tuple[str, ...], Constraint | None]] = {}
     for number in filled:
         for term in terminology.found_in(texts[number]) if terminology else ():
             terms.setdefault(term.source, (number, term.targets, term.constraint))
         for text in placeholders_of(plan.pieces[number].text, settings.placeholders):
-            found.append((number, (text,), build_constraint([text], target)))
+            placed.append((number, (text,), build_constraint([text], target)))
     by_piece: list[list[Constraint]] = [[] for _ in plan.pieces]
     warnings = []
-    for number, names, constraint in (*found, *terms.values()):
+    for number, names, constraint in (*placed, *terms.values()):
         if constraint is None:
             warnings.append(f"{UNMET}: {' or '.join(map(repr, names))}: {_UNWRITABLE}")
         else:
@@ -636,34 +625,28 @@ def search_constrained(
     checkpoint: Checkpoint,
     pieces: Sequence[Piece],
     settings: DecodingSettings,
-    stepper: Stepper | None = None,
-    fusion: Fusion | None = None,
-    check_cancelled: CancelCheck | None = None,
+    stepper: Stepper,
+    fusion: Fusion | None,
+    check_cancelled: CancelCheck | None,
 ) -> list[tuple[list[Hypothesis], tuple[str, ...]]]:
-    """The results of `search_pieces` for pieces with constraints, and warnings about constraints that are not met.
+    """The hypotheses of pieces with constraints, and warnings about constraints that are not met.
 
-    check_cancelled: see `search_pieces`.
+    check_cancelled: see `PreparedSearch.run`.
     If the best hypothesis of a piece misses some, the piece is searched again without one of them, with a warning.
     """
-    found: dict[int, tuple[list[Hypothesis], tuple[str, ...]]] = {}
+    searched: dict[int, tuple[list[Hypothesis], tuple[str, ...]]] = {}
     warnings: list[list[str]] = [[] for _ in pieces]
     current = list(pieces)
 
     def width(number: int) -> int:
         return constrained_width(current[number], checkpoint, settings)
 
-    while rest := [number for number in range(len(pieces)) if number not in found]:
+    while rest := [number for number in range(len(pieces)) if number not in searched]:
         for _, group in groupby(sorted(rest, key=width), key=width):
             numbers = list(group)
             try:
-                results = search_pieces(
-                    checkpoint,
-                    [current[each] for each in numbers],
-                    settings,
-                    stepper,
-                    fusion,
-                    check_cancelled=check_cancelled,
-                )
+                prepared = prepare_search(checkpoint, [current[each] for each in numbers], settings, stepper, fusion)
+                results = prepared.run(check_cancelled=check_cancelled)
             except SearchError as error:
                 raise SearchError(error.reason, sentence=numbers[error.sentence], token=error.token) from None
             for number, hypotheses in zip(numbers, results, strict=True):
@@ -673,8 +656,8 @@ def search_constrained(
                     current[number], warning = _drop_one(current[number], unmet, checkpoint, settings)
                     warnings[number].append(warning)
                 else:
-                    found[number] = hypotheses, tuple(warnings[number])
-    return [found[number] for number in range(len(pieces))]
+                    searched[number] = hypotheses, tuple(warnings[number])
+    return [searched[number] for number in range(len(pieces))]
 
 
 def _drop_too_long(piece: Piece, checkpoint: Checkpoint, settings: DecodingSettings) -> tuple[Piece, list[str]]:
@@ -717,7 +700,7 @@ def forbidding_rule(checkpoint: Checkpoint, piece: Piece, settings: DecodingSett
     begin = tokenizer.encode(settings.prefix) if piece.first else []
     limit = target_limit(checkpoint, len(piece.ids), len(begin), settings, len(ids))
     for rule in build_rules(tokenizer, [bool(begin)], settings):
-        for place, each in enumerate(ids):
+        for place, token in enumerate(ids):
             prefix = torch.tensor([[tokenizer.specials.bos, *begin, *ids[:place]]])
             context = RuleContext(
                 eos=tokenizer.specials.eos,
@@ -727,7 +710,7 @@ def forbidding_rule(checkpoint: Checkpoint, piece: Piece, settings: DecodingSett
                 limits=torch.tensor([limit]),
             )
             bias = rule(prefix, context)
-            if bias is not None and bool(bias.of(torch.tensor([[each]])).isneginf()):
+            if bias is not None and bool(bias.values_of(torch.tensor([[token]])).isneginf()):
                 return type(rule).__name__
     return None
 

@@ -17,16 +17,9 @@ from translume.lazy import inference_mode, torch
 from translume.text import Tokenizer
 from translume.text.specials import UNKNOWN_LANGUAGE, SpeechTokens
 from translume.translator.assembly import ProgressCallback, quality_warnings
-from translume.translator.planning import (
-    FULL_BATCH_WIDTH,
-    LineError,
-    LinePlan,
-    Piece,
-    batches,
-    frame_ids,
-)
+from translume.translator.planning import FULL_BATCH_WIDTH, LineError, LinePlan, Piece, batches, frame_ids
 from translume.translator.results import Segment, TextHypothesis, Translation
-from translume.translator.search import CancelCheck, SearchPlan, search_pieces, sources_for, start_of
+from translume.translator.search import CancelCheck, SearchPlan, prepare_search, sources_for, start_of
 
 FRAMES_PER_TIME, FRAMES_PER_SECOND = 2, 100
 """Frames from one token of time to the next, 20 ms, and in a second."""
@@ -75,7 +68,7 @@ class Recording:
     """A recording and what is written for it so far.
 
     prompt: the ids after BOS, without times.  timed: whether the target has times.
-    begin: of the next window, in frames.  found: hypotheses of a target without times; the parts of one with times.
+    begin: of the next window, in frames.  hypotheses: of a target without times; the parts of one with times.
     """
 
     plan: LinePlan
@@ -84,7 +77,7 @@ class Recording:
     prompt: tuple[int, ...]
     timed: bool
     begin: int = 0
-    found: list[TextHypothesis] = field(default_factory=list)
+    hypotheses: list[TextHypothesis] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
 
     @property
@@ -107,7 +100,7 @@ class Recording:
         """Add the hypotheses for a window, best first, and move on to the next one.  first: the token of the time 0."""
         length = min(self.window, len(self.frames) - self.begin)
         if not self.timed:
-            self.found = [replace(each, text=each.text.strip()) for each in hypotheses]
+            self.hypotheses = [replace(each, text=each.text.strip()) for each in hypotheses]
             self.begin += length
             return
         best = hypotheses[0]
@@ -118,7 +111,7 @@ class Recording:
                 start, end = span.start / FRAMES_PER_SECOND, span.end / FRAMES_PER_SECOND
                 self.segments.append(Segment(start=start, end=end, text=text))
         kept = spans[-1].tokens.stop
-        self.found.append(
+        self.hypotheses.append(
             replace(
                 best,
                 text=tokenizer.decode(ids[:kept]),
@@ -131,7 +124,7 @@ class Recording:
 
     def translation(self, tokens: SpeechTokens) -> Translation:
         """Return what was written."""
-        hypotheses = tuple(self.found)
+        hypotheses = tuple(self.hypotheses)
         if self.timed and hypotheses:
             total = sum(value for part in hypotheses for value in part.token_log_probs)
             text = "".join(part.text for part in hypotheses).strip()
@@ -176,14 +169,13 @@ class Transcriber:
         recordings = [self._recording(plan) for plan in plans]
         while rest := [each for each in recordings if not each.done]:
             for timed in (False, True):
-                group = [each for each in rest if each.timed == timed]
-                for batch in self._batches(group):
+                for batch in self._batches([each for each in rest if each.timed == timed]):
                     if check_cancelled is not None:
                         check_cancelled()
                     self._search(batch, tokens, check_cancelled)
                     for each in batch:
                         if report := on_progress.get(each.plan.line.number):
-                            report("".join(part.text for part in each.found).strip())
+                            report("".join(part.text for part in each.hypotheses).strip())
         return [each.translation(tokens) for each in recordings]
 
     def segments(self, plan: LinePlan) -> Generator[Segment, None, Translation]:
@@ -232,19 +224,11 @@ class Transcriber:
                 recordings[place].prompt = tokens.with_language(recordings[place].prompt, languages[place])
             pieces = [each.piece(tokens) for each in recordings]
         try:
-            found = search_pieces(
-                self.checkpoint,
-                pieces,
-                search.decoding,
-                self.stepper,
-                self.fusion,
-                check_cancelled=check_cancelled,
-                encoded=encoded,
-            )
+            prepared = prepare_search(self.checkpoint, pieces, search.decoding, self.stepper, self.fusion, encoded)
+            by_recording = prepared.run(check_cancelled=check_cancelled)
         except SearchError as error:
-            line = recordings[error.sentence].plan.line
-            raise LineError(line, f"token {error.token}: {error.reason}") from None
-        for recording, hypotheses in zip(recordings, search.rank(found, pieces, self.checkpoint), strict=True):
+            raise LineError(recordings[error.sentence].plan.line, f"token {error.token}: {error.reason}") from None
+        for recording, hypotheses in zip(recordings, search.rank(by_recording, pieces, self.checkpoint), strict=True):
             recording.add(hypotheses, tokenizer, tokens.first_time)
 
 
@@ -252,9 +236,7 @@ class Transcriber:
 def detected_languages(checkpoint: Checkpoint, stepper: Stepper, encoded: Any, count: int) -> list[int]:
     """Return the tokens of the most likely languages of windows.  encoded: the state before their first token."""
     specials, device = checkpoint.target_tokenizer.specials, checkpoint.device
-    languages = checkpoint.target_tokenizer.vocabulary.speech_tokens().languages
-    ids = torch.tensor([*languages.values()], device=device)
-    begin = torch.full((count, 1), specials.bos, device=device)
-    belief, _ = stepper.step(begin, encoded.branch())
+    ids = torch.tensor([*checkpoint.target_tokenizer.vocabulary.speech_tokens().languages.values()], device=device)
+    belief, _ = stepper.step(torch.full((count, 1), specials.bos, device=device), encoded.branch())
     best: list[int] = ids[belief.log_prob_of(ids.expand(count, -1)).argmax(1)].tolist()
     return best

@@ -1,12 +1,12 @@
 """The translator, and the function that loads a model."""
 
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Steps
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint, model_folder, read_config, refuse_threads
@@ -29,7 +29,6 @@ from translume.translator.planning import (
     directions_of,
     numbered_lines,
     plan_lines,
-    same_document,
     windows,
 )
 from translume.translator.results import Segment, TargetScore, TextHypothesis, Translation
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from translume.translator.scoring import ScoredPair
     from translume.translator.speech import Transcriber
 
+T = TypeVar("T")
 Source = Any
 """A path, bytes, a NumPy array or a PIL image."""
 
@@ -61,7 +61,7 @@ class Translator(LoadedModel[Checkpoint]):
         engine: searches instead of the plain model; see `compile`.  models: the models to average, the checkpoint's own
         first; see `ensemble_with`.  fusion: see `fuse_with`.
         """
-        self.models = models or EnsembleMembers.of(checkpoint, engine)
+        self.models = models or EnsembleMembers.from_checkpoint(checkpoint, engine)
         super().__init__(checkpoint, self.models.members[0].engine)
         self.fusion = fusion
         self._checked: DecodingSettings | None = None
@@ -221,8 +221,7 @@ class Translator(LoadedModel[Checkpoint]):
         chosen = self._choose("translate_all", settings, options)
         names = self.config.data.context.used and (True if documents is None else documents)
         lines = numbered_lines(texts, constraints, frames=self.reads_frames, documents=names)
-        parts = windows(lines, together=same_document)
-        return chain.from_iterable(map(partial(self.translate_lines, settings=chosen), parts))
+        return chain.from_iterable(map(partial(self.translate_lines, settings=chosen), windows(lines)))
 
     def score(
         self, source: str | Source, target: str | TextHypothesis, *, to: str | None = None, from_: str | None = None
@@ -252,8 +251,7 @@ class Translator(LoadedModel[Checkpoint]):
         """One score a pair, in order; see `score`."""
         from translume.translator.scoring import numbered_pairs
 
-        pairs_of_direction = numbered_pairs(pairs, self.direction(to=to, from_=from_), frames=self.reads_frames)
-        for window in windows(pairs_of_direction):
+        for window in windows(numbered_pairs(pairs, self.direction(to=to, from_=from_), frames=self.reads_frames)):
             yield from self._score(window)
 
     def score_lines(self, lines: Sequence[Line], settings: DecodingSettings) -> list[TargetScore]:
@@ -288,9 +286,8 @@ class Translator(LoadedModel[Checkpoint]):
         from translume.translator.scoring import beliefs_of_pairs, numbered_pairs
 
         for window in windows(numbered_pairs(pairs, self.direction(to=to, from_=from_))):
-            most = self.config.decoding.max_tokens
-            for found in beliefs_of_pairs(self.checkpoint, window, most, rows, self.models):
-                yield found.belief, found.labels
+            for target in beliefs_of_pairs(self.checkpoint, window, self.config.decoding.max_tokens, rows, self.models):
+                yield target.belief, target.labels
 
     def _choose(self, function: str, settings: DecodingSettings | None, options: DecodingOptions) -> DecodingSettings:
         return self.choose(
@@ -365,31 +362,23 @@ class Translator(LoadedModel[Checkpoint]):
         An error names the number of its line; the lines before it are returned first.
         """
 
-        # As `up_to_an_error`, without its call: tour.md follows the path from the command to the kernels.
-        try:
-            plans = self.plans(lines, settings)
+        def translated(part: Sequence[Line]) -> list[Translation]:
+            plans = self.plans(part, settings)
             if self.config.data.source.window:
-                done = self._transcriber(settings).write(plans, on_progress or {}, check_cancelled)
-            else:
-                progress = None
-                if on_progress:
-                    progress = ProgressReporter(self.checkpoint.target_tokenizer, plans, on_progress)
-                found = search_plans(
-                    self.checkpoint, plans, settings, self.models, self.fusion, progress, check_cancelled
-                )
-                done = build_translations(self.checkpoint, plans, found, settings, self.engine)
-        except LineError as error:
-            if before := lines[: lines.index(error.line)]:
-                yield from self.translate_lines(before, settings, on_progress, check_cancelled)
-            raise error from None
-        yield from done
+                return self._transcriber(settings).write(plans, on_progress or {}, check_cancelled)
+            progress = ProgressReporter(self.checkpoint.target_tokenizer, plans, on_progress) if on_progress else None
+            searched = search_plans(
+                self.checkpoint, plans, settings, self.models, self.fusion, progress, check_cancelled
+            )
+            return build_translations(self.checkpoint, plans, searched, settings, self.engine)
+
+        return up_to_an_error(translated, lines)
 
     def plans(self, lines: Sequence[Line], settings: DecodingSettings) -> list[LinePlan]:
         """The lines split into pieces that the model can read; LineError for a line that cannot be split so."""
         plans: list[LinePlan] = []
         for direction, group in groupby(lines, key=lambda line: line.direction):
-            reading = self.reading(settings, direction)
-            plans += plan_lines(list(group), self.checkpoint.source_tokenizer, reading)
+            plans += plan_lines(list(group), self.checkpoint.source_tokenizer, self.reading(settings, direction))
         if self.config.data.source.window:
             return plans
         terminology = self._terminology(settings)
@@ -411,6 +400,20 @@ class Translator(LoadedModel[Checkpoint]):
         from translume.translator.scoring import score_pairs
 
         return score_pairs(self.checkpoint, pairs, self.config.decoding.max_tokens, self.models)
+
+
+def up_to_an_error(work: Callable[[Sequence[Line]], Iterable[T]], lines: Sequence[Line]) -> Iterator[T]:
+    """Yield the results of lines, in order. An error names the first line without one, after those before it.
+
+    work: returns the results of consecutive lines, or raises LineError for one of them.
+    """
+    try:
+        done = work(lines)
+    except LineError as error:
+        if before := lines[: lines.index(error.line)]:
+            yield from up_to_an_error(work, before)
+        raise error from None
+    yield from done
 
 
 @suggest_keywords

@@ -13,9 +13,9 @@ from translume.config import DecodingSettings
 from translume.errors import SettingsError, TranslationError, needed_by
 from translume.parallel import Closing, ProcessLostError, WorkerPool, in_order
 from translume.translator.loading import ComputeOptions
-from translume.translator.planning import Line, LineError, numbered_lines, same_document, up_to_an_error, windows
+from translume.translator.planning import Line, LineError, numbered_lines, same_document, windows
 from translume.translator.results import Translation
-from translume.translator.translator import Translator, load
+from translume.translator.translator import Translator, load, up_to_an_error
 
 if TYPE_CHECKING:
     from translume.translator.generator import Generator
@@ -71,7 +71,7 @@ def run_lines(
     model: object, work: Work[R], lines: Iterable[tuple[Line, int]], settings: DecodingSettings
 ) -> Iterator[R | LineError]:
     """Yield the result of each line or why it has none, in order, from a model of this process.  lines: with sizes."""
-    for window in windows(lines, together=same_document):
+    for window in windows(lines):
         yield from outcomes(work, settings, model, window)
 
 
@@ -109,15 +109,15 @@ class Workers(Closing):
         Raises TranslationError if processes keep ending.
         """
         done = losses = 0
-        parts = windows(lines, lines=LINES_PER_TASK, together=same_document)
+        parts = windows(lines, lines=LINES_PER_TASK)
         suspects: deque[Sequence[Line]] = deque()
         while True:
             sent: deque[Sequence[Line]] = deque()
             alone = bool(suspects)
             items = iter([suspects.popleft()]) if alone else parts
             try:
-                for found in self._pool.map(partial(_outcomes, work, settings), _noted(items, sent)):
-                    yield from found
+                for outcomes in self._pool.map(partial(_outcomes, work, settings), _noted(items, sent)):
+                    yield from outcomes
                     done, losses = done + len(sent.popleft()), 0
                 if not alone:
                     return
@@ -217,8 +217,7 @@ class RayPool:
             ray.init(address, log_to_driver=False, logging_level="ERROR", **more)
         except (OSError, OverflowError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             reason = " ".join(str(error).split())
-            message = f"--ray {address}: found no cluster, expected the address of one: {reason}"
-            raise SettingsError(message) from None
+            raise SettingsError(f"--ray {address}: found no cluster, expected the address of one: {reason}") from None
         cpus = int(ray.cluster_resources().get("CPU", 0))
         if not 0 < (count or cpus) <= cpus:
             ray.shutdown()

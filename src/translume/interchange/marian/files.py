@@ -126,12 +126,11 @@ def read_binary(path: Path) -> WeightsFile:
 
     place = items[MODEL_OPTIONS]
     text = bytes(content[place.begin : place.end]).partition(b"\0")[0].decode(errors="replace")
-    options = parse_yaml(text, f"{path}: {MODEL_OPTIONS}")
     return WeightsFile(
         str(path),
         frozenset(items),
         read,
-        {str(name): value for name, value in options.items()},
+        {str(name): value for name, value in parse_yaml(text, f"{path}: {MODEL_OPTIONS}").items()},
         quantised=any(item.kind in _QUANTISED for item in items.values()),
     )
 

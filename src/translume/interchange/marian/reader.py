@@ -133,8 +133,7 @@ def read_marian(source: Path, vocabularies: Sequence[Path] = ()) -> MarianModel:
     source_tokenizer, target_tokenizer = _tokenizers(files)
     _check_sizes(architecture, weights, source_tokenizer, target_tokenizer)
     values: dict[str, Any] = {"model": dict(architecture.values), "decoding": decoding}
-    shared = source_tokenizer is target_tokenizer
-    values["tokenizer"] = {**source_tokenizer.settings.model_dump(), "shared": shared}
+    values["tokenizer"] = {**source_tokenizer.settings.model_dump(), "shared": source_tokenizer is target_tokenizer}
     config = Config.build(values, place=weights.place)
     model = build_model(config.model, len(source_tokenizer), len(target_tokenizer))
     fill(model, architecture, weights)
@@ -183,8 +182,7 @@ def fill(model: Transformer, architecture: Architecture, file: WeightsFile) -> N
     used: set[str] = set()
     weights["head.bias"].zero_()
     for ours, theirs in _names(architecture, file.names).items():
-        tensor = _without_bos(ours, weights[ours])
-        for name, part in zip(theirs, tensor.chunk(len(theirs)), strict=True):
+        for name, part in zip(theirs, _without_bos(ours, weights[ours]).chunk(len(theirs)), strict=True):
             used.add(name)
             part.copy_(_array(file, name, ours, part))
     for table in TABLES:  # Marian begins with a zero vector

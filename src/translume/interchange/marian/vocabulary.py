@@ -48,9 +48,8 @@ def _tokenizer(path: Path, pieces: Sequence[str], split: SentencePieces) -> Toke
 
 def _listed(path: Path) -> tuple[str, ...]:
     """Return the pieces of a YAML mapping from pieces to ids 0, 1, 2, …, in order of ids."""
-    found = read_yaml(path, plain=True)
     try:
-        ids = {str(piece): int(str(number)) for piece, number in found.items()}
+        ids = {str(piece): int(str(number)) for piece, number in read_yaml(path, plain=True).items()}
     except ValueError:
         ids = {}
     if not ids or sorted(ids.values()) != list(range(len(ids))):
@@ -76,10 +75,10 @@ def parse_yaml(
 ) -> dict[object, object]:
     """Return the mapping in a YAML text; see `read_yaml`. Errors begin with `place`.  loader: reads values."""
     try:
-        found = yaml.load(text, Loader=yaml.BaseLoader if plain else loader)
+        values = yaml.load(text, Loader=yaml.BaseLoader if plain else loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{place}: not YAML: {reason}") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{place}: found {type(found).__name__}, expected names and values in YAML")
-    return found
+    if not isinstance(values, dict):
+        raise DataError(f"{place}: found {type(values).__name__}, expected names and values in YAML")
+    return values

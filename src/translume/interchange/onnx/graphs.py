@@ -151,9 +151,8 @@ def trace(model: Transformer) -> Traced:
     graph = program.model.graph
     weights = {name: value.const_value.numpy() for name, value in graph.initializers.items() if value.const_value}
     graph.initializers.clear()
-    nodes = list(onnx_ir.to_proto(graph).node)
     return Traced(
-        nodes=_without_transposed_weights(nodes, weights),
+        nodes=_without_transposed_weights(list(onnx_ir.to_proto(graph).node), weights),
         weights=weights,
         layers=layers,
         heads=heads,
@@ -304,10 +303,9 @@ class Graphs:
         branch = helper.make_node(
             "If", ["use_cache_branch"], chosen, "choose_past", then_branch=later, else_branch=first
         )
-        names = dict(zip((*self._past, *self._memory), chosen, strict=True))
         nodes = [
             branch,
-            *_renamed(self._decoder, names),
+            *_renamed(self._decoder, dict(zip((*self._past, *self._memory), chosen, strict=True))),
             *self._copies(chosen[len(self._past) :], self._present_memory),
         ]
         return self._decoder_graph("decoder_model_merged", nodes, self._every(self._past, self._memory), merged=True)
@@ -325,9 +323,8 @@ class Graphs:
         forbidden = np.zeros(vocabulary, dtype=np.float32)
         forbidden[list(banned)] = -np.inf
         carried = ["done", "token", *self._past]
-        inside = {"decoder_input_ids": "token", "encoder_attention_mask": "attention_mask"}
         body = [
-            *_renamed(self._decoder, inside),
+            *_renamed(self._decoder, {"decoder_input_ids": "token", "encoder_attention_mask": "attention_mask"}),
             helper.make_node("Gather", ["logits", "search/last"], ["search/logits"], axis=1),
             helper.make_node("Add", ["search/logits", "search/forbidden"], ["search/allowed"]),
             helper.make_node("ArgMax", ["search/allowed"], ["search/best"], axis=-1, keepdims=0),
@@ -396,14 +393,14 @@ class Graphs:
         needed: set[str] = set()
         open_names = list(outputs)
         while open_names:
-            each = open_names.pop()
-            if each in needed or each in inputs or each in self._traced.weights or not each:
+            value = open_names.pop()
+            if value in needed or value in inputs or value in self._traced.weights or not value:
                 continue
-            needed.add(each)
-            open_names += by_output[each].input
+            needed.add(value)
+            open_names += by_output[value].input
         nodes = [node for node in self._traced.nodes if needed & set(node.output)]
         own = {output for node in nodes for output in node.output} - set(outputs)
-        return _renamed(nodes, {each: f"{name}/{each}" for each in own})
+        return _renamed(nodes, {value: f"{name}/{value}" for value in own})
 
     def _decoder_graph(
         self, name: str, nodes: Sequence[NodeProto], past: Sequence[str], *, merged: bool = False

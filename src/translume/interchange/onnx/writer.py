@@ -77,14 +77,13 @@ def quantized(traced: Traced) -> Traced:
     with tempfile.TemporaryDirectory() as folder, silenced():
         whole, small = Path(folder) / "whole.onnx", Path(folder) / "small.onnx"
         save_graph(Graphs(traced).whole(), whole, traced.weights)
-        large = sum(value.nbytes for value in traced.weights.values()) > MAX_EMBEDDED_BYTES
         quantize_dynamic(
             whole,
             small,
             weight_type=QuantType.QInt8,
             per_channel=True,
             reduce_range=True,
-            use_external_data_format=large,
+            use_external_data_format=sum(value.nbytes for value in traced.weights.values()) > MAX_EMBEDDED_BYTES,
             extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
         )
         graph = onnx.load(small).graph

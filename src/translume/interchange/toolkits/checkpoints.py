@@ -227,13 +227,13 @@ def find_subwords(folder: Path, sides: Sequence[Sequence[str]]) -> list[Subwords
     if len(files) <= 1:
         chosen = files * len(sides)
     else:
-        found = [[path for path in files if _named(path, names)] for names in sides]
-        if any(len(each) != 1 for each in found):
+        by_side = [[path for path in files if _named(path, names)] for names in sides]
+        if any(len(each) != 1 for each in by_side):
             shown, wanted = ", ".join(path.name for path in files), " and ".join(names[0] for names in sides)
             raise SettingsError(
                 f"{folder}: found {shown}, expected one file of subwords, or one named for each: {wanted}"
             )
-        chosen = [each[0] for each in found]
+        chosen = [each[0] for each in by_side]
     if not chosen:
         return [WORDS] * len(sides)
     return [path if path.suffix in (".model", ".spm") else read_codes(path) for path in chosen]
@@ -297,8 +297,7 @@ def build_tokenizer(
     try:
         if isinstance(subwords, SplitWords):
             return Tokenizer(Vocabulary.from_words(subwords, pieces, specials))
-        only = frozenset(pieces) if restricted else None
-        sentences = read_sentencepiece(subwords, codes=False, only=only)
+        sentences = read_sentencepiece(subwords, codes=False, only=frozenset(pieces) if restricted else None)
         return Tokenizer(Vocabulary.from_sentencepiece(sentences, pieces, specials))
     except ValueError as error:
         raise DataError(f"{place}: {error}") from None

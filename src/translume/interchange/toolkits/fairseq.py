@@ -78,13 +78,13 @@ def read_fairseq(path: Path, values: Mapping[str, Any], dictionaries: Sequence[P
     }  # fmt: skip
 
     def names(settings: ModelSettings) -> Names:
-        found = stack_names(settings, LAYERS)
+        stacks = stack_names(settings, LAYERS)
         for side in SIDES:
             if settings.norm == "pre":
-                found[f"{side}.norm"] = [f"{side}.layer_norm"]
+                stacks[f"{side}.norm"] = [f"{side}.layer_norm"]
             if embedding_norm:
-                found[f"{side}.embedding.norm"] = [f"{side}.layernorm_embedding"]
-        return {**tables, **with_kinds(found)}
+                stacks[f"{side}.embedding.norm"] = [f"{side}.layernorm_embedding"]
+        return {**tables, **with_kinds(stacks)}
 
     return Foreign(
         toolkit="fairseq", place=path, model=model, feed_forward=inner,
@@ -139,8 +139,7 @@ def _head(
         computed[f"head.table.bands.{band + 1}"] = stored_tensor(path, weights, f"{at}.tail.{band}.2.weight")
     computed["head.tail_bias"] = first.new_zeros(len(ends))
     tables = {ours: [theirs] for ours, theirs in zip(OURS[:2], TABLES, strict=False)}
-    head = {"kind": "adaptive", "cutoffs": ends, "factor": int(factor)}
-    return head, tables, computed
+    return {"kind": "adaptive", "cutoffs": ends, "factor": int(factor)}, tables, computed
 
 
 def _tokenizers(path: Path, options: Options, dictionaries: Sequence[Path]) -> tuple[Tokenizer, Tokenizer]:
@@ -168,5 +167,4 @@ def _tokenizer(path: Path, subwords: Any) -> Tokenizer:
         if not token or not count.isdigit():
             raise DataError(f"{path}: line {number}: found {line[:40]!r}, expected a token and its count")
         pieces.append(token)
-    specials = SpecialIds(pad=1, bos=2, eos=2, unk=3)
-    return build_tokenizer(path, pieces, specials, subwords)
+    return build_tokenizer(path, pieces, SpecialIds(pad=1, bos=2, eos=2, unk=3), subwords)

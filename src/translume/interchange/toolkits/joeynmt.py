@@ -89,10 +89,10 @@ def read_joeynmt(path: Path, values: Mapping[str, Any]) -> Foreign:
     }  # fmt: skip
 
     def names(settings: ModelSettings) -> Names:
-        found = stack_names(settings, _LAYERS)
+        stacks = stack_names(settings, _LAYERS)
         if settings.norm == "pre":
-            found |= {f"{side}.norm": [f"{side}.layer_norm"] for side in SIDES}
-        return {**tables, **with_kinds(found)}
+            stacks |= {f"{side}.norm": [f"{side}.layer_norm"] for side in SIDES}
+        return {**tables, **with_kinds(stacks)}
 
     return Foreign(
         toolkit="JoeyNMT", place=path, model=model, decoding=_decoding(options), feed_forward=inner,

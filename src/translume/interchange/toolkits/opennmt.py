@@ -194,8 +194,8 @@ def _foreign(
     }
 
     def names(settings: ModelSettings) -> Names:
-        found = stack_names(settings, of_sides, layers) | {f"{side}.norm": [f"{side}.layer_norm"] for side in SIDES}
-        named = with_kinds(found)
+        stacks = stack_names(settings, of_sides, layers) | {f"{side}.norm": [f"{side}.layer_norm"] for side in SIDES}
+        named = with_kinds(stacks)
         for ours, theirs in named.items():
             if ours.endswith(".bias") and all(each.split(".")[-2] not in biased for each in theirs):
                 named[ours] = []
@@ -243,14 +243,13 @@ def _tokenizers(path: Path, vocabulary: Options) -> tuple[Tokenizer, Tokenizer]:
     names = {ours: str(vocabulary.stated(f"specials.{ours}_token", name)) for ours, name in SPECIALS.items()} | {
         "bos": str(vocabulary.stated("decoder_start_token", SPECIALS["bos"]))
     }
-    found = []
+    tokenizers = []
     for side, subwords in zip(_SIDES, find_subwords(path.parent, list(_SIDES.values())), strict=True):
         pieces = vocabulary.stated(side)
         if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
             raise DataError(f"{vocabulary.place}: {side}: expected a list of tokens")
-        specials = special_ids(path, pieces, names, ends_source=False)
-        found.append(build_tokenizer(path, pieces, specials, subwords))
-    return found[0], found[1]
+        tokenizers.append(build_tokenizer(path, pieces, special_ids(path, pieces, names, ends_source=False), subwords))
+    return tokenizers[0], tokenizers[1]
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:

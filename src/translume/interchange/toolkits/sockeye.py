@@ -111,10 +111,10 @@ def read_sockeye(path: Path, weights: Mapping[str, Any]) -> Foreign:
             "encoder": _filled(encoder, "self_attention", norm),
             "decoder": _filled(decoder, "autoregr_layer", norm),
         }
-        found = stack_names(settings, layers)
+        stacks = stack_names(settings, layers)
         if norm == "pre":
-            found |= {f"{side}.norm": [f"{side}.final_process.layer_norm"] for side in SIDES}
-        named = with_kinds(found)
+            stacks |= {f"{side}.norm": [f"{side}.final_process.layer_norm"] for side in SIDES}
+        named = with_kinds(stacks)
         for name in named:
             if name.endswith(".bias") and not any(part in name for part in _BIASED):
                 named[name] = []

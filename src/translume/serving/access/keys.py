@@ -150,12 +150,11 @@ def _changing(path: Path) -> Iterator[None]:
 
 def _write(path: Path, keys: tuple[Key, ...]) -> None:
     """Write the file atomically, readable by its owner only, or with its previous permissions."""
-    content = sealed({"format": FORMAT, "keys": [key.to_dict() for key in keys]})
     try:
         before = path.stat() if path.exists() else None
         replace_file(
             path,
-            content.encode(),
+            sealed({"format": FORMAT, "keys": [key.to_dict() for key in keys]}).encode(),
             permissions=0o600 if before is None else before.st_mode & 0o777,
             owner=None if before is None else (before.st_uid, before.st_gid),
         )

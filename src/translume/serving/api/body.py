@@ -124,23 +124,23 @@ def _unpacker(encoding: str, maximum: int) -> Callable[[bytes | None], bytes]:
     if name in ("", "identity"):
         return lambda chunk: chunk or b""
     if name not in ("gzip", "x-gzip"):
-        found = f"found '{name[:40]}', expected gzip or identity"
-        raise field_error("content-encoding", found, 415, "unsupported_encoding")
+        reason = f"found '{name[:40]}', expected gzip or identity"
+        raise field_error("content-encoding", reason, 415, "unsupported_encoding")
     packed = zlib.decompressobj(16 + zlib.MAX_WBITS)
     left = maximum + 1
 
     def unpack(chunk: bytes | None) -> bytes:
         nonlocal left
         try:
-            found = packed.decompress(chunk or b"", left)
+            unpacked = packed.decompress(chunk or b"", left)
         except zlib.error:
             raise RequestError(400, "the body is not gzip", code="invalid_gzip", field="content-encoding") from None
-        left -= len(found)
+        left -= len(unpacked)
         if left <= 0:
             raise RequestError(413, f"the body unpacks to more than {maximum:,} bytes")
         if (chunk is None and not packed.eof) or packed.unused_data:
             raise RequestError(400, "the body is not whole gzip", code="invalid_gzip", field="content-encoding")
-        return found
+        return unpacked
 
     return unpack
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -20,7 +19,6 @@ LENGTHENING: Final = ("max_length", "max_length_extra", "max_length_ratio", "pre
 """Settings that make targets longer."""
 WIDENING: Final = ("beam", "samples", "nbest", "strategy")
 """Settings that keep more hypotheses."""
-NO_NAMES: Final = MappingProxyType[str, str]({})
 
 
 async def accept_parts(
@@ -29,8 +27,8 @@ async def accept_parts(
     texts: Sequence[str],
     work: Translating,
     parts: Sequence[Part],
-    changed: Collection[str] = (),
-    names: Mapping[str, str] = NO_NAMES,
+    changed: Collection[str],
+    names: Mapping[str, str] | None = None,
 ) -> None:
     """Charge texts that are split into parts, and what their search costs beyond the usual.
 
@@ -39,8 +37,7 @@ async def accept_parts(
     """
     size = sum(len(part.text) for part in parts)
     more = await in_thread(size, lambda: characters_to_charge(work, parts, changed, server.limits, names))
-    others = sum(part.characters for part in parts if part.frames is not None)
-    await server.accept(request, texts, more, others)
+    await server.accept(request, texts, more, sum(part.characters for part in parts if part.frames is not None))
 
 
 def characters_to_charge(
@@ -48,7 +45,7 @@ def characters_to_charge(
     parts: Sequence[Part],
     changed: Collection[str],
     limits: Limits,
-    names: Mapping[str, str] = NO_NAMES,
+    names: Mapping[str, str] | None = None,
 ) -> int:
     """Return the number of characters to charge beyond those of the parts, as they may cost more than usual.
 
@@ -63,7 +60,7 @@ def characters_to_charge(
     if total > limits.target_tokens:
         field = _field_to_lower(work, parts, total, changed)
         factors = f"(hypotheses per sentence × longest target, for all {len(parts):,} sentences)"
-        raise _too_costly(names.get(field, field), f"{total:,} target tokens {factors}", limits)
+        raise _too_costly((names or {}).get(field, field), f"{total:,} target tokens {factors}", limits)
     return sum(
         part.characters * (each.target_tokens - each.usual_target_tokens) // each.usual_target_tokens
         for part, each in zip(parts, costs, strict=True)

@@ -91,8 +91,7 @@ def _check_setting(name: str, value: Any, limits: Limits) -> None:
     if isinstance(value, str | list) or name == "ban":
         check_texts(value, name, limits)
         if name in ("ban", "prefix"):
-            size = sum(map(len, as_list(value)))
-            refuse_more(name, size, " characters in all", LONGEST_RULES, "text_too_long")
+            refuse_more(name, sum(map(len, as_list(value))), " characters in all", LONGEST_RULES, "text_too_long")
         return
     if isinstance(value, dict) or value is None:
         raise field_error(name, f"found {shown(value)}, expected a number, a string, true or false")
@@ -111,8 +110,7 @@ def split_language(served: Any, split: str = "") -> str | None:
     split: of a request; by default the model's own.
     """
     chosen = split or served.model.config.decoding.split
-    splits = splits_sentences(served.model.checkpoint, cast(Any, SPLIT.get(chosen, chosen)))
-    return served.source if splits else None
+    return served.source if splits_sentences(served.model.checkpoint, cast(Any, SPLIT.get(chosen, chosen))) else None
 
 
 def constraints_of(request: TranslateRequest, settings: DecodingSettings) -> tuple[tuple[str, ...], ...]:

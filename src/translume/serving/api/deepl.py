@@ -50,9 +50,8 @@ def routes(server: Server, detector: Detector | None, glossaries: Glossaries) ->
             (source, *others) = sources_into(call.target_lang, server) or [""]
             shown = sources = [source] * len(call.text)
             if others or not source:
-                found = await detect_sources(call.text, call.target_lang, server, detector, html=html)
-                sources, shown = [each.code for each in found], [str(each.detected["language"]) for each in found]
-        found_terms = _terms(glossaries, call, client_of(request.scope)) if call.glossary_id else ()
+                detected = await detect_sources(call.text, call.target_lang, server, detector, html=html)
+                sources, shown = [each.code for each in detected], [str(each.detected["language"]) for each in detected]
         translations = await translate_each(
             request,
             server,
@@ -62,7 +61,7 @@ def routes(server: Server, detector: Detector | None, glossaries: Glossaries) ->
             html=html,
             field="text",
             split=call.split_sentences != "0",
-            glossary=found_terms,
+            glossary=_terms(glossaries, call, client_of(request.scope)) if call.glossary_id else (),
         )
         return json_response(_response(shown, [each.text for each in translations], call.text))
 

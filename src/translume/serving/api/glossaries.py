@@ -77,8 +77,7 @@ class Glossaries:
             self._held[glossary.id] = glossary
             return
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        content = sealed(asdict(glossary)).encode()
-        replace_file(self._folder / glossary.id, content, synced=False, permissions=0o600)
+        replace_file(self._folder / glossary.id, sealed(asdict(glossary)).encode(), synced=False, permissions=0o600)
 
     def owned_by(self, client: str) -> list[Glossary]:
         """Return the glossaries of a client."""
@@ -86,10 +85,10 @@ class Glossaries:
 
     def find(self, name: str, client: str) -> Glossary:
         """Return a client's glossary; RequestError (404) if it has no such one."""
-        found = self._read(name)
-        if found is None or found.client != client:
+        glossary = self._read(name)
+        if glossary is None or glossary.client != client:
             raise RequestError(404, "no such glossary, or it was deleted", code="unknown_glossary", field="glossary_id")
-        return found
+        return glossary
 
     def delete(self, glossary: Glossary) -> None:
         """Forget a glossary."""
@@ -174,10 +173,9 @@ def routes(server: Server, glossaries: Glossaries) -> APIRouter:
     async def pairs() -> Response:
         """List the pairs of languages that glossaries can have."""
         sources = server.models.sources()
-        found = [(source, target) for source, targets in sources.items() for target in targets]
-        return json_response(
-            {"supported_languages": [{"source_lang": one, "target_lang": other} for one, other in found]}
-        )
+        supported = [(source, target) for source, targets in sources.items() for target in targets]
+        names = ("source_lang", "target_lang")
+        return json_response({"supported_languages": [dict(zip(names, pair, strict=True)) for pair in supported]})
 
     return router
 

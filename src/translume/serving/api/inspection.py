@@ -98,8 +98,7 @@ def _inspected(
         field = FIELDS.get(str(error).partition(":")[0], "")
         field = "file" if field == "text" and isinstance(inspection.source, Frames) else field
         raise RequestError(422, str(error), code="cannot_inspect", field=field) from None
-    from_search = searched or call.prefix_tokens
-    return parts, replace(steps, origin="search") if from_search else steps, record
+    return parts, replace(steps, origin="search") if searched or call.prefix_tokens else steps, record
 
 
 def _part_of(inspection: Inspection) -> tuple[str | Frames, int]:
@@ -115,7 +114,7 @@ def _part_of(inspection: Inspection) -> tuple[str | Frames, int]:
     call = inspection.call
     assert isinstance(call, InspectRequest)  # with a text
     tokenizer, reading = checkpoint.source_tokenizer, Reading.from_settings(checkpoint, settings)
-    sentences = Paragraphs.of(source, split_language(inspection.served, call.split)).lines
+    sentences = Paragraphs.from_text(source, split_language(inspection.served, call.split)).lines
     lines = [Line(number=0, text=text) for text in sentences if tokenizer.encode(text)]
     if not reading.cuts_lines:
         reading = replace(reading, keep="none")

@@ -34,16 +34,15 @@ def route(server: Server, source: str, target: str) -> list[Any]:
 
     Raises RequestError (400) in LibreTranslate's words if the server does not have them.
     """
-    known, found = server.models.sources(), []
+    known, languages = server.models.sources(), []
     for name, code in (("source", source), ("target", target)):
         language = find_language(code, known)
         if language is None:
             short = code if len(code) <= 40 else f"{code[:39]}…"
             wanted = f"expected one of: {', '.join(known)}" if known else "the models of this server have no languages"
-            reason = f"{short} is not supported; {wanted}"
-            raise RequestError(400, reason, code="unknown_language", field=name)
-        found.append(language)
-    source, target = found
+            raise RequestError(400, f"{short} is not supported; {wanted}", code="unknown_language", field=name)
+        languages.append(language)
+    source, target = languages
     if source == target:
         return []
     models = server.models.route(source, target)
@@ -59,8 +58,7 @@ def _no_pair(source: str, target: str) -> RequestError:
 
 def sources_into(target: str, server: Server) -> list[str]:
     """Return the source languages of models into `target`."""
-    sources = server.models.sources()
-    return [source for source, targets in sources.items() if find_language(target, targets) is not None]
+    return [source for source, targets in server.models.sources().items() if find_language(target, targets) is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +89,11 @@ async def detect_sources(
     *,
     html: bool = False,
     refuse: bool = False,
-    field: str = "source",
 ) -> list[SourceLanguage]:
     """Return the most probable source language of each text.
 
-    html: whether texts are HTML, whose visible texts count.  refuse: raise RequestError (400), which names the field,
-    for a language that the server does not have.
+    html: whether texts are HTML, whose visible texts count.  refuse: raise RequestError (400) for a language that the
+    server does not have.
     A text in which nothing is detected has the language of all texts together; without one, that is a language with a
     model into `target`, English first.
     """
@@ -105,11 +102,11 @@ async def detect_sources(
     into = sources_into(target, server)
     first = UNKNOWN["language"] if UNKNOWN["language"] in into or not into else into[0]
     unknown = [{**UNKNOWN, "language": first}]
-    found = [await detect(text, server, detector) for text in visible]
-    if not all(found) and len(texts) > 1:
+    detected = [await detect(text, server, detector) for text in visible]
+    if not all(detected) and len(texts) > 1:
         unknown = await detect("\n".join(visible), server, detector) or unknown
     sources = []
-    for languages in (each or unknown for each in found):
+    for languages in (each or unknown for each in detected):
         best = languages[0]["language"]
         code = (
             best if best in known else next((each["language"] for each in languages if each["language"] in into), first)
@@ -117,7 +114,7 @@ async def detect_sources(
         sources.append(SourceLanguage(detected=languages[0], code=code))
     if refuse and (warning := next((each.warning for each in sources if each.warning), "")):
         reason = f"{warning.partition(';')[0]}; name the source language to translate it nevertheless"
-        raise field_error(field, reason, 400, "unknown_language")
+        raise field_error("source", reason, 400, "unknown_language")
     return sources
 
 
@@ -137,11 +134,11 @@ async def detect(text: str, server: Server, detector: Detector | None) -> list[d
             field="source",
         )
     known = list(server.models.sources())
-    found = await run_in_threadpool(detector.languages, text, known)
+    ranked = await run_in_threadpool(detector.languages, text, known)
     foreign = await run_in_threadpool(detector.foreign, text, known) if isinstance(detector, Lingua) else None
     if foreign is not None:
-        found = [foreign, *((code, value * (1 - foreign[1])) for code, value in found)]
-    best = [{"confidence": round(100 * probability, 1), "language": code} for code, probability in found]
+        ranked = [foreign, *((code, value * (1 - foreign[1])) for code, value in ranked)]
+    best = [{"confidence": round(100 * probability, 1), "language": code} for code, probability in ranked]
     return best[:MAX_DETECTED]
 
 

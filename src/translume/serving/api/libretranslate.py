@@ -53,7 +53,7 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
         sources = [call.source] * len(texts)
         if call.source == "auto":
             languages = await detect_sources(
-                texts, call.target, server, detector, html=html, refuse=call.refuse_unknown, field="source"
+                texts, call.target, server, detector, html=html, refuse=call.refuse_unknown
             )
             sources = [each.code for each in languages]
         if call.source == "auto" and not any(map(has_letters, texts)):
@@ -152,14 +152,14 @@ async def translate_each(
     routes = {source: route(server, source, target) for source in places}
     done: dict[int, Translation] = {}
     for source, own in places.items():
-        found, models = [Translation(source=texts[place], text=texts[place]) for place in own], routes[source]
+        translations, models = [Translation(source=texts[place], text=texts[place]) for place in own], routes[source]
         if not models:
-            await server.accept(request, [each.text for each in found])
+            await server.accept(request, [each.text for each in translations])
         for model in models:  # each is charged
             await loaded(model)
             last = model is models[-1]
             batch = RequestTexts(
-                texts=tuple(each.text for each in found),
+                texts=tuple(each.text for each in translations),
                 field=field,
                 several=several,
                 timeout_seconds=server.limits.timeout_seconds,
@@ -167,8 +167,8 @@ async def translate_each(
                 places=tuple(own) if len(places) > 1 else (),
                 glossary=glossary if last else (),
             )
-            found = await _translated(request, server, model, batch, alternatives if last else 0, html=html)
-        done |= zip(own, found, strict=True)
+            translations = await _translated(request, server, model, batch, alternatives if last else 0, html=html)
+        done |= zip(own, translations, strict=True)
     return [done[place] for place in range(len(texts))]
 
 
@@ -193,8 +193,7 @@ async def _settings(served: Any, alternatives: int, server: Server, *, alignment
     decoding = served.model.config.decoding
     changes: dict[str, Any] = {"nbest": alternatives + 1}
     if alternatives:
-        beam = min(max(alternatives + 1, decoding.beam), server.limits.width)
-        changes |= {"strategy": "beam", "beam": beam}
+        changes |= {"strategy": "beam", "beam": min(max(alternatives + 1, decoding.beam), server.limits.width)}
     if alignment and not served.model.config.without_tokens:
         changes["alignment"] = True
     return await settings_with(served, changes, server.limits)
@@ -235,8 +234,8 @@ class _Pages:
         """Return each text with its sentences translated, with up to `nbest` combinations of their hypotheses."""
         done, joined = iter(translations), []
         for source, (page, split) in zip(self.texts.texts, self.pages, strict=True):
-            found = combinations([next(done) for _ in split.lines], nbest)
-            written = [page.with_runs([*split.join(each)]) for each in found]
+            combined = combinations([next(done) for _ in split.lines], nbest)
+            written = [page.with_runs([*split.join(each)]) for each in combined]
             hypotheses = (
                 TextHypothesis(text=text, tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")
                 for text in dict.fromkeys(written)

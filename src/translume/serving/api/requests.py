@@ -99,17 +99,13 @@ class RequestBody(BaseModel):
     example: ClassVar[dict[str, Any]] = {}
     """An example in /openapi.json."""
 
-    @classmethod
-    def known_fields(cls) -> tuple[str, ...]:
-        """The names of all fields."""
-        return tuple(cls.model_fields)
-
     @model_validator(mode="before")
     @classmethod
     def _reject_unknown_fields(cls, values: Any) -> Any:
         if not isinstance(values, dict) or cls.model_config.get("extra") == "ignore":
             return values
-        known = cls.known_fields()
+        known = [field.alias or name for name, field in cls.model_fields.items()]
+        known += DECODING_FIELDS if issubclass(cls, SettingsRequest) else ()
         for name in values:
             if name in WITHHELD and name not in known:
                 raise field_error(name, "a request cannot set it; the model's own setting holds")
@@ -163,11 +159,6 @@ class SettingsRequest(RequestBody):
     """A request that may replace settings of [decoding]; they are validated with the model's own settings."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=_add_decoding_fields)
-
-    @classmethod
-    def known_fields(cls) -> tuple[str, ...]:
-        """The names of all fields, those of [decoding] last."""
-        return (*cls.model_fields, *DECODING_FIELDS)
 
     @property
     def decoding(self) -> dict[str, Any]:
@@ -348,8 +339,7 @@ class TranscribeRequest(UploadRequest):
     @property
     def decoding(self) -> dict[str, Any]:
         """The settings of [decoding] that the request replaces."""
-        timed = {"timestamps": True} if self.format in ("srt", "vtt") else {}
-        return {**timed, **super().decoding}
+        return {**({"timestamps": True} if self.format in ("srt", "vtt") else {}), **super().decoding}
 
 
 class InspectFileRequest(InspectionFields, UploadRequest):
@@ -390,11 +380,6 @@ class SpeechRequest(FormBody):
         if self.temperature:
             values |= {"strategy": "sampling", "temperature": self.temperature}
         return TranscribeRequest.model_validate(values)
-
-    @classmethod
-    def known_fields(cls) -> tuple[str, ...]:
-        """The names of all fields, as clients write them."""
-        return tuple(field.alias or name for name, field in cls.model_fields.items())
 
 
 class LibreTranslateFileRequest(RequestBody):

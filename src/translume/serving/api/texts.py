@@ -46,7 +46,7 @@ class RequestTexts:
         self._check(sum(map(_lines_in, self.texts)), limits)
         paragraphs, count = [], 0
         for text in self.texts:
-            paragraphs.append(Paragraphs.of(text, self.language))
+            paragraphs.append(Paragraphs.from_text(text, self.language))
             count += len(paragraphs[-1].lines)
             self._check(count, limits)
         return SplitTexts(texts=self, paragraphs=tuple(paragraphs))

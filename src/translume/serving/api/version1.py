@@ -224,7 +224,7 @@ def _add_facts(router: APIRouter, server: Server, *, detects: bool) -> None:
                 "version": __version__,
                 "versions": versions(),
                 "limits": server.limits.model_dump(),
-                "waiting": server.waiting,
+                "waiting": server.scheduler.waiting,
                 "engines": {name: each["engine"] for name, each in facts.items()},
                 "manifests": {name: each[MANIFEST] for name, each in facts.items() if MANIFEST in each},
                 "licences": {name: each["licence"] for name, each in facts.items() if "licence" in each},

@@ -85,8 +85,7 @@ class DocumentProcesses:
             values = await self._run(FRAMES, parsing.read_frames, (source, content, limits.unpacked_bytes))
         except DataError as error:
             reason, _, setting = str(error).removeprefix(f"{describe(content)}: ").partition(" (data.source.")
-            large = setting.startswith("max_")
-            status, code = (413, "file_too_large") if large else (422, "invalid_file")
+            status, code = (413, "file_too_large") if setting.startswith("max_") else (422, "invalid_file")
             raise field_error("file", reason, status, code) from None
         return Frames(np.asarray(values, np.float32))
 
@@ -95,20 +94,18 @@ class DocumentProcesses:
         try:
             await asyncio.wait_for(self._turns.acquire(), self._seconds)
         except TimeoutError:
-            reason = "other files are being read; try later"
-            raise RequestError(503, reason, code="queue_full", retry_after=5) from None
+            raise RequestError(503, "other files are being read; try later", code="queue_full", retry_after=5) from None
         in_thread = partial(asyncio.get_running_loop().run_in_executor, None)
-        process: _Process | None = None
-        intact, started = False, time.monotonic()
+        process: Any = None
+        reusable, started = False, time.monotonic()
         try:
-            reader: _Process = self._idle.pop(module) if module in self._idle else await in_thread(_Process, module)
-            process = reader
+            process = self._idle.pop(module) if module in self._idle else await in_thread(_Process, module)
             started = time.monotonic()
-            result = await asyncio.wait_for(in_thread(reader.run, function, item), self._seconds)
-            intact = True
+            result = await asyncio.wait_for(in_thread(process.run, function, item), self._seconds)
+            reusable = True
             return result
         except TranslumeError:  # the file is invalid
-            intact = True
+            reusable = True
             raise
         except TimeoutError:
             raise field_error("file", f"not processed after {self._seconds:g} s", code="file_too_complex") from None
@@ -116,8 +113,7 @@ class DocumentProcesses:
             raise field_error("file", "the process that read it ended", code="file_too_complex") from None
         finally:
             self._turns.release()
-            quick = time.monotonic() - started < REUSED_SECONDS
-            if process is not None and intact and quick and module not in self._idle:
+            if reusable and time.monotonic() - started < REUSED_SECONDS and module not in self._idle:
                 self._idle[module] = process
             elif process is not None:
                 in_thread(process.end)

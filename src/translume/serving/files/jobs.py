@@ -128,13 +128,12 @@ class Jobs:
             raise stopped()
         suffix = FORMATS[upload.suffix].written or upload.suffix
         name = f"{upload.name}{upload.suffix}" if served is None else f"{upload.name}_{served.target}{suffix}"
-        until = time.time() + self._limits.file_seconds
         job = Job(
             id=secrets.token_urlsafe(24),
             name=name,
             suffix=suffix,
             client=upload.client,
-            until=until,
+            until=time.time() + self._limits.file_seconds,
             characters=sum(map(len, upload.texts)),
         )
         lock = await run_in_threadpool(self._add, job)
@@ -154,8 +153,11 @@ class Jobs:
             job.fail(RequestError(503, reason, code="worker_lost", retry_after=1))
         return job
 
-    def result(self, job: Job) -> Path:
-        """Return the path of a job's result; RequestError if it failed, is not finished (409), or is lost (404)."""
+    def result(self, job: Job) -> tuple[Path, os.stat_result]:
+        """Return the path and the status of a job's result.
+
+        Raises RequestError if the job failed, is not finished (409), or its result is lost (404).
+        """
         if job.error:
             raise RequestError(**job.error)
         if job.status != "done":
@@ -163,7 +165,7 @@ class Jobs:
         path = self._folder / job.id / "result"
         with contextlib.suppress(OSError):  # deleted meanwhile
             if atomic.digest(path) == job.digest:
-                return path
+                return path, path.stat()
             log.error("a translated file is damaged", extra={"fields": {"file": f"{job.id}/result"}})
         raise _unknown()
 
@@ -241,9 +243,7 @@ class Jobs:
     async def _translate(self, job: Job, upload: Upload, served: Any) -> None:
         """Translate a file and store the result."""
         async with asyncio.timeout(self._limits.file_seconds), self._turn:
-            content = upload.content
-            if served is not None:
-                content = await self._translated(job, upload, served)
+            content = upload.content if served is None else await self._translated(job, upload, served)
             await run_in_threadpool(self._store, job, content)
 
     async def _translated(self, job: Job, upload: Upload, served: Any) -> bytes:

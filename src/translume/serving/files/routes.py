@@ -197,9 +197,5 @@ def _status(job: Job) -> dict[str, Any]:
 def _download(jobs: Jobs, name: str) -> Response:
     """Return a result, streamed from its file."""
     job = jobs.find(name)
-    path = jobs.result(job)
-    try:
-        found = path.stat()
-    except OSError:
-        raise RequestError(404, "no such file, or it was deleted", code="unknown_file") from None
-    return FileResponse(path, media_type=FORMATS[job.suffix].media_type, filename=job.name, stat_result=found)
+    path, status = jobs.result(job)
+    return FileResponse(path, media_type=FORMATS[job.suffix].media_type, filename=job.name, stat_result=status)
