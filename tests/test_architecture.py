@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from translume.errors import EXTRAS
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "translume"
 FILES = sorted(SOURCE.rglob("*.py"))
+Nodes = Sequence[ast.AST]
 
 STEPS = [
     {"errors", "exports", "locks", "tensors", "version"},
@@ -79,9 +80,9 @@ RUN_ELSEWHERE = {"comet_worker.py": {"comet"}}
 """Modules that the Python of another environment runs, and what they import from there."""
 
 
-def problems(check: Callable[[Path, ast.Module], Iterable[object]], files: Iterable[Path] = FILES) -> list[str]:
+def problems(check: Callable[[Path, Nodes], Iterable[object]], files: Iterable[Path] = FILES) -> list[str]:
     """Return what a check finds in the modules, with their names."""
-    return [f"{path.relative_to(SOURCE)}: {found}" for path in files for found in check(path, tree_of(path))]
+    return [f"{path.relative_to(SOURCE)}: {found}" for path in files for found in check(path, nodes_of(path))]
 
 
 def package_name(path: Path) -> str:
@@ -96,8 +97,9 @@ def step_of(package: str) -> int:
 
 
 @functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+def nodes_of(path: Path) -> Nodes:
+    """Return the nodes of a module's syntax tree, its root first."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))))
 
 
 def package_of(path: Path) -> list[str]:
@@ -107,7 +109,7 @@ def package_of(path: Path) -> list[str]:
 @functools.cache
 def imports_of(path: Path) -> list[tuple[int, str]]:
     """Return (line, dotted name) of every import, including those in functions and by `import_module("…")`."""
-    return list(imports_in(path, ast.walk(tree_of(path))))
+    return list(imports_in(path, nodes_of(path)))
 
 
 def imports_in(path: Path, nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
@@ -145,20 +147,14 @@ def imported_package(name: str) -> str | None:
     return parts[1] if len(parts) > 1 and (parts[1] in packages or (SOURCE / parts[1]).is_dir()) else "__init__"
 
 
-def functions_of(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
 def third_party(imports: Iterable[tuple[int, str]]) -> set[str]:
     roots = {name.split(".")[0] for _, name in imports}
     return roots - set(sys.stdlib_module_names) - {"translume"}
 
 
-def outside_functions(tree: ast.Module) -> Iterator[ast.AST]:
+def outside_functions(module: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a module that run on import, without `if TYPE_CHECKING`."""
-    waiting: list[ast.AST] = [tree]
+    waiting = [module]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -170,10 +166,10 @@ def outside_functions(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def test_imports_follow_the_order_of_packages() -> None:
-    def check(path: Path, tree: ast.Module) -> Iterator[str]:
+    def check(path: Path, nodes: Nodes) -> Iterator[str]:
         package = package_name(path)
         late = path.parent.name == "tasks" and path.name not in ("__init__.py", "task.py")
-        imports = imports_in(path, outside_functions(tree)) if late else imports_of(path)
+        imports = imports_in(path, outside_functions(nodes[0])) if late else imports_of(path)
         for line, name in imports:  # the methods of a task use any package when they are called
             if (other := imported_package(name)) and other != package and step_of(other) >= step_of(package):
                 yield f"line {line}: {package} may not import {other} ({name})"
@@ -202,8 +198,10 @@ def test_no_modules_import_one_another_in_a_circle() -> None:
 
 
 def test_public_functions_name_all_their_parameters() -> None:
-    def check(path: Path, tree: ast.Module) -> Iterator[str]:
-        for function in functions_of(tree):
+    def check(path: Path, nodes: Nodes) -> Iterator[str]:
+        for function in nodes:
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
             public = not function.name.startswith("_") or function.name.startswith("__")
             if (given := function.args.kwarg) and not names_its_keywords(given) and public:
                 yield f"{function.name}: takes **{given.arg}"
@@ -223,11 +221,11 @@ def test_no_module_has_a_vague_name() -> None:
 
 
 def test_no_pickle_and_no_eval() -> None:
-    def check(path: Path, tree: ast.Module) -> Iterator[str]:
+    def check(path: Path, nodes: Nodes) -> Iterator[str]:
         for line, name in imports_of(path):
             if name.split(".")[0] in NEVER_IMPORTED and name != "pickle.UnpicklingError":
                 yield f"line {line}: imports {name}"
-        for node in ast.walk(tree):
+        for node in nodes:
             if not isinstance(node, ast.Call):
                 continue
             name = dotted(node.func)
@@ -247,8 +245,8 @@ def is_true(keyword: ast.keyword, name: str) -> bool:
 
 
 def test_no_exception_is_caught_blindly() -> None:
-    def check(path: Path, tree: ast.Module) -> Iterator[str]:
-        for node in ast.walk(tree):
+    def check(path: Path, nodes: Nodes) -> Iterator[str]:
+        for node in nodes:
             if isinstance(node, ast.ExceptHandler) and (node.type is None or dotted(node.type) == "Exception"):
                 yield f"line {node.lineno}: except {dotted(node.type) if node.type else ''}"
 
@@ -267,13 +265,13 @@ CLASSES_OF_TASKS = {
 CLASSES_OF_TASKS |= {"ClassifySettings", "Labels"}
 
 
-def branches_on_task(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def branches_on_task(nodes: Nodes) -> Iterator[tuple[int, str]]:
     """Yield (line, code) of comparisons with a task's name, and of branches on a class that belongs to one task.
 
     Assertions do not count as branches.
     """
-    asserted = {id(each) for node in ast.walk(tree) if isinstance(node, ast.Assert) for each in ast.walk(node)}
-    for node in ast.walk(tree):
+    asserted = {id(each) for node in nodes if isinstance(node, ast.Assert) for each in ast.walk(node)}
+    for node in nodes:
         if id(node) in asserted:
             continue
         if isinstance(node, ast.Compare | ast.MatchValue):
@@ -289,14 +287,14 @@ def branches_on_task(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def test_only_the_tasks_package_branches_on_the_task() -> None:
-    def check(path: Path, tree: ast.Module) -> Iterator[object]:
-        return branches_on_task(tree)
+    def check(path: Path, nodes: Nodes) -> Iterator[object]:
+        return branches_on_task(nodes)
 
     assert not problems(check, [path for path in FILES if package_name(path) != "tasks"])
 
 
 def test_toolkits_are_imported_only_in_their_packages() -> None:
-    def check(path: Path, tree: ast.Module) -> set[str]:
+    def check(path: Path, nodes: Nodes) -> set[str]:
         elsewhere = {name for package, names in ONLY_IN.items() if package != package_name(path) for name in names}
         return elsewhere & third_party(imports_of(path))
 
@@ -308,10 +306,10 @@ def test_every_imported_package_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     base = {re.split(r"[<>=]", line)[0] for line in project["dependencies"]}
 
-    def check(path: Path, tree: ast.Module) -> Iterator[str]:
+    def check(path: Path, nodes: Nodes) -> Iterator[str]:
         yield from third_party(imports_of(path)) - base - EXTRAS.keys() - RUN_ELSEWHERE.get(path.name, set())
         extras = AT_THE_TOP.get(package_name(path), set())
-        for name in third_party(imports_in(path, outside_functions(tree))) - base - {"torch"}:
+        for name in third_party(imports_in(path, outside_functions(nodes[0]))) - base - {"torch"}:
             if EXTRAS[name] not in extras:
                 yield f"{name}: part of an extra, so imported in the function that needs it"
 
@@ -319,7 +317,7 @@ def test_every_imported_package_is_declared() -> None:
 
 
 def test_settings_need_no_torch() -> None:
-    def check(path: Path, tree: ast.Module) -> set[str]:
+    def check(path: Path, nodes: Nodes) -> set[str]:
         return third_party(imports_of(path)) & {"torch"}
 
     assert not problems(check, [path for path in FILES if package_name(path) in ("errors", "atomic", "config")])

@@ -1,5 +1,6 @@
 """The notebooks in docs/ run, and values that are displayed in notebooks show their texts and nothing else."""
 
+import json
 import os
 import re
 import sys
@@ -40,7 +41,7 @@ every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for p
 
 @pytest.fixture
 def kernel(tmp_path: Path, warm_python: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder to run in. Kernels find `translume`, import this checkout and shorten trainings."""
+    """Return a folder to run in. Its kernels, named `warm`, find `translume` and shorten trainings."""
     folder, programs = tmp_path / "work", tmp_path / "programs"
     folder.mkdir()
     programs.mkdir()
@@ -53,6 +54,11 @@ def kernel(tmp_path: Path, warm_python: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("TRANSLUME_SHORT", "1")
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    warm = tmp_path / "jupyter_data_dir" / "kernels" / "warm"
+    warm.mkdir(parents=True)
+    words = [str(warm_python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    description = {"argv": words, "display_name": "warm", "language": "python"}
+    (warm / "kernel.json").write_text(json.dumps(description), encoding="utf-8")
     return folder
 
 
@@ -65,7 +71,7 @@ def test_a_notebook_runs_and_draws_its_trainings(path: Path, kernel: Path) -> No
         pytest.importorskip("transformers", reason="transformers is not installed (extra: export)")
     content = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(kernel)}}
-    nbclient.NotebookClient(content, timeout=SECONDS, kernel_name="python3", resources=resources).execute()
+    nbclient.NotebookClient(content, timeout=SECONDS, kernel_name="warm", resources=resources).execute()
     for cell in content.cells:
         outputs = cell.get("outputs", [])
         printed = "".join(each.get("text", "") for each in outputs)

@@ -1,6 +1,7 @@
 """All output heads that the settings know, built over a small vocabulary."""
 
 from collections.abc import Callable
+from functools import cache
 from pkgutil import resolve_name
 
 import numpy as np
@@ -38,9 +39,12 @@ def variant_id(variant: tuple[type, dict[str, object]]) -> str:
     return "-".join([kind.model_fields["kind"].default, *words])
 
 
-@pytest.fixture(params=variants(), ids=variant_id)
-def make(request: pytest.FixtureRequest) -> Callable[..., Head]:
-    kind, chosen = request.param
+Make = Callable[..., Head]
+
+
+def builder(variant: tuple[type, dict[str, object]]) -> Make:
+    """Return a function that builds a head of a kind, always the same."""
+    kind, chosen = variant
 
     def build(dtype: torch.dtype = torch.float32, vocabulary: int = VOCABULARY, width: int = WIDTH) -> Head:
         torch.manual_seed(5)
@@ -56,6 +60,27 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Head]:
         return head.to(dtype).eval()
 
     return build
+
+
+BUILDERS = {variant_id(variant): builder(variant) for variant in variants()}
+
+
+@pytest.fixture(params=BUILDERS.values(), ids=BUILDERS)
+def make(request: pytest.FixtureRequest) -> Make:
+    return request.param
+
+
+@cache
+def built() -> dict[str, Head]:
+    """A head of each variant, to ask for its properties."""
+    with torch.random.fork_rng(devices=[]):
+        return {name: build() for name, build in BUILDERS.items()}
+
+
+def heads_with(holds: Callable[[Head], bool]) -> pytest.MarkDecorator:
+    """Parametrize `make` by the heads of which something holds."""
+    names = [name for name, head in built().items() if holds(head)]
+    return pytest.mark.parametrize("make", [BUILDERS[name] for name in names], ids=names)
 
 
 class Pairs:

@@ -5,13 +5,15 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.heads.conftest import LargestTensor, relative_error
+from tests.heads.conftest import BUILDERS, LargestTensor, built, heads_with, relative_error
 
 from translume.belief import Bias
 from translume.model import LossOptions
 
 ROWS = 67
 PLAIN = LossOptions()
+plain_heads = heads_with(lambda head: bool(head.plain()))
+"""Linear softmax heads."""
 
 
 def random_inputs(head, dtype=torch.float32, rows=ROWS, spread=1.5, width=13):
@@ -62,12 +64,10 @@ def test_topk_equals_the_full_ranking(make):
     torch.testing.assert_close(top.ranks_by, values, rtol=1e-5, atol=1e-5)
 
 
+@heads_with(lambda head: head.normalised)
 @torch.no_grad()
 def test_probabilities_sum_to_one(make):
-    head = make()
-    if not head.normalised:
-        pytest.skip("this head is no distribution")
-    sums = random_distribution(head).log_probs().double().exp().sum(-1)
+    sums = random_distribution(make()).log_probs().double().exp().sum(-1)
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-5)
 
 
@@ -129,13 +129,17 @@ def gradients(loss, hidden, head):
     return torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True, retain_graph=True)
 
 
-def skip_unless_defined(head, options=PLAIN):
-    if not head.exact_loss:
-        pytest.skip("what this head is trained by is not its nll")
-    if options.label_smoothing and not head.exact_smoothing:
-        pytest.skip("this head defines label smoothing in its own way")
-    if options.z_loss and not head.plain():
-        pytest.skip("no linear softmax head, whose normaliser z-loss is about")
+def loss_is_defined(head, options=PLAIN):
+    """Return whether the loss of a head with these options is that of `reference_loss`."""
+    smoothed, penalised = bool(options.label_smoothing), bool(options.z_loss)
+    return head.exact_loss and (not smoothed or head.exact_smoothing) and (not penalised or bool(head.plain()))
+
+
+def defined_losses(cases):
+    """Parametrize `make` and `case` by the heads and cases, by name and with their options first, that they define."""
+    pairs = [(head, case) for head in built() for case in cases if loss_is_defined(built()[head], cases[case][0])]
+    values, names = [(BUILDERS[head], cases[case]) for head, case in pairs], ["-".join(pair) for pair in pairs]
+    return pytest.mark.parametrize(("make", "case"), values, ids=names)
 
 
 TEXT = torch.arange(101) > 3
@@ -143,13 +147,15 @@ OPTIONS = [PLAIN, LossOptions(0.1), LossOptions(0.1, 0.0, TEXT), LossOptions(0.0
 NAMED = ["plain", "smoothed", "smoothed-over-text", "z", "both"]
 
 
-@pytest.mark.parametrize(
-    ("options", "chunks"), [*((each, 7) for each in OPTIONS), (OPTIONS[2], 1), (OPTIONS[4], 67)],
-    ids=[*NAMED, "in-one-chunk", "in-single-rows"],
-)  # fmt: skip
-def test_loss_and_gradients_are_exact_for_any_chunk_size(make, monkeypatch, options, chunks):
-    head = make(torch.float64)
-    skip_unless_defined(head, options)
+@defined_losses(
+    {
+        **{name: (each, 7) for name, each in zip(NAMED, OPTIONS, strict=True)},
+        "in-one-chunk": (OPTIONS[2], 1),
+        "in-single-rows": (OPTIONS[4], 67),
+    }
+)
+def test_loss_and_gradients_are_exact_for_any_chunk_size(make, monkeypatch, case):
+    head, (options, chunks) = make(torch.float64), case
     monkeypatch.setattr("translume.heads.chunked_cross_entropy.chunk_rows", lambda vocabulary: -(-ROWS // chunks))
     hidden, labels, context = random_inputs(head, torch.float64)
     loss, grown = found(head, hidden, labels, context, options)
@@ -163,10 +169,9 @@ def test_loss_and_gradients_are_exact_for_any_chunk_size(make, monkeypatch, opti
     assert all(relative_error(left, right) < 2e-4 for left, right in zip(grown, slopes, strict=True))
 
 
+@heads_with(lambda head: head.full_support)
 def test_scores_have_the_negated_gradient_of_the_nll(make):
     head = make(torch.float64)
-    if not head.full_support:
-        pytest.skip("some scores of this head are infinite")
     hidden, labels, context = random_inputs(head, torch.float64)
     hidden.requires_grad_()
     grown = gradients(-head.score(hidden, labels, context).sum(), hidden, head)
@@ -185,12 +190,11 @@ def test_every_label_gives_a_gradient(make):
     assert bool((grown.abs().sum(-1) > 0).all())
 
 
+@plain_heads
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 @torch.no_grad()
 def test_a_uniform_prediction_costs_ln_v_with_any_smoothing(make, smoothing):
     head = make()
-    if not head.plain():
-        pytest.skip("no linear softmax head")
     for parameter in head.parameters():
         parameter.zero_()
     hidden, labels, context = random_inputs(head)
@@ -200,11 +204,10 @@ def test_a_uniform_prediction_costs_ln_v_with_any_smoothing(make, smoothing):
         assert float(loss.objective) == pytest.approx(float(loss.nll), rel=1e-6)
 
 
+@plain_heads
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_logits_of_500_do_not_overflow(make, dtype):
     head = make(torch.float64)
-    if not head.plain():
-        pytest.skip("no linear softmax head")
     hidden, labels, context = random_inputs(head, torch.float64)
     logits = F.linear(hidden, head.plain()["weight"])
     hidden = (hidden * (500 / logits.abs().amax(-1, keepdim=True))).to(dtype)
@@ -227,11 +230,10 @@ def test_hidden_states_of_any_magnitude_give_finite_results(make):
     assert not bool(head.next_token(hidden, context).log_probs().isnan().any())
 
 
+@heads_with(lambda head: bool(head.plain()) and head.exact_loss)
 def test_confident_rows_keep_their_gradient_in_bf16(make):
     """Where p_y > 0.999, the gradient p_y − 1 must not be lost to rounding."""
     head = make(torch.bfloat16, vocabulary=509, width=61)
-    if not head.plain() or not head.exact_loss:
-        pytest.skip("no linear softmax head")
     weight = head.plain()["weight"].detach().double()
     labels = torch.randint(509, (ROWS,), generator=torch.Generator().manual_seed(2))
     direction = weight[labels] / weight[labels].norm(dim=-1, keepdim=True)
@@ -248,10 +250,9 @@ def test_confident_rows_keep_their_gradient_in_bf16(make):
     assert all(relative_error(left, right) < 1e-2 for left, right in zip(grown, slopes, strict=True))
 
 
-@pytest.mark.parametrize("options", [PLAIN, LossOptions(0.1), LossOptions(0.1, 1e-3)], ids=["plain", "smoothed", "z"])
-def test_the_loss_in_bf16_is_close_to_fp32(make, options):
-    head = make(torch.bfloat16, vocabulary=1009, width=61)
-    skip_unless_defined(head, options)
+@defined_losses({"plain": (PLAIN,), "smoothed": (LossOptions(0.1),), "z": (LossOptions(0.1, 1e-3),)})
+def test_the_loss_in_bf16_is_close_to_fp32(make, case):
+    head, (options,) = make(torch.bfloat16, vocabulary=1009, width=61), case
     hidden, labels, context = random_inputs(head, torch.bfloat16, rows=509, width=61)
     loss, grown = found(head, hidden, labels, context, options)
     wide = head.double()
