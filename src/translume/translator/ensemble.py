@@ -144,6 +144,9 @@ def ensemble_checkpoint(models: EnsembleMembers) -> Checkpoint:
     lengths = None if None in known else reduce(Lengths.merged, [each for each in known if each is not None])
     longest = min(member.checkpoint.config.model.max_positions for member in models.members)
     model = first.config.model.model_copy(update={"max_positions": longest})
+    sources = min(member.checkpoint.config.model.of_encoder.max_positions for member in models.members)
+    if model.of_encoder.max_positions > sources:
+        model = model.model_copy(update={"encoder": {**model.encoder, "max_positions": sources}})
     config = first.config.model_copy(update={"model": model})
     return first.in_ensemble(config, lengths)
 
