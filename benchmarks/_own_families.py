@@ -189,6 +189,15 @@ def blenderbot(folder: Path, lines: Sequence[str]) -> Built:
     return transformers.BlenderbotForConditionalGeneration(config), ()
 
 
+def led(folder: Path, lines: Sequence[str]) -> Built:
+    import transformers
+
+    size = write_byte_level(folder, lines, [*FAIRSEQ, "<mask>"], "LEDTokenizer")
+    lengths = {"max_encoder_position_embeddings": 512, "max_decoder_position_embeddings": 256}
+    config = transformers.LEDConfig(vocab_size=size, attention_window=[4, 8, 4], **lengths, **BART)
+    return transformers.LEDForConditionalGeneration(config), ()
+
+
 def plbart(folder: Path, lines: Sequence[str]) -> Built:
     import transformers
 
@@ -235,7 +244,7 @@ def marian(folder: Path, lines: Sequence[str]) -> Built:
 OWN_FAMILIES: dict[str, Callable[[Path, Sequence[str]], Built]] = {
     "marian": marian, "pegasus": pegasus, "fsmt": fsmt, "plbart": plbart, "blenderbot": blenderbot,
     "blenderbot-small": blenderbot_small, "bert2bert": bert2bert, "roberta2roberta": roberta2roberta,
-    "bert2gpt2": bert2gpt2, "t5gemma": t5gemma,
+    "bert2gpt2": bert2gpt2, "t5gemma": t5gemma, "led": led,
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ import json
 import os
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ DATA = Path(os.environ.get("TRANSLUME_DATA") or Path(__file__).resolve().parents
 FILES = ("tatoeba_en_de/train.de", "tatoeba_en_fr/train.fr", "tatoeba_en_zh/train.zh", "tatoeba_en_zh/train.en")
 ODD = "áéＡﬁ½…\u00ad\u200b\u0301\u0308\u1100\u1161\u11a8ｶﾞ㍍😀▁\u3000\u00a0\u2028\ufffd\u00a8\t .,abcdehimno"
 UNTIED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+GLOBAL = {"encoder_attention_type": "transient-global", "local_radius": 5, "global_block_size": 4}
 T5_FAMILIES: dict[str, tuple[str, dict[str, Any], tuple[str, ...] | None]] = {
     "t5": ("T5", {}, ()),
     "t5-v1.1": ("T5", UNTIED, ()),
@@ -38,6 +39,7 @@ T5_FAMILIES: dict[str, tuple[str, dict[str, Any], tuple[str, ...] | None]] = {
     "byt5": ("T5", UNTIED, None),
     "umt5": ("UMT5", UNTIED, ()),
     "longt5": ("LongT5", {**UNTIED, "encoder_attention_type": "local", "local_radius": 5}, ()),
+    "longt5-global": ("LongT5", {**UNTIED, **GLOBAL}, ()),
     "switch": ("SwitchTransformers", {"num_experts": 8, "expert_capacity": 7, "num_sparse_decoder_layers": 1}, ()),
 }
 """Class, settings and symbols of the SentencePiece model of each family."""
@@ -227,8 +229,8 @@ def sentencepiece_tokenizer(folder: Path, family: str, lines: list[str]) -> Any:
     )
 
 
-def teach(model: Any, sources: list[list[int]], updates: int) -> None:
-    """Train a model to write the first eight tokens of each source."""
+def teach(model: Any, sources: list[list[int]], updates: int, inputs: Callable[[Any, Any], dict[str, Any]]) -> None:
+    """Train a model to write the first eight tokens of each source.  inputs: as of a family."""
     import torch
     import torch.nn.functional as F
 
@@ -244,7 +246,8 @@ def teach(model: Any, sources: list[list[int]], updates: int) -> None:
         read, mask = padded(rows)
         written, _ = padded([[begin, *row] for row in targets])
         labels, judged = padded([[*row, values.eos_token_id] for row in targets])
-        logits = model(input_ids=read, attention_mask=mask, decoder_input_ids=written, use_cache=False).logits
+        given = {**inputs(read, None), "attention_mask": mask, "decoder_input_ids": written}
+        logits = model(**given, use_cache=False).logits
         loss = (F.cross_entropy(logits.mT, labels, reduction="none") * judged).sum() / judged.sum()
         optimizer.zero_grad()
         loss.backward()
@@ -297,13 +300,13 @@ def measure(family: str, folder: Path, lines: list[str], texts: int, updates: in
         folders = write_own(source, family, lines)
     else:
         (write_bart if bart else write_t5)(source, family, lines)
-    theirs, weights = load_model(source), source / "model.safetensors"
+    theirs, weights, reader = load_model(source), source / "model.safetensors", read_family(source)[0]
     peer = transformers.AutoTokenizer.from_pretrained(folders[0] if folders else source)
-    teach(theirs, [peer(line)["input_ids"] for line in lines], updates)
+    teach(theirs, [peer(line)["input_ids"] for line in lines], updates, reader.inputs)
     state = theirs.state_dict()
     save_file({name: state[name].clone() for name in load_file(weights)}, weights, metadata={"format": "pt"})
     translume.import_model(source, folder / "ours", vocabularies=folders)
-    theirs = read_family(source)[0].mended(load_model(source))
+    theirs = reader.mended(load_model(source))
     ours = translume.load(folder / "ours", device="cpu", engine="plain")
     model, reads, writes = ours.checkpoint.model, ours.checkpoint.source_tokenizer, ours.checkpoint.target_tokenizer
     direction = BART_FAMILIES[family][2] if bart else {"to": "de"} if "de" in reads.languages else {}
@@ -321,7 +324,7 @@ def measure(family: str, folder: Path, lines: list[str], texts: int, updates: in
     wanted: dict[str, list[int]] = {}
     for group in of_one_length(lines[:texts], lambda line: [*tags, *reads.encode(line), *reads.specials.source_end]):
         read = torch.tensor([ids for _, ids in group])
-        given = {"input_ids": read, "attention_mask": torch.ones_like(read)}
+        given = {**reader.inputs(read, None), "attention_mask": torch.ones_like(read)}
         written = read.clamp(max=len(writes) - 1)[:, len(tags) :][:, :17]
         target = torch.cat([torch.tensor([begin] * len(group)), written], 1)
         with torch.no_grad():

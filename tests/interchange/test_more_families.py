@@ -42,6 +42,8 @@ LIMITED = {"num_sparse_encoder_layers": 3, "expert_capacity": 2, "dense_act_fn":
 NLLB_MOE = {
     "num_experts": 5, "encoder_sparse_step": 2, "decoder_sparse_step": 1, "moe_token_dropout": 0.3,
 }  # fmt: skip
+GLOBAL = {"local_radius": 2, "encoder_attention_type": "transient-global", "global_block_size": 4}
+LED = {"attention_window": [4, 8], "max_encoder_position_embeddings": 48, "max_decoder_position_embeddings": 40}
 GEMMA = {
     "vocab_size": SIZE, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 4, "max_position_embeddings": 64,
@@ -76,7 +78,9 @@ def config_of(name):
         "switch": ("SwitchTransformers", {**T5, **SWITCH}),
         "switch-all": ("SwitchTransformers", {**T5, **SWITCH, **LIMITED}),
         "nllb-moe": ("NllbMoe", {**BART, **NLLB_MOE}),
-        "longt5": ("LongT5", {**T5, "local_radius": 3, "encoder_attention_type": "local", "vocab_size": SIZE}),
+        "longt5": ("LongT5", {**T5, "local_radius": 3, "encoder_attention_type": "local"}),
+        "longt5-global": ("LongT5", {**T5, **GLOBAL}),
+        "led": ("LED", {**BART, **LED}),
     }
     kind, values = kinds[name]
     if kind == "FSMT":
@@ -86,7 +90,7 @@ def config_of(name):
 
 NAMES = (
     "fsmt", "plbart", "blenderbot", "blenderbot-small", "umt5", "bert2bert", "roberta2roberta", "bert2gpt2", "t5gemma",
-    "t5gemma-unequal", "longt5", "switch", "switch-all", "nllb-moe",
+    "t5gemma-unequal", "longt5", "longt5-global", "led", "switch", "switch-all", "nllb-moe",
 )  # fmt: skip
 NOT_EXPORTED = ("switch", "switch-all", "nllb-moe")
 EXPORTED = {"plbart": "BartForConditionalGeneration", "blenderbot": "PegasusForConditionalGeneration"}
@@ -121,10 +125,10 @@ def sources():
 
 @torch.no_grad()
 def test_encoder_states_and_logits_equal_those_of_transformers(imported):
-    _, _, theirs, _, model = imported
+    _, family, theirs, _, model = imported
     source, mask, target = sources()
-    given = {"input_ids": source, "attention_mask": mask.long(), "decoder_input_ids": target, "use_cache": False}
-    wanted = theirs(**given)
+    given = {**family.inputs(source, None), "attention_mask": mask.long(), "use_cache": False}
+    wanted = theirs(**given, decoder_input_ids=target)
     state = model.start(source, mask)
     memory = wanted.encoder_last_hidden_state.masked_fill(~mask[..., None], 0.0)
     torch.testing.assert_close(state.memory, memory, rtol=0, atol=1e-4)
@@ -140,7 +144,8 @@ def test_searches_find_the_same_targets(imported, width):
     source, mask, _ = sources()
     config = family.read_config(PLACE, theirs.config.to_dict())
     written = theirs.generate(
-        input_ids=source, attention_mask=mask.long(), num_beams=width, max_length=LONGEST + 1, length_penalty=0.0,
+        **family.inputs(source, None), attention_mask=mask.long(), num_beams=width, max_length=LONGEST + 1,
+        length_penalty=0.0,
         early_stopping="never" if width > 1 else False, do_sample=False, decoder_start_token_id=config.bos,
         pad_token_id=config.pad, eos_token_id=config.eos, no_repeat_ngram_size=0, min_length=0,
         forced_eos_token_id=None, encoder_no_repeat_ngram_size=0,
@@ -182,6 +187,9 @@ def test_the_engine_computes_the_model_or_names_what_it_lacks(imported):
             build_engine(model, "fp32")
 
 
+EVEN = "expected an even number above 0, or one for each of 2 layers that divides the largest"
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
@@ -201,9 +209,17 @@ def test_the_engine_computes_the_model_or_names_what_it_lacks(imported):
          'second_expert_policy: found "sampling", expected "all" for NllbMoeForConditionalGeneration'),
         ("nllb-moe", {"moe_eval_capacity_token_fraction": 0.5},
          "moe_eval_capacity_token_fraction: found 0.5, expected 1.0 for NllbMoeForConditionalGeneration"),
-        ("longt5", {"encoder_attention_type": "transient-global"},
-         'encoder_attention_type: found "transient-global", which is left out: tokens read sums of blocks too; '
-         'expected "local"'),
+        ("longt5", {"encoder_attention_type": "transient_global"},
+         "encoder_attention_type: found 'transient_global'; did you mean 'transient-global'?"),
+        ("longt5", {"local_radius": -1}, "local_radius: found -1, expected at least 1"),
+        ("longt5-global", {"global_block_size": 0}, "global_block_size: found 0, expected at least 1"),
+        ("led", {"attention_window": [4, 8, 8]}, f"attention_window: found [4, 8, 8], {EVEN}"),
+        ("led", {"attention_window": [4, 6]}, f"attention_window: found [4, 6], {EVEN}"),
+        ("led", {"attention_window": 5}, f"attention_window: found 5, {EVEN}"),
+        ("led", {"max_encoder_position_embeddings": "48"},
+         'max_encoder_position_embeddings: found "48", expected an integer'),
+        ("led", {"scale_embedding": True},
+         "scale_embedding: found true, expected false for LEDForConditionalGeneration"),
         ("blenderbot", {"normalize_before": False},
          "normalize_before: found false, expected true for BlenderbotForConditionalGeneration"),
     ],

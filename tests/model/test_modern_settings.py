@@ -35,6 +35,9 @@ VARIANTS = {
                          "relative_max_distance": 11},
     "biases and windows": {"positions": "relative", "attention_windows": (4, 0), "relative_buckets": 8,
                            "relative_max_distance": 11},
+    "global tokens": {"encoder": {"attention_windows": (3, 2), "global_tokens": 2, "max_positions": 50}},
+    "sums of blocks": {"positions": "relative", "relative_buckets": 8, "relative_max_distance": 11,
+                       "encoder": {"attention_windows": (3,), "global_block": 4}},
     "late positions": {"embedding_norm": True, "late_positions": True, "norm": "post"},
     "transform": {"final_transform": True, "activation": "gelu_tanh", "norm": "post"},
     "two sides": {"encoder": {"norm": "post", "width": 24, "attention_heads": 3, "activation": "gelu"},
@@ -99,6 +102,13 @@ class Plain:
         far = exact + int(math.log(distance / exact) / math.log(s.relative_max_distance / exact) * (count - exact))
         return extra + min(far, count - 1)
 
+    def bias(self, s, table, query, key, length, causal):
+        if key < length:
+            return table[self.bucket(s, key - query, causal)]
+        last = length // s.global_block - 1  # the key is a sum of tokens
+        distance = key - length - min(query // s.global_block, last)
+        return self.weights["encoder.embedding.positions.block_bias"][self.bucket(s, distance, causal)]
+
     def attend(self, s, name, layer, queries, keys, values, *, causal=False, side=""):
         size, shared = s.size_per_head, s.attention_heads // (s.key_value_heads or s.attention_heads)
         mixed = []
@@ -117,12 +127,13 @@ class Plain:
             if side and s.positions == "relative":
                 table = self.weights[f"{name}.biases" if s.relative_per_layer else f"{side}.embedding.positions.bias"]
                 scores = scores + torch.stack([
-                    torch.stack([table[self.bucket(s, key - query, causal), head] for key in range(len(k))])
+                    torch.stack([self.bias(s, table, query, key, len(q), causal)[head] for key in range(len(k))])
                     for query in range(len(q))
                 ])  # fmt: skip
             for query in range(len(q)):
                 for key in range(len(k)):
-                    window = s.window(layer) if side else 0
+                    everywhere = key >= len(q) or (side == "encoder" and key < s.global_tokens)
+                    window = s.window(layer) if side and not everywhere else 0
                     if (causal and key > query) or (window and abs(key - query) >= window):
                         scores = scores.index_put(
                             (torch.tensor(query), torch.tensor(key)), torch.tensor(-math.inf).double()
@@ -163,8 +174,19 @@ class Plain:
 
     def selfattend(self, s, side, layer, x):
         name = f"{side}.layers.{layer}.self_attention"
-        every = self.linear(f"{name}.query_key_value", x).split([s.attention_width, *[s.key_value_width] * 2], -1)
-        return self.attend(s, name, layer, *every, causal=side == "decoder", side=side)
+        sizes = [s.attention_width, *[s.key_value_width] * 2]
+        every = self.linear(f"{name}.query_key_value", x).split(sizes, -1)
+        if side == "encoder" and s.global_block:
+            ends = [*range(s.global_block, len(x) - s.global_block + 1, s.global_block), len(x)]
+            sums = torch.stack([x[begin:end].sum(0) for begin, end in zip([0, *ends], ends, strict=False)])
+            more = self.linear(f"{name}.query_key_value", self.norm(s, f"{name}.block_norm", sums)).split(sizes, -1)
+            every = [every[0], torch.cat([every[1], more[1]]), torch.cat([every[2], more[2]])]
+        mixed = self.attend(s, name, layer, *every, causal=side == "decoder", side=side)
+        if side == "encoder" and (first := s.global_tokens):
+            query = self.linear(f"{name}.global_maps.query", x[:first])
+            keys, values = self.linear(f"{name}.global_maps.key_value", x).chunk(2, -1)
+            mixed = torch.cat([self.attend(s, name, layer, query, keys, values), mixed[first:]])
+        return mixed
 
     def embed(self, s, side, ids):
         x = self.weights[f"{side}.embedding.table.weight"][ids] * math.sqrt(s.width)
@@ -277,6 +299,19 @@ def test_a_search_on_a_gpu_names_what_it_does_not_have():
         ({"key_value_heads": 3}, "model: attention_heads 4 is not divisible by key_value_heads 3"),
         ({"encoder": {"noorm": "pre"}}, "model.encoder: found 'noorm'; did you mean 'norm'?"),
         ({"encoder": {"norm": "middle"}}, "model.norm: found 'middle'; known: pre, post, both"),
+        (
+            {"global_tokens": 1, "attention_windows": (3, 0)},
+            "model: global_tokens is 1 with attention_windows [3, 0], expected windows above 0 in all layers",
+        ),
+        (
+            {"encoder": {"global_tokens": 1, "attention_windows": (3,)}, "positions": "relative"},
+            "model: global_tokens is set with positions 'relative', expected sinusoidal, marian, fairseq, interleaved, "
+            "learned, rotary, none",
+        ),
+        (
+            {"global_tokens": 1, "global_block": 4, "attention_windows": (3,)},
+            "model: global_tokens and global_block are both set, expected one of them",
+        ),
         (
             {"encoder": {"width": 8}},
             "model: encoder.width is 8, expected 256, that of the decoder, with head.tie 'all'",

@@ -19,8 +19,12 @@ POSITIONS: dict[str, Any] = {
     "none": "translume.model.positions:PositionEncoding",
 }
 """The classes of position encodings."""
+_OWN_POSITIONS = tuple(POSITIONS)
+"""Without those that parts from outside add."""
 _EVEN_WIDTH = frozenset({"sinusoidal", "marian", "fairseq", "interleaved"})
 """Position encodings for which `width` must be even; "rotary" needs an even width per head."""
+_WITHOUT_GLOBAL = {"global_tokens": "relative", "global_block": "rotary"}
+"""Our position encoding that says nothing about the distance to what all tokens read."""
 _READERS = {
     "rotary_base": "rotary", "rotary_scale": "rotary", "rotary_local_base": "rotary",
     "relative_buckets": "relative", "relative_max_distance": "relative", "relative_per_layer": "relative",
@@ -38,14 +42,14 @@ LanguageTags = Literal["none", "source", "target", "speech", "english_speech"]
 GATED = frozenset({"swiglu", "geglu"})
 """Activations of feed-forward blocks with a gate: act(x W) ⊙ (x V) (Shazeer 2020)."""
 MODERN = (
-    "encoder", "key_value_heads", "query_key_norm", "attention_cap", "attention_windows", "relative_per_layer",
-    "rotary_base", "rotary_scale", "rotary_local_base", "late_positions", "final_transform", "attention",
-    "feed_forward_kind", "experts",
+    "encoder", "key_value_heads", "query_key_norm", "attention_cap", "attention_windows", "global_tokens",
+    "global_block", "relative_per_layer", "rotary_base", "rotary_scale", "rotary_local_base", "late_positions",
+    "final_transform", "attention", "feed_forward_kind", "experts",
 )  # fmt: skip
 """Settings that a format, the kernels or a search on a GPU have only if they say so; by default they do nothing."""
 ENCODER = (
     "width", "feed_forward", "attention_heads", "head_width", "key_value_heads", "norm", "norm_epsilon", "activation",
-    "embedding_norm", "attention_windows", "experts",
+    "embedding_norm", "attention_windows", "global_tokens", "global_block", "experts", "max_positions",
 )  # fmt: skip
 """Settings that `model.encoder` may change."""
 
@@ -98,6 +102,16 @@ class ModelSettings(Settings):
     """Limit attention scores to ±c by c·tanh(score / c), as in Gemma 2; 0: no limit."""
     attention_windows: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(as_tuple)] = ()
     """Windows of self-attention of the layers in turn: with n, a token reads those less than n away; 0 reads all."""
+    global_tokens: int = Field(default=0, ge=0)
+    """Of an encoder with windows: the first so many tokens of a source read all and are read by all, as in Longformer.
+
+    They read by maps of their own (Beltagy et al. 2020). 1 is the convention of LED for summaries.
+    """
+    global_block: int = Field(default=0, ge=0)
+    """Of an encoder with windows: a token also reads the normalised sums of blocks of so many tokens, as in LongT5.
+
+    They are called transient global (Guo et al. 2022); tokens after the last whole block belong to it. 0: none.
+    """
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout on embeddings and on the output of every sub-layer."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -191,7 +205,7 @@ class ModelSettings(Settings):
     freeze_pretrained: bool = False
     """Do not train embeddings initialised from word vectors, nor a head tied to them."""
     encoder: dict[str, Any] = Field(default_factory=dict)
-    """Settings in which the encoder differs, such as {norm = "post"}: sizes, norms, activation, windows."""
+    """Settings in which the encoder differs, such as {norm = "post"}: sizes, norms, activation, windows, positions."""
     head: HeadSettings = SoftmaxSettings.model_construct()
     options: OptionTables = Field(default_factory=Options)
     """Settings of parts from outside, a table for each."""
@@ -303,6 +317,22 @@ class ModelSettings(Settings):
                 f"relative_max_distance is {self.relative_max_distance}, expected more than half of "
                 f"relative_buckets, {self.relative_buckets // 2}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _global_reading_is_possible(self) -> Self:
+        for setting, without in _WITHOUT_GLOBAL.items():
+            count = getattr(self, setting)
+            if count and (not self.attention_windows or 0 in self.attention_windows):
+                raise ValueError(
+                    f"{setting} is {count} with attention_windows {list(self.attention_windows)}, expected windows "
+                    "above 0 in all layers"
+                )
+            if count and (self.positions == without or self.positions not in _OWN_POSITIONS):
+                others = [name for name in _OWN_POSITIONS if name != without]
+                raise ValueError(f"{setting} is set with positions '{self.positions}', expected {', '.join(others)}")
+        if self.global_tokens and self.global_block:
+            raise ValueError("global_tokens and global_block are both set, expected one of them")
         return self
 
     @model_validator(mode="after")

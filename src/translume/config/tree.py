@@ -236,7 +236,7 @@ class Config(Settings):
     @property
     def longest_source(self) -> int:
         """Maximum length of a source: of a text in tokens, EOS included; else in positions of the encoder."""
-        return self.data.source.longest(self.model.max_positions)
+        return self.data.source.longest(self.model.of_encoder.max_positions)
 
     def change(self, *overrides: str) -> Self:
         """Return a copy with `path=value` overrides applied."""

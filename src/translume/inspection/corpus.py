@@ -257,11 +257,11 @@ class LengthFilter:
 def can_read(checkpoint: Checkpoint, pair: ScoredPair) -> bool:
     """Return whether both sides are short enough for a model, or the source is cut. Files are not read here."""
     model = checkpoint.config.model
-    sides = [(checkpoint.target_tokenizer, str(pair.target), model.target_tags)]
+    sides = [(checkpoint.target_tokenizer, str(pair.target), model.max_positions - model.target_tags)]
     reading = Reading.from_settings(checkpoint, checkpoint.config.decoding, pair.direction)
     if reading.reader is None and not reading.cuts_lines:
-        sides.append((checkpoint.source_tokenizer, pair.source, model.source_tags))
-    return all(len(tokenizer.encode(text)) + tags < model.max_positions for tokenizer, text, tags in sides)
+        sides.append((checkpoint.source_tokenizer, pair.source, checkpoint.config.longest_source - model.source_tags))
+    return all(len(tokenizer.encode(text)) < longest for tokenizer, text, longest in sides)
 
 
 def cuts_source(checkpoint: Checkpoint, pair: ScoredPair) -> bool:

@@ -171,7 +171,8 @@ def _encoded_frames(checkpoint: Checkpoint, source: Source, settings: DecodingSe
 
 def check_length(checkpoint: Checkpoint, side: str, ids: tuple[int, ...]) -> None:
     """Raise TranslationError if a side is longer than the model reads."""
-    longest = checkpoint.config.model.max_positions - (checkpoint.config.model.target_tags if side == "target" else 0)
+    config = checkpoint.config
+    longest = config.model.max_positions - config.model.target_tags if side == "target" else config.longest_source
     if len(ids) > longest:
         raise TranslationError(
             f"{side}: found {len(ids):,} tokens with EOS, expected at most {longest:,}; inspect one sentence at a time"

@@ -217,7 +217,7 @@ def _weights(
     x: Tensor, attention: "SelfAttention", layout: "Layout", encoding: "Encoder | Decoder", causal: bool
 ) -> Tensor:
     count = layout.mask.size(1)  # the grid of `positions` may be wider
-    positions = encoding.embedding.positions.for_attention(0, count, causal=causal, device=x.device)
+    positions = encoding.positions_for(count, x.device)
     return attention.weights(layout.unpack(x), layout.mask, positions, causal=causal)
 
 

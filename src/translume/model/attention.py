@@ -72,12 +72,17 @@ def packed_attention(
     mask = None if options.causal or memory_layout.grid.all() else memory_layout.grid[:, None, None]
     if bias is not None:
         mask = _masked_bias(bias.to(query.dtype), mask, causal=options.causal)
-    causal = options.causal and bias is None
-    if options.dropout > 0.0 and query.device.type == "cpu" and options.mix is attend:
-        mixed = _attend_with_dropout(query, keys, values, mask, options, causal=causal)
-    else:
-        mixed = options.mix(query, keys, values, mask, dropout=options.dropout, causal=causal, cap=options.cap)
+    mixed = mixed_values(query, keys, values, mask, options, causal=options.causal and bias is None)
     return layout.join(mixed.contiguous()[None])
+
+
+def mixed_values(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, options: AttentionOptions, *, causal: bool = False
+) -> Tensor:
+    """Return what `options.mix` does, with its dropout.  query, keys, values, mask, causal: as for `attend`."""
+    if options.dropout > 0.0 and query.device.type == "cpu" and options.mix is attend:
+        return _attend_with_dropout(query, keys, values, mask, options, causal=causal)
+    return options.mix(query, keys, values, mask, dropout=options.dropout, causal=causal, cap=options.cap)
 
 
 def _split_heads(
@@ -242,7 +247,7 @@ class SelfAttention(nn.Module):
         mask = causal_mask(x.size(1), place, x.device)
         if positions.bias is not None:
             mask = _masked_bias(positions.bias.to(x.dtype), mask, causal=False)
-        result: Tensor = self.output(_merge(self.mix(query, keys, values, mask, cap=self.cap)))
+        result: Tensor = self.output(merge_heads(self.mix(query, keys, values, mask, cap=self.cap)))
         return result
 
     def padded(self, x: Tensor, mask: Tensor | None, positions: AttentionPositions, *, causal: bool = False) -> Tensor:
@@ -259,7 +264,7 @@ class SelfAttention(nn.Module):
         query, keys, values = self._heads(x, positions)
         dropout = self.dropout if self.training else 0.0
         mixed = self.mix(query, keys, values, mask, dropout=dropout, causal=causal, cap=self.cap)
-        result: Tensor = self.output(_merge(mixed))
+        result: Tensor = self.output(merge_heads(mixed))
         return result
 
     def weights(self, x: Tensor, mask: Tensor, positions: AttentionPositions, *, causal: bool) -> Tensor:
@@ -272,7 +277,7 @@ class SelfAttention(nn.Module):
         return weights_of(self.mix, query, keys, allowed, positions.bias, self.cap)
 
     def _heads(self, x: Tensor, positions: AttentionPositions) -> tuple[Tensor, Tensor, Tensor]:
-        query, keys, values = (_split(part, self.heads) for part in self.project(x).chunk(3, -1))
+        query, keys, values = (by_head(part, self.heads) for part in self.project(x).chunk(3, -1))
         if positions.rotation is not None:
             query, keys = rotate(query, positions.rotation), rotate(keys, positions.rotation)
         return query, keys, values
@@ -310,7 +315,7 @@ class CrossAttention(nn.Module):
 
     def read(self, memory: Tensor) -> KeyValue:
         """Return the keys and values of a memory [B, S, D], computed once per sentence."""
-        keys, values = (_split(part, self.heads) for part in self.project(memory).chunk(2, -1))
+        keys, values = (by_head(part, self.heads) for part in self.project(memory).chunk(2, -1))
         return KeyValue(keys, values, memory.size(1))
 
     def packed(self, x: Tensor, memory: Tensor, layout: Layout, memory_layout: Layout) -> Tensor:
@@ -322,10 +327,10 @@ class CrossAttention(nn.Module):
 
     def padded(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         """Return [B, T, D] from target tokens x [B, T, D] and a memory [B, S, D].  mask: as for `attend`."""
-        query = _split(self.queries(x), self.heads)
-        keys, values = (_split(part, self.heads) for part in self.project(memory).chunk(2, -1))
+        query = by_head(self.queries(x), self.heads)
+        keys, values = (by_head(part, self.heads) for part in self.project(memory).chunk(2, -1))
         mixed = self.mix(query, keys, values, mask, dropout=self.dropout if self.training else 0.0, cap=self.cap)
-        result: Tensor = self.output(_merge(mixed))
+        result: Tensor = self.output(merge_heads(mixed))
         return result
 
     def cached(self, x: Tensor, memory: KeyValue, mask: Tensor) -> Tensor:
@@ -338,13 +343,14 @@ class CrossAttention(nn.Module):
         # An exported graph cannot depend on the values of a mask, and to read them the host would wait for a GPU.
         fixed = torch.compiler.is_exporting() or compiled.on_device(x)
         allowed = None if not fixed and bool(mask.all()) else mask[:, None, None]
-        mixed = _merge(self.mix(_split(query, self.heads), memory.keys, memory.values, allowed, cap=self.cap))
+        mixed = merge_heads(self.mix(by_head(query, self.heads), memory.keys, memory.values, allowed, cap=self.cap))
         result: Tensor = self.output(mixed.view(-1, length, self.output.in_features))
         return result
 
     def weights(self, x: Tensor, memory: KeyValue, mask: Tensor) -> Tensor:
         """Return the attention weights [B, H, t, S] of x [B, t, D] over a memory; mask [B, S]."""
-        return weights_of(self.mix, _split(self.queries(x), self.heads), memory.keys, mask[:, None, None], cap=self.cap)
+        query = by_head(self.queries(x), self.heads)
+        return weights_of(self.mix, query, memory.keys, mask[:, None, None], cap=self.cap)
 
 
 ALIGNMENT = 8
@@ -424,9 +430,11 @@ def initialise(linear: nn.Linear, sizes: Sequence[int] = ()) -> None:
         nn.init.zeros_(linear.bias)
 
 
-def _split(x: Tensor, heads: int) -> Tensor:
-    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)
+def by_head(x: Tensor, heads: int) -> Tensor:
+    """Return [N, H, t, d] of x [N, t, H·d]."""
+    return x.unflatten(-1, (heads, x.size(-1) // heads)).transpose(1, 2)
 
 
-def _merge(x: Tensor) -> Tensor:
+def merge_heads(x: Tensor) -> Tensor:
+    """Return [N, t, H·d] of x [N, H, t, d]."""
     return x.transpose(1, 2).flatten(2)

@@ -13,6 +13,7 @@ from translume.model.attention import CrossAttention, Linear, SelfAttention, ini
 from translume.model.dropout import Dropout, recomputed
 from translume.model.feed_forward import MixtureOfExperts, feed_forward_of
 from translume.model.layout import Layout
+from translume.model.local_attention import LocalAttention, reads_blocks
 from translume.model.positions import AttentionPositions
 from translume.model.state import Cells, LayerPast
 from translume.parts import find
@@ -175,7 +176,7 @@ class EncoderLayer(nn.Module):
     def __init__(self, settings: ModelSettings, layer: int = 0) -> None:
         """layer: its number."""
         super().__init__()
-        self.self_attention = SelfAttention(settings, layer)
+        self.self_attention = (LocalAttention if reads_blocks(settings, layer) else SelfAttention)(settings, layer)
         self.feed_forward = feed_forward_of(settings, layer)
         self.around_attention, self.around_feed_forward = Residual(settings), Residual(settings)
 

@@ -13,9 +13,13 @@ from translume.model.attention import CrossAttention, SelfAttention
 from translume.model.dropout import Dropout
 from translume.model.feed_forward import FeedForward
 from translume.model.layers import Ssru
+from translume.model.local_attention import GlobalMaps, LocalAttention
 
+_SELF = {"query_key_value": ("query", "key", "value"), "output": ("output",)}
 _MAPS: Mapping[type[nn.Module], Mapping[str, Sequence[str]]] = {
-    SelfAttention: {"query_key_value": ("query", "key", "value"), "output": ("output",)},
+    SelfAttention: _SELF,
+    LocalAttention: _SELF,
+    GlobalMaps: {"query": ("query",), "key_value": ("key", "value")},
     CrossAttention: {"query": ("query",), "key_value": ("key", "value"), "output": ("output",)},
     FeedForward: {"inner": ("feed_forward",), "outer": ("feed_forward",)},
     Ssru: {"forget": ("recurrence",), "update": ("recurrence",)},

@@ -6,7 +6,8 @@ needs and which formats support it; no code branches on its name.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -25,11 +26,15 @@ class AttentionPositions:
     rotation: [2, t, D/H], the cosines and sines by which queries and keys are rotated.
     local: the same for layers with a window; None if they have no other.
     bias: [H, t, S], added to the scores before the softmax.
+    near: in an encoder, the biases [H, 2w − 1] of keys at distances 1 − w … w − 1 of a window w; None: none.
+    blocks: [H, E, E], the biases of tokens of E blocks for the sums of E blocks; see `model.global_block`.
     """
 
     rotation: Tensor | None = None
     bias: Tensor | None = None
     local: Tensor | None = None
+    near: Callable[[int], Tensor] | None = None
+    blocks: Tensor | None = None
 
 
 NO_POSITIONS = AttentionPositions()
@@ -71,6 +76,21 @@ class PositionEncoding(nn.Module):
         causal: whether keys after a query are masked, as in a decoder. Computed once for all layers of a stack.
         """
         return NO_POSITIONS
+
+    def for_windows(self, count: int, *, device: torch.device) -> AttentionPositions:
+        """Return the same for an encoder of `count` tokens whose layers all have windows, in linear memory.
+
+        It has `near` instead of `bias`. Only for encodings that are not `in_attention`, or that set `kernels`.
+        """
+        if self.for_attention(0, 1, causal=False, device=device).bias is None:
+            return self.for_attention(0, count, causal=False, device=device)
+        return AttentionPositions(near=partial(self._near, device=device))
+
+    def _near(self, window: int, device: torch.device) -> Tensor:
+        """Return the biases [H, 2w − 1] of keys at distances 1 − w … w − 1."""
+        middle = self.for_attention(window - 1, window, causal=False, device=device).bias
+        assert middle is not None
+        return middle[:, 0]
 
 
 def encoding_class(name: str) -> type[PositionEncoding]:
@@ -175,6 +195,7 @@ class Learned(PositionEncoding):
             "BlenderbotSmallForConditionalGeneration",
             "EncoderDecoderModel",
             "VisionEncoderDecoderModel",
+            "LEDForConditionalGeneration",
         }
     )
 
@@ -243,7 +264,10 @@ def relative_biases(settings: ModelSettings) -> nn.Parameter:
 
 
 class RelativeBias(PositionEncoding):
-    """A learned bias for each attention head and bucket of distances, shared by all layers of a stack."""
+    """A learned bias for each attention head and bucket of distances, shared by all layers of a stack.
+
+    block_bias: [buckets, H], by distance in blocks, with `model.global_block`.
+    """
 
     in_attention = True
     kernels = True
@@ -262,9 +286,19 @@ class RelativeBias(PositionEncoding):
         self._furthest = settings.relative_max_distance
         self.reach = min(self.reach, self._furthest)
         self.bias = None if settings.relative_per_layer else relative_biases(settings)
+        self._block = settings.global_block
+        self.block_bias = relative_biases(settings) if self._block else None
 
     def for_attention(self, start: int, count: int, *, causal: bool, device: torch.device) -> AttentionPositions:
         if self.bias is None:  # `SelfAttention` has them
             return NO_POSITIONS
         buckets = distance_buckets(key_distances(start, count, device), len(self.bias), self._furthest, causal=causal)
         return AttentionPositions(bias=F.embedding(buckets, self.bias).permute(2, 0, 1))
+
+    def for_windows(self, count: int, *, device: torch.device) -> AttentionPositions:
+        windows = super().for_windows(count, device=device)
+        if self.block_bias is None:
+            return windows
+        distances = key_distances(0, count // self._block, device)
+        buckets = distance_buckets(distances, len(self.block_bias), self._furthest, causal=False)
+        return replace(windows, blocks=F.embedding(buckets, self.block_bias).permute(2, 0, 1))

@@ -20,6 +20,7 @@ from translume.model.frames import FrameEmbedding
 from translume.model.head import Head, HeadLoss, LossOptions, TeacherTargets
 from translume.model.layers import DecoderLayer, EncoderLayer, SubLayer, Transform, final_norm_of
 from translume.model.layout import Layout
+from translume.model.local_attention import LocalAttention
 from translume.model.penalties import with_penalties
 from translume.model.positions import AttentionPositions
 from translume.model.state import DecoderState, Past, Selectable
@@ -69,8 +70,9 @@ class Encoder(nn.Module):
     def padded(self, source: Tensor, mask: Tensor) -> Tensor:
         """As `forward`, without shapes that depend on data: on GPUs and for exporters. Padding is undefined."""
         length = source.size(1)
-        x = self.embedding(source, torch.arange(length, device=source.device), self.embedding.segments_of(source))
-        positions = self.embedding.positions.for_attention(0, length, causal=False, device=source.device)
+        places = torch.arange(length, device=source.device)
+        x = self.embedding(source, places, self.embedding.segments_of(source))
+        positions = self.positions_for(length, source.device)
         allowed = padding_mask(mask, x.dtype, positions.bias)
         sources = torch.arange(len(source), device=source.device).repeat_interleave(length) if self.limited else None
         for layer in self.stack:
@@ -80,7 +82,17 @@ class Encoder(nn.Module):
 
     def positions(self, layout: Layout) -> AttentionPositions:
         """Return what `SelfAttention.packed` of every layer is given about positions."""
-        return self.embedding.positions.for_attention(0, layout.grid.size(1), causal=False, device=layout.grid.device)
+        return self.positions_for(layout.grid.size(1), layout.grid.device)
+
+    def positions_for(self, count: int, device: torch.device) -> AttentionPositions:
+        """Return what every layer is given about the positions of sources of `count` tokens."""
+        local = {isinstance(each.self_attention, LocalAttention) for each in self.stack}
+        read = self.embedding.positions
+        windows = read.for_windows(count, device=device) if True in local else None
+        if windows is not None and False not in local:
+            return windows
+        whole = read.for_attention(0, count, causal=False, device=device)
+        return whole if windows is None else replace(whole, near=windows.near)
 
     def sources(self, layout: Layout) -> Tensor | None:
         """Return the source [n] of each token, if experts read a limited number of a source's tokens."""
@@ -176,7 +188,11 @@ class Decoder(nn.Module):
 
     def positions(self, layout: Layout) -> AttentionPositions:
         """Return what `SelfAttention.packed` of every layer is given about positions."""
-        return self.embedding.positions.for_attention(0, layout.grid.size(1), causal=True, device=layout.grid.device)
+        return self.positions_for(layout.grid.size(1), layout.grid.device)
+
+    def positions_for(self, count: int, device: torch.device) -> AttentionPositions:
+        """Return what every layer is given about the positions of targets of `count` tokens."""
+        return self.embedding.positions.for_attention(0, count, causal=True, device=device)
 
     def _attention(self, inputs: Tensor, state: DecoderState) -> Tensor:
         """Return the cross-attention [N, S] of the last token, averaged over heads, from its inputs [N, t, D]."""
@@ -209,7 +225,7 @@ class Decoder(nn.Module):
         """
         length = target.size(1)
         x = self.embedding(target, torch.arange(length, device=target.device))
-        positions = self.embedding.positions.for_attention(0, length, causal=True, device=target.device)
+        positions = self.positions_for(length, target.device)
         earlier = None if positions.bias is None else causal_bias(positions.bias, x.dtype)
         allowed = padding_mask(memory_mask, x.dtype)
         for layer in self.stack:

@@ -145,7 +145,11 @@ def ensemble_checkpoint(models: EnsembleMembers) -> Checkpoint:
     known = [member.checkpoint.lengths for member in models.members]
     lengths = None if None in known else reduce(Lengths.merged, [each for each in known if each is not None])
     longest = min(member.checkpoint.config.model.max_positions for member in models.members)
-    config = first.config.model_copy(update={"model": first.config.model.model_copy(update={"max_positions": longest})})
+    model = first.config.model.model_copy(update={"max_positions": longest})
+    sources = min(member.checkpoint.config.model.of_encoder.max_positions for member in models.members)
+    if model.of_encoder.max_positions > sources:
+        model = model.model_copy(update={"encoder": {**model.encoder, "max_positions": sources}})
+    config = first.config.model_copy(update={"model": model})
     return first.in_ensemble(config, lengths)
 
 

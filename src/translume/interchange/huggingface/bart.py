@@ -42,8 +42,6 @@ SIZES = {
     "max_positions": "max_position_embeddings",
 }  # fmt: skip
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
-POSITIONS = {f"{side}.embedding.positions.table": f"model.{side}.embed_positions.weight" for side in SIDES}
-"""Our names and their names of the position tables."""
 _BLOCKS = {
     "self_attention.query_key_value": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "self_attention.output": ("self_attn.out_proj",), "feed_forward.inner": ("fc1",), "feed_forward.outer": ("fc2",),
@@ -69,6 +67,12 @@ class BartLayout(Family):
     """`model.embedding_norm`."""
     offset: ClassVar[int] = 0
     """Rows at the beginning of stored position tables that no position uses."""
+    root: ClassVar[str] = "model"
+    """What names of weights begin with."""
+    dimensions: ClassVar[Mapping[str, str]] = SIZES
+    """Our names and their names of sizes."""
+    layers: ClassVar[Mapping[str, Names]] = LAYERS
+    """The names of the parts of a layer of each side."""
 
     def __init__(self) -> None:
         self.possible = {
@@ -113,7 +117,7 @@ class BartLayout(Family):
             )
         bias = self.logit_bias in state and bool(state[self.logit_bias].any())
         return {
-            **{ours: read_integer(place, values, theirs) for ours, theirs in SIZES.items()},
+            **{ours: read_integer(place, values, theirs) for ours, theirs in self.dimensions.items()},
             **{name: values.get(name, 0.0) for name in DROPOUTS},
             "feed_forward": values["encoder_ffn_dim"],
             "attention_heads": values["encoder_attention_heads"],
@@ -128,7 +132,7 @@ class BartLayout(Family):
     def config_values(self, checkpoint: Checkpoint) -> dict[str, Any]:
         settings = checkpoint.config.model
         return {
-            **{theirs: getattr(settings, ours) for ours, theirs in SIZES.items()},
+            **{theirs: getattr(settings, ours) for ours, theirs in self.dimensions.items()},
             **{name: getattr(settings, name) for name in DROPOUTS},
             **{f"{side}_attention_heads": settings.attention_heads for side in SIDES},
             **{f"{side}_ffn_dim": settings.feed_forward for side in SIDES},
@@ -138,20 +142,28 @@ class BartLayout(Family):
         }
 
     def tables(self, settings: ModelSettings) -> Sequence[TiedTable]:
-        return TABLES[settings.head.tie]
+        return [
+            (ours, tuple(name.replace("model.", f"{self.root}.") for name in theirs))
+            for ours, theirs in TABLES[settings.head.tie]
+        ]
+
+    @property
+    def position_names(self) -> dict[str, str]:
+        """Our names and their names of the position tables."""
+        return {f"{side}.embedding.positions.table": f"{self.root}.{side}.embed_positions.weight" for side in SIDES}
 
     def stored_positions(self, settings: ModelSettings) -> bool:
         """Return whether position tables are among the weights."""
         return encoding_class(settings.positions).trained
 
     def computed(self, settings: ModelSettings) -> frozenset[str]:
-        return frozenset() if encoding_class(settings.positions).trained else frozenset(POSITIONS.values())
+        return frozenset() if encoding_class(settings.positions).trained else frozenset(self.position_names.values())
 
     def weights_to(self, model: Transformer, settings: ModelSettings) -> dict[str, Tensor]:
         state = super().weights_to(model, settings)
         if self.stored_positions(settings):
             embeddings = (model.encoder.embedding, model.decoder.embedding)
-            for embedding, name in zip(embeddings, POSITIONS.values(), strict=True):
+            for embedding, name in zip(embeddings, self.position_names.values(), strict=True):
                 table = embedding.positions.table
                 assert table is not None  # `refuse` names other encodings
                 state[name] = torch.cat([table.new_zeros(self.offset, table.size(1)), table.detach()])
@@ -160,7 +172,7 @@ class BartLayout(Family):
     def weights_from(self, state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
         weights = super().weights_from(state, settings)
         if encoding_class(settings.positions).trained:
-            for ours, theirs in POSITIONS.items():
+            for ours, theirs in self.position_names.items():
                 weights[ours] = shared_tensor(state, ours, (theirs,))[self.offset :]
         return weights
 
@@ -168,11 +180,12 @@ class BartLayout(Family):
         names: dict[str, list[str]] = {}
         for side, layers in zip(SIDES, (settings.encoder_layers, settings.decoder_layers), strict=True):
             if settings.embedding_norm:
-                names[f"{side}.embedding.norm"] = [f"model.{side}.layernorm_embedding"]
+                names[f"{side}.embedding.norm"] = [f"{self.root}.{side}.layernorm_embedding"]
             if settings.norm == "pre":
-                names[f"{side}.norm"] = [f"model.{side}.layer_norm"]
+                names[f"{side}.norm"] = [f"{self.root}.{side}.layer_norm"]
             for number in range(layers):
-                names |= layer_names(f"{side}.layers.{number}", f"model.{side}.layers.{number}", LAYERS[side])
+                ours = f"{side}.layers.{number}"
+                names |= layer_names(ours, f"{self.root}.{ours}", self.layers[side])
         return with_kinds(names)
 
 
@@ -335,7 +348,7 @@ class Pegasus(BartLayout):
         return settings.norm == "pre"
 
     def positions(self, state: Mapping[str, Tensor]) -> str:
-        for table in (state[name] for name in POSITIONS.values() if name in state):
+        for table in (state[name] for name in self.position_names.values() if name in state):
             if table.ndim == 2 and table.size(1) % 2 == 0 and table.is_floating_point():
                 off = float((table.float() - sinusoids(table.size(0), table.size(1))).abs().max())
                 if not off <= self.roundings * torch.finfo(table.dtype).eps:

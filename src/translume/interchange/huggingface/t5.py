@@ -63,6 +63,10 @@ SHARED = "embedding.positions.bias"
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout", "final_dropout")
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 """A weight of old checkpoints that transformers ignores too."""
+LONG_ATTENTIONS = {"local": "LocalSelfAttention", "transient-global": "TransientGlobalSelfAttention"}
+"""The name of the self-attention in LongT5's encoder for each `encoder_attention_type`."""
+LONG_POSITIONS = 16_384
+"""Minimum of `max_positions` of LongT5's encoder: the length of its longest trained sources."""
 MIN_POSITIONS = 1024
 """Minimum of `max_positions`: relative positions work beyond the lengths of the training, which config.json states."""
 
@@ -221,47 +225,68 @@ class Umt5(T5):
 
 
 class LongT5(T5):
-    """LongT5ForConditionalGeneration with local attention: a token of its encoder reads those in a window around it."""
+    """LongT5ForConditionalGeneration: a token of its encoder reads a window around it, and sums of blocks if global."""
 
     architecture = "LongT5ForConditionalGeneration"
     model_type = "longt5"
-    required: ClassVar[Mapping[str, object]] = {"is_encoder_decoder": True, "encoder_attention_type": "local"}
     modern: ClassVar[frozenset[str]] = frozenset({"encoder"})
 
-    def read_config(self, place: Path, values: Mapping[str, Any]) -> ForeignConfig:
-        if values.get("encoder_attention_type") == "transient-global":
-            raise SettingsError(
-                f'{place}: encoder_attention_type: found "transient-global", which is left out: tokens read sums of '
-                'blocks too; expected "local"'
-            )
-        return super().read_config(place, values)
-
     def model_values(self, config: ForeignConfig, state: Mapping[str, Tensor]) -> dict[str, Any]:
-        radius = read_integer(config.place, config.values, "local_radius")
-        return {**super().model_values(config, state), "encoder": {"attention_windows": (radius + 1,)}}
+        values, place = super().model_values(config, state), config.place
+        kind = config.values.get("encoder_attention_type", "local")
+        if kind not in LONG_ATTENTIONS:
+            raise SettingsError(f"{place}: encoder_attention_type: found {kind!r}{nearest(str(kind), LONG_ATTENTIONS)}")
+        encoder: dict[str, Any] = {
+            "attention_windows": (_positive(config, "local_radius") + 1,),
+            "max_positions": max(values["max_positions"], LONG_POSITIONS),
+        }
+        if kind != "local":
+            encoder["global_block"] = _positive(config, "global_block_size")
+        return {**values, "encoder": encoder}
 
     def describes(self, settings: ModelSettings) -> bool:
         return settings.positions == "relative" and bool(settings.encoder.get("attention_windows"))
 
     def refuse(self, settings: ModelSettings) -> None:
         super().refuse(settings)
-        if {*settings.encoder} != {"attention_windows"} or len(settings.of_encoder.attention_windows) != 1:
+        known = {"attention_windows", "global_block", "max_positions"}
+        if {*settings.encoder} - known or len(settings.of_encoder.attention_windows) != 1:
             raise SettingsError(
                 f"model.encoder: found {settings.encoder}, expected attention_windows of one window for "
                 f"{self.architecture}"
             )
 
     def config_values(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        radius = checkpoint.config.model.of_encoder.window(0) - 1
-        return {**super().config_values(checkpoint), "local_radius": radius, "encoder_attention_type": "local"}
+        encoder = checkpoint.config.model.of_encoder
+        blocks = {"global_block_size": encoder.global_block} if encoder.global_block else {}
+        return {
+            **super().config_values(checkpoint),
+            **blocks,
+            "local_radius": encoder.window(0) - 1,
+            "encoder_attention_type": "transient-global" if blocks else "local",
+        }
 
     def names(self, settings: ModelSettings) -> Names:
-        return {
-            ours: [name.replace(".SelfAttention.", ".LocalSelfAttention.") for name in theirs]
-            if ours.startswith("encoder")
-            else theirs
-            for ours, theirs in super().names(settings).items()
+        blocks, plain = settings.of_encoder.global_block, super().names(settings)
+        own = LONG_ATTENTIONS["transient-global" if blocks else "local"]
+        names = {
+            ours: [each.replace("SelfAttention", own) for each in theirs] if ours.startswith("encoder") else theirs
+            for ours, theirs in plain.items()
         }
+        if blocks:
+            attention = f"encoder.block.{{}}.layer.0.{own}.global_"
+            biases = f"{attention.format(0)}relative_attention_bias.weight"
+            names["encoder.embedding.positions.block_bias"] = [biases]
+            for number in range(settings.encoder_layers):
+                norm = f"{attention.format(number)}input_layer_norm.weight"
+                names[f"encoder.layers.{number}.self_attention.block_norm.weight"] = [norm]
+        return names
+
+
+def _positive(config: ForeignConfig, name: str) -> int:
+    if (size := read_integer(config.place, config.values, name)) < 1:
+        raise SettingsError(f"{config.place}: {name}: found {size}, expected at least 1")
+    return size
 
 
 def _tied(state: Mapping[str, Tensor]) -> bool:

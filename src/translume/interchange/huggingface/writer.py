@@ -96,7 +96,7 @@ def _write_library_tokenizer(checkpoint: Checkpoint, tokenizer_class: str, folde
 
     The class is the usual one of the family, if it makes the same tokenizer of the files.
     """
-    tokenizer, limit = checkpoint.source_tokenizer, checkpoint.config.model.max_positions
+    tokenizer, limit = checkpoint.source_tokenizer, checkpoint.config.longest_source
     library = tokenizer.vocabulary.library
     assert library is not None
     pieces, specials = tokenizer.pieces(), tokenizer.specials
@@ -129,7 +129,7 @@ def _tokenizer(checkpoint: Checkpoint) -> Any:
         bos_token=pieces[specials.bos],
         eos_token=pieces[specials.eos],
         unk_token=None if specials.unk is None else pieces[specials.unk],
-        model_max_length=checkpoint.config.model.max_positions,
+        model_max_length=checkpoint.config.longest_source,
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,
     )
