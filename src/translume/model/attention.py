@@ -432,7 +432,7 @@ def initialise(linear: nn.Linear, sizes: Sequence[int] = ()) -> None:
 
 def by_head(x: Tensor, heads: int) -> Tensor:
     """Return [N, H, t, d] of x [N, t, H·d]."""
-    return x.unflatten(-1, (heads, x.size(-1) // heads)).transpose(1, 2)
+    return x.reshape(*x.shape[:-1], heads, x.size(-1) // heads).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ class LocalAttention(SelfAttention):
         every = self._heads(x, self._placed(x, positions))
         shared = self._shared(x, real, *every[1:], positions)
         parts = [mixed_values(*piece, options) for piece in self._pieces(every, real, shared, positions)]
-        blocks = torch.cat([each.unflatten(0, (len(x), -1)) for each in parts], 1)  # [B, blocks, H, t, d]
+        blocks = torch.cat([torch.unflatten(each, 0, (len(x), -1)) for each in parts], 1)  # [B, blocks, H, t, d]
         mixed = blocks.transpose(1, 2).flatten(2, 3)[:, :, : x.size(1)]
         if self.global_maps is not None:
             rows = mixed_values(*self._global_heads(x, positions), real[:, None, None], options)
@@ -150,7 +150,7 @@ class LocalAttention(SelfAttention):
             size, margin = length, 0
         count = -(-length // size)
         span, last = size + 2 * margin, count * size - length
-        queries = F.pad(query, (0, 0, 0, last)).unflatten(2, (count, size))
+        queries = torch.unflatten(F.pad(query, (0, 0, 0, last)), 2, (count, size))
         around = [F.pad(each, (0, 0, margin, margin + last)).unfold(2, span, size).mT for each in every[1:]]
         read = real & (torch.arange(length, device=real.device) >= self.first)  # the others are among `shared`
         readable = F.pad(read, (margin, margin + last)).unfold(1, span, size)[:, :, None, None]  # [B, blocks, 1, 1, R]
@@ -161,7 +161,7 @@ class LocalAttention(SelfAttention):
         inside, own = distances.abs() < self.window, distances == 0  # padding reads itself, so that it is finite
         others = shared.keys.size(2)
         step = max(1, SCORES // (batch * heads * size * (span + others)))
-        rows = F.pad(shared.block, (0, last)).unflatten(1, (count, size))
+        rows = torch.unflatten(F.pad(shared.block, (0, last)), 1, (count, size))
         for start in range(0, count, step):
             some = slice(start, start + step)
             allowed = inside & (readable[:, some] | own)
@@ -198,7 +198,7 @@ class LocalAttention(SelfAttention):
         length, count = x.size(1), x.size(1) // self.block
         last = real.sum(1, keepdim=True) // self.block - 1  # [B, 1], the last whole block; −1: there is none
         whole = F.pad(x.masked_fill(~real[..., None], 0.0), (0, 0, 0, (count + 1) * self.block - length))
-        sums = whole.unflatten(1, (count + 1, self.block)).sum(2)
+        sums = torch.unflatten(whole, 1, (count + 1, self.block)).sum(2)
         numbers = torch.arange(count, device=x.device)
         sums = sums[:, :-1] + sums[:, 1:] * (numbers == last)[..., None]  # with the tokens after it
         assert self.block_norm is not None
