@@ -300,8 +300,8 @@ def measure(family: str, folder: Path, lines: list[str], texts: int, updates: in
     theirs, weights = load_model(source), source / "model.safetensors"
     peer = transformers.AutoTokenizer.from_pretrained(folders[0] if folders else source)
     teach(theirs, [peer(line)["input_ids"] for line in lines], updates)
-    state = theirs.state_dict()
-    save_file({name: state[name].clone() for name in load_file(weights)}, weights, metadata={"format": "pt"})
+    state, renamed = theirs.state_dict(), read_family(source)[0].renamed
+    save_file({name: state[renamed(name)].clone() for name in load_file(weights)}, weights, metadata={"format": "pt"})
     translume.import_model(source, folder / "ours", vocabularies=folders)
     theirs = read_family(source)[0].mended(load_model(source))
     ours = translume.load(folder / "ours", device="cpu", engine="plain")
