@@ -19,6 +19,7 @@ from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read
 from translume.interchange.huggingface.experts import NllbMoe, Switch
 from translume.interchange.huggingface.family import Family
 from translume.interchange.huggingface.fsmt import Fsmt
+from translume.interchange.huggingface.moonshine import Moonshine
 from translume.interchange.huggingface.t5 import T5, LongT5, Mt5, Umt5
 from translume.interchange.huggingface.t5gemma import T5Gemma
 from translume.interchange.huggingface.t5gemma2 import T5Gemma2
@@ -30,7 +31,7 @@ FAMILIES: dict[str, type[Family]] = {
     family.architecture: family
     for family in (
         T5Gemma2, T5Gemma, BertPair, Umt5, LongT5, T5, Mt5, BlenderbotSmall, Bart, MBart, Fsmt, M2M100, Marian, Pegasus,
-        Whisper, PLBart, Blenderbot, Switch, NllbMoe, TrOcr,
+        Whisper, PLBart, Blenderbot, Switch, NllbMoe, TrOcr, Moonshine,
     )
 }  # fmt: skip
 """The class of each architecture. An export takes the first family whose `describes` holds."""
@@ -47,7 +48,7 @@ _LEFT_OUT = {
     "bigbird_pegasus": "its encoder reads blocks drawn at random",
     "donut": "it reads images by a Swin Transformer",
     "led": "its encoder reads a window and tokens that the caller marks",
-    "moonshine": "it reads samples of sound",
+    "moonshine_streaming": "its encoder reads a window of sound",
     "mvp": "its layers read learned prompts",
     "nougat": "it reads images by a Swin Transformer",
     "pegasus_x": "its encoder reads blocks and global tokens",
