@@ -143,6 +143,35 @@ def t5gemma(folder: Path, lines: Sequence[str]) -> Built:
     return transformers.T5GemmaForConditionalGeneration(config), ()
 
 
+def write_gemma(folder: Path, lines: Sequence[str]) -> int:
+    """Write a GemmaTokenizer, which begins a text with `<bos>` and ends none; return the number of tokens."""
+    import transformers
+    from tokenizers import pre_tokenizers
+
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    spaces = pre_tokenizers.Split(" ", "merged_with_previous")
+    spaced = [line.replace(" ", "\u2581") for line in lines]
+    model = trained(spaced, pre_tokenizers.Sequence([spaces]), special)
+    merges = [tuple(each) for each in model["merges"]]
+    tokenizer = transformers.GemmaTokenizer(vocab=model["vocab"], merges=merges)
+    tokenizer.save_pretrained(folder)
+    return len(tokenizer)
+
+
+def t5gemma2(folder: Path, lines: Sequence[str]) -> Built:
+    import transformers
+
+    tower = {"model_type": "siglip_vision_model", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+             "num_attention_heads": 2, "image_size": 4, "patch_size": 2}  # fmt: skip
+    ids = {"vocab_size": write_gemma(folder, lines), "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
+    rope = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}  # fmt: skip
+    sizes = {**GEMMA, **ids, "sliding_window_pattern": 3, "rope_parameters": rope}
+    encoder = {"text_config": sizes, "vision_config": tower, "mm_tokens_per_image": 4, "eoi_token_index": 300}
+    config = transformers.T5Gemma2Config(encoder=encoder, decoder=sizes)
+    return transformers.T5Gemma2ForConditionalGeneration(config), ()
+
+
 def fsmt(folder: Path, lines: Sequence[str]) -> Built:
     import transformers
 
@@ -244,7 +273,7 @@ def marian(folder: Path, lines: Sequence[str]) -> Built:
 OWN_FAMILIES: dict[str, Callable[[Path, Sequence[str]], Built]] = {
     "marian": marian, "pegasus": pegasus, "fsmt": fsmt, "plbart": plbart, "blenderbot": blenderbot,
     "blenderbot-small": blenderbot_small, "bert2bert": bert2bert, "roberta2roberta": roberta2roberta,
-    "bert2gpt2": bert2gpt2, "t5gemma": t5gemma, "led": led,
+    "bert2gpt2": bert2gpt2, "t5gemma": t5gemma, "t5gemma2": t5gemma2, "led": led,
 }  # fmt: skip
 
 

@@ -304,7 +304,9 @@ def measure(family: str, folder: Path, lines: list[str], texts: int, updates: in
     peer = transformers.AutoTokenizer.from_pretrained(folders[0] if folders else source)
     teach(theirs, [peer(line)["input_ids"] for line in lines], updates, reader.inputs)
     state = theirs.state_dict()
-    save_file({name: state[name].clone() for name in load_file(weights)}, weights, metadata={"format": "pt"})
+    save_file(
+        {name: state[reader.renamed(name)].clone() for name in load_file(weights)}, weights, metadata={"format": "pt"}
+    )
     translume.import_model(source, folder / "ours", vocabularies=folders)
     theirs = reader.mended(load_model(source))
     ours = translume.load(folder / "ours", device="cpu", engine="plain")

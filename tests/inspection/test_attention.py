@@ -9,6 +9,7 @@ import translume
 from translume.config import AdaptiveSettings, CopySettings, HierarchicalSettings, MixtureSettings
 from translume.inspection import passes
 from translume.inspection.inputs import trace_inputs
+from translume.translator.alignment import cross_attention
 
 SOURCE, TARGET = "the cat sat.", "le chat!"
 
@@ -108,6 +109,26 @@ def test_a_layer_without_self_attention_reports_none(make):
     assert trace.attention.decoder == (None, None, None)
     assert len(trace.attention.cross) == 3
     assert trace.log_p == pytest.approx(make(decoder_mixing="ssru").score(SOURCE, TARGET).log_prob, abs=1e-4)
+
+
+@torch.no_grad()
+def test_one_attention_divides_its_weights_between_target_and_source(make):
+    translator = make(decoder_mixing="merged")
+    trace = translume.trace(translator, SOURCE, TARGET, show=("attention",))
+    sums = [torch.tensor(each).sum(-1) for each in (trace.attention.decoder, trace.attention.cross)]
+    torch.testing.assert_close(sums[0] + sums[1], torch.ones_like(sums[0]))
+    model, specials = translator.checkpoint.model, translator.checkpoint.target_tokenizer.specials
+    encode = translator.checkpoint.source_tokenizer.encode, translator.checkpoint.target_tokenizer.encode
+    source = torch.tensor([[*encode[0](SOURCE), specials.eos]])
+    target = torch.tensor([[specials.bos, *encode[1](TARGET)]])
+    mask = torch.ones_like(source, dtype=torch.bool)
+    aligned = cross_attention(model, source, mask, target)[0]
+    torch.testing.assert_close(torch.tensor(trace.attention.cross[-2]).mean(0), aligned, rtol=0, atol=2e-6)
+    state = model.start_with_attention(source, mask)
+    for end in range(1, target.size(1) + 1):
+        _, state = model.step(target[:, :end], state)
+    last = torch.tensor(trace.attention.cross[-1]).mean(0)[-1]
+    torch.testing.assert_close(state.attention[0], last, rtol=0, atol=2e-6)
 
 
 def test_the_lens_applies_the_last_norm_to_each_layers_state(translator_of_both_norms):

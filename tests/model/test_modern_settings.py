@@ -45,6 +45,11 @@ VARIANTS = {
     "experts": {"experts": (0, 5), "experts_per_token": 2},
     "experts of sources": {"encoder": {"experts": (3,)}, "expert_capacity": 2},
     "Gemma": GEMMA,
+    "one attention": {"decoder_mixing": "merged", "attention_cap": 0.9, "bias": False},
+    "one attention with biases": {"decoder_mixing": "merged", "positions": "relative", "relative_buckets": 8,
+                                  "relative_max_distance": 11},
+    "Gemma 3": {**GEMMA, "decoder_mixing": "merged", "window_ahead": 2, "query_key_norm": True, "rotary_width": 10,
+                "rotary_local_base": 90.0, "rotary_scale": 2.0, "image_end_id": 7},
 }  # fmt: skip
 ENGINE = ("shared keys", "one key")
 """What the kernels have."""
@@ -57,6 +62,9 @@ def built(name):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
+        for name, buffer in model.named_buffers():
+            if name.endswith("image_end"):
+                buffer.normal_()
     return settings, model
 
 
@@ -81,10 +89,11 @@ class Plain:
     def turned(self, s, x, layer):
         local = s.window(layer) and s.rotary_local_base
         base, scale = (s.rotary_local_base, 1.0) if local else (s.rotary_base, s.rotary_scale)
-        half = x.size(1) // 2
+        half, turned = x.size(1) // 2, s.rotary_width or x.size(1)
         angles = (torch.arange(len(x)) / scale)[:, None] * torch.exp(
-            -math.log(base) * (torch.arange(0, 2 * half, 2) / (2 * half))
+            -math.log(base) * (torch.arange(0, turned, 2) / turned)
         )
+        angles = torch.cat([angles, torch.zeros(len(x), half - turned // 2)], 1)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         first, second = x[:, :half], x[:, half:]
         return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
@@ -109,7 +118,9 @@ class Plain:
         distance = key - length - min(query // s.global_block, last)
         return self.weights["encoder.embedding.positions.block_bias"][self.bucket(s, distance, causal)]
 
-    def attend(self, s, name, layer, queries, keys, values, *, causal=False, side=""):
+    def attend(self, s, name, layer, queries, keys, values, *, causal=False, side="", own=0):
+        """Read the first `own` keys as self-attention does, and the others as they are; 0: all."""
+        own = own or len(keys)
         size, shared = s.size_per_head, s.attention_heads // (s.key_value_heads or s.attention_heads)
         mixed = []
         for head in range(s.attention_heads):
@@ -120,21 +131,23 @@ class Plain:
                 q, k = (x / (x.square().mean(-1, keepdim=True) + s.norm_epsilon).sqrt() * self.weights[
                     f"{name}.norms.{which}.weight"] for x, which in ((q, "query"), (k, "key")))  # fmt: skip
             if side and s.positions == "rotary":
-                q, k = self.turned(s, q, layer), self.turned(s, k, layer)
+                q, k = self.turned(s, q, layer), torch.cat([self.turned(s, k[:own], layer), k[own:]])
             scores = q @ k.T / math.sqrt(size)
             if s.attention_cap:
                 scores = s.attention_cap * torch.tanh(scores / s.attention_cap)
             if side and s.positions == "relative":
                 table = self.weights[f"{name}.biases" if s.relative_per_layer else f"{side}.embedding.positions.bias"]
                 scores = scores + torch.stack([
-                    torch.stack([self.bias(s, table, query, key, len(q), causal)[head] for key in range(len(k))])
+                    torch.stack([self.bias(s, table, query, key, len(q), causal)[head] if key < own
+                                 else table.new_zeros(()) for key in range(len(k))])
                     for query in range(len(q))
                 ])  # fmt: skip
             for query in range(len(q)):
-                for key in range(len(k)):
+                for key in range(own):
                     everywhere = key >= len(q) or (side == "encoder" and key < s.global_tokens)
                     window = s.window(layer) if side and not everywhere else 0
-                    if (causal and key > query) or (window and abs(key - query) >= window):
+                    far = query - key >= window or key - query >= window + s.window_ahead
+                    if (causal and key > query) or (window and far):
                         scores = scores.index_put(
                             (torch.tensor(query), torch.tensor(key)), torch.tensor(-math.inf).double()
                         )
@@ -172,16 +185,21 @@ class Plain:
             rows.append(row)
         return torch.stack(rows)
 
-    def selfattend(self, s, side, layer, x):
+    def selfattend(self, s, side, layer, x, memory=None):
         name = f"{side}.layers.{layer}.self_attention"
         sizes = [s.attention_width, *[s.key_value_width] * 2]
-        every = self.linear(f"{name}.query_key_value", x).split(sizes, -1)
-        if side == "encoder" and s.global_block:
+        query, *read = self.linear(f"{name}.query_key_value", x).split(sizes, -1)
+        own = len(x)
+        if memory is not None:
+            others = self.linear(f"{name}.query_key_value", memory).split(sizes, -1)[1:]
+            read = [torch.cat(pair) for pair in zip(read, others, strict=True)]
+        elif side == "encoder" and s.global_block:
             ends = [*range(s.global_block, len(x) - s.global_block + 1, s.global_block), len(x)]
             sums = torch.stack([x[begin:end].sum(0) for begin, end in zip([0, *ends], ends, strict=False)])
             more = self.linear(f"{name}.query_key_value", self.norm(s, f"{name}.block_norm", sums)).split(sizes, -1)
-            every = [every[0], torch.cat([every[1], more[1]]), torch.cat([every[2], more[2]])]
-        mixed = self.attend(s, name, layer, *every, causal=side == "decoder", side=side)
+            read = [torch.cat(pair) for pair in zip(read, more[1:], strict=True)]
+            own += len(sums)
+        mixed = self.attend(s, name, layer, query, *read, causal=side == "decoder", side=side, own=own)
         if side == "encoder" and (first := s.global_tokens):
             query = self.linear(f"{name}.global_maps.query", x[:first])
             keys, values = self.linear(f"{name}.global_maps.key_value", x).chunk(2, -1)
@@ -190,6 +208,7 @@ class Plain:
 
     def embed(self, s, side, ids):
         x = self.weights[f"{side}.embedding.table.weight"][ids] * math.sqrt(s.width)
+        x = torch.where((ids == s.image_end_id)[:, None], self.weights.get(f"{side}.embedding.image_end", x), x)
         places = torch.zeros_like(x)
         if s.positions == "learned":
             places = self.weights[f"{side}.embedding.positions.table"][: len(ids)]
@@ -209,6 +228,14 @@ class Plain:
         x = self.embed(s, "decoder", target)
         for layer in range(s.decoder_layers):
             name = f"decoder.layers.{layer}"
+            if s.decoder_mixing == "merged":
+                x = self.around(
+                    s, f"{name}.around_self", x, lambda x, n=layer: self.selfattend(s, "decoder", n, x, memory)
+                )
+                x = self.around(
+                    s, f"{name}.around_feed_forward", x, lambda x, n=name: self.feed(s, f"{n}.feed_forward", x)
+                )
+                continue
             keys, values = self.linear(f"{name}.cross_attention.key_value", memory).chunk(2, -1)
             x = self.around(s, f"{name}.around_self", x, lambda x, n=layer: self.selfattend(s, "decoder", n, x))
             x = self.around(s, f"{name}.around_cross", x, lambda x, n=f"{name}.cross_attention", k=keys, v=values:
@@ -240,7 +267,7 @@ def test_losses_and_gradients_equal_those_of_a_plain_implementation(name):
     loss.backward()
     found = {each: gradient_of(parameter) for each, parameter in model.named_parameters()}
     model.zero_grad()
-    weights = dict(model.named_parameters(remove_duplicate=False))
+    weights = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     plain = Plain(settings, weights)
     wanted = 0.0
     for row in range(2):
@@ -315,6 +342,18 @@ def test_a_search_on_a_gpu_names_what_it_does_not_have():
         (
             {"encoder": {"width": 8}},
             "model: encoder.width is 8, expected 256, that of the decoder, with head.tie 'all'",
+        ),
+        (
+            {"encoder": {"width": 8}, "head": {"tie": "target"}, "decoder_mixing": "merged"},
+            "model: encoder.width is 8 with decoder_mixing 'merged', expected 256, that of the decoder",
+        ),
+        (
+            {"experts": (0, 2), "decoder_mixing": "merged"},
+            "model: experts is (0, 2) with decoder_mixing 'merged', expected none",
+        ),
+        (
+            {"positions": "rotary", "rotary_width": 66},
+            "model: rotary_width is 66, expected an even number up to 64, the width of a head",
         ),
     ],
 )

@@ -189,13 +189,13 @@ def _manifest(source: Path, target: Path | None, columns: "Columns", base: Path 
     from translume.checkpoint import read_config
     from translume.experiments.manifests import find_manifest
 
-    reads = "text" if base is None else read_config(base).data.source.kind
-    if base is not None and reads == "text":
+    read = None if base is None else read_config(base).data.source
+    if read is not None and not read.reader:
         return None
     manifest = find_manifest(source, target, columns)
-    if base is not None and (manifest is None or manifest.kind != reads.replace("whisper", "audio")):
+    if read is not None and (manifest is None or manifest.kind != read.files):
         kind = "text" if manifest is None else f"paths of {manifest.kind}"
-        raise DataError(f"{source}: found {kind}, but {base} reads {reads}")
+        raise DataError(f"{source}: found {kind}, but {base} reads {read.kind}")
     return manifest
 
 

@@ -26,7 +26,7 @@ _EVEN_WIDTH = frozenset({"sinusoidal", "marian", "fairseq", "interleaved"})
 _WITHOUT_GLOBAL = {"global_tokens": "relative", "global_block": "rotary"}
 """Our position encoding that says nothing about the distance to what all tokens read."""
 _READERS = {
-    "rotary_base": "rotary", "rotary_scale": "rotary", "rotary_local_base": "rotary",
+    "rotary_base": "rotary", "rotary_scale": "rotary", "rotary_local_base": "rotary", "rotary_width": "rotary",
     "relative_buckets": "relative", "relative_max_distance": "relative", "relative_per_layer": "relative",
 }  # fmt: skip
 """The position encoding that alone reads a setting."""
@@ -43,8 +43,8 @@ GATED = frozenset({"swiglu", "geglu"})
 """Activations of feed-forward blocks with a gate: act(x W) ⊙ (x V) (Shazeer 2020)."""
 MODERN = (
     "encoder", "key_value_heads", "query_key_norm", "attention_cap", "attention_windows", "global_tokens",
-    "global_block", "relative_per_layer", "rotary_base", "rotary_scale", "rotary_local_base", "late_positions",
-    "final_transform", "attention", "feed_forward_kind", "experts",
+    "global_block", "window_ahead", "relative_per_layer", "rotary_base", "rotary_scale", "rotary_local_base",
+    "rotary_width", "late_positions", "final_transform", "attention", "feed_forward_kind", "experts", "image_end_id",
 )  # fmt: skip
 """Settings that a format, the kernels or a search on a GPU have only if they say so; by default they do nothing."""
 ENCODER = (
@@ -84,11 +84,12 @@ class ModelSettings(Settings):
     """Number of encoder layers."""
     decoder_layers: int = Field(default=3, ge=1, le=1000)
     """Number of decoder layers."""
-    decoder_mixing: Literal["attention", "ssru"] = "attention"
+    decoder_mixing: Literal["attention", "ssru", "merged"] = "attention"
     """How decoder layers read the target so far: masked self-attention, or the SSRU of Kim et al. (2019).
 
     The "simpler simple recurrent unit" has half the weights and a state of one vector, so the cost of a step does not
-    grow with the target. Other toolkits cannot load such a model.
+    grow with the target. Other toolkits cannot load such a model. "merged": one attention with one softmax reads the
+    target so far and the source, instead of self- and cross-attention, as in T5Gemma 2.
     """
     attention_heads: int = Field(default=4, ge=1)
     """Number of attention heads; must divide `width`, unless `head_width` is set."""
@@ -112,6 +113,8 @@ class ModelSettings(Settings):
 
     They are called transient global (Guo et al. 2022); tokens after the last whole block belong to it. 0: none.
     """
+    window_ahead: int = Field(default=0, ge=0, le=1_048_576)
+    """With `attention_windows`: so many more positions after a token than before it, which only an encoder reads."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout on embeddings and on the output of every sub-layer."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -158,12 +161,19 @@ class ModelSettings(Settings):
     """For positions "rotary": positions are divided by this, for texts longer than those of the training."""
     rotary_local_base: float = Field(default=0.0, ge=0.0)
     """For positions "rotary": the base of layers with a window, whose positions are not divided; 0: as the others."""
+    rotary_width: int = Field(default=0, ge=0, le=65_536)
+    """For positions "rotary": how many components of a head are rotated, in pairs half a head apart; 0: all."""
     max_positions: int = Field(default=1024, ge=1, le=1_048_576)
     """Maximum length of a source or target in tokens, EOS included."""
     scale_embeddings: bool = True
     """Multiply embeddings by the square root of `width`."""
     embedding_norm: bool = False
     """Normalise embeddings, positions included, before the first layer, as BART does (Lewis et al. 2020)."""
+    image_end_id: int = Field(default=-1, ge=-1)
+    """Id of a token that has a vector of its own as an input, which the head does not share; -1: none.
+
+    The end of an image in T5Gemma 2. Training does not change the vector.
+    """
     late_positions: bool = False
     """With `embedding_norm`: the decoder adds positions after the norm, as in BlenderBot-small."""
     final_transform: bool = False
@@ -246,6 +256,7 @@ class ModelSettings(Settings):
     def modern(self) -> list[str]:
         """Return the names of the settings of `MODERN` that do something, and of those that name other parts."""
         names = [name for name in MODERN if getattr(self, name) != self.usual(name)]
+        names += ["decoder_mixing"] if self.decoder_mixing == "merged" else []
         return names if self.normalization in ("layer", "rms") else [*names, "normalization"]
 
     @classmethod
@@ -276,6 +287,13 @@ class ModelSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _merged_attention_is_possible(self) -> Self:
+        for name in ("attention", "experts") if self.decoder_mixing == "merged" else ():
+            if getattr(self, name) != self.usual(name):
+                raise ValueError(f"{name} is {getattr(self, name)!r} with decoder_mixing 'merged', expected none")
+        return self
+
+    @model_validator(mode="after")
     def _experts_suffice(self) -> Self:
         for count in self.experts:
             if 0 < count < self.experts_per_token:
@@ -296,6 +314,11 @@ class ModelSettings(Settings):
             own = {name: getattr(self, name) for name in type(self).model_fields if name != "encoder"}
             whole = type(self).model_validate({**own, **self.encoder})
             self.encoder.update({name: getattr(whole, name) for name in self.encoder})
+            if whole.width != self.width and self.decoder_mixing == "merged":
+                raise ValueError(
+                    f"encoder.width is {whole.width} with decoder_mixing 'merged', expected {self.width}, that of the "
+                    "decoder"
+                )
             if whole.width != self.width and (self.head.reads_source or self.head.tie in ("all", "embeddings")):
                 raise ValueError(
                     f"encoder.width is {whole.width}, expected {self.width}, that of the decoder, with head.tie "
@@ -307,6 +330,11 @@ class ModelSettings(Settings):
     def _positions_fit(self) -> Self:
         if self.positions == "rotary" and self.size_per_head % 2:
             raise ValueError(f"rotary positions need an even width per head, found {self.size_per_head}")
+        if self.rotary_width % 2 or self.rotary_width > self.size_per_head:
+            raise ValueError(
+                f"rotary_width is {self.rotary_width}, expected an even number up to {self.size_per_head}, the width "
+                "of a head"
+            )
         if self.positions in _EVEN_WIDTH and self.width % 2:
             raise ValueError(f"{self.positions} positions need an even width, found {self.width}")
         for setting, reader in _READERS.items():

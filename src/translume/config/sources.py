@@ -1,7 +1,7 @@
 """[data.source]: what the encoder reads, text or frames of numbers; one class for each kind."""
 
 from abc import ABC, abstractmethod
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator, SerializeAsAny, model_validator
 
@@ -27,6 +27,11 @@ class SourceKind(OfKind):
     """The name on model hubs for the task of writing such sources as text."""
 
     @property
+    def files(self) -> str:
+        """What the files of sources are, such as "audio"; the kind, unless several kinds read such files."""
+        return self.kind
+
+    @property
     def window(self) -> int:
         """Number of frames that the encoder reads at a time, of a source that may be longer; 0: it reads all."""
         return 0
@@ -46,6 +51,8 @@ class TextSettings(SourceKind):
 class FrameSettings(SourceKind, ABC):
     """Settings common to sources of frames: arrays [L, F] of L frames with F numbers each."""
 
+    rate: ClassVar[int] = 0
+    """Frames in a second; 0 for those that are not in time."""
     convolutions: int = Field(default=2, ge=0, le=6)
     """Number of convolutions before the encoder; each halves the number of frames, so 2 leave a quarter."""
     channels: int = Field(default=0, ge=0, le=65_536)
@@ -70,9 +77,14 @@ class FrameSettings(SourceKind, ABC):
         """Return the settings with lower limits of files, where they apply."""
         return self
 
+    @property
+    def stride(self) -> int:
+        """Number of frames from one position of the encoder to the next."""
+        return 1 << self.convolutions
+
     def positions_of(self, frames: int) -> int:
         """Return the number of positions that the encoder makes of so many frames."""
-        return -(-frames // (1 << self.convolutions))
+        return -(-frames // self.stride)
 
 
 class FeatureSettings(FrameSettings):
@@ -94,7 +106,14 @@ class FeatureSettings(FrameSettings):
 class RecordingSettings(FrameSettings, ABC):
     """Settings common to sources that are recordings."""
 
+    rate: ClassVar[int] = 100
+    medium: ClassVar[str] = "speech"
+    hub_task: ClassVar[str] = "automatic-speech-recognition"
     max_seconds: float
+
+    @property
+    def files(self) -> str:
+        return "audio"
 
     def within(self, *, seconds: float, pixels: int) -> Self:
         return self.model_copy(update={"max_seconds": min(self.max_seconds, seconds)})
@@ -105,8 +124,6 @@ class AudioSettings(RecordingSettings):
 
     reader: ClassVar[str] = "translume.sources.audio:AudioReader"
     embedding: ClassVar[str] = "translume.model.frames:FrameEmbedding"
-    medium: ClassVar[str] = "speech"
-    hub_task: ClassVar[str] = "automatic-speech-recognition"
     kind: Literal["audio"] = "audio"
     features: Literal["log_mel", "mfcc"] = "log_mel"
     """Values of a frame: log energies of mel bands, as Whisper's, or mel-frequency cepstral coefficients of them."""
@@ -138,8 +155,6 @@ class WhisperSettings(RecordingSettings):
     reader: ClassVar[str] = "translume.sources.audio:WhisperReader"
     embedding: ClassVar[str] = "translume.model.frames:WhisperEmbedding"
     language_tags: ClassVar[tuple[str, ...]] = ("speech", "english_speech")
-    medium: ClassVar[str] = "speech"
-    hub_task: ClassVar[str] = "automatic-speech-recognition"
     kind: Literal["whisper"] = "whisper"
     mels: int = Field(default=80, ge=1, le=128)
     """Number of mel bands between 0 and 8 kHz."""
@@ -167,6 +182,50 @@ class WhisperSettings(RecordingSettings):
         return self.positions + 1  # there is no EOS
 
 
+def convolved(frames: Any) -> Any:
+    """Return the number of positions that the convolutions of a `WaveformSettings` make of frames, ints or tensors."""
+    for size, stride in ((2, 1), (7, 3), (3, 2)):  # in frames, then in outputs of the convolution before
+        frames = (frames - size) // stride + 1
+    return frames
+
+
+class WaveformSettings(RecordingSettings):
+    """[data] source = "waveform": samples at 16 kHz, as models imported from Moonshine read them.
+
+    A frame is 64 samples; three convolutions make a position of every 6 frames, 24 ms (Jeffries et al. 2024).
+    """
+
+    rate: ClassVar[int] = 250
+    shortest: ClassVar[int] = 14
+    """Number of frames that a position reads."""
+    reader: ClassVar[str] = "translume.sources.audio:WaveformReader"
+    embedding: ClassVar[str] = "translume.model.frames:WaveformEmbedding"
+    kind: Literal["waveform"] = "waveform"
+    max_seconds: float = Field(default=60.0, gt=0.0, le=3600.0)
+    """Maximum length of a recording in seconds; a longer one is refused before it is decoded."""
+    convolutions: Literal[3] = 3
+    """Number of convolutions."""
+    channels: Literal[0] = 0
+    """Always 0: the convolutions have as many channels as the width of the model, and twice as many."""
+    speed: float = Field(default=0.0, ge=0.0, le=0.0)
+    """Always 0: samples are not stretched."""
+
+    @property
+    def size(self) -> int:
+        return 64
+
+    @property
+    def stride(self) -> int:
+        return 6
+
+    def positions_of(self, frames: int) -> int:
+        count: int = convolved(frames)
+        return max(0, count)
+
+    def longest(self, max_positions: int) -> int:
+        return self.positions_of(int(self.max_seconds * self.rate)) + 1  # there is no EOS
+
+
 class PixelSettings(FrameSettings, ABC):
     """Settings common to sources that are images: PNG, JPEG and others that Pillow reads."""
 
@@ -174,6 +233,10 @@ class PixelSettings(FrameSettings, ABC):
     hub_task: ClassVar[str] = "image-to-text"
     max_pixels: int = Field(default=50_000_000, ge=1)
     """Maximum number of pixels of an image; a larger one is refused before it is decoded."""
+
+    @property
+    def files(self) -> str:
+        return "image"
 
     def within(self, *, seconds: float, pixels: int) -> Self:
         return self.model_copy(update={"max_pixels": min(self.max_pixels, pixels)})
@@ -264,6 +327,7 @@ SOURCES: dict[str, type[SourceKind]] = {
     "patches": PatchSettings,
     "audio": AudioSettings,
     "whisper": WhisperSettings,
+    "waveform": WaveformSettings,
 }
 """The settings of every kind of source."""
 SourceSettings = Annotated[SerializeAsAny[SourceKind], PlainValidator(SourceKind.choose)]

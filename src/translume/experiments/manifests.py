@@ -166,7 +166,7 @@ def survey_files(data: DataSettings, count: int) -> Survey:
 
 def _kind(data: DataSettings) -> FileKind:
     # The kind is a string, since parts from outside add more; manifests know these.
-    return "audio" if data.source.kind == "whisper" else data.source.kind  # type: ignore[return-value]
+    return data.source.files  # type: ignore[return-value]
 
 
 def propose_for_manifest(data: DataSettings, count: int) -> Proposal:
@@ -259,7 +259,7 @@ def _frames(header: Header, source: FrameSettings) -> int:
     """Return the number of frames of a file."""
     if isinstance(source, ImageSettings):
         return max(1, round(header.length * source.height / header.height))
-    return max(1, int(header.length * 100)) if header.kind == "audio" else int(header.length)
+    return max(1, int(header.length * source.rate)) if header.kind == "audio" else int(header.length)
 
 
 def _is_timed(source: FrameSettings, files: Survey, tokens: Sequence[Sequence[str]]) -> bool:

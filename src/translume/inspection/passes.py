@@ -191,6 +191,15 @@ def decode(
     for layer in decoder.stack:
         attend: SubLayer = partial(layer.self_attention.packed, layout=layout, positions=positions, causal=True)
         cross_attend: SubLayer | None = None
+        if layer.merged is not None:
+            merged = partial(layer.merged.merged_packed, memory=memory, memory_layout=memory_layout)
+            attend = partial(merged, layout=layout, positions=positions)
+            if record is not None and grid is not None:
+                attend = partial(_merged, attend=attend, layout=layout, record=record, layers=len(decoder.layers))
+            x = _applied(layer, x, attend, None)
+            if record is not None:
+                record.states.append(x)
+            continue
         if layer.crosses:
             cross_attend = partial(
                 layer.cross_attention.packed, memory=memory, layout=layout, memory_layout=memory_layout
@@ -211,6 +220,21 @@ def decode(
             record.states.append(x)
     result: Tensor = decoder.norm(x)
     return result
+
+
+def _merged(x: Tensor, attend: "Callable[..., Tensor]", layout: "Layout", record: LayerRecord, layers: int) -> Tensor:
+    """Apply an attention over target and memory, and record its weights of both, which sum to 1."""
+    found: list[Tensor] = []
+    result = attend(x, found=found)
+    count = layout.mask.size(1)  # the grid may be wider
+    record.decoder.append(_limited(found[0][:, :, :count, :count], layers))
+    record.cross.append(_limited(found[0][:, :, :count, layout.grid.size(1) :], layers))
+    return result
+
+
+def _limited(found: Tensor, layers: int) -> Tensor:
+    """Return weights [B, H, t, S], or the mean of the heads if those of so many layers are more than `MAX_WEIGHTS`."""
+    return found.mean(1, keepdim=True) if layers * found.numel() > MAX_WEIGHTS else found
 
 
 def _weights(
@@ -235,8 +259,7 @@ def _recorded(
     """
 
     def recorded(x: Tensor) -> Tensor:
-        attended = weights(x)  # [B, H, t, S]
-        record.append(attended.mean(1, keepdim=True) if layers * attended.numel() > MAX_WEIGHTS else attended)
+        record.append(_limited(weights(x), layers))
         return sublayer(x)
 
     return recorded

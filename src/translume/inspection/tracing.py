@@ -70,8 +70,6 @@ ATTRIBUTION_METHODS: tuple[Method, ...] = (
 PARTS: tuple[Part, ...] = (*DEFAULT_PARTS, *ATTRIBUTION_METHODS[1:])
 TextPart = Literal["attention", "lens"]
 TEXT_PARTS: tuple[TextPart, ...] = ("attention", "lens")
-FRAMES_PER_SECOND = 100.0
-"""Of recordings."""
 _LEVELS = 255
 
 
@@ -305,19 +303,18 @@ def _frames(inputs: TraceInputs, frames: NDArray[np.float32], computed: Pass) ->
     assert isinstance(settings, FrameSettings)
     if settings.window:
         frames = frames[: _end_of_sound(frames)]
-    stride, before = 1 << settings.convolutions, settings.positions_of(0)  # before: learned vectors
-    timed = settings.kind in ("audio", "whisper")
+    stride, before = settings.stride, settings.positions_of(0)  # before: learned vectors
     tokens = []
     for place in range(computed.memory.size(1)):
         begin, end = (min(max(0, each - before) * stride, len(frames)) for each in (place, place + 1))
-        text = f"{place * stride / FRAMES_PER_SECOND:.2f}" if timed else str((place - before) * stride)
+        text = f"{place * stride / settings.rate:.2f}" if settings.rate else str((place - before) * stride)
         tokens.append(Token(id=0, text=text, begin=begin, end=end))
     spans, aligned_by = _spans(inputs, computed)
     low, high = (0.0, 1.0) if settings.kind == "image" else (float(frames.min()), float(frames.max()))
     levels = np.rint((frames - low) * (_LEVELS / ((high - low) or 1.0))).astype(int)
     return tuple(tokens), Frames(
         kind=settings.kind,
-        per_second=FRAMES_PER_SECOND if timed else 0.0,
+        per_second=float(settings.rate),
         colors=settings.size // settings.height if isinstance(settings, ImageSettings) else 1,
         low=low,
         high=high,

@@ -218,8 +218,8 @@ class Attribution:
 class Frames:
     """A non-text source: L frames of F values, and the part of it that each target token belongs to.
 
-    kind: of the source, "audio", "whisper", "image" or "features".  per_second: frames in a second; 0 for frames that
-    are not in time.  colors: values of a pixel of an image.
+    kind: of the source, "audio", "whisper", "waveform", "image" or "features".  per_second: frames in a second; 0 for
+    frames that are not in time.  colors: values of a pixel of an image.
     levels: [L, F], the frames as integers from 0, which stands for `low`, to 255, which stands for `high`.
     spans: the frames [begin, end) of each target token; begin = end for one without a part, such as EOS.
     aligned_by: "ctc": the most likely alignment by the model's CTC output (Graves et al. 2006). "attention": the

@@ -182,7 +182,8 @@ def forced_targets(checkpoint: Checkpoint, count: int = SENTENCES) -> ForcedTarg
     sources, targets = sides
     frames, together = tuple[Array, ...](), TOGETHER
     if checkpoint.config.data.source.reader:
-        mask, dtype = torch.ones(1, 1, dtype=torch.bool), next(checkpoint.model.parameters()).dtype
+        mask = torch.ones(1, min(MAX_TOKENS, settings.max_positions), dtype=torch.bool)
+        dtype = next(checkpoint.model.parameters()).dtype
         example, numbers = checkpoint.model.encoder.embedding.example, torch.Generator().manual_seed(1)
         frames = tuple(example(mask, numbers)[0].to(dtype).numpy() for _ in targets)
         sources, together = [], 1  # a window of sound has 1,500 positions

@@ -111,12 +111,18 @@ def _masked_bias(bias: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
 def _attend_with_dropout(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, options: AttentionOptions, *, causal: bool
 ) -> Tensor:
-    """Return what `attend` does. The masks of dropout are drawn as everywhere on CPUs: torch's come from a generator
-    that all threads share."""
-    weights = _weights(query, keys, mask, causal=causal, cap=options.cap)
-    threshold, factor = rounded(options.dropout)
-    kept: Tensor = weights * keep_mask(weights.shape, threshold, weights.device)
-    return kept @ values * factor
+    """Return what `attend` does, with masks of dropout that are drawn as everywhere on CPUs."""
+    return _dropped(_weights(query, keys, mask, causal=causal, cap=options.cap), options.dropout) @ values
+
+
+def _dropped(weights: Tensor, rate: float) -> Tensor:
+    """Return weights after dropout. On CPUs its masks are drawn as everywhere: torch's come from a generator that all
+    threads share."""
+    if rate == 0.0 or weights.device.type != "cpu":
+        return F.dropout(weights, rate)
+    threshold, factor = rounded(rate)
+    kept: Tensor = weights * keep_mask(weights.shape, threshold, weights.device) * factor
+    return kept
 
 
 def _weights(query: Tensor, keys: Tensor, mask: Tensor | None, *, causal: bool, cap: float) -> Tensor:
@@ -183,6 +189,7 @@ class SelfAttention(nn.Module):
         self.heads, self.dropout = settings.attention_heads, settings.attention_dropout
         self.head_size, self.cap, self.mix = settings.size_per_head, settings.attention_cap, attention_of(settings)
         self.window, self._furthest = settings.window(layer), settings.relative_max_distance
+        self._ahead = settings.window_ahead
         self.query_size, self.key_size = settings.attention_width, settings.key_value_width
         self.query_key_value = Linear(settings.width, self.query_size + 2 * self.key_size, settings.bias)
         self.output = Linear(settings.attention_width, settings.width, settings.bias)
@@ -218,7 +225,7 @@ class SelfAttention(nn.Module):
             bias = F.embedding(buckets, self.biases).permute(2, 0, 1)
         rotation = positions.rotation
         if self.window:
-            far = distances.abs() >= self.window
+            far = (distances <= -self.window) | (distances >= self.window + self._ahead)
             bias = self.output.weight.new_zeros(1, *far.shape) if bias is None else bias
             bias = bias.masked_fill(far, -math.inf)
             rotation = rotation if positions.local is None else positions.local
@@ -281,6 +288,62 @@ class SelfAttention(nn.Module):
         if positions.rotation is not None:
             query, keys = rotate(query, positions.rotation), rotate(keys, positions.rotation)
         return query, keys, values
+
+
+class MergedAttention(SelfAttention):
+    """One attention over the target so far and the memory, whose keys and values come from the same maps.
+
+    Keys of the memory are not rotated, and no window hides them.
+    """
+
+    def read(self, memory: Tensor) -> KeyValue:
+        """Return the keys and values of a memory [B, S, D], computed once per sentence."""
+        _, keys, values = (by_head(part, self.heads) for part in self.project(memory).chunk(3, -1))
+        return KeyValue(keys, values, memory.size(1))
+
+    def merged(
+        self, x: Tensor, memory: KeyValue, mask: Tensor, positions: AttentionPositions, *,
+        past: LayerPast | None = None, place: int = 0, found: list[Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Map target tokens x [B·K, t, D] to the same shape, over the memory of B sentences with mask [B, S].
+
+        The K rows of a sentence are one long query, so that its keys are not copied K times.
+        past: the cache, to which keys and values from position `place` on are added; None: x are whole targets.
+        found: gets the weights [B·K, H, t, place + t + S] of the target so far, and then of the memory.
+        """
+        batch, count = mask.size(0), x.size(1)
+        own = self._own(positions, place, count, causal=True)
+        query, keys, values = self._heads(x, own)
+        if past is not None:
+            assert isinstance(past, KeyValue)
+            past.write(keys, values, place)
+            keys, values = past.read(place + count)
+        bias = x.new_zeros(1, count, place + count) if own.bias is None else own.bias.to(x.dtype)
+        scale = self.head_size**-0.5
+        earlier = _capped(query @ keys.mT * scale, self.cap) + _masked_bias(bias, None, causal=True)
+        shape = (batch, -1, *query.shape[1:])  # [B, K, H, t, d]
+        long = query.view(shape).transpose(1, 2).flatten(2, 3)  # [B, H, K·t, d]
+        read = _capped(long @ memory.keys.mT * scale, self.cap).masked_fill(~mask[:, None, None], -math.inf)
+        length = read.size(-1)
+        read = read.view(batch, self.heads, -1, count, length).transpose(1, 2).flatten(0, 1)  # [B·K, H, t, S]
+        weights = torch.cat([earlier, read], -1).softmax(-1)
+        if found is not None:
+            found.append(weights)
+        weights = _dropped(weights, self.dropout if self.training else 0.0)
+        before, read = weights[..., :-length], weights[..., -length:]
+        long = read.view(*shape[:4], length).transpose(1, 2).flatten(2, 3) @ memory.values
+        mixed = before @ values + long.view(batch, self.heads, -1, *query.shape[2:]).transpose(1, 2).flatten(0, 1)
+        result: Tensor = self.output(merge_heads(mixed))
+        return result
+
+    def merged_packed(
+        self, x: Tensor, memory: Tensor, layout: Layout, memory_layout: Layout, positions: AttentionPositions, *,
+        found: list[Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """As `merged`, of target tokens x [n, D] and a memory [m, D], packed by two layouts with the same rows."""
+        count, extra = layout.mask.size(1), layout.grid.size(1) - layout.mask.size(1)  # `positions` are for the grid
+        grid, read = F.pad(layout.unpack(x), (0, 0, 0, extra)), self.read(memory_layout.unpack(memory))
+        return layout.pack(self.merged(grid, read, memory_layout.mask, positions, found=found)[:, :count])
 
 
 class CrossAttention(nn.Module):

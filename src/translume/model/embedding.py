@@ -115,10 +115,12 @@ class Embedding(nn.Module):
     late_positions: the position is added after the norm.
 
     separators: [V], the number of segment separators in each token; only with segments.
+    image_end: [D], which takes the place of E[id]·√D for `image_end_id`; only with it.
     frozen: [V], True for rows of the table that training must not change; only with `freezable`.
     """
 
     separators: Tensor
+    image_end: Tensor | None
     frozen: Tensor | None
 
     def __init__(
@@ -137,6 +139,8 @@ class Embedding(nn.Module):
             nn.init.normal_(self.segments.weight, std=settings.width**-0.5)
             self.register_buffer("separators", torch.zeros(size, dtype=torch.int64))
         self.register_buffer("frozen", torch.zeros(size, dtype=torch.bool) if freezable else None)
+        self._image_end_id = settings.image_end_id
+        self.register_buffer("image_end", torch.zeros(settings.width) if settings.image_end_id >= 0 else None)
         self.drop = Dropout(settings.dropout)
 
     @classmethod
@@ -193,6 +197,8 @@ class Embedding(nn.Module):
             x = torch.zeros_like(x)
         if self.scale != 1.0:
             x = x * self.scale
+        if self.image_end is not None and not without_tokens:
+            x = torch.where((ids == self._image_end_id)[..., None], self.image_end.to(x.dtype), x)
         if self.segments is not None and segments is not None:
             x = x + self.segments(segments)
         placed = self.positions(self.norm(x), places) if self._late else self.norm(self.positions(x, places))

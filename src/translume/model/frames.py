@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from translume.config import FrameSettings, ModelSettings
-from translume.config.sources import ImageSettings, PatchSettings, WhisperSettings
+from translume.config.sources import ImageSettings, PatchSettings, WaveformSettings, WhisperSettings, convolved
 from translume.model.compiled import on_device
 from translume.model.dropout import Dropout, integers, uniforms
 from translume.model.layers import norm_of
@@ -321,13 +321,63 @@ class WhisperEmbedding(PlacedEmbedding):
         return torch.randn(shape, generator=generator), torch.ones(shape[:2], dtype=torch.bool)
 
 
+class WaveformEmbedding(PlacedEmbedding):
+    """dropout(front(samples)): three convolutions, as in Moonshine (Jeffries et al. 2024, section 3.1).
+
+    The first is followed by tanh and a norm over all values of a source, the others by GELU.
+    """
+
+    source: WaveformSettings
+
+    def __init__(self, source: WaveformSettings, settings: ModelSettings) -> None:
+        nn.Module.__init__(self)
+        self.source, width = source, settings.width
+        first = nn.Conv1d(1, width, 2 * source.size - 1, stride=source.size, bias=False)
+        others = nn.Conv1d(width, 2 * width, 7, stride=3), nn.Conv1d(2 * width, width, 3, stride=2)
+        self.convolutions = initialised(nn.ModuleList([first, *others]))
+        self.group_norm = nn.GroupNorm(1, width)
+        self.positions = position_encoding(settings)
+        self.norm = nn.Identity()
+        self.drop = Dropout(settings.dropout)
+
+    def neutral(self, frames: Tensor) -> Tensor:
+        """Return frames [L, F] that say nothing, as many as these: digital silence."""
+        return torch.zeros_like(frames)
+
+    def front(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the positions [B, S, D] of frames [B, L, F], and their mask [B, S].  mask: [B, L], of the frames."""
+        first, *others = self.convolutions
+        x = (source * mask[..., None]).to(self.group_norm.weight.dtype)
+        if self.training:
+            x = self.augment(x, mask)
+        frames = mask.sum(1)
+        x = self._normed(torch.tanh(first(x.flatten(1)[:, None])), frames - 1)
+        for layer in others:
+            x = F.gelu(layer(x))
+        return x.mT, torch.arange(x.size(2), device=x.device) < convolved(frames)[:, None]
+
+    def _normed(self, x: Tensor, counts: Tensor) -> Tensor:
+        """Normalise x [B, D, L] over the first `counts` [B] columns of each source."""
+        norm, there = self.group_norm, (torch.arange(x.size(2), device=x.device) < counts[:, None])[:, None].to(x.dtype)
+        size = (counts * x.size(1))[:, None, None]
+        x = x - (x * there).sum((1, 2), keepdim=True) / size
+        x = x * ((x.square() * there).sum((1, 2), keepdim=True) / size + norm.eps).rsqrt()
+        return x * norm.weight[:, None] + norm.bias[:, None]
+
+    def example(self, mask: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return random samples with as many positions as `mask` [B, S], and their mask of frames [B, L]."""
+        frames = self.source.shortest + self.source.stride * (mask.sum(1) - 1)
+        there = torch.arange(int(frames.max())) < frames[:, None]
+        return torch.randn(*there.shape, self.source.size, generator=generator) / 10, there
+
+
 def initialised(layers: nn.ModuleList) -> nn.ModuleList:
     """Initialise convolutions that a ReLU follows (He et al. 2015), in place."""
     for layer in layers:
         assert isinstance(layer, nn.Conv1d | nn.Conv2d)
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-        assert layer.bias is not None
-        nn.init.zeros_(layer.bias)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
     return layers
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from translume.config import ModelSettings
 from translume.model import compiled
-from translume.model.attention import CrossAttention, Linear, SelfAttention, initialise
+from translume.model.attention import CrossAttention, Linear, MergedAttention, SelfAttention, initialise
 from translume.model.dropout import Dropout, recomputed
 from translume.model.feed_forward import MixtureOfExperts, feed_forward_of
 from translume.model.layout import Layout
@@ -200,7 +200,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention over the target so far (or an SSRU), cross-attention over the memory, then feed-forward.
 
-    The layers of a language model have no cross-attention (`crosses` is False).
+    The layers of a language model have no cross-attention (`crosses` is False), nor have those with merged attention.
     """
 
     cross_attention: CrossAttention
@@ -209,18 +209,27 @@ class DecoderLayer(nn.Module):
     """As `EncoderLayer.recomputes`."""
 
     def __init__(self, settings: ModelSettings, layer: int = 0, *, crosses: bool = True) -> None:
-        """layer: its number."""
+        """layer: its number.  crosses: whether it reads a memory."""
         super().__init__()
-        self.crosses = crosses
+        merges = crosses and settings.decoder_mixing == "merged"
+        self.crosses = crosses and not merges
         self.self_attention: SelfAttention | Ssru
-        self.self_attention = Ssru(settings) if settings.decoder_mixing == "ssru" else SelfAttention(settings, layer)
-        if crosses:
+        if settings.decoder_mixing == "ssru":
+            self.self_attention = Ssru(settings)
+        else:
+            self.self_attention = (MergedAttention if merges else SelfAttention)(settings, layer)
+        if self.crosses:
             self.cross_attention = CrossAttention(settings)
         self.feed_forward = feed_forward_of(settings, layer)
         self.around_self = Residual(settings)
-        if crosses:
+        if self.crosses:
             self.around_cross = Residual(settings)
         self.around_feed_forward = Residual(settings)
+
+    @property
+    def merged(self) -> MergedAttention | None:
+        """The attention that reads target and memory in one, if the layer has it."""
+        return self.self_attention if isinstance(self.self_attention, MergedAttention) else None
 
     def forward(self, x: Tensor, attend: SubLayer, cross_attend: SubLayer | None) -> Tensor:
         """Map x [..., D] to the same shape.  attend, cross_attend: apply attention over the target and the memory.

@@ -86,6 +86,7 @@ class LocalAttention(SelfAttention):
         super().__init__(settings, layer)
         self.first, self.block = settings.global_tokens, settings.global_block
         self.global_maps = GlobalMaps(settings) if self.first else None
+        self._reach = self.window - 1 + self._ahead
         norm = find("norm", settings.normalization)
         self.block_norm: nn.Module | None = norm(settings) if self.block else None
 
@@ -145,7 +146,7 @@ class LocalAttention(SelfAttention):
         whole: as one block that reads everything within reach.
         """
         query, (batch, heads, length, _) = every[0], every[0].shape
-        size = margin = max(1, self.window - 1)
+        size = margin = max(1, self._reach)
         if whole or length <= 3 * size:  # one block costs no more
             size, margin = length, 0
         count = -(-length // size)
@@ -158,7 +159,8 @@ class LocalAttention(SelfAttention):
             torch.arange(-margin, span - margin, device=query.device) - torch.arange(size, device=query.device)[:, None]
         )
         near = self._near(positions, distances, query.dtype)
-        inside, own = distances.abs() < self.window, distances == 0  # padding reads itself, so that it is finite
+        inside = (distances > -self.window) & (distances <= self._reach)
+        own = distances == 0  # padding reads itself, so that it is finite
         others = shared.keys.size(2)
         step = max(1, SCORES // (batch * heads * size * (span + others)))
         rows = torch.unflatten(F.pad(shared.block, (0, last)), 1, (count, size))
@@ -179,13 +181,13 @@ class LocalAttention(SelfAttention):
 
     def _near(self, positions: AttentionPositions, distances: Tensor, dtype: torch.dtype) -> Tensor | None:
         """Return the biases [H, t, R] of keys at these distances [t, R]; any beyond the window."""
-        reach = self.window - 1
+        reach = self._reach
         if self.biases is not None:
             every = torch.arange(-reach, reach + 1, device=distances.device)
             buckets = distance_buckets(every, len(self.biases), self._furthest, causal=False)
             near = F.embedding(buckets, self.biases).mT
         elif positions.near is not None:
-            near = positions.near(self.window)
+            near = positions.near(reach + 1)
         else:
             return None
         return near.to(dtype)[:, distances.clamp(-reach, reach) + reach]

@@ -9,16 +9,17 @@ from torch import Tensor, nn
 
 from translume.config import TrainingSettings
 from translume.errors import SettingsError
-from translume.model.attention import CrossAttention, SelfAttention
+from translume.model.attention import CrossAttention, MergedAttention, SelfAttention
 from translume.model.dropout import Dropout
 from translume.model.feed_forward import FeedForward
 from translume.model.layers import Ssru
 from translume.model.local_attention import GlobalMaps, LocalAttention
 
-_SELF = {"query_key_value": ("query", "key", "value"), "output": ("output",)}
+_ATTENTION: Mapping[str, Sequence[str]] = {"query_key_value": ("query", "key", "value"), "output": ("output",)}
 _MAPS: Mapping[type[nn.Module], Mapping[str, Sequence[str]]] = {
-    SelfAttention: _SELF,
-    LocalAttention: _SELF,
+    SelfAttention: _ATTENTION,
+    LocalAttention: _ATTENTION,
+    MergedAttention: _ATTENTION,
     GlobalMaps: {"query": ("query",), "key_value": ("key", "value")},
     CrossAttention: {"query": ("query",), "key_value": ("key", "value"), "output": ("output",)},
     FeedForward: {"inner": ("feed_forward",), "outer": ("feed_forward",)},

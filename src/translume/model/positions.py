@@ -205,10 +205,14 @@ class Learned(PositionEncoding):
         nn.init.normal_(self.table, std=settings.width**-0.5)
 
 
-def rotation(places: Tensor, head_width: int, base: float = 10_000.0) -> Tensor:
-    """Return cosines and sines [2, *places.shape, head_width] for rotating component pairs (Su et al. 2021, eq. 34)."""
-    exponent = torch.arange(0, head_width, 2, device=places.device) / head_width
+def rotation(places: Tensor, head_width: int, base: float = 10_000.0, turned: int = 0) -> Tensor:
+    """Return cosines and sines [2, *places.shape, head_width] for rotating component pairs (Su et al. 2021, eq. 34).
+
+    turned: how many components are rotated, those of the first pairs; 0: all.
+    """
+    exponent = torch.arange(0, turned or head_width, 2, device=places.device) / (turned or head_width)
     angles = places[..., None] * torch.exp(-math.log(base) * exponent)
+    angles = F.pad(angles, (0, head_width // 2 - len(exponent)))
     angles = torch.cat([angles, angles], -1)
     return torch.stack([angles.cos(), angles.sin()])
 
@@ -218,17 +222,24 @@ class Rotary(PositionEncoding):
 
     in_attention = True
     kernels = True
-    huggingface = frozenset({"T5GemmaForConditionalGeneration"})
+    huggingface = frozenset(
+        {
+            "T5GemmaForConditionalGeneration",
+            "T5Gemma2ForConditionalGeneration",
+            "MoonshineForConditionalGeneration",
+        }
+    )
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)
         self._head_width, self._scale = settings.size_per_head, settings.rotary_scale
         self._base, self._local_base = settings.rotary_base, settings.rotary_local_base
+        self._turned = settings.rotary_width
 
     def for_attention(self, start: int, count: int, *, causal: bool, device: torch.device) -> AttentionPositions:
         places = torch.arange(start, start + count, device=device)
-        turned = rotation(places / self._scale, self._head_width, self._base)
-        local = rotation(places, self._head_width, self._local_base) if self._local_base else None
+        turned = rotation(places / self._scale, self._head_width, self._base, self._turned)
+        local = rotation(places, self._head_width, self._local_base, self._turned) if self._local_base else None
         return AttentionPositions(rotation=turned, local=local)
 
 

@@ -157,7 +157,8 @@ class Decoder(nn.Module):
 
     def start(self, memory: Tensor, mask: Tensor, context: Selectable | None = None) -> DecoderState:
         """Return the state before the first target token, for a memory [B, S, D] and its mask [B, S]."""
-        cross = tuple(layer.cross_attention.read(memory) for layer in self.stack if layer.crosses)
+        readers = [layer.merged or (layer.cross_attention if layer.crosses else None) for layer in self.stack]
+        cross = tuple(reader.read(memory) for reader in readers if reader is not None)
         past = Past([layer.self_attention.begin(memory) for layer in self.stack])
         return DecoderState(memory, mask, cross, past, position=0, context=context)
 
@@ -171,10 +172,16 @@ class Decoder(nn.Module):
         start, count = state.position, target.size(1)
         places = torch.arange(start, start + count, device=target.device).expand(target.shape)
         cross_inputs: list[Tensor] = []
+        merged: list[Tensor] | None = None if state.attention is None else []
         x = self.embedding(target, places)
         positions = self.embedding.positions.for_attention(start, count, causal=True, device=x.device)
         for index, (layer, past) in enumerate(zip(self.stack, state.past.layers, strict=True)):
-            attend = partial(layer.self_attention.cached, past=past, place=start, positions=positions)
+            attend: SubLayer = partial(layer.self_attention.cached, past=past, place=start, positions=positions)
+            if layer.merged is not None:
+                attend = partial(
+                    layer.merged.merged, memory=state.cross[index], mask=state.memory_mask, positions=positions,
+                    past=past, place=start, found=merged,
+                )  # fmt: skip
             if not layer.crosses:
                 x = layer(x, attend, None)
                 continue
@@ -182,9 +189,10 @@ class Decoder(nn.Module):
             if state.attention is not None:
                 look = partial(_recorded, sublayer=look, inputs=cross_inputs)
             x = layer(x, attend, look)
-        return self.drop(self.norm(x)), state.advanced(
-            count, self._attention(cross_inputs[-1], state) if cross_inputs else None
-        )
+        attention = self._attention(cross_inputs[-1], state) if cross_inputs else None
+        if merged:
+            attention = merged[-1][:, :, -1, start + count :].float().mean(1)
+        return self.drop(self.norm(x)), state.advanced(count, attention)
 
     def positions(self, layout: Layout) -> AttentionPositions:
         """Return what `SelfAttention.packed` of every layer is given about positions."""
@@ -208,7 +216,10 @@ class Decoder(nn.Module):
         """
         x, positions = self.embedding(layout.pack(target), layout.places), self.positions(layout)
         for layer in self.stack:
-            attend = partial(layer.self_attention.packed, layout=layout, positions=positions, causal=True)
+            attend: SubLayer = partial(layer.self_attention.packed, layout=layout, positions=positions, causal=True)
+            if layer.merged is not None:
+                merged = partial(layer.merged.merged_packed, memory=memory, memory_layout=memory_layout)
+                attend = partial(merged, layout=layout, positions=positions)
             if not layer.crosses:
                 x = layer(x, attend, None)
                 continue
@@ -229,9 +240,12 @@ class Decoder(nn.Module):
         earlier = None if positions.bias is None else causal_bias(positions.bias, x.dtype)
         allowed = padding_mask(memory_mask, x.dtype)
         for layer in self.stack:
-            attend = partial(
+            attend: SubLayer = partial(
                 layer.self_attention.padded, mask=earlier, positions=positions, causal=positions.bias is None
             )
+            if layer.merged is not None:
+                read = layer.merged.read(memory)
+                attend = partial(layer.merged.merged, memory=read, mask=memory_mask, positions=positions)
             look = partial(layer.cross_attention.padded, memory=memory, mask=allowed) if layer.crosses else None
             x = layer(x, attend, look)
         result: Tensor = self.drop(self.norm(x))

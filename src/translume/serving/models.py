@@ -14,7 +14,7 @@ from translume.checkpoint.arrays import map_arrays
 from translume.checkpoint.loading import WEIGHTS, count_parameters
 from translume.config import Config, DecodingSettings, Direction, FrameSettings
 from translume.config.languages import SHOWN
-from translume.config.sources import PixelSettings, RecordingSettings
+from translume.config.sources import RecordingSettings
 from translume.errors import SettingsError, TranslumeError, nearest
 from translume.kernels.loading import describe_kernels
 from translume.serving.api.errors import RequestError, field_error
@@ -26,7 +26,6 @@ from translume.sources.headers import EXTENSIONS
 from translume.tasks import task_of
 from translume.translator import Translator
 from translume.translator.planning import Reading, directions_of
-from translume.translator.speech import FRAMES_PER_SECOND
 
 MANIFEST: Final = "manifest_sha256"
 """Name of the fact that is the digest of a model's manifest."""
@@ -227,12 +226,12 @@ def _facts_of_reader(model: Translator) -> dict[str, Any]:
     """Return what a model of recordings, images or arrays reads."""
     source: Any = model.config.data.source
     recording = isinstance(source, RecordingSettings)
-    kind: Any = "image" if isinstance(source, PixelSettings) else source.kind
-    files = list(EXTENSIONS["audio" if recording else kind])
+    kind: Any = source.kind if recording else source.files
+    files = list(EXTENSIONS[source.files])
     reads: dict[str, Any] = {"kind": kind, "files": files, "times": source.window > 0}
     if recording:
         limit = Reading.from_settings(model.checkpoint, PROBE_SETTINGS).limit
-        longest = math.inf if source.window else (limit << source.convolutions) / FRAMES_PER_SECOND
+        longest = math.inf if source.window else limit * source.stride / source.rate
         reads["seconds"] = min(source.max_seconds, longest)
     directions = model.directions
     return {"reads": reads, "languages": list(directions.sources) if directions.speech else []}

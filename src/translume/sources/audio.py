@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.config.sources import AudioSettings, RecordingSettings, WhisperSettings
+from translume.config.sources import AudioSettings, RecordingSettings, WaveformSettings, WhisperSettings
 from translume.errors import not_installed
 from translume.lazy import Tensor, torch
 from translume.sources.containers import is_truncated, stated_samples, with_sizes
@@ -133,6 +133,23 @@ class WhisperReader(RecordingReader):
     def _frames(self, samples: Tensor) -> NDArray[Any]:
         frames: NDArray[Any] = log_mel(samples, self.settings.mels, self.settings.window * HOP).numpy()
         return frames
+
+
+class WaveformReader(RecordingReader):
+    """Reads recordings as their samples, without those at the end that Moonshine's first convolution does not read.
+
+    Silence follows a recording that is shorter than a position.
+    """
+
+    settings: WaveformSettings
+
+    def _frames(self, samples: Tensor) -> NDArray[Any]:
+        size, after = self.settings.size, 1  # the last sample of a frame is not read without the next frame
+        if len(samples):
+            after = max(after, self.settings.shortest * size - len(samples))
+        padded = torch.nn.functional.pad(samples, (0, after))
+        found: NDArray[Any] = padded[: len(padded) // size * size].view(-1, size).numpy()
+        return found
 
 
 def log_mel(samples: Tensor, mels: int, shortest: int = WINDOW) -> Tensor:

@@ -83,6 +83,8 @@ def alignments(
 def cross_attention(model: "Transformer", source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
     """[B, T, S], fp32: mean attention over the heads of the second to last decoder layer, or of the only one.
 
+    Merged attention reads the target too, so that the weights of a token sum to less than 1.
+
     source: ids [B, S], valid where mask [B, S] is True.  target: the decoder's input ids [B, T], bos first.
     """
     decoder = model.decoder
@@ -91,10 +93,17 @@ def cross_attention(model: "Transformer", source: Tensor, mask: Tensor, target: 
     positions = decoder.embedding.positions.for_attention(0, target.size(1), causal=True, device=x.device)
     layers = list(decoder.stack)
     asked: list[Tensor] = []
+    merged: list[Tensor] = []
     for layer, past, cross in list(zip(layers, state.past.layers, state.cross, strict=True))[: max(1, len(layers) - 1)]:
+        if layer.merged is not None:
+            read = partial(layer.merged.merged, memory=cross, mask=mask, positions=positions, found=merged)
+            x = layer(x, read, None)
+            continue
         attend = partial(layer.self_attention.cached, past=past, place=0, positions=positions)
         look = partial(layer.cross_attention.cached, memory=cross, mask=mask)
         x = layer(x, attend, partial(_noted, look=look, asked=asked))
+    if merged:
+        return merged[-1][..., target.size(1) :].float().mean(1)
     place = len(asked) - 1
     weights = layers[place].cross_attention.weights(asked[place], state.cross[place], mask)  # [B, H, T, S]
     return weights.float().mean(1)

@@ -66,6 +66,8 @@ class Family(ABC):
     """The class of transformers that loads a model to compare with."""
     logit_bias: ClassVar[str] = ""
     """Name of the bias [1, V] of the logits; empty if there is none."""
+    left_out: ClassVar[tuple[str, ...]] = ()
+    """What the names of stored weights begin with that have no counterpart here."""
 
     # Reading
 
@@ -118,6 +120,10 @@ class Family(ABC):
     def inputs(self, read: Tensor, source: SourceKind) -> dict[str, Tensor]:
         """Return a source that the encoder here reads, [1, S] or [1, L, F], as their model is given it."""
         return {"input_ids": read}
+
+    def renamed(self, name: str) -> str:
+        """Return the name in a model of transformers of a weight that is stored under a name."""
+        return name
 
     def mended(self, theirs: Any) -> Any:
         """Return a loaded model of transformers, changed where this release computes something else than `generate`."""
@@ -214,22 +220,25 @@ class Converted(Mapping[str, Tensor]):
     """Weights by name, each converted when it is looked up, unless it is a shape only.
 
     Arithmetic on torch's meta device would import torch's compiler.
+    renamed: returns the name here of a name in `state`.
     """
 
-    def __init__(self, state: Mapping[str, Tensor], convert: Callable[[str, Tensor], Tensor]) -> None:
-        self._state, self._convert = state, convert
+    def __init__(
+        self, state: Mapping[str, Tensor], convert: Callable[[str, Tensor], Tensor], renamed: Callable[[str], str] = str
+    ) -> None:
+        self._state, self._convert, self._names = state, convert, {renamed(name): name for name in state}
 
     def __len__(self) -> int:
-        return len(self._state)
+        return len(self._names)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._state)
+        return iter(self._names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._state
+        return name in self._names
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor = self._state[name]
+        tensor = self._state[self._names[name]]
         return tensor if tensor.is_meta else self._convert(name, tensor)
 
 

@@ -20,8 +20,10 @@ from translume.interchange.huggingface.experts import NllbMoe, Switch
 from translume.interchange.huggingface.family import Family
 from translume.interchange.huggingface.fsmt import Fsmt
 from translume.interchange.huggingface.led import Led
+from translume.interchange.huggingface.moonshine import Moonshine
 from translume.interchange.huggingface.t5 import T5, LongT5, Mt5, Umt5
 from translume.interchange.huggingface.t5gemma import T5Gemma
+from translume.interchange.huggingface.t5gemma2 import T5Gemma2
 from translume.interchange.huggingface.trocr import TrOcr
 from translume.interchange.huggingface.whisper import Whisper
 from translume.interchange.pickled import damaged, load_pickled
@@ -29,8 +31,8 @@ from translume.interchange.pickled import damaged, load_pickled
 FAMILIES: dict[str, type[Family]] = {
     family.architecture: family
     for family in (
-        T5Gemma, BertPair, Umt5, LongT5, T5, Mt5, BlenderbotSmall, Led, Bart, MBart, Fsmt, M2M100, Marian, Pegasus,
-        Whisper, PLBart, Blenderbot, Switch, NllbMoe, TrOcr,
+        T5Gemma2, T5Gemma, BertPair, Umt5, LongT5, T5, Mt5, BlenderbotSmall, Led, Bart, MBart, Fsmt, M2M100, Marian,
+        Pegasus, Whisper, PLBart, Blenderbot, Switch, NllbMoe, TrOcr, Moonshine,
     )
 }  # fmt: skip
 """The class of each architecture. An export takes the first family whose `describes` holds."""
@@ -46,7 +48,7 @@ _OTHER_KINDS = {
 _LEFT_OUT = {
     "bigbird_pegasus": "its encoder reads blocks drawn at random",
     "donut": "it reads images by a Swin Transformer",
-    "moonshine": "it reads samples of sound",
+    "moonshine_streaming": "its encoder reads a window of sound",
     "mvp": "its layers read learned prompts",
     "nougat": "it reads images by a Swin Transformer",
     "pegasus_x": "its encoder reads blocks and global tokens",
@@ -55,7 +57,6 @@ _LEFT_OUT = {
     "seamless_m4t": "it reads and writes sound",
     "seamless_m4t_v2": "it reads and writes sound",
     "speech_to_text": "it reads features of its own of sound",
-    "t5gemma2": "its decoder merges self- and cross-attention, and its encoder reads images too",
     "speech-encoder-decoder": "its encoder reads samples of sound",
     "xlm-prophetnet": "its decoder predicts several tokens at once",
 }
@@ -156,16 +157,18 @@ def _weights(stored: "StoredWeights", config: Config, family: Family, foreign: F
     with without_values():
         network = build_model(settings, foreign.vocabulary, foreign.target_vocabulary, config.data.source)
     expected, computed = family.weights_to(network, settings), family.computed(settings)
-    for name, tensor in stored.items():
-        if name in computed:
+    for stored_name, tensor in stored.items():
+        name = family.renamed(stored_name)
+        if name in computed or name.startswith(family.left_out):
             continue
         if name not in expected:
             raise ModelFolderError(
-                f"{stored.place}: holds {name}, which a {family.architecture} of config.json does not have"
+                f"{stored.place}: holds {stored_name}, which a {family.architecture} of config.json does not have"
             )
         if tensor.shape != expected[name].shape:
             raise ModelFolderError(
-                f"{stored.place}: {name} is {list(tensor.shape)}, expected {list(expected[name].shape)} by config.json"
+                f"{stored.place}: {stored_name} is {list(tensor.shape)}, expected {list(expected[name].shape)} by "
+                "config.json"
             )
     try:
         return family.weights_from(stored.copied(), settings)

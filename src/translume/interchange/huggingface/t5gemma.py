@@ -33,8 +33,8 @@ SIZES = {
     "width": "hidden_size", "feed_forward": "intermediate_size", "attention_heads": "num_attention_heads",
     "key_value_heads": "num_key_value_heads", "head_width": "head_dim",
 }  # fmt: skip
-LIKE = {"rms_norm_eps": 1e-6, "attn_logit_softcapping": 50.0, "rope_theta": 10_000.0, "query_pre_attn_scalar": 256}
-"""Settings of a side with their defaults, which both sides must have in common."""
+PLAIN = {"attention_bias": False, "hidden_activation": "gelu_pytorch_tanh"}
+"""Settings of a side that must have this value if they are present."""
 OURS = ("decoder.embedding.table.weight", "head.weight")
 THEIRS = ("model.decoder.embed_tokens.weight", "lm_head.out_proj.weight")
 ENCODER_TABLE: TiedTable = (("encoder.embedding.table.weight",), ("model.encoder.embed_tokens.weight",))
@@ -73,6 +73,18 @@ class T5Gemma(Family):
         "norm": ("both",), "normalization": ("rms",), "activation": ("geglu",), "bias": (False,), "segments": (0,),
         "embedding_norm": (False,), "decoder_mixing": ("attention",), "scale_embeddings": (True,),
     }  # fmt: skip
+    like: ClassVar[Mapping[str, object]] = {
+        "rms_norm_eps": 1e-6, "attn_logit_softcapping": 50.0, "rope_theta": 10_000.0, "query_pre_attn_scalar": 256,
+    }  # fmt: skip
+    """Settings of a side with their defaults, which both sides must have in common."""
+    layers: ClassVar[Mapping[str, Names]] = LAYERS
+    """The names of the parts of a layer of each side."""
+    places: ClassVar[Mapping[str, str]] = {"encoder": "encoder", "decoder": "decoder"}
+    """Where the settings of each side are in config.json."""
+    stacks: ClassVar[Mapping[str, str]] = {"encoder": "model.encoder", "decoder": "model.decoder"}
+    """What the names of the weights of each side begin with."""
+    period: ClassVar[int] = 2
+    """Every so many layers the usual `layer_types` have one that reads all positions."""
     _factor = 1.0
     """What the weights of queries are multiplied by here; `model_values` reads it."""
     modern: ClassVar[frozenset[str]] = frozenset(
@@ -80,22 +92,26 @@ class T5Gemma(Family):
     )
 
     def read_config(self, place: Path, values: Mapping[str, Any]) -> ForeignConfig:
-        decoder = _sides(place, values)["decoder"]
+        decoder = self.sides(place, values)["decoder"]
         given = {name: value for name, value in values.items() if value is not None}
         ids = {name: decoder.get(name) for name in ("pad_token_id", "eos_token_id", "vocab_size")}
         return super().read_config(place, {**ids, "decoder_start_token_id": decoder.get("bos_token_id"), **given})
 
     def model_values(self, config: ForeignConfig, state: Mapping[str, Tensor]) -> dict[str, Any]:
         place, values = config.place, config.values
-        sides = _sides(place, values)
+        sides = self.sides(place, values)
         self._factor = math.sqrt(sides["decoder"]["head_dim"] / sides["decoder"].get("query_pre_attn_scalar", 256))
-        for name, usual in LIKE.items():
+        for name, usual in self.like.items():
             found = [side.get(name, usual) for side in sides.values()]
             if found[0] != found[1]:
                 raise SettingsError(
-                    f"{place}: encoder.{name}: found {shown(found[0])}, expected {shown(found[1])}, that of the decoder"
+                    f"{place}: {self.places['encoder']}.{name}: found {shown(found[0])}, expected {shown(found[1])}, "
+                    "that of the decoder"
                 )
-        settings = {side: _layers(place, side, each) for side, each in sides.items()}
+        windows = {side: self.window(side, each.get("sliding_window") or 0) for side, each in sides.items()}
+        settings = {
+            side: _layers(place, self.places[side], each, self.period, windows[side]) for side, each in sides.items()
+        }
         decoder, cap = sides["decoder"], sides["decoder"].get("final_logit_softcapping")
         tie = "target" if read_boolean(place, values, "tie_word_embeddings", True) else "none"
         dropout = values.get("dropout_rate", 0.0)
@@ -119,10 +135,29 @@ class T5Gemma(Family):
         }
 
     def tokenizers(self, folder: Path, config: ForeignConfig) -> tuple[Tokenizer, Tokenizer]:
-        return read_tokenizer(folder, config, "")
+        return read_tokenizer(folder, config, "", endless=True)
 
     def describes(self, settings: ModelSettings) -> bool:
         return settings.norm == "both"
+
+    def sides(self, place: Path, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return the settings of encoder and decoder, with `rope_theta`. Raises SettingsError for unsupported ones."""
+        sides = {}
+        for side in SIDES:
+            given = values.get(side)
+            if not isinstance(given, dict):
+                raise SettingsError(f"{place}: {side}: found {shown(given)}, expected the settings of the {side}")
+            rope = given.get("rope_parameters") or {}
+            found = {"rope_type": rope.get("rope_type", "default"), **given}
+            require(place, side, found, {"rope_type": "default", "rope_scaling": None, **PLAIN})
+            theta = rope.get("rope_theta", given.get("rope_theta", self.like["rope_theta"]))
+            sides[side] = {**given, "rope_theta": theta}
+        return sides
+
+    def window(self, side: str, size: int) -> int:
+        """Return the window of a layer of a side with this `sliding_window`; 0 for none."""
+        # A token of an encoder reads those that are a window away, one of a decoder does not.
+        return size and size + (side == "encoder")
 
     def config_values(self, checkpoint: Checkpoint) -> dict[str, Any]:
         settings, size = checkpoint.config.model, len(checkpoint.source_tokenizer)
@@ -133,13 +168,14 @@ class T5Gemma(Family):
             ("decoder", settings, settings.decoder_layers),
         ):
             windows = [own.window(layer) for layer in range(layers)]
+            window = max(windows) - self.window(side, 1) + 1 if any(windows) else None
             sides[side] = {
                 **{theirs: getattr(own, ours) for ours, theirs in SIZES.items()},
                 "head_dim": own.size_per_head,
                 "num_key_value_heads": own.key_value_heads or own.attention_heads,
                 "num_hidden_layers": layers,
                 "query_pre_attn_scalar": settings.size_per_head,
-                "sliding_window": (max(windows) - (side == "encoder")) or None,
+                "sliding_window": window,
                 "layer_types": ["sliding_attention" if window else "full_attention" for window in windows],
                 "attn_logit_softcapping": settings.attention_cap or None,
                 "final_logit_softcapping": getattr(settings.head, "cap", None),
@@ -175,9 +211,10 @@ class T5Gemma(Family):
     def names(self, settings: ModelSettings) -> Names:
         names: dict[str, list[str]] = {}
         for side, layers in zip(SIDES, (settings.encoder_layers, settings.decoder_layers), strict=True):
-            names[f"{side}.norm"] = [f"model.{side}.norm"]
+            names[f"{side}.norm"] = [f"{self.stacks[side]}.norm"]
             for number in range(layers):
-                names |= layer_names(f"{side}.layers.{number}", f"model.{side}.layers.{number}", LAYERS[side])
+                theirs = f"{self.stacks[side]}.layers.{number}"
+                names |= layer_names(f"{side}.layers.{number}", theirs, self.layers[side])
         return with_kinds(names, ["weight"])
 
     def sizes(self, ours: str, settings: ModelSettings) -> list[int]:
@@ -191,46 +228,30 @@ class T5Gemma(Family):
         return dict(Converted(super().weights_to(model, settings), partial(self._converted, -1)))
 
     def weights_from(self, state: Mapping[str, Tensor], settings: ModelSettings) -> dict[str, Tensor]:
-        return super().weights_from(Converted(state, partial(self._converted, 1)), settings)
+        return super().weights_from(Converted(state, partial(self._converted, 1), self.renamed), settings)
 
     def _converted(self, sign: int, name: str, tensor: Tensor) -> Tensor:
         """Return a weight of theirs as ours; with sign −1 the reverse."""
-        if _is_norm(name):
+        if name.endswith("norm.weight"):
             return tensor + sign
         return tensor * self._factor**sign if name.endswith("q_proj.weight") else tensor
 
 
-def _is_norm(name: str) -> bool:
-    return name.endswith("norm.weight")
+def require(place: Path, side: str, found: Mapping[str, Any], wanted: Mapping[str, object]) -> None:
+    """Raise SettingsError naming the first setting of a side that has another value, if it is present."""
+    for name, value in wanted.items():
+        if found.get(name, value) != value:
+            raise SettingsError(f"{place}: {side}.{name}: found {shown(found[name])}, expected {shown(value)}")
 
 
-def _sides(place: Path, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the settings of encoder and decoder, with `rope_theta`. Raises SettingsError for unsupported ones."""
-    sides = {}
-    for side in SIDES:
-        given = values.get(side)
-        if not isinstance(given, dict):
-            raise SettingsError(f"{place}: {side}: found {shown(given)}, expected the settings of the {side}")
-        rope = given.get("rope_parameters") or {}
-        required = {"attention_bias": False, "hidden_activation": "gelu_pytorch_tanh", "rope_scaling": None}
-        found = {"rope_type": rope.get("rope_type", "default"), **given}
-        for name, wanted in {"rope_type": "default", **required}.items():
-            if found.get(name, wanted) != wanted:
-                raise SettingsError(f"{place}: {side}.{name}: found {shown(found[name])}, expected {shown(wanted)}")
-        sides[side] = {**given, "rope_theta": rope.get("rope_theta", given.get("rope_theta", LIKE["rope_theta"]))}
-    return sides
-
-
-def _layers(place: Path, side: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the layers of a side."""
+def _layers(place: Path, side: str, values: Mapping[str, Any], period: int, window: int) -> dict[str, Any]:
+    """Return the settings of the layers of a side, which some read through a window."""
     sizes = {ours: read_integer(place, values, theirs) for ours, theirs in SIZES.items()}
     count = read_integer(place, values, "num_hidden_layers")
-    usual = ["full_attention" if number % 2 else "sliding_attention" for number in range(count)]
+    usual = ["sliding_attention" if number % period else "full_attention" for number in range(1, count + 1)]
     kinds = values.get("layer_types") or usual
     if not isinstance(kinds, list) or len(kinds) != count or not {*kinds} <= {"full_attention", "sliding_attention"}:
         raise SettingsError(f"{place}: {side}.layer_types: found {shown(kinds)}, expected a kind for each layer")
-    # A token of an encoder reads those that are a window away, one of a decoder does not.
-    window = (values.get("sliding_window") or 0) + (side == "encoder") if values.get("sliding_window") else 0
     windows = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-    period = next(size for size in range(1, count + 1) if windows == (windows[:size] * count)[:count])
-    return {**sizes, "attention_windows": windows[:period] if any(windows) else ()}
+    repeat = next(size for size in range(1, count + 1) if windows == (windows[:size] * count)[:count])
+    return {**sizes, "attention_windows": windows[:repeat] if any(windows) else ()}

@@ -400,7 +400,7 @@ def read_wrapped_tokenizer(
     codes: a regular expression for the tokens that are tags of languages. Its last group, if it has one, is the code.
     Without any, the token that begins every text stands in their place, for a language without a code.
     special: a regular expression for further special tokens, which are no text.  sources: whether it reads sources.
-    endless: whether a text may have no tokens around it, not even EOS.
+    endless: whether a text may have no EOS after it.
     Raises DataError for damaged files, SettingsError for a tokenizer that is not supported.
     """
     from translume.interchange.huggingface.loading import load_tokenizer
@@ -425,8 +425,9 @@ def read_wrapped_tokenizer(
     names = {id_: piece for piece, id_ in ids.items()}
     document["added_tokens"] += [{"id": id_, "content": names[id_], **flags} for id_ in sorted(reserved - added)]
     languages = {tag[tag.lastindex or 0]: id_ for id_, tag in sorted(tags.items())}
-    ends = not (endless and theirs("")["input_ids"] == [])
-    before = _before(folder, theirs, config, tags) if sources and ends else []
+    around = theirs("")["input_ids"]
+    ends = not endless or around[-1:] == [config.eos]
+    before = _before(folder, [*around, *([] if ends else [config.eos])], config, tags) if sources else []
     if before and not tags:
         languages[""] = before[0]
     try:
@@ -438,12 +439,12 @@ def read_wrapped_tokenizer(
         raise SettingsError(f"{folder}: tokenizer: {error}") from None
 
 
-def _before(folder: Path, theirs: Any, config: ForeignConfig, tags: Collection[int]) -> list[int]:
-    """Return the token that begins every text, if there is one.
+def _before(folder: Path, around: Sequence[int], config: ForeignConfig, tags: Collection[int]) -> list[int]:
+    """Return the token that begins every text, if there is one.  around: the ids of an empty text.
 
     Raises SettingsError if others are added, or if it is no tag although there are some.
     """
-    *before, end = theirs("")["input_ids"] or [None]
+    *before, end = around or [-1]
     if end != config.eos or len(before) > 1 or (tags and not {*tags} >= {*before}):
         raise SettingsError(
             f"{folder}: post_processor: found the ids {before} before a text and {end} after it, expected "

@@ -64,7 +64,7 @@ def _model(checkpoint: Checkpoint) -> Any:
     config = AutoConfig.for_model(family.model_type, **values | family.config_values(checkpoint))
     theirs: Any = family.prepared(getattr(transformers, family.architecture)(config), settings)
     missing, unexpected = theirs.load_state_dict(weights, strict=False)
-    missing = set(missing) - family.computed(settings)
+    missing = {name for name in missing if not name.startswith(family.left_out)} - family.computed(settings)
     if missing or unexpected:
         raise TranslumeError(f"this release of transformers has other weights: {next(iter([*missing, *unexpected]))}")
     return theirs.eval()

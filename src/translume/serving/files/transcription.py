@@ -25,7 +25,6 @@ from translume.serving.files.routes import file_content
 from translume.serving.server import Server
 from translume.serving.work import Part, Translating
 from translume.translator import Translation
-from translume.translator.speech import FRAMES_PER_SECOND
 
 TYPES: Final = {"txt": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 FIELDS: Final = ("text", "warnings", "language", "segments")
@@ -77,7 +76,8 @@ class ReadFile:
     @property
     def seconds(self) -> float:
         """The length of a recording."""
-        return 0.0 if self.part.frames is None else len(self.part.frames.values) / FRAMES_PER_SECOND
+        rate = max(1, self.served.model.config.data.source.rate)
+        return 0.0 if self.part.frames is None else len(self.part.frames.values) / rate
 
     @property
     def seconds_left(self) -> float:
