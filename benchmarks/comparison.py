@@ -15,7 +15,6 @@ import gzip
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -53,20 +52,16 @@ def prepare(multi30k: Path, data: Path) -> None:
         path.with_name(f"{path.stem}.pieces{path.suffix}").write_text(segmented, encoding="utf-8")
 
 
-def resident(group: int) -> int:
-    """Return the resident bytes of all processes of a process group."""
-    pages = 0
+def use_of(group: int) -> tuple[int, float]:
+    """Return the resident bytes and the processor seconds of all processes of a process group."""
+    pages = ticks = 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if int((folder / "stat").read_text().rsplit(")", 1)[1].split()[2]) == group:
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            if int(fields[2]) == group:
+                ticks += int(fields[11]) + int(fields[12])
                 pages += int((folder / "statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def processor_seconds() -> float:
-    """Return the processor time of the processes that were run, in seconds."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return pages * os.sysconf("SC_PAGE_SIZE"), ticks / os.sysconf("SC_CLK_TCK")
 
 
 class Workplace:
@@ -99,14 +94,15 @@ class Workplace:
             errors = files.enter_context((self.folder / log).open("wb"))
             stdin = files.enter_context(source.open("rb")) if source else subprocess.DEVNULL
             stdout = files.enter_context(target.open("wb")) if target else errors
-            begin, used = time.time(), processor_seconds()
+            begin = time.time()
             process = subprocess.Popen(
                 words, cwd=self.folder, env=self.variables, stdin=stdin, stdout=stdout, stderr=errors,
                 process_group=0,
             )  # fmt: skip
-            peak, copied = 0, begin
+            peak, spent, copied = 0, 0.0, begin
             while process.poll() is None and time.time() - begin < limit:
-                peak = max(peak, resident(process.pid))
+                used = use_of(process.pid)
+                peak, spent = max(peak, used[0]), max(spent, used[1])
                 if target is None and time.time() - copied >= 30:
                     copied = self.snapshot(begin)
                 time.sleep(0.2)
@@ -117,7 +113,6 @@ class Workplace:
                 with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
                     os.killpg(process.pid, number)
                     process.wait(20)
-        spent = processor_seconds() - used
         return {
             "seconds": seconds, "processor": spent, "peak": peak, "status": process.returncode, "late": late,
             "begin": begin,
@@ -129,7 +124,12 @@ class Workplace:
         if "snapshot" in self.facts and (model / "manifest.json").exists():
             copy = self.folder / "snapshots" / f"{time.time() - begin:04.0f}"
             try:
-                shutil.copytree(model, copy, ignore=shutil.ignore_patterns("resume", "cache", "history*", ".lock"))
+                shutil.copytree(
+                    model,
+                    copy,
+                    ignore=shutil.ignore_patterns("resume", "cache", "history*", ".lock"),
+                    dirs_exist_ok=True,
+                )
             except shutil.Error:  # A file was replaced while it was copied.
                 shutil.rmtree(copy)
                 return self.snapshot(begin)
@@ -203,7 +203,7 @@ def measure(place: Workplace, data: Path, minutes: float) -> dict[str, Any]:
         convert(place)
     if (place.folder / "prepare.sh").exists():
         row["prepare_seconds"] = round(place.run(["bash", "-e", "prepare.sh"], "prepare.log")["seconds"], 1)
-    checkpoint = Path("model")
+    checkpoint = Path(place.facts.get("model", "model"))
     if (place.folder / "train.sh").exists():
         done = place.run(["bash", "-e", "train.sh"], "train.log", limit=60 * minutes)
         (place.folder / "begin.json").write_text(json.dumps(done["begin"]))
@@ -242,12 +242,12 @@ def updates_of(place: Workplace, number: int) -> int:
 
 
 def convert(place: Workplace) -> None:
-    """Convert the last checkpoint of another system for one that only decodes, with the programs of the other."""
+    """Convert the last checkpoint of another system for one that only decodes, with Translume."""
     other = place.facts["converts"]
     source = place.folder.parent / other
     pattern = PEERS[other]["checkpoints"].replace("{}", "*")
     words = ["bash", "-e", "convert.sh", str(max(source.glob(pattern), key=newest))]
-    programs = f"{(place.environment.parent / other / 'bin').resolve()}{os.pathsep}{os.environ['PATH']}"
+    programs = f"{(place.environment.parent / 'translume-export/bin').resolve()}{os.pathsep}{os.environ['PATH']}"
     with (place.folder / "convert.log").open("wb") as log:
         subprocess.run(
             words, cwd=place.folder, env={**place.variables, "PATH": programs}, stdout=log, stderr=log, check=True
@@ -350,7 +350,7 @@ def bad_decoding(place: Workplace, checkpoint: Path) -> dict[str, Any]:
             lines = [line.replace("A ", "▁A ").replace("dog", "▁dog").replace("man", "▁man") for line in lines]
         source = place.folder / "bad.txt"
         source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        done, texts = place.translate(checkpoint, source, "bad", limit=120)
+        done, texts = place.translate(checkpoint, source, "bad", limit=60)
         log = (place.folder / "bad.log").read_text("utf-8", "replace")
         found[name] = {
             "in": len(lines), "out": len(texts), "empty": sum(not text for text in texts), "status": done["status"],
@@ -388,7 +388,7 @@ def tables(results: Path) -> str:
 def facts_of(peer: str, row: dict[str, Any]) -> list[str]:
     """Return the cells of a system in the first table."""
     recipe = f", after [theirs]({PEERS[peer]['recipe']})" if "recipe" in PEERS[peer] else ""
-    written = ["config.yaml", "config.yml", "config.toml", "train.py", "train.sh", "translate.py"]
+    written = ["config.yaml", "config.yml", "config.toml", "train.py", "train.sh", "convert.sh"]
     main_file = next(name for name in written if (HERE / peer / name).exists())
     settings = f"[{main_file}](../benchmarks/comparison/{peer}/{main_file}){recipe}"
     installed = f"{row['environment'] / 1e9:.1f} GB"
@@ -410,7 +410,13 @@ def figures_of(peer: str, row: dict[str, Any]) -> list[str]:
     return [
         PEERS[peer]["name"],
         f"{row['bleu']:.1f}" if row.get("bleu") is not None else "–",
-        (f"{reached:.0f}" if reached else "not reached") if trained else "decodes only",
+        f"{reached:.0f}"
+        if reached
+        else "–"
+        if trained and row["bleu"] >= 10
+        else "not reached"
+        if trained
+        else "decodes only",
         f"{row['updates']:,}" if trained else "decodes only",
         f"{row['train_peak'] / 2**30:.2f} GiB" if trained else "decodes only",
         f"{1000 / row['decode_seconds']:.0f}" if row.get("decode_seconds") else "–",

@@ -1,5 +1,6 @@
+translume import "$1" imported
 mkdir -p en_de
-ct2-opennmt-py-converter --model_path "$1" --output_dir en_de/model --force
+translume export imported ctranslate2 en_de/model
 cp metadata.json en_de
 cp data/pieces.model en_de/sentencepiece.model
-python -m zipfile -c en_de.argosmodel en_de
+python3 -m zipfile -c en_de.argosmodel en_de

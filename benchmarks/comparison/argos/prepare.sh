@@ -1,2 +1,2 @@
 export XDG_DATA_HOME=$PWD/share
-argospm install en_de.argosmodel
+python -c 'import argostranslate.package as p; p.install_from_path("en_de.argosmodel")'

@@ -1,1 +1,2 @@
-ct2-opennmt-py-converter --model_path "$1" --output_dir model --force
+translume import "$1" imported
+translume export imported ctranslate2 model
