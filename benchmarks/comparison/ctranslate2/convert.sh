@@ -1,0 +1,2 @@
+translume import "$1" imported
+translume export imported ctranslate2 model

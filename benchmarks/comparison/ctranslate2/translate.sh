@@ -1,0 +1,1 @@
+python translate.py "$1"

@@ -1,0 +1,1 @@
+eole build_vocab -config config.yaml -n_sample -1

@@ -1,0 +1,1 @@
+eole train -config config.yaml

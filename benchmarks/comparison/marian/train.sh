@@ -1,0 +1,1 @@
+pymarian train -c config.yml

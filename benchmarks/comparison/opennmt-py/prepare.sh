@@ -1,0 +1,1 @@
+onmt_build_vocab -config config.yaml -n_sample -1

@@ -1,0 +1,1 @@
+onmt_train -config config.yaml

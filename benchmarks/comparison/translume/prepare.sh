@@ -1,0 +1,1 @@
+translume init data/train.en data/train.de > config.toml

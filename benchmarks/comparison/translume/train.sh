@@ -1,0 +1,1 @@
+translume train config.toml --out model --threads 1

@@ -1,0 +1,1 @@
+translume translate "$1" --threads 1
