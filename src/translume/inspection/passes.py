@@ -224,17 +224,17 @@ def decode(
 
 def _merged(x: Tensor, attend: "Callable[..., Tensor]", layout: "Layout", record: LayerRecord, layers: int) -> Tensor:
     """Apply an attention over target and memory, and record its weights of both, which sum to 1."""
-    found: list[Tensor] = []
-    result = attend(x, found=found)
+    attended: list[Tensor] = []
+    result = attend(x, attended=attended)
     count = layout.mask.size(1)  # the grid may be wider
-    record.decoder.append(_limited(found[0][:, :, :count, :count], layers))
-    record.cross.append(_limited(found[0][:, :, :count, layout.grid.size(1) :], layers))
+    record.decoder.append(_limited(attended[0][:, :, :count, :count], layers))
+    record.cross.append(_limited(attended[0][:, :, :count, layout.grid.size(1) :], layers))
     return result
 
 
-def _limited(found: Tensor, layers: int) -> Tensor:
+def _limited(weights: Tensor, layers: int) -> Tensor:
     """Return weights [B, H, t, S], or the mean of the heads if those of so many layers are more than `MAX_WEIGHTS`."""
-    return found.mean(1, keepdim=True) if layers * found.numel() > MAX_WEIGHTS else found
+    return weights.mean(1, keepdim=True) if layers * weights.numel() > MAX_WEIGHTS else weights
 
 
 def _weights(

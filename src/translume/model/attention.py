@@ -303,13 +303,13 @@ class MergedAttention(SelfAttention):
 
     def merged(
         self, x: Tensor, memory: KeyValue, mask: Tensor, positions: AttentionPositions, *,
-        past: LayerPast | None = None, place: int = 0, found: list[Tensor] | None = None,
+        past: LayerPast | None = None, place: int = 0, attended: list[Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """Map target tokens x [B·K, t, D] to the same shape, over the memory of B sentences with mask [B, S].
 
         The K rows of a sentence are one long query, so that its keys are not copied K times.
         past: the cache, to which keys and values from position `place` on are added; None: x are whole targets.
-        found: gets the weights [B·K, H, t, place + t + S] of the target so far, and then of the memory.
+        attended: gets the weights [B·K, H, t, place + t + S] of the target so far, and then of the memory.
         """
         batch, count = mask.size(0), x.size(1)
         own = self._own(positions, place, count, causal=True)
@@ -327,8 +327,8 @@ class MergedAttention(SelfAttention):
         length = read.size(-1)
         read = read.view(batch, self.heads, -1, count, length).transpose(1, 2).flatten(0, 1)  # [B·K, H, t, S]
         weights = torch.cat([earlier, read], -1).softmax(-1)
-        if found is not None:
-            found.append(weights)
+        if attended is not None:
+            attended.append(weights)
         weights = _dropped(weights, self.dropout if self.training else 0.0)
         before, read = weights[..., :-length], weights[..., -length:]
         long = read.view(*shape[:4], length).transpose(1, 2).flatten(2, 3) @ memory.values
@@ -338,12 +338,12 @@ class MergedAttention(SelfAttention):
 
     def merged_packed(
         self, x: Tensor, memory: Tensor, layout: Layout, memory_layout: Layout, positions: AttentionPositions, *,
-        found: list[Tensor] | None = None,
+        attended: list[Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """As `merged`, of target tokens x [n, D] and a memory [m, D], packed by two layouts with the same rows."""
         count, extra = layout.mask.size(1), layout.grid.size(1) - layout.mask.size(1)  # `positions` are for the grid
         grid, read = F.pad(layout.unpack(x), (0, 0, 0, extra)), self.read(memory_layout.unpack(memory))
-        return layout.pack(self.merged(grid, read, memory_layout.mask, positions, found=found)[:, :count])
+        return layout.pack(self.merged(grid, read, memory_layout.mask, positions, attended=attended)[:, :count])
 
 
 class CrossAttention(nn.Module):

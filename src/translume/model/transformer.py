@@ -180,7 +180,7 @@ class Decoder(nn.Module):
             if layer.merged is not None:
                 attend = partial(
                     layer.merged.merged, memory=state.cross[index], mask=state.memory_mask, positions=positions,
-                    past=past, place=start, found=merged,
+                    past=past, place=start, attended=merged,
                 )  # fmt: skip
             if not layer.crosses:
                 x = layer(x, attend, None)
