@@ -429,6 +429,15 @@ def test_a_head_without_nll_needs_another_metric(tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (1, f"Error: {path}: {reason}\n")
 
 
+def test_missing_data_end_the_search_before_it_begins(tmp_path: Path) -> None:
+    path = write_files(tmp_path)
+    (tmp_path / "valid.de").unlink()
+    result = typed(path, tmp_path / "out", "--minutes", "9")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"Error: {tmp_path}/valid.de: no such file\n"
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_damaged_study_is_named(tmp_path: Path) -> None:
     path = write_files(tmp_path)
     (tmp_path / "out").mkdir()

@@ -16,6 +16,7 @@ from translume.atomic import make_folder
 from translume.checkpoint import FolderLock
 from translume.config import Config
 from translume.data.corpus import texts_of
+from translume.data.pairs import SPLITS, read_pairs
 from translume.errors import DataError, SettingsError, TrainingError
 from translume.experiments.combinations import KIND, assignments, with_seed
 from translume.experiments.measuring import Measured, measure_training, validation_corpus
@@ -147,7 +148,10 @@ class Search:
     def __init__(
         self, file: Path, overrides: Sequence[str], space: Sequence[Dimension], folder: Path, budget: Budget
     ) -> None:
-        """Open the search, or begin it. Raises SettingsError if it began with other settings."""
+        """Open the search, or begin it.
+
+        Raises SettingsError if it began with other settings, DataError for a missing or empty file.
+        """
         self.base = Config.read(file, overrides)
         metric = self.base.training.metric
         self.metric = PER_CHARACTER if metric == "nll" else metric
@@ -159,6 +163,8 @@ class Search:
         alike = has_nll and all(each.path != KIND for each in space)
         self.early = PER_CHARACTER if alike else self.metric
         self.early_sign = -1 if alike and self.larger else 1
+        for split in SPLITS:  # a missing or empty file is an error now, before a study is begun
+            next(read_pairs(self.base.data, split), None)
         storage = storage_in(folder)
         self.folder, self.space, self.budget = folder, space, budget
         self._file, self._overrides = file, overrides
