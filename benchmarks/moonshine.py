@@ -39,16 +39,16 @@ def write(folder: Path, layers: int) -> None:
 
     special = ["<unk>", "<s>", "</s>"]
     spaced = ["\u2581" + line.replace(" ", "\u2581") for line in LINES]
-    found = trained(spaced, pre_tokenizers.Sequence([]), [*special, *(f"<0x{byte:02X}>" for byte in range(256))])
-    merges = [tuple(each) for each in found["merges"]]
-    library = Tokenizer(models.BPE(found["vocab"], merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    learned = trained(spaced, pre_tokenizers.Sequence([]), [*special, *(f"<0x{byte:02X}>" for byte in range(256))])
+    merges = [tuple(each) for each in learned["merges"]]
+    library = Tokenizer(models.BPE(learned["vocab"], merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     library.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     library.decoder = decoders.Sequence(steps)
     names = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=library, **names)
     config = transformers.MoonshineConfig(
-        vocab_size=len(tokenizer), hidden_size=96, intermediate_size=160, encoder_num_hidden_layers=layers,
+        vocab_size=len(tokenizer), hidden_size=144, intermediate_size=160, encoder_num_hidden_layers=layers,
         decoder_num_hidden_layers=layers, encoder_num_attention_heads=4, decoder_num_attention_heads=4,
         max_position_embeddings=194,
     )  # fmt: skip
@@ -74,6 +74,7 @@ def measure(folder: Path, sounds: int, layers: int) -> None:
     import transformers
 
     import translume
+    from translume.translator.planning import Line
 
     write(folder / "theirs", layers)
     certificate = translume.import_model(folder / "theirs", folder / "ours").certificate
@@ -89,17 +90,17 @@ def measure(folder: Path, sounds: int, layers: int) -> None:
         target[:, 0] = 1
         with torch.inference_mode():
             wanted = theirs(input_values=given, decoder_input_ids=target)
-            (plan,) = ours.plans([sound(seed)], ours.config.decoding)
+            (plan,) = ours.plans([Line.from_source(sound(seed))], ours.config.decoding)
             read = torch.from_numpy(plan.pieces[0].frames)[None]
             state = model.start(read, torch.ones(read.shape[:2], dtype=torch.bool))
             hidden, _ = model.decoder(target, state)
-            found = model.head.next_token(hidden[0], None).log_probs()
+            log_probs = model.head.next_token(hidden[0], None).log_probs()
             row = theirs.generate(
                 given, num_beams=4, max_length=LIMIT + 1, length_penalty=0.0, early_stopping="never",
                 bad_words_ids=[[1]], do_sample=False,
             )[0].tolist()  # fmt: skip
         encoder = max(encoder, float((state.memory - wanted.encoder_last_hidden_state).abs().max()))
-        log_p = max(log_p, float((found - wanted.logits[0].log_softmax(-1)).abs().max()))
+        log_p = max(log_p, float((log_probs - wanted.logits[0].log_softmax(-1)).abs().max()))
         ids = ours.translate(sound(seed), **options, max_length_ratio=99.0).hypotheses[0].ids
         texts.append([each for each in ids if each != 2])
         equal += texts[-1] == [each for each in row[1:] if each != 2]

@@ -27,7 +27,7 @@ def head_of(vocabulary, tied=None, **changes):
 )
 def test_all_classes_but_the_last_have_the_same_number_of_tokens(vocabulary, wanted, classes, each):
     head = head_of(vocabulary, classes=wanted)
-    assert (len(head.classes), head._each) == (classes, each)
+    assert (len(head.classes), head._class_size) == (classes, each)
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.heads.conftest import VOCABULARY
+from tests.heads.conftest import VOCABULARY, builder
 from tests.heads.test_contract import random_inputs
 from tests.reads import Reads
 
@@ -136,7 +136,7 @@ def test_tiles_multiply_every_row_with_the_matrix_of_its_sentence(owners, senten
     torch.testing.assert_close(copyable.grid().product(rows, matrices), wanted)
 
 
-@pytest.mark.parametrize("make", [(CopySettings, {})], ids=["copy"], indirect=True)
+@pytest.mark.parametrize("make", [builder((CopySettings, {}))], ids=["copy"])
 @torch.no_grad()
 def test_the_distribution_with_copies_is_the_same_without_shapes_that_depend_on_data(make):
     head = make()

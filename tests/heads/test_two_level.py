@@ -28,7 +28,7 @@ def adaptive(vocabulary=VOCABULARY, width=WIDTH, cutoffs=()):
 def hierarchical(vocabulary=VOCABULARY, width=WIDTH, classes=0):
     sizes = HeadSizes(width=width, vocabulary=vocabulary, source_vocabulary=3)
     head = HierarchicalHead(HierarchicalSettings(classes=classes, tie="none"), sizes, None)
-    head.order.copy_(torch.cat([part.sort().values for part in torch.randperm(vocabulary).split(head._each)]))
+    head.order.copy_(torch.cat([part.sort().values for part in torch.randperm(vocabulary).split(head._class_size)]))
     head.rank[head.order] = torch.arange(vocabulary)
     return head
 
@@ -150,7 +150,7 @@ def test_only_the_groups_of_allowed_tokens_are_computed():
     allowed[17] = True
     top = belief.topk(1, Bias.only(allowed))
     assert top.ids.tolist() == [[17], [17]]
-    assert opened == [[int(head.rank[17]) // head._each] * 2]
+    assert opened == [[int(head.rank[17]) // head._class_size] * 2]
 
 
 @pytest.mark.parametrize("make", [adaptive, hierarchical])

@@ -378,8 +378,9 @@ class _Network:
         sizes = dict(zip(("encoder", "decoder"), self._sizes, strict=True))
         for side, name in self._embeddings.items():
             ours = f"{side}.embedding.table.weight"
+            table = self._weight(ours, name, sizes[side], width, factors=[self._factors[side]], end=zeros)  # checked
             if side == "encoder" or self._tie not in ("all", "embeddings"):
-                weights |= self._weight(ours, name, sizes[side], width, factors=[self._factors[side]], end=zeros)
+                weights |= table
         head = self._weight("head.weight", HEAD, sizes["decoder"], width, factors=[self._factors["head"]], end=zeros)
         if self._tie in ("embeddings", "none"):
             weights |= head

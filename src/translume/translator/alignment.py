@@ -96,7 +96,7 @@ def cross_attention(model: "Transformer", source: Tensor, mask: Tensor, target: 
     merged: list[Tensor] = []
     for layer, past, cross in list(zip(layers, state.past.layers, state.cross, strict=True))[: max(1, len(layers) - 1)]:
         if layer.merged is not None:
-            read = partial(layer.merged.merged, memory=cross, mask=mask, positions=positions, found=merged)
+            read = partial(layer.merged.merged, memory=cross, mask=mask, positions=positions, attended=merged)
             x = layer(x, read, None)
             continue
         attend = partial(layer.self_attention.cached, past=past, place=0, positions=positions)
