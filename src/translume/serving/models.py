@@ -1,7 +1,7 @@
 """The models of a server, by name and by pair of languages."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -238,7 +238,7 @@ def _facts_of_reader(model: Translator) -> dict[str, Any]:
 
 
 class ServedModels:
-    """The models of a server. Immutable: a reload replaces it as a whole."""
+    """The models of a server. Immutable: a reload replaces it as a whole. Iterates over the translation models."""
 
     def __init__(self, served: Iterable[ServedModel], pivot: str = "") -> None:
         """pivot: a language through which other pairs are translated, if not empty.
@@ -273,6 +273,9 @@ class ServedModels:
         if len(known) > 1:
             raise field_error("model", f"found nothing, expected one of: {', '.join(known)}")
         return next(iter(known.values()))
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._translators.values())
 
     @property
     def all(self) -> tuple[ServedModel, ...]:
