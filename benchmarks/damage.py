@@ -504,7 +504,7 @@ def job_files(home: Path) -> Case:
 
     def check(say: Say) -> Any:
         found = jobs.find(job.id)
-        return found, jobs.result(found).read_bytes()
+        return found, jobs.result(found)[0].read_bytes()
 
     return Case(kind="files of a server", home=home, files=["*/*"], check=check)
 

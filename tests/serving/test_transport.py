@@ -117,7 +117,7 @@ def test_a_client_that_closes_both_directions_still_ends_its_request(live: Any, 
     connection = send_request(live.port, "/v1/translate", text=["a man. " * 20] * 5, beam=6, split="sentences")
     time.sleep(0.02)
     connection.close()
-    until(lambda: live.server.waiting == 0)
+    until(lambda: live.server.scheduler.waiting == 0)
     until(lambda: live.server.metrics.open._value.get() == 0)
 
 

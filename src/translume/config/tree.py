@@ -259,8 +259,9 @@ class Config(Settings):
             return path if "://" in path else str((folder / path).absolute())
 
         def absolute(group: Tree, *names: str) -> Tree:
-            # Empty values stay as they are, so that they do not count as stated.
-            named = {name: read_anywhere(path) for name in names if (path := getattr(group, name))}
+            # Values that do not change stay as they are, so that they do not count as stated.
+            paths = {name: getattr(group, name) for name in names}
+            named = {name: read_anywhere(path) for name, path in paths.items() if path and read_anywhere(path) != path}
             return group.model_copy(update=named)
 
         decoding = absolute(self.decoding, "terminology", "vocabulary", "utility_model")
