@@ -12,6 +12,7 @@ docs/adding.md says what each kind of part is.
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from functools import cache
 from importlib import import_module, invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
@@ -143,7 +144,7 @@ def load_parts_of_parent() -> None:
 
 def loaded() -> dict[str, str]:
     """Return what identifies the modules of parts that were imported: version and digest of each, by name."""
-    return {module.__name__: _identity(module) for module in _modules.values()}
+    return {module.__name__: _identity(module, place.endswith(".py")) for place, module in _modules.items()}
 
 
 def _imported(word: str) -> ModuleType:
@@ -185,12 +186,13 @@ def _from_file(path: Path) -> ModuleType:
     return import_module(path.stem)
 
 
-def _identity(module: ModuleType) -> str:
+@cache  # it is asked for with every Config, and the packages of an environment are read in half a second
+def _identity(module: ModuleType, is_file: bool) -> str:
     """Return the version of a module, or of the package that installed it, and the digest of its source."""
     import hashlib
     from importlib.metadata import packages_distributions, version
 
-    distribution = packages_distributions().get(module.__name__.partition(".")[0], [])
+    distribution = [] if is_file else packages_distributions().get(module.__name__.partition(".")[0], [])
     known = getattr(module, "__version__", "") or (version(distribution[0]) if distribution else "")
     digest = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:16]
     return f"{known} sha256:{digest}".strip()
