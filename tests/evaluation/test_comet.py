@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ SOURCES, TEXTS, REFERENCES = ["ab", "abc", ""], ["xyz", "", "uvw x"], ["xy", "q"
 INSTALL = "`translume metrics install comet` prints the commands that make it"
 
 
+NUMBERS = count()
+
+
 class Letters(SegmentMetric):
     """Letters that a text has in common with its reference, less those that it has in common with its source."""
 
@@ -32,9 +36,10 @@ class Letters(SegmentMetric):
 
     def __init__(self, settings: EvaluationSettings | None = None) -> None:
         self.computed: list[Row] = []
+        self.number = next(NUMBERS)  # not id(self), which is given to another object after this one
 
     def definition(self) -> str:
-        return f"unit:letters|test:{id(self)}"
+        return f"unit:letters|test:{self.number}"
 
     def compute(self, rows: list[Row]) -> list[float]:
         self.computed += rows
