@@ -298,8 +298,9 @@ def test_swapping_before_the_translation_is_complete_keeps_the_text(both: Both, 
     live, _, back = both
     tab = open_tab(live)
     tab.page.route("**/v1/translate/stream", lambda route: None)
-    tab.page.fill("#text", "a man")
-    tab.page.wait_for_timeout(400)
+    with tab.page.expect_request("**/v1/translate/stream"):
+        tab.page.fill("#text", "a man")
+    tab.page.wait_for_timeout(100)
     tab.page.unroute("**/v1/translate/stream")
     tab.page.click("#swap")
     tab.shows(*whole(back, "a man"))
