@@ -1,11 +1,11 @@
 """The page that compares Translume with its peers says what was measured, and with which settings."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.programs import program
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
@@ -13,12 +13,7 @@ PAGE = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def comparison() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("comparison", ROOT / "benchmarks" / "comparison.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return program("benchmarks/comparison.py")
 
 
 def test_the_tables_of_the_page_are_those_of_the_results(comparison: ModuleType) -> None:

@@ -7,7 +7,6 @@ reader's files (`train.en`, `train.de`, `test.en`, `test.de`):
 """
 
 import ast
-import importlib.util
 import itertools
 import os
 import re
@@ -17,12 +16,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from urllib.parse import unquote
 
 import click
 import pytest
 from click.testing import CliRunner
+from tests.programs import program
 
 from translume.cli import main
 
@@ -187,21 +186,12 @@ def programs_of(page: Path) -> list[str]:
 
 def test_python_examples_pass_mypy_strict(tmp_path: Path) -> None:
     for page in PAGES:
-        for number, program in enumerate(programs_of(page), start=1):
+        for number, text in enumerate(programs_of(page), start=1):
             name = f"page_{page.stem.replace('-', '_')}_{number}.py"
-            (tmp_path / name).write_text(program, encoding="utf-8")
+            (tmp_path / name).write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "mypy", "src", *map(str, sorted(tmp_path.glob("*.py")))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "scripts" / "generate_docs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize(
@@ -209,7 +199,7 @@ def generator() -> ModuleType:
 )
 def test_generated_pages_are_up_to_date(name: str) -> None:
     stored = (ROOT / "docs" / name).read_text(encoding="utf-8")
-    assert stored == generator().PAGES[name](), f"docs/{name} is stale: run `make docs`"
+    assert stored == program("scripts/generate_docs.py").PAGES[name](), f"docs/{name} is stale: run `make docs`"
 
 
 def anchors_of(page: Path) -> set[str]:
@@ -275,4 +265,4 @@ def test_each_behaviour_names_a_test() -> None:
 def test_the_commands_page_does_not_depend_on_earlier_use_of_a_command():
     CliRunner().invoke(main, ["translate", "--help"])
     stored = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert stored == generator().PAGES["cli.md"]()
+    assert stored == program("scripts/generate_docs.py").PAGES["cli.md"]()

@@ -1,6 +1,5 @@
 """The documentation site: it builds without a warning, its links lead somewhere, its pages are accessible."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from tests.programs import program
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -93,18 +93,9 @@ def test_pages_fit_phones_and_desktops_in_light_and_dark_mode_and_are_accessible
         tab.close()
 
 
-def load(name: str, path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_figures_of_the_explanation_are_those_of_the_model() -> None:
     folder = ROOT / "docs" / "figures"
-    make = load("make_figures", folder / "make.py")
+    make = program("docs/figures/make.py")
     model = make.Model()
     drawn = {f"{figure.__name__.replace('_', '-')}.svg": figure(model) for figure in make.FIGURES}
     assert {path.name for path in folder.glob("*.svg")} == set(drawn)

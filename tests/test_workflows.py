@@ -1,16 +1,15 @@
 """The workflows of GitHub, the script that runs their steps here, and the scripts and files of a release."""
 
-import importlib.util
 import json
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.programs import program
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install translume[dev]")
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,17 +22,6 @@ WORKFLOWS: dict[str, dict[Any, Any]] = {
 JOBS = {(file, name): job for file, document in WORKFLOWS.items() for name, job in document["jobs"].items()}
 STEPS = [(*place, step) for place, job in JOBS.items() for step in job.get("steps", ())]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-
-
-def script(name: str) -> ModuleType:
-    """Load a file of the folder scripts."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_workflows_may_read_and_only_four_jobs_of_a_push_may_do_more() -> None:
@@ -70,7 +58,7 @@ def test_steps_use_targets_of_the_makefile_and_scripts_that_exist() -> None:
 
 def test_each_python_of_the_classifiers_is_tested_on_both_processors() -> None:
     versions = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
-    found = script("run_workflow").combinations(JOBS["ci.yml", "tests"])
+    found = program("scripts/run_workflow.py").combinations(JOBS["ci.yml", "tests"])
     for runner in ("ubuntu-24.04", "ubuntu-24.04-arm"):
         assert [each["python"] for each in found if each["os"] == runner] == versions
 
@@ -97,7 +85,7 @@ jobs:
 
 
 def test_the_steps_of_a_workflow_are_run_in_a_clone_or_listed_with_a_reason(tmp_path: Path) -> None:
-    runner = script("run_workflow").RUNNER
+    runner = program("scripts/run_workflow.py").RUNNER
     text = WORKFLOW.replace("RUNNER", runner).replace("OUTER", sys.prefix)
     (tmp_path / "a.yml").write_text(text, encoding="utf-8")
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
@@ -133,7 +121,7 @@ CHANGELOG = """# Changelog
 
 
 def test_the_notes_of_a_release_are_its_section_of_the_changelog() -> None:
-    release = script("release_notes")
+    release = program("scripts/release_notes.py")
     assert release.section(CHANGELOG, "0.2.0") == "### Added\n- a thing"
     assert release.section(CHANGELOG, "0.1.0") == "- the first"
     assert release.section(CHANGELOG, "0.2") == ""
@@ -147,7 +135,7 @@ def test_the_notes_of_a_release_are_its_section_of_the_changelog() -> None:
 
 
 def test_a_tag_is_released_only_with_its_version_in_every_file(tmp_path: Path) -> None:
-    release = script("release_notes")
+    release = program("scripts/release_notes.py")
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG, encoding="utf-8")
     (tmp_path / "CITATION.cff").write_text('cff-version: 1.2.0\nversion: "0.1.0"\n', encoding="utf-8")
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.1.0"\n', encoding="utf-8")
@@ -164,11 +152,11 @@ def test_the_dry_run_of_the_next_release_prints_the_unreleased_changes() -> None
     command = [sys.executable, str(ROOT / "scripts" / "release_notes.py"), "v0.2.0", "--unreleased"]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True)
     assert done.stdout.startswith("Model folders: writes format")
-    assert 1_000 < len(done.stdout) <= script("release_notes").LONGEST + 1
+    assert 1_000 < len(done.stdout) <= program("scripts/release_notes.py").LONGEST + 1
 
 
 def test_sites_of_versions_lie_beside_each_other_newest_first(tmp_path: Path) -> None:
-    publish = script("publish_docs").publish
+    publish = program("scripts/publish_docs.py").publish
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "index.html").write_text("first", encoding="utf-8")
     for version in ("main", "0.9.0", "0.10.0", "0.2.0"):

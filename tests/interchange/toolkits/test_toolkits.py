@@ -1,6 +1,5 @@
 """Checkpoints of fairseq, OpenNMT-py, EOLE, JoeyNMT and Sockeye are imported with their scores and ids, or refused."""
 
-import importlib.util
 import os
 import zipfile
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 import torch
 from tests.errors import raises
 from tests.interchange.toolkits import files
+from tests.programs import program
 
 import translume
 from translume.errors import DataError, ModelFolderError, SettingsError
@@ -67,11 +67,7 @@ def test_a_folder_is_recognised_by_its_content(tmp_path):
 def test_trained_checkpoints_score_and_translate_as_in_their_toolkit(folder):
     if not folder:
         pytest.skip("TRANSLUME_CHECKPOINTS names no folders with a checkpoint and its reference.json")
-    path = Path(__file__).parents[3] / "benchmarks" / "toolkits.py"
-    spec = importlib.util.spec_from_file_location("toolkits", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    result = module.compare(Path(folder))
+    result = program("benchmarks/toolkits.py").compare(Path(folder))
     assert result["lines of another length"] == 0
     assert result["difference"] <= 1e-4
 
