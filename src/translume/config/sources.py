@@ -145,7 +145,16 @@ class AudioSettings(RecordingSettings):
         return self
 
 
-class WhisperSettings(RecordingSettings):
+class PretrainedSettings(RecordingSettings, ABC):
+    """Settings common to recordings as imported models read them, whose convolutions are those of the model."""
+
+    channels: Literal[0] = 0
+    """Always 0: the convolutions have as many channels as the width of the model, or a multiple."""
+    speed: float = Field(default=0.0, ge=0.0, le=0.0)
+    """Always 0: recordings are not stretched."""
+
+
+class WhisperSettings(PretrainedSettings):
     """[data] source = "whisper": recordings as models imported from Whisper read them (Radford et al. 2023).
 
     The encoder reads windows of a fixed length, filled up with silence; 100 frames a second, with one of two
@@ -164,10 +173,6 @@ class WhisperSettings(RecordingSettings):
     """Maximum length of a recording in seconds; a longer one is refused before it is decoded."""
     convolutions: Literal[1] = 1
     """Number of convolutions that halve the number of frames."""
-    channels: Literal[0] = 0
-    """Always 0: the convolutions have as many channels as the width of the model."""
-    speed: float = Field(default=0.0, ge=0.0, le=0.0)
-    """Always 0: all windows have the same number of frames."""
 
     @property
     def size(self) -> int:
@@ -189,7 +194,7 @@ def convolved(frames: Any) -> Any:
     return frames
 
 
-class WaveformSettings(RecordingSettings):
+class WaveformSettings(PretrainedSettings):
     """[data] source = "waveform": samples at 16 kHz, as models imported from Moonshine read them.
 
     A frame is 64 samples; three convolutions make a position of every 6 frames, 24 ms (Jeffries et al. 2024).
@@ -205,10 +210,6 @@ class WaveformSettings(RecordingSettings):
     """Maximum length of a recording in seconds; a longer one is refused before it is decoded."""
     convolutions: Literal[3] = 3
     """Number of convolutions."""
-    channels: Literal[0] = 0
-    """Always 0: the convolutions have as many channels as the width of the model, and twice as many."""
-    speed: float = Field(default=0.0, ge=0.0, le=0.0)
-    """Always 0: samples are not stretched."""
 
     @property
     def size(self) -> int:
