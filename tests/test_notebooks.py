@@ -205,7 +205,7 @@ def shell_of(monkeypatch: pytest.MonkeyPatch, **more: object) -> Publisher:
     """Let IPython run with a shell that has these attributes, and show every change."""
     publisher = Publisher()
     shell = SimpleNamespace(display_pub=publisher, **more)
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]  # no module
     monkeypatch.setattr(notebook, "PAUSE_SECONDS", 0.0)
     return publisher
 

@@ -9,7 +9,7 @@ from typing import IO
 try:
     import fcntl
 except ModuleNotFoundError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # mypy expects a module
 
 WINDOWS = fcntl is None
 """Whether locks are those of Windows, which also neither renames nor removes files that are open."""

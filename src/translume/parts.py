@@ -186,7 +186,7 @@ def _from_file(path: Path) -> ModuleType:
     return import_module(path.stem)
 
 
-@cache  # it is asked for with every Config, and the packages of an environment are read in half a second
+@cache  # every Config needs it, and reading the packages of an environment takes half a second
 def _identity(module: ModuleType, is_file: bool) -> str:
     """Return the version of a module, or of the package that installed it, and the digest of its source."""
     import hashlib

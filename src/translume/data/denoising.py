@@ -90,14 +90,14 @@ class Noise:
 
     def _lengths(self, masked: int, others: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Return the lengths of spans, whose sum is `masked`."""
-        most_spans, mean = min(masked, others), self.settings.span
-        if not most_spans:
+        max_spans, mean = min(masked, others), self.settings.span
+        if not max_spans:
             return np.zeros(0, np.int64)
         if self.settings.kind == "spans":  # random parts of at least one token
-            count = min(max(1, round(masked / mean)), most_spans, len(self.masks))
+            count = min(max(1, round(masked / mean)), max_spans, len(self.masks))
             bounds = np.sort(generator.choice(masked - 1, count - 1, replace=False)) + 1
             return np.diff(bounds, prepend=0, append=masked)
         lengths = generator.poisson(mean, masked)
-        lengths = lengths[: min(int(np.searchsorted(lengths.cumsum(), masked)) + 1, most_spans)]
+        lengths = lengths[: min(int(np.searchsorted(lengths.cumsum(), masked)) + 1, max_spans)]
         lengths[-1] = masked - lengths[:-1].sum()
         return lengths

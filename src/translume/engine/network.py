@@ -247,5 +247,5 @@ def distance_buckets(distances: Array, count: int, furthest: int, *, causal: boo
     near = np.maximum(distances, 1).astype(np.float32) / np.float32(exact)
     ranges = np.log(near) / np.float32(math.log(furthest / exact)) * np.float32(count - exact)
     far = np.minimum(exact + ranges.astype(np.int64), count - 1)
-    of_distances: Array = buckets + np.where(distances < exact, distances, far)
-    return of_distances
+    buckets = buckets + np.where(distances < exact, distances, far)
+    return buckets

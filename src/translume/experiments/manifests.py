@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 from translume.config import CleaningSettings, DataSettings, FrameSettings, TokenizerSettings
 from translume.config.sources import AudioSettings, ImageSettings
@@ -165,8 +165,7 @@ def survey_files(data: DataSettings, count: int) -> Survey:
 
 
 def _kind(data: DataSettings) -> FileKind:
-    # The kind is a string, since parts from outside add more; manifests know these.
-    return data.source.files  # type: ignore[return-value]
+    return cast(FileKind, data.source.files)  # a string, since parts from outside add kinds; manifests have these
 
 
 def propose_for_manifest(data: DataSettings, count: int) -> Proposal:

@@ -490,7 +490,8 @@ def placeholders_of(text: str, kinds: Sequence[str]) -> list[str]:
 def lost_placeholders(wanted: Sequence[str], target: str) -> list[str]:
     """The placeholders of `wanted` that the target lacks or has too few times, each once, in order.
 
-    A placeholder counts where it would be found, or stands alone: the number 5 is neither in 150 nor in 5.5.
+    A placeholder is counted as `placeholders_of` reads it, or where it is no part of a word or a number: 150 and 5.5 do
+    not contain the number 5.
     """
     counts, present = Counter(wanted), Counter(placeholders_of(target, tuple(PATTERNS)))
     return [text for text, count in counts.items() if max(present[text], _count(text, target)) < count]

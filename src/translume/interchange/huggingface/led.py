@@ -22,7 +22,7 @@ _MAPS = "self_attn.longformer_self_attn"
 class Led(Bart):
     """LEDForConditionalGeneration: tokens of the encoder read a window and the first token, which reads all.
 
-    transformers is told which tokens are global for each text. The first one is the convention for summaries.
+    In transformers, the caller chooses the global tokens of each text. Summarisation uses the first one.
     """
 
     architecture = "LEDForConditionalGeneration"
