@@ -87,8 +87,7 @@ class LocalAttention(SelfAttention):
         self.first, self.block = settings.global_tokens, settings.global_block
         self.global_maps = GlobalMaps(settings) if self.first else None
         self._reach = self.window - 1 + self._ahead
-        norm = find("norm", settings.normalization)
-        self.block_norm: nn.Module | None = norm(settings) if self.block else None
+        self.block_norm: nn.Module | None = find("norm", settings.normalization)(settings) if self.block else None
 
     def packed(self, x: Tensor, layout: Layout, positions: AttentionPositions, *, causal: bool) -> Tensor:
         """As `SelfAttention.packed`; `causal` is ignored."""
