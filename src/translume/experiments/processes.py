@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 
@@ -28,6 +28,9 @@ from translume.json_values import JsonValue
 from translume.training.events import Event, Finished
 from translume.training.interrupt import ENDING, SignalFlag
 from translume.training.resume import ModelDescription, Store
+
+PRELOADED = ["translume.experiments.processes", "translume.training.train", "translume.translator"]
+"""Modules that the fork server imports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ def run_tasks(
     and Stopped is the last. A second signal ends all processes.
     """
     until = None if seconds is None else time.monotonic() + seconds
-    running: dict[Connection, tuple[Task, SpawnProcess, Run]] = {}
+    running: dict[Connection, tuple[Task, BaseProcess, Run]] = {}
     late = False
 
     def pass_on(number: int) -> None:
@@ -161,13 +164,15 @@ def run_tasks(
             yield Stopped(signal=signals.caught)
 
 
-def _start(task: Task, busy: set[Path]) -> tuple[Connection, SpawnProcess]:
+def _start(task: Task, busy: set[Path]) -> tuple[Connection, BaseProcess]:
     """Start the process of a task; return what receives its messages, and it.  busy: folders of other processes."""
-    context = get_context("spawn")
+    # A fork server imports torch once for all tasks, not once for each. On macOS, some libraries do not survive a fork.
+    context = get_context("forkserver") if sys.platform == "linux" else get_context("spawn")
+    context.set_forkserver_preload(PRELOADED)
     receiver, sender = context.Pipe(duplex=False)
     beside = (path.parent for path in sorted(task.folder.parent.glob("*/manifest.json")))
     others = [each for each in beside if each not in busy]
-    process = context.Process(target=_run, args=(task, others, sender), daemon=True)
+    process = context.Process(target=_run, args=(task, others, sender, dict(os.environ)), daemon=True)
     task.log.touch()
     # Until it has a session of its own, the worker blocks the signals that a terminal sends to all processes.
     ensure_running()  # as the first start of a process would, which unblocks them
@@ -195,8 +200,12 @@ def _exit_reason(code: int, log: Path) -> str:
     return f"{reason} (see {log})" if lines else reason
 
 
-def _run(task: Task, others: Sequence[Path], sender: Connection) -> None:
-    """Do the work of a task in the worker process; send what it sends, or an error."""
+def _run(task: Task, others: Sequence[Path], sender: Connection, environment: dict[str, str]) -> None:
+    """Do the work of a task in the worker process; send what it sends, or an error.
+
+    environment: of the caller; that of a fork server is as old as itself.
+    """
+    os.environ.update(environment)
     os.setsid()
     output = os.open(task.log, os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
