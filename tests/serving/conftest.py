@@ -349,6 +349,17 @@ addEventListener("DOMContentLoaded", () => {
 """
 
 
+HURRY = """
+if (window === window.top && !window.hurried) {
+  const [begun, now, later] = [Date.now(), Date.now.bind(Date), window.setTimeout.bind(window)];
+  Date.now = () => begun + 10 * (now() - begun);
+  window.setTimeout = (work, delay = 0, ...more) => later(work, delay / 10, ...more);
+  window.hurried = true;
+}
+"""
+"""A page's waits become ten times as short, and its clock ten times as fast."""
+
+
 class Tab:
     """The page of a server in a browser without access to other origins. `faults` lists console errors and warnings."""
 
@@ -375,6 +386,11 @@ class Tab:
     def _listen(self, page: Any) -> None:
         page.on("console", lambda message: self.faults.append(message.text))
         page.on("pageerror", lambda error: self.faults.append(str(error)))
+
+    def hurry(self) -> None:
+        """Let this page, and those opened after it, wait a tenth as long."""
+        self.page.evaluate(HURRY)
+        self.page.add_init_script(HURRY)
 
     def open(self) -> "Tab":
         self.page.goto(self.url + "/")

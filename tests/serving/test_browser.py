@@ -238,6 +238,7 @@ def test_plain_text_files_are_translated_line_by_line_when_the_file_api_is_off(
 
 
 def test_history_is_kept_only_in_the_browser_and_can_be_cleared(tab: Any, translator: Translator) -> None:
+    tab.hurry()
     first, second = whole(translator, "a man", "you")
     tab.type("a man", first)
     tab.page.wait_for_selector("#entries li", state="attached")
@@ -254,7 +255,7 @@ def test_history_is_kept_only_in_the_browser_and_can_be_cleared(tab: Any, transl
     assert tab.page.evaluate("localStorage.getItem('translume.history')") is None
     tab.page.uncheck("#keep")
     tab.type("you", second)
-    tab.page.wait_for_timeout(2000)
+    tab.page.wait_for_timeout(400)
     assert tab.page.locator("#entries li").count() == 0
     assert not [url for url in tab.asked if "man" in url or "you" in url]
     assert tab.page.evaluate("localStorage.getItem('translume.history')") is None

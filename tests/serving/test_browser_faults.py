@@ -76,6 +76,7 @@ def test_a_file_dropped_while_the_page_loads_is_translated(tab: Any) -> None:
 def test_the_page_loads_by_itself_after_a_failure(
     tab: Any, translator: Translator, path: str, answers: list[Mapping[str, Any] | None]
 ) -> None:
+    tab.hurry()
     tab.page.fill("#text", "a man")
     tab.page.route(f"**/{path}", first(*answers))
     tab.page.reload()
@@ -124,6 +125,7 @@ def test_a_user_can_try_again_before_the_page_does(tab: Any, answer: Mapping[str
 
 
 def test_a_used_up_quota_is_not_asked_again_before_its_time(tab: Any, translator: Translator) -> None:
+    tab.hurry()
     asked: list[str] = []
 
     def used_up(route: Any) -> None:
@@ -131,9 +133,9 @@ def test_a_used_up_quota_is_not_asked_again_before_its_time(tab: Any, translator
         route.fulfill(**refusal(429, "quota_used_up", "3600"))
 
     tab.page.route("**/v1/translate/stream", used_up)
-    tab.page.locator("#text").press_sequentially("a man and you", delay=150)
+    tab.page.locator("#text").press_sequentially("a man and you", delay=30)
     tab.tell("#problem", re.compile(r"^This API key has used up its characters until (?:\d+ \w+ at )?\d\d:\d\d\.$"))
-    tab.page.wait_for_timeout(1000)
+    tab.page.wait_for_timeout(300)
     assert len(asked) == 1
     tab.page.unroute("**/v1/translate/stream")
     tab.page.click("#retry")  # Its operator may have raised it.
@@ -166,7 +168,7 @@ def broken_off() -> Iterator[int]:
                     connection.recv(65_536)
                     head = f"HTTP/1.1 200 OK\r\nContent-Type: {EVENTS}\r\nContent-Length: 9999\r\n\r\n{PREFIX}"
                     connection.sendall(head.encode())
-                    time.sleep(0.5)  # The page reads the prefix before the connection ends.
+                    time.sleep(0.1)  # The page reads the prefix before the connection ends.
                     connection.close()
 
         threading.Thread(target=serve, daemon=True).start()
@@ -182,12 +184,13 @@ def broken_off() -> Iterator[int]:
 def test_a_broken_answer_is_repeated_and_then_marked(
     tab: Any, translator: Translator, broken_off: int, body: str | None
 ) -> None:
+    tab.hurry()
     (before,) = whole(translator, "hello you")
     tab.type("hello you", before)
-    asked: list[float] = []
+    asked: list[str] = []
 
     def answer(route: Any) -> None:
-        asked.append(time.monotonic())
+        asked.append(route.request.url)
         if body is None:
             route.continue_(url=f"http://127.0.0.1:{broken_off}/")
         else:
@@ -214,6 +217,7 @@ def test_a_broken_answer_is_repeated_and_then_marked(
 
 
 def test_a_stream_that_breaks_once_needs_no_user(tab: Any, translator: Translator) -> None:
+    tab.hurry()
     tab.page.route("**/v1/translate/stream", first({"body": PREFIX, "content_type": EVENTS}))
     tab.type("a man", *whole(translator, "a man"))
     assert tab.page.is_hidden("#problem")
@@ -339,6 +343,7 @@ def test_each_tab_keeps_its_direction_with_its_text(both: Both, open_tab: Callab
 
 
 def test_a_link_to_a_direction_that_the_server_lacks_is_explained(tab: Any, translator: Translator) -> None:
+    tab.hurry()
     instead = "The text is translated from English to German instead."
     cases = {
         "from=fr&to=en": f"This server does not translate from French to English. {instead}",
@@ -390,6 +395,7 @@ def test_what_was_typed_after_sharing_over_plain_http_survives_a_reload(tab: Any
 
 
 def test_chosen_words_come_back_with_their_line_and_their_loss_is_said(tab: Any, translator: Translator) -> None:
+    tab.hurry()
     tab.type("a man\nyou", "\n".join(whole(translator, "a man", "you")))
     tab.tokens().nth(1).click()
     tab.page.wait_for_selector("#step:not([hidden])")
@@ -416,6 +422,7 @@ def test_chosen_words_come_back_with_their_line_and_their_loss_is_said(tab: Any,
 
 
 def test_a_history_that_is_switched_off_is_deleted_in_all_tabs(tab: Any, translator: Translator) -> None:
+    tab.hurry()
     tab.type("a man", *whole(translator, "a man"))
     tab.page.wait_for_selector("#entries li", state="attached")
     other = tab.context.new_page()
@@ -513,6 +520,7 @@ JOB, RESULT = r"/v1/files/[^/]+$", r"/v1/files/[^/]+/result$"
     ],
 )
 def test_a_lost_request_about_a_file_is_repeated(tab: Any, path: str, answer: dict[str, Any] | None) -> None:
+    tab.hurry()
     tab.page.route(re.compile(path), first(answer))
     tab.page.set_input_files("#file", {"name": "mine.txt", "mimeType": "text/plain", "buffer": b"a man"})
     tab.tell("#files a", "Save mine_de.txt")

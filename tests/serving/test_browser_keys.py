@@ -97,16 +97,17 @@ def test_a_composition_is_translated_when_it_ends(tab: Any) -> None:
     asked: list[str] = []
     tab.page.on("request", lambda request: asked.extend((request.post_data_json or {}).get("text", [])))
     session = tab.context.new_cdp_session(tab.page)
+    tab.hurry()
     tab.page.locator("#text").press_sequentially("a ")
-    tab.page.wait_for_timeout(500)
+    tab.page.wait_for_selector("#output .token")
     for piece in ("n", "ni", "nih", "niha", "nihao"):
         compose(session, piece)
-        tab.page.wait_for_timeout(400)
+        tab.page.wait_for_timeout(80)
     assert tab.page.input_value("#text") == "a nihao"
     assert asked == ["a"]
     session.send("Input.insertText", {"text": "你好"})
     tab.page.wait_for_selector("#output .token[data-token='2']")
-    tab.page.wait_for_timeout(500)
+    tab.page.wait_for_timeout(300)
     assert tab.page.input_value("#text") == "a 你好"
     assert asked == ["a", "a 你好"]
 

@@ -32,6 +32,7 @@ def test_text_of_users_and_models_is_neither_executed_nor_parsed_as_html(tab: An
             body=f"event: done\ndata: {json.dumps(answer)}\n\n", content_type="text/event-stream"
         ),
     )
+    tab.hurry()
     tab.type(MALICE, MALICE)
     assert tab.tokens().all_inner_texts() == ["<img", "src=x", "onerror=alert(1)><script>alert(2)</script>"]
     tab.page.wait_for_selector("#entries li", state="attached")
@@ -91,6 +92,7 @@ def test_the_page_fits_phones_and_desktops_in_light_and_dark_mode_and_is_accessi
 
     assert tab.page.evaluate("document.documentElement.dataset.theme") == scheme
     assert violations() == []
+    tab.hurry()
     tab.type("a man\nhello you", "\n".join(whole(translator, "a man", "hello you")))
     tab.page.wait_for_selector("#entries li", state="attached")
     for drawer in ("#history", "#glossary", "footer"):

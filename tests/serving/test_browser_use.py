@@ -148,6 +148,7 @@ def test_panes_grow_with_the_text(tab: Any) -> None:
 
 
 def test_the_user_is_warned_in_words(tab: Any) -> None:
+    tab.hurry()
     cases = [
         ("hello", {}, [-0.1], None),
         ("hello", {}, [-2.0], "The model is unsure about this translation. Check the underlined words."),
