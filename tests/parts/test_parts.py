@@ -75,6 +75,60 @@ modules = MODULES
 """
 
 
+PLAIN = """
+[data]
+train = ["train.tsv"]
+valid = ["train.tsv"]
+[tokenizer]
+kind = "character"
+size = 300
+[model]
+width = 16
+feed_forward = 23
+attention_heads = 2
+encoder_layers = 1
+decoder_layers = 1
+[training]
+updates = 20
+validate_every = 10
+max_tokens = 256
+precision = "fp32"
+"""
+INSIDE = {"model.head.kind": "softmax", "model.positions": "sinusoidal", "training.metric": "cer"}
+SAME = """
+from typing import ClassVar, Literal
+
+from translume.config.heads import LinearHead
+from translume.evaluation.string_metrics import error_rate
+from translume.heads.softmax import SoftmaxHead
+from translume.model.positions import Sinusoidal
+from translume.parts import part
+
+
+@part("head", "same_head", interface=1)
+class SameHead(LinearHead):
+    implementation: ClassVar[str] = f"{__name__}:Head"
+    linear: ClassVar[str] = "head"
+    kind: Literal["same_head"] = "same_head"
+
+
+class Head(SoftmaxHead):
+    pass
+
+
+@part("position", "same_position", interface=1)
+class SamePositions(Sinusoidal):
+    pass
+
+
+@part("metric", "same_metric", interface=1)
+def same_metric(settings):
+    return error_rate("same_metric", "char", settings)
+"""
+"""The parts of INSIDE in a file of a user."""
+OUTSIDE = {"model.head.kind": "same_head", "model.positions": "same_position", "training.metric": "same_metric"}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a part of each kind, as `translume new part` writes them, data and settings; all go at the end."""
@@ -87,9 +141,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "train.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in lines))
     (folder / "all.toml").write_text(SETTINGS.replace("MODULES", str([f"my_{kind}.py" for kind in KINDS])))
     yield folder
-    for kind, name in NAMES.items():
-        table_of(kind).pop(name, None)
+    for kind in KINDS:
+        table_of(kind).pop(NAMES[kind], None)
+        table_of(kind).pop(f"same_{kind}", None)
         sys.modules.pop(f"my_{kind}", None)
+    sys.modules.pop("same", None)
     parts._modules.clear()
     sys.path.remove(str(folder))
     os.environ.pop(VARIABLE, None)
@@ -186,6 +242,25 @@ def test_a_model_of_outside_parts_is_trained_resumed_and_measured(model: Path, f
     (folder / "source").write_text("abc\nde a\n")
     told = ran(["evaluate", str(model), str(folder / "source"), str(folder / "source")], capsys)
     assert "my_metric|unit:characters" in told
+
+
+def test_parts_outside_have_the_same_figures_as_inside(folder: Path, capsys) -> None:
+    (folder / "same.py").write_text(SAME)
+    (folder / "plain.toml").write_text(PLAIN)
+    words = ["train", str(folder / "plain.toml"), "--import", str(folder / "same.py"), "--threads", "1"]
+    trained = []
+    for chosen in (INSIDE, OUTSIDE):
+        out = folder / chosen["model.positions"]
+        ran([*words, "--out", str(out), *(f"--set={path}={value}" for path, value in chosen.items())], capsys)
+        rows = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+        figures = [(row["nll"], *row["metrics"].values()) for row in rows if row["event"] == "validated"]
+        translator = translume.load(out, plugins=[str(folder / "same.py")])
+        (hypothesis,) = translator.translate("abc").hypotheses
+        trained.append((figures, translator.checkpoint.model.state_dict(), hypothesis.log_prob))
+    (its, inside, log_prob), (those, outside, other) = trained
+    assert (its, log_prob) == (those, other)
+    assert all(error > 0 for _, error in its)
+    assert all(torch.equal(inside[name], outside[name]) for name in {*inside, *outside})
 
 
 def test_it_translates_inspects_serves_and_exports(model: Path, folder: Path, capsys) -> None:
