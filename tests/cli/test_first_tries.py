@@ -52,6 +52,8 @@ def test_the_model_in_another_place_is_named(run, folder: Path, words: str) -> N
     )
     alone = run("translate", folder / "a.en")
     assert alone.stderr == f"Error: {folder}/a.en: not a model folder: it is a file\n"
+    long = run("score", folder / "a.en", folder / "a.de", "x" * 300)  # longer than names of files may be
+    assert long.stderr == alone.stderr
 
 
 def test_training_files_instead_of_settings_name_init(run, folder: Path) -> None:

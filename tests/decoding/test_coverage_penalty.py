@@ -93,7 +93,7 @@ def test_exhaustive_beam_finds_the_best_targets_with_coverage(toy, seed, penalty
 @given(seeds, penalties, limits3, weights, st.integers(2, 4), st.integers(1, 2))
 def test_optimal_stop_equals_a_search_that_never_stops_early(toy, seed, penalty, limits, weight, width, nbest):
     options = {"width": width, "nbest": nbest, "length_penalty": penalty, "coverage": Coverage(weight=weight)}
-    assert run(AttentionToy(toy, seed), BeamSearch(**options), limits) == run(
+    assert run(AttentionToy(toy, seed), BeamSearch(**options, stop="optimal"), limits) == run(
         AttentionToy(toy, seed), NeverDone(**options), limits
     )
 

@@ -151,7 +151,10 @@ def test_settings_that_a_strategy_does_not_read_have_no_effect_and_are_refused(t
         ({"strategy": "diverse", "beam": 4, "nbest": 5}, "decoding.nbest: found 5, expected at most beam = 4"),
         ({"strategy": "diverse", "beam": 6, "groups": 4}, "decoding.groups: found 4, expected a divisor of beam = 6"),
         ({"strategy": "diverse", "beam": 2, "groups": 4}, "decoding.groups: found 4, expected a divisor of beam = 2"),
-        ({"patience": 2.0}, "decoding.patience: found 2.0 with stop = 'optimal', expected stop = 'first'"),
+        (
+            {"patience": 2.0, "stop": "optimal"},
+            "decoding.patience: found 2.0 with stop = 'optimal', expected stop = 'first'",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_in_one_line(options, message):

@@ -24,11 +24,11 @@ def beam(exponent, **options):
 # 0.6ⁿ · 0.3, and the best live hypothesis has 0.6 to the power of the steps.
 CASES = {
     # 0.6³ < 0.3: nothing live can win any more.
-    "optimal, by log-probability": (beam(0.0), 3, [EOS]),
+    "optimal, by log-probability": (beam(0.0, stop="optimal"), 3, [EOS]),
     # 0.6⁴ < 0.18, the second of two.
-    "optimal, two best": (beam(0.0, nbest=2), 4, [EOS]),
+    "optimal, two best": (beam(0.0, nbest=2, stop="optimal"), 4, [EOS]),
     # log 0.6 per token, at the limit, is more than any finished hypothesis has.
-    "optimal, by mean": (beam(1.0), LIMIT, [A] * LIMIT),
+    "optimal, by mean": (beam(1.0, stop="optimal"), LIMIT, [A] * LIMIT),
     "first two": (beam(1.0, stop="first"), 2, [A, EOS]),
     "first three": (beam(1.0, stop="first", patience=1.5), 3, [A, A, EOS]),
     "first one": (beam(1.0, stop="first", patience=0.5), 1, [EOS]),

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -210,7 +209,7 @@ class LazyCommands(CommandGroup):
             raise click.UsageError(f"{error.message}; {hint}", error.ctx) from None
         except ModelFolderError as error:
             words = ctx.meta[_WORDS][2:]
-            model = next((word for word in words if Path(word, MANIFEST).is_file()), None)
+            model = next((word for word in words if os.path.isfile(os.path.join(word, MANIFEST))), None)
             swapped = model is not None and str(error) == f"{ctx.meta[_WORDS][1]}: not a model folder: it is a file"
             _fail(ctx, f"{error}; did you mean {model} first?" if swapped else str(error))
         except TranslumeError as error:

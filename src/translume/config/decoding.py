@@ -57,8 +57,8 @@ class DecodingSettings(Settings):
     """log_prob / length ** p ("power") or / ((5 + length) / 6) ** p ("gnmt", Wu et al. 2016); EOS counts."""
     coverage_penalty: float = Field(default=0.0, ge=0.0)
     """β of the coverage penalty, β · Σ_s log(min(Σ_t a_ts, 1)), added to a score (Wu et al. 2016); 0: none."""
-    stop: Literal["optimal", "first"] = "optimal"
-    """"optimal" ends when no live hypothesis can win; "first" at the first `patience` · `beam` finished ones."""
+    stop: Literal["optimal", "first"] = "first"
+    """"first" ends at the first `patience` · `beam` finished hypotheses; "optimal" when no live one can win."""
     patience: float = Field(default=1.0, gt=0.0)
     """With stop "first": multiple of `beam` that must have finished (Kasai et al. 2022)."""
     groups: int = Field(default=0, ge=0)

@@ -33,7 +33,7 @@ class BeamSearch:
     nbest: int = 1
     length_penalty: LengthPenalty = field(default_factory=LengthPenalty)
     coverage: Coverage | None = None
-    stop: Literal["optimal", "first"] = "optimal"
+    stop: Literal["optimal", "first"] = "first"
     patience: float = 1.0
 
     def __post_init__(self) -> None:

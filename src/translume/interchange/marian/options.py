@@ -163,7 +163,7 @@ def decoding_values(place: str, options: Mapping[str, Any]) -> tuple[dict[str, A
             continue
         if name == "beam-size":
             beam = _number(place, options, name)
-            decoding |= {"strategy": "greedy"} if beam == 1 else {"strategy": "beam", "beam": beam}
+            decoding |= {"strategy": "greedy"} if beam == 1 else {"strategy": "beam", "beam": beam, "stop": "optimal"}
         elif name == "normalize":
             decoding["length_penalty"] = _real(place, options, name)
         elif name == "max-length-factor":

@@ -104,7 +104,9 @@ def read_joeynmt(path: Path, values: Mapping[str, Any]) -> Foreign:
 def _decoding(options: Options) -> dict[str, Any]:
     """Return the [decoding] settings of its tests. Its beam ends when no hypothesis is unfinished, ours as it may."""
     beam, alpha = options.integer("testing.beam_size", 1), options.number("testing.beam_alpha", -1.0)
-    search: dict[str, Any] = {"strategy": "beam", "beam": beam} if beam > 1 else {"strategy": "greedy"}
+    search: dict[str, Any] = (
+        {"strategy": "beam", "beam": beam, "stop": "optimal"} if beam > 1 else {"strategy": "greedy"}
+    )
     longest = options.stated("testing.max_output_length", -1)
     limit: dict[str, Any] = {"max_length": longest} if type(longest) is int and longest > 0 else {}
     if not options.switch("testing.generate_unk", True):
