@@ -193,7 +193,7 @@ def test_context_that_does_not_fit_is_dropped_from_its_far_end_with_a_warning(re
         assert each.warnings == ((warning,) if kept < len(before) else ())
     assert [bool(each.warnings) for each in found] == [False, False, True, True, True]
     narrow = in_context(translator, 0, 8)
-    rooms = list(narrow.translate_all(["abcdabcd"] * 12))
+    rooms = list(narrow.translate_all(["abcdabcd"] * 12, stop="optimal"))
     texts = [len(each.hypotheses[0].ids) for each in rooms]
     assert any(each.warnings for each in rooms) == (sum(texts) > 61 - 7)
 
