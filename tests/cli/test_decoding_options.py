@@ -56,7 +56,7 @@ def contains(text: str, phrase: str) -> bool:
         ("--strategy sampling --utility bluer", "decoding.utility: found 'bluer'; did you mean 'bleu'?"),
         ("--strategy samplin", "decoding.strategy: found 'samplin'; did you mean 'sampling'?"),
         ("--average probability", "--average probability: expected --ensemble as well, a model to average with"),
-        ("--patience 2", "decoding.patience: found 2.0 with stop = 'optimal', expected stop = 'first'"),
+        ("--patience 2 --stop optimal", "decoding.patience: found 2.0 with stop = 'optimal', expected stop = 'first'"),
         ("--strategy diverse --beam 6 --groups 4", "decoding.groups: found 4, expected a divisor of beam = 6"),
         ("--groups 2", "decoding.groups: strategy 'beam' does not read it, expected 'diverse'"),
         ("--ensemble {files}/model --workers 2", "--workers 2 cannot be combined with --ensemble"),
