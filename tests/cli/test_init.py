@@ -11,6 +11,7 @@ import pytest
 from translume.config import Config
 from translume.data.pairs import Pair
 from translume.experiments.columns import language_of
+from translume.experiments.minutes import pairs_for, planned, update_seconds, within
 from translume.experiments.proposals import choose_pairs as choose
 from translume.experiments.survey import Side, copied_share, survey
 from translume.experiments.table import table
@@ -49,6 +50,40 @@ def test_more_data_never_recommends_a_smaller_model_or_more_dropout() -> None:
 def test_each_row_names_recipes_that_exist() -> None:
     recipes = {path.stem for path in (Path(__file__).parents[2] / "recipes").glob("*.toml")}
     assert {recipe for row in table()["rows"] for recipe in row["recipes"]} <= recipes
+
+
+def chosen_for(pairs: int, minutes: float) -> dict[str, object]:
+    choices = within(choose(pairs_for(pairs, minutes), side(), side("de")), pairs, minutes)
+    return {choice.path: choice.value for choice in choices}
+
+
+@pytest.mark.parametrize("minutes", [1, 7, 31, 240])
+@pytest.mark.parametrize("pairs", [1_009, 29_000, 500_009, 10**8])
+def test_a_training_of_some_minutes_ends_with_a_rate_of_zero_within_them(pairs: int, minutes: float) -> None:
+    given = chosen_for(pairs, minutes)
+    shape = {path.rpartition(".")[2]: value for path, value in given.items()} | {"vocabulary": given["tokenizer.size"]}
+    updates = given["training.updates"]
+    assert updates * update_seconds(shape, given["training.max_tokens"]) <= planned(minutes) < 60 * minutes
+    if given != chosen(pairs, side(), side("de")):
+        assert given["training.schedule"] == "cosine"
+        assert given["training.validate_every"] == updates
+        assert 39 <= updates // given["training.save_every"] <= 42
+        assert 8 * given["training.warmup_updates"] <= updates
+        assert "training.patience" not in given
+
+
+def test_more_minutes_never_propose_a_smaller_model_smaller_batches_or_less_dropout() -> None:
+    for pairs in (1_009, 29_000, 500_009):
+        rows = [chosen_for(pairs, minutes) for minutes in (1, 3, 7, 13, 31, 61, 127, 1009, 100_003)]
+        for fewer, more in pairwise(rows):
+            for name in ("model.width", "model.encoder_layers", "tokenizer.size", "training.max_tokens"):
+                assert fewer[name] <= more[name], (pairs, name)
+        assert rows[-1] == chosen(pairs, side(), side("de"))
+
+
+def test_a_training_that_reads_the_data_a_few_times_gets_little_dropout() -> None:
+    assert [chosen_for(29_000, minutes)["model.dropout"] for minutes in (1, 6, 31)] == [0.1, 0.1, 0.3]
+    assert chosen_for(10**8, 6)["model.dropout"] == 0.1
 
 
 def test_symbols_that_repeat_a_text_are_its_pieces_and_copied() -> None:
@@ -299,6 +334,14 @@ def test_init_prints_toml_that_a_run_reads(run, files: Path) -> None:
     Config.parse(result.stdout)
 
 
+def test_init_prints_settings_for_some_minutes(run, files: Path) -> None:
+    result = run("init", files / "train.en", files / "train.de", "--minutes", "1.5")
+    assert "  # for 1.5 min of one core; " in result.stdout
+    assert Config.parse(result.stdout).training.schedule == "cosine"
+    many = run("init", files / "train.en", files / "train.de", "--both", "--minutes", "1.5")
+    assert "  # for 1.5 min of one core; " in many.stdout
+
+
 def test_init_finds_validation_files_beside_the_training_files(run, files: Path) -> None:
     for language in ("en", "de"):
         (files / f"val.{language}").write_text("a b\n", encoding="utf-8")
@@ -342,6 +385,9 @@ def test_init_refuses_what_it_cannot_read(run, files: Path) -> None:
         ((pair[0], files / "corpus", "--both"),
          f"{files}/corpus: no language in the name, expected a name such as train.en"),
         ((pair[0], pair[0], "--both"), f"{pair[0]}, {pair[0]}: found the same language twice, expected two"),
+        ((*pair, "--minutes", "7", "--task", "classification"),
+         "--minutes: found data for 'classification', expected pairs of texts"),
+        ((pair[0], "--minutes", "7"), "--minutes: found data for 'language_model', expected pairs of texts"),
         (("-", pair[1]), "init: found standard input, expected files, since settings name them"),
     ):  # fmt: skip
         result = run("init", *words)

@@ -1,10 +1,13 @@
 """Keeping freed memory in the C library's allocator."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+
+from translume.kernels.allocator import KEPT_PRODUCTS, keep_few_products
 
 PROGRAM = """
 import json, os, resource, torch
@@ -48,3 +51,12 @@ def test_freed_memory_is_returned_at_once_or_reused_without_page_faults():
     assert ended == 17
     assert returned > 49 * 2_000_000 * 0.9
     assert kept * 20 < plain
+
+
+def test_how_many_compiled_products_are_kept_is_what_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = KEPT_PRODUCTS
+    monkeypatch.setenv(first, "7")
+    monkeypatch.setenv(second, "")
+    monkeypatch.delenv(second)
+    keep_few_products()
+    assert (os.environ[first], os.environ[second]) == ("7", KEPT_PRODUCTS[second])

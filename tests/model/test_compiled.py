@@ -65,6 +65,30 @@ def test_a_linear_map_has_torchs_gradients(dtype: torch.dtype, bias: bool, relu:
     check(dtype, ours, exact, normal(rows, 19), normal(43, 19, seed=3), normal(43, seed=4) if bias else None)
 
 
+def test_products_are_of_few_numbers_of_rows_and_a_sixteenth_more_at_most() -> None:
+    x = torch.empty(0, dtype=torch.bfloat16)
+    wholes = {rows: compiled.whole(rows, x) for rows in range(1, 4097)}
+    assert all(rows <= more <= max(rows + 63, rows * 17 / 16) for rows, more in wholes.items())
+    assert len(set(wholes.values())) == 48
+    assert compiled.whole(37, x.float()) == 37
+
+
+@pytest.mark.parametrize("inputs", [19, 96])
+def test_rows_that_are_added_to_a_product_change_nothing(inputs: int) -> None:
+    more = torch.full((128, inputs), math.nan, dtype=torch.bfloat16)
+    more[:37] = normal(37, inputs).bfloat16()
+    weight, bias = normal(43, inputs, seed=3).bfloat16(), normal(43, seed=4).bfloat16()
+    x = more[:37].requires_grad_()
+    y = compiled.linear(x, weight, bias)
+    y.sum().backward()
+    apart = more[:37].detach().clone()
+    assert compiled.whole_rows(x).shape == ((64, 96) if inputs == 96 else (37, 19))
+    assert torch.equal(y, compiled.linear(apart, weight, bias))
+    assert y.shape == (37, 43)
+    assert x.grad is not None
+    assert torch.equal(x.grad, weight.sum(0, dtype=torch.float64).bfloat16().expand(37, -1))
+
+
 def test_the_gradient_of_wide_weights_is_added_to_sums() -> None:
     left, right, sums = normal(37, 311).bfloat16(), normal(37, 70, seed=2).bfloat16(), normal(311, 70, seed=3).float()
     truth = sums.double() + left.double().t() @ right.double()

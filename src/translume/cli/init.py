@@ -84,6 +84,13 @@ def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
     help="Another language pair in the same model; may be repeated. Languages are those of the file names.",
 )
 @click.option("--both", is_flag=True, help="Train every pair of files in both directions, in one model.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=1),
+    metavar="X",
+    help="For pairs of texts: propose a training of so many minutes on one core; more cores or a GPU end sooner.",
+)
+@excludes("--minutes", "--from")
 @excludes("--corpus", *_ONE_DIRECTION)
 @excludes("--both", *_ONE_DIRECTION)
 @excludes("TRAIN_TARGET", "--columns", "--template", "--valid")
@@ -104,6 +111,7 @@ def command(
     base: Path | None,
     corpora: tuple[tuple[Path, Path], ...],
     both: bool,
+    minutes: float | None,
 ) -> None:
     """Print settings for training files as commented TOML, proposed from the size and the scripts of the data.
 
@@ -127,7 +135,7 @@ def command(
             hint = "" if file.suffix == ".toml" else "; docs/from_marian.md lists the settings of Marian"
             raise DataError(f"init: found {file}, a file of settings, expected training data{hint}")
     if train_target is not None and (corpora or both):
-        _print_corpora([(train_source, train_target), *corpora], both=both)
+        _print_corpora([(train_source, train_target), *corpora], both=both, minutes=minutes)
         return
     named = parse_columns(columns, template=template is not None) if columns else ()
     if base is not None:
@@ -141,6 +149,9 @@ def command(
         task = find_task("language_model" if text and manifest is None else "sequence")
     if task.reads == "documents":
         refuse_options("a language model, which reads one file of texts", *_PAIRS_ONLY)
+    if minutes and (task.reads != "pairs" or task.predicts != "tokens" or manifest is not None):
+        found = manifest.kind if manifest is not None else task.name
+        raise SettingsError(f"--minutes: found data for '{found}', expected pairs of texts")
     files: dict[str, Value] = {}
     if train_target is not None:
         files |= {"train_source": (str(train_source),), "train_target": (str(train_target),)}
@@ -159,7 +170,7 @@ def command(
         files |= {"valid": (str(valid),)} if valid else {}
     if valid_source and valid_target:
         files |= {"valid_source": (str(valid_source),), "valid_target": (str(valid_target),)}
-    _print_proposal(files, task, base, "text" if manifest is None else manifest.kind)
+    _print_proposal(files, task, base, "text" if manifest is None else manifest.kind, minutes)
 
 
 def _same_task(task: "Task | None", of_base: "Task", base: Path) -> "Task":
@@ -199,11 +210,14 @@ def _manifest(source: Path, target: Path | None, columns: "Columns", base: Path 
     return manifest
 
 
-def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None, kind: str) -> None:
+def _print_proposal(
+    files: "dict[str, Value]", task: "Task", base: Path | None, kind: str, minutes: float | None
+) -> None:
     """Survey the data and print the proposed settings.  kind: of the sources."""
     from translume.checkpoint import read_config
     from translume.config import DataSettings
     from translume.experiments import Choice
+    from translume.experiments.minutes import pairs_for, within
 
     source = kind if base is None else read_config(base).data.source.model_dump()
     data = DataSettings.model_validate({"task": task.name, "source": source, **files})
@@ -212,7 +226,7 @@ def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None, 
     if valid:
         _count(data, "valid")
     if base is None:
-        proposal = task.recommend(data, count)
+        proposal = task.recommend(data, pairs_for(count, minutes) if minutes else count)
     else:
         from translume.experiments.fine_tuning import propose_fine_tuning
 
@@ -222,6 +236,8 @@ def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None, 
     named = [Choice(path=f"data.{name}", value=value) for name, value in files.items()]
     first = [each for each in proposal.choices if each.path.endswith("_language") or each.path == "data.task"]
     rest = [each for each in proposal.choices if each not in first]
+    if minutes:
+        rest = [*within(rest, count, minutes)]
     size = proposal.size or f"{count:,} {task.example}" + ("" if count == 1 else "s")
     click.echo(_toml([*first, *named, *rest], size, base), nl=False)
     held = "2 % of it held out for validation" if count > 1 else "too few to hold any out for validation"
@@ -230,9 +246,10 @@ def _print_proposal(files: "dict[str, Value]", task: "Task", base: Path | None, 
     note(f"{size}{proposal.description}; {held}")
 
 
-def _print_corpora(files: Sequence[tuple[Path, Path]], *, both: bool) -> None:
+def _print_corpora(files: Sequence[tuple[Path, Path]], *, both: bool, minutes: float | None) -> None:
     """Survey corpora of several directions and print the proposed settings of one model."""
     from translume.config import DataSettings
+    from translume.experiments.minutes import within
     from translume.experiments.proposals import propose_for_corpora
 
     pairs = [pair for one, other in files for pair in ([(one, other), (other, one)] if both else [(one, other)])]
@@ -243,7 +260,8 @@ def _print_corpora(files: Sequence[tuple[Path, Path]], *, both: bool) -> None:
     counts = [_count(data.of_corpus(each), "train") for each in data.corpus]
     proposal = propose_for_corpora(data, counts)
     size = f"{sum(counts):,} pairs"
-    click.echo(_toml(proposal.choices, size, None, tables), nl=False)
+    choices = within(proposal.choices, sum(counts), minutes) if minutes else proposal.choices
+    click.echo(_toml(choices, size, None, tables), nl=False)
     held = "validated on the files beside them" if data.corpus[0].valid_source else "2 % of it held out for validation"
     note(f"{size}{proposal.description}; {held}")
 

@@ -23,7 +23,7 @@ On GPUs `fixed_cross_entropy` computes the same sums.
 `chunked_loss` is the same scheme for losses other than the softmax's, such as those of entmax and sigmoid heads.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -32,7 +32,7 @@ from torch import Tensor
 from translume.heads import fixed_cross_entropy
 from translume.heads.linear import LinearGradients, MeanToken, accumulation_dtype, label_logits, learnt, scaled
 from translume.model import LossOptions
-from translume.model.compiled import divergence, exponentials, library_for, on_device
+from translume.model.compiled import divergence, exponentials, library_for, on_device, whole, whole_rows
 from translume.model.head import TeacherTargets
 
 CHUNK_ELEMENTS = 1 << 22
@@ -88,7 +88,7 @@ class _SoftmaxDivergence(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         count = len(hidden) // 2
         rows = min(chunk_rows(weight.size(0)), max(count, 1))
-        buffers = hidden.new_empty(2, rows, weight.size(0))
+        buffers = [_buffer(hidden, rows, weight.size(0)) for _ in range(2)]
         total = hidden.new_zeros((), dtype=accumulation_dtype(hidden))
         accumulated = LinearGradients(hidden, weight, bias)
         for start in range(0, count, rows):
@@ -135,7 +135,8 @@ class SoftmaxLoss:
 class _Chunk:
     """exp(l) of a chunk: exponentials [c, V] without the label's, their sums `others` [c], and the label's own.
 
-    All are divided by exp(shift) [c]; shift is zero unless exp overflowed.
+    Rows of zeros follow the exponentials, up to `whole(c)`. All are divided by exp(shift) [c]; shift is zero unless exp
+    overflowed.
     """
 
     exponentials: Tensor
@@ -203,7 +204,9 @@ def _exponentials(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
         # Rounded to the logits' dtype first: all terms must be shifted by the same number.
         narrow = torch.maximum(logits.amax(-1), label_logit.to(logits.dtype))
         chunk = _exponentiate(logits.sub_(narrow[:, None]), labels, label_logit, narrow.to(label_logit.dtype))
-    return chunk
+    filled = buffer[: whole(len(hidden), hidden)]
+    filled[len(hidden) :] = 0
+    return replace(chunk, exponentials=filled)
 
 
 def _exponentiate(logits: Tensor, labels: Tensor, label_logit: Tensor, shift: Tensor) -> _Chunk:
@@ -215,10 +218,16 @@ def _exponentiate(logits: Tensor, labels: Tensor, label_logit: Tensor, shift: Te
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
-    out = buffer[: hidden.size(0)]
+    rows, hidden = len(hidden), whole_rows(hidden)
+    out = buffer[: len(hidden)]
     if bias is None:
-        return torch.mm(hidden, weight.t(), out=out)
-    return torch.addmm(bias, hidden, weight.t(), out=out)
+        return torch.mm(hidden, weight.t(), out=out)[:rows]
+    return torch.addmm(bias, hidden, weight.t(), out=out)[:rows]
+
+
+def _buffer(hidden: Tensor, rows: int, vocabulary: int) -> Tensor:
+    """Return memory for the logits of up to `rows` rows."""
+    return hidden.new_empty(whole(rows, hidden), vocabulary)
 
 
 class _SoftmaxLoss(torch.autograd.Function):
@@ -231,7 +240,7 @@ class _SoftmaxLoss(torch.autograd.Function):
         rest = 1.0 - share
         count, vocabulary = hidden.size(0), weight.size(0)
         rows = min(chunk_rows(vocabulary), max(count, 1))
-        buffer = hidden.new_empty(rows, vocabulary)
+        buffer = _buffer(hidden, rows, vocabulary)
         mean = MeanToken(weight, bias, options.smoothed) if smoothing else None
         objective = hidden.new_zeros((), dtype=accumulation_dtype(hidden))
         nll = objective.clone()
@@ -273,15 +282,17 @@ class _Gradients(LinearGradients):
         hidden, weight = self._inputs[place], self._weight
         factor = slope / chunk.total
         label_slope = own - factor * chunk.others
-        small = (chunk.exponentials @ weight).to(self._sum_dtype).mul_(factor[:, None])
+        small = (chunk.exponentials @ weight)[: len(label)].to(self._sum_dtype).mul_(factor[:, None])
         small.addcmul_(weight.index_select(0, label).to(self._sum_dtype), label_slope[:, None])
         self.hidden[place] = small
         weighed = (hidden.to(self._sum_dtype) * factor[:, None]).to(hidden.dtype)
-        self._add_product(chunk.exponentials, weighed)
+        self._add_product(chunk.exponentials[: len(label)], weighed)
         if self.weight is not None:
             self.weight.index_add_(0, label, hidden.to(self._sum_dtype) * label_slope[:, None])
         if self.bias is not None:
-            self.bias += torch.mv(chunk.exponentials.t(), factor.to(hidden.dtype))
+            factors = chunk.exponentials.new_zeros(len(chunk.exponentials))
+            factors[: len(label)] = factor
+            self.bias += torch.mv(chunk.exponentials.t(), factors)
             self.bias.index_add_(0, label, label_slope)
 
     def add_mean(self, slope: float, mean: MeanToken) -> None:
@@ -299,7 +310,7 @@ class _LseAndLabelLogits(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
         rows = min(chunk_rows(weight.size(0)), max(hidden.size(0), 1))
-        buffer = hidden.new_empty(rows, weight.size(0))
+        buffer = _buffer(hidden, rows, weight.size(0))
         lse, picked = (hidden.new_empty(hidden.size(0), dtype=accumulation_dtype(hidden)) for _ in range(2))
         for start in range(0, hidden.size(0), rows):
             place = slice(start, start + rows)
@@ -313,7 +324,7 @@ class _LseAndLabelLogits(torch.autograd.Function):
         hidden, weight, bias, labels = ctx.saved_tensors
         by_lse, by_picked = gradients
         rows = min(chunk_rows(weight.size(0)), max(hidden.size(0), 1))
-        buffer = hidden.new_empty(rows, weight.size(0))
+        buffer = _buffer(hidden, rows, weight.size(0))
         accumulated = _Gradients(hidden, weight, bias)
         for start in range(0, hidden.size(0), rows):
             place = slice(start, start + rows)
@@ -359,7 +370,7 @@ class _ChunkedLoss(torch.autograd.Function):
         rows = min(chunk_rows(weight.size(0)), max(1, len(hidden)))
         if on_device(hidden):
             rows = fixed_cross_entropy.chunk_rows(len(hidden), len(weight))
-        buffer = hidden.new_empty(rows, weight.size(0))
+        buffer = _buffer(hidden, rows, weight.size(0))
         total = hidden.new_zeros((), dtype=kept)
         accumulated = LinearGradients(hidden, weight, bias) if gradients else None
         for start in range(0, hidden.size(0), rows):
