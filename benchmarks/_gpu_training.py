@@ -119,7 +119,7 @@ def plan_of(training: Training, device: torch.device) -> Plan:
         first=(0, len(pairs)),
         source_tokenizer=vocabulary,
         target_tokenizer=vocabulary,
-        limit=None,
+        limits=(None, None),
         task=find_task("sequence"),
         tokens=np.concatenate(sides),
         starts=(total.cumsum() - total)[::32],

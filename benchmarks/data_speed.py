@@ -147,7 +147,7 @@ def _sample(settings: DataSettings) -> Iterator[str]:
 
 def _stages(settings: DataSettings, tokenizer: Tokenizer, pairs: int) -> dict[str, float]:
     """Return the seconds to read all pairs, to apply the rules and to tokenize both sides, from at most a million."""
-    rules = Rules(settings.cleaning, settings.cleaning.max_tokens)
+    rules = Rules(settings.cleaning, (settings.cleaning.max_tokens,) * 2)
     reading = cleaning = tokenizing = 0.0
     done = 0
     parts = chunks(read_pairs(settings, "train"), 8192)

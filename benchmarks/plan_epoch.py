@@ -53,7 +53,7 @@ def main() -> None:
             first=(0, options.pairs),
             source_tokenizer=tokenizer,
             target_tokenizer=tokenizer,
-            limit=None,
+            limits=(None, None),
             task=find_task("sequence"),
             tokens=np.zeros(0, np.uint16),
             starts=np.zeros(0, np.int64),

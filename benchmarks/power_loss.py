@@ -190,7 +190,7 @@ def token_cache(home: Home) -> Run:
             found = [
                 prepare(
                     held_out, checkpoint.source_tokenizer, checkpoint.target_tokenizer, folder / "cache", split=split,
-                    max_positions=64, processes=1,
+                    max_positions=(64, 64), processes=1,
                 )
                 for split in ("train", "valid")
             ]  # fmt: skip

@@ -48,7 +48,7 @@ def of_lengths(tokenizer, source, target, *, tags=None, limit=None, weights=(1.0
         first=first or (0, len(source)),
         source_tokenizer=tokenizer,
         target_tokenizer=tokenizer,
-        limit=limit,
+        limits=(limit, limit),
         task=find_task("sequence"),
         tokens=np.repeat(np.tile(np.array([a, b], np.uint16), len(source)), lengths.ravel()),
         starts=(total.cumsum() - total)[::32],
@@ -334,7 +334,9 @@ def test_tags_are_part_of_the_shape(by_bytes):
 def test_subword_dropout_changes_segments_that_fit_the_batch(corpus_files, by_merges, tmp_path):
     words = ["the", "rain", "in", "spain", "falls", "mainly"]
     pairs = [(" ".join(words[: 1 + i % 6]), " ".join(words[i % 3 : i % 3 + 1 + i % 4])) for i in range(180)]
-    corpus = prepare(corpus_files(pairs), by_merges, by_merges, tmp_path / "cache", split="train", max_positions=29)
+    corpus = prepare(
+        corpus_files(pairs), by_merges, by_merges, tmp_path / "cache", split="train", max_positions=(29, 29)
+    )
 
     def drawn(seed, epoch):
         plan = BucketPlan(corpus, max_tokens=400, seed=seed, epoch=epoch, dropout=0.2)

@@ -11,6 +11,7 @@ from translume.config.data import CleaningSettings
 from translume.data.cleaning import Account, Seen, hashes
 from translume.data.pairs import Pair
 from translume.data.scripts import SCRIPTS, mostly_in
+from translume.data.streaming import open_stream
 from translume.data.token_cache import prepare
 from translume.errors import SettingsError
 from translume.text import Labels
@@ -84,14 +85,34 @@ def test_sources_of_any_task_may_be_cut_and_are_counted(corpus_files, by_bytes, 
 
 def test_validation_pairs_are_dropped_only_if_too_long(corpus_files, by_bytes, tmp_path):
     pairs = [("aaa", "aaa"), ("aaa", "aaa"), ("a", "b" * 20), ("a", ""), ("a" * 30, "b")]
-    corpus = prepare(corpus_files(pairs, cleaning=RULES), by_bytes, by_bytes, tmp_path, split="valid", max_positions=21)
+    chosen = corpus_files(pairs, cleaning=RULES)
+    corpus = prepare(chosen, by_bytes, by_bytes, tmp_path, split="valid", max_positions=(21, 21))
     assert corpus.account.dropped == {"empty": 1, "too long": 1}
     assert corpus.pairs == 3
 
 
+@pytest.mark.parametrize(
+    ("too_long", "account"),
+    [
+        ("drop", "4 pairs read, 1 used, 3 dropped\n  too long: 3"),
+        ("keep_first", "4 pairs read, 2 used, 2 dropped, 1 truncated\n  too long: 2"),
+    ],
+)
+def test_sources_and_targets_have_limits_of_their_own(corpus_files, by_bytes, tmp_path, too_long, account):
+    pairs = [("a" * 28, "b" * 6), ("a" * 29, "b" * 6), ("a" * 28, "b" * 7), ("a" * 29, "b" * 7)]
+    chosen, limits = corpus_files(pairs, cleaning=CleaningSettings(too_long=too_long)), {"max_positions": (29, 7)}
+    corpus = prepare(chosen, by_bytes, by_bytes, tmp_path, split="train", **limits)
+    assert corpus.account.summary() == account
+    assert corpus.limits == (28, 6)
+    stream = open_stream(chosen, by_bytes, by_bytes, seed=1, **limits)
+    assert stream.sample.account.summary() == account
+    assert stream.widest == 29
+    assert prepare(chosen, by_bytes, by_bytes, tmp_path, split="train", max_positions=(30, 7)).digest != corpus.digest
+
+
 def test_end_token_counts_towards_max_positions(corpus_files, by_bytes, tmp_path):
     chosen = corpus_files([("a" * 9, "b"), ("a" * 8, "b")])
-    corpus = prepare(chosen, by_bytes, by_bytes, tmp_path, split="train", max_positions=9)
+    corpus = prepare(chosen, by_bytes, by_bytes, tmp_path, split="train", max_positions=(9, 9))
     assert corpus.account.dropped == {"too long": 1}
 
 

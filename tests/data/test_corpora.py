@@ -78,7 +78,7 @@ def corpus(folder: Path) -> TokenizedCorpus:
         target,
         folder / "cache",
         split="train",
-        max_positions=31,
+        max_positions=(31, 31),
         language_tags=config.model.language_tags,
     )
 

@@ -136,7 +136,7 @@ def test_noise_is_drawn_anew_in_each_epoch_by_the_seed_and_the_text(write, tmp_p
 def test_a_stream_of_texts_is_noisy_too(write) -> None:
     tokenizer = TOKENIZERS["spans"]
     data = files(write, streaming=True, denoising=DenoisingSettings(kind="spans"))
-    stream = open_stream(data, tokenizer, tokenizer, seed=1, max_positions=97, language_tags="none")
+    stream = open_stream(data, tokenizer, tokenizer, seed=1, max_positions=(97, 97), language_tags="none")
     rows = sources(BatchPlan(stream.sample, max_tokens=53, seed=1, epoch=0))
     assert any(tokenizer.vocabulary.silent & set(row) for row in rows.values())
 

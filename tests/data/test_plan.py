@@ -199,7 +199,7 @@ def test_dropout_never_makes_a_side_longer_than_the_model_reads(corpus_files, by
         by_merges,
         tmp_path / "cache",
         split="train",
-        max_positions=length + 2,
+        max_positions=(length + 2, length + 2),
     )
     batches = BatchPlan(corpus, max_tokens=400, seed=1, epoch=0, dropout=0.9).batches()
     assert all(batch.source.size(1) <= length + 2 for batch in batches)

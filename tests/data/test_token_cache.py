@@ -86,7 +86,7 @@ def test_digest_changes_with_every_relevant_setting(corpus_files, by_bytes, by_m
 
     rules = chosen.model_copy(update={"cleaning": CleaningSettings(duplicates=True)})
     sample = chosen.model_copy(update={"valid_source": (), "valid_target": ()})
-    found = [digest(), digest(rules), digest(sample), digest(source=by_merges), digest(max_positions=50)]
+    found = [digest(), digest(rules), digest(sample), digest(source=by_merges), digest(max_positions=(50, 50))]
     swapped = chosen.model_copy(update={"train_source": chosen.train_target, "train_target": chosen.train_source})
     found.append(digest(swapped))
     Path(chosen.train_source[0]).write_text("".join(f"SOURCE {i}\n" for i in range(101)))

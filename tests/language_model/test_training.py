@@ -29,7 +29,7 @@ from .conftest import Make
 
 def corpus_of(config: Config, folder: Path) -> TokenizedCorpus:
     source, target = vocabularies_of(config)
-    return prepare(config.data, source, target, folder / "cache", split="train", max_positions=19)
+    return prepare(config.data, source, target, folder / "cache", split="train", max_positions=(19, 19))
 
 
 def test_it_learns_what_follows_and_every_document_is_counted(make: Make, tmp_path: Path) -> None:
@@ -157,8 +157,8 @@ def test_blocks_are_a_partition(lengths: list[int], block: int, epoch: int) -> N
     corpus = TokenizedCorpus(
         pairs=count, account=None, digest="", source_lengths=np.zeros(count, np.int32),  # type: ignore[arg-type]
         target_lengths=np.array(lengths, np.int32), origins=(), first=(0, count), source_tokenizer=tokenizer,
-        target_tokenizer=tokenizer, limit=None, task=find_task("language_model"), tokens=np.arange(sum(lengths)),
-        starts=starts[::32], line_numbers=np.arange(count, dtype=np.uint32), block_length=block,
+        target_tokenizer=tokenizer, limits=(None, None), task=find_task("language_model"), starts=starts[::32],
+        tokens=np.arange(sum(lengths)), line_numbers=np.arange(count, dtype=np.uint32), block_length=block,
     )  # fmt: skip
     found = corpus.of_epoch(7, epoch)
     assert np.concatenate([found.target(number) for number in range(found.pairs)]).tolist() == list(range(sum(lengths)))

@@ -142,7 +142,7 @@ def test_training_drops_and_counts_broken_files(models: Callable, kind: str, tmp
     manifest.write_text("".join(f"{name}\tone two\n" for name in names))
     values = {"train": str(manifest), "source": translator.config.data.source.model_dump()}
     config = Config.build({"data": values, "tokenizer": {"kind": "word", "unknown": "token"}})
-    corpus = prepare(config.data, *vocabularies_of(config), tmp_path, split="train", max_positions=1024)
+    corpus = prepare(config.data, *vocabularies_of(config), tmp_path, split="train", max_positions=(1024, 1024))
     assert corpus.account.dropped == {"unreadable": len(REFUSED[kind])}
     first, (_, reason) = next(iter(REFUSED[kind].items()))
     example = corpus.account.examples["unreadable"]

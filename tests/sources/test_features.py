@@ -111,7 +111,7 @@ def test_the_engine_computes_what_the_plain_model_does(translator: Translator) -
 
 def test_a_broken_file_is_dropped_and_counted(make: Make, tmp_path: Path, manifests: Path) -> None:
     config = make()
-    corpus = prepare(config.data, *vocabularies_of(config), tmp_path, split="train", max_positions=19)
+    corpus = prepare(config.data, *vocabularies_of(config), tmp_path, split="train", max_positions=(19, 19))
     assert corpus.account.dropped == {"unreadable": 1}
     example = corpus.account.examples["unreadable"]
     assert (example.line, Path(example.file).name) == (2, "train.tsv")
@@ -121,7 +121,7 @@ def test_a_broken_file_is_dropped_and_counted(make: Make, tmp_path: Path, manife
 
 def test_batches_have_the_frames_of_the_files(make: Make, tmp_path: Path) -> None:
     config = make()
-    corpus = prepare(config.data, *vocabularies_of(config), tmp_path, split="valid", max_positions=19)
+    corpus = prepare(config.data, *vocabularies_of(config), tmp_path, split="valid", max_positions=(19, 19))
     seen = 0
     for batch in BatchPlan(corpus, max_tokens=64, seed=1, epoch=0).batches():
         for row, number in enumerate(batch.lines):
@@ -139,7 +139,7 @@ def test_training_data_without_a_readable_source_name_the_first(make: Make, tmp_
     manifest.write_text("missing.npy\ta\nalso/missing.npy\tb\n")
     config = make(data={"train": str(manifest), "valid": str(manifest)})
     with pytest.raises(DataError) as error:
-        prepare(config.data, *vocabularies_of(config), tmp_path / "cache", split="train", max_positions=19)
+        prepare(config.data, *vocabularies_of(config), tmp_path / "cache", split="train", max_positions=(19, 19))
     assert str(error.value) == (
         f"data: none of 2 pairs is left: unreadable 2; {manifest}:1: {tmp_path}/missing.npy: no such file"
     )

@@ -130,13 +130,18 @@ def test_teacher_without_a_distribution_is_refused(toy: Make, tmp_path: Path) ->
     )
 
 
-def test_teacher_with_fewer_positions_is_refused(toy: Make, tmp_path: Path) -> None:
-    finish(toy({"model": {"max_positions": 37}}, updates=2), tmp_path / "teacher")
+@pytest.mark.parametrize(
+    ("positions", "setting"), [({"max_positions": 37}, ""), ({"encoder": {"max_positions": 37}}, "encoder.")]
+)
+def test_teacher_with_fewer_positions_is_refused(
+    toy: Make, tmp_path: Path, positions: dict[str, Any], setting: str
+) -> None:
+    finish(toy({"model": positions}, updates=2), tmp_path / "teacher")
     with pytest.raises(SettingsError) as caught:
         finish(toy(teacher=str(tmp_path / "teacher")), tmp_path / "model")
     assert str(caught.value) == (
         f"training.teacher: {tmp_path / 'teacher'} reads at most 37 positions, "
-        "expected model.max_positions = 37 or less"
+        f"expected model.{setting}max_positions = 37 or less"
     )
 
 

@@ -376,6 +376,20 @@ def test_a_validation_pair_wider_than_a_batch_is_validated(toy: Make, toy_files:
     assert last.nll > 0
 
 
+def test_an_encoder_with_more_positions_than_the_decoder_learns_from_longer_sources(toy: Make, tmp_path: Path) -> None:
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.source").write_text("a b c d e f g\n" * 5 + "a b c d e f g h\n" + "h\n" * 2)
+        (tmp_path / f"{split}.target").write_text("h g f\n" * 6 + "a b c d\n" * 2)
+    data = {f"{name}_{side}": str(tmp_path / f"{name}.{side}") for name in ("train", "valid")
+            for side in ("source", "target")}  # fmt: skip
+    positions = {"positions": "learned", "max_positions": 4, "encoder": {"max_positions": 8}}
+    events = list(train(toy({"data": data, "model": positions}, updates=2), tmp_path / "model", threads=1))
+    (started,) = (event for event in events if isinstance(event, Started))
+    for account in (started.training, started.validation):
+        assert (account.used, account.dropped) == (5, {"too long": 3})
+    assert isinstance(events[-1], Finished)
+
+
 def test_prepared_data_and_vocabularies_are_those_of_the_training(toy: Make, tmp_path: Path) -> None:
     *events, prepared = prepare_folder(toy(), tmp_path)
     assert [event.what for event in events if isinstance(event, Preparing)] == [

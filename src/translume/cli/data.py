@@ -169,7 +169,7 @@ def _prepared(config: "Config", *, find: bool = False) -> Iterator[tuple[str, "T
     parts, model = (config.data, source, target), config.model
     reading = Encoder(config.data.task, source, target, "drop", None, paths=bool(config.data.source.reader))
     finder = Finder(config.data, reading.normalised) if find else None
-    limits: dict[str, Any] = {"max_positions": model.max_positions, "language_tags": model.language_tags}
+    limits: dict[str, Any] = {"max_positions": model.positions_of_sides, "language_tags": model.language_tags}
     splits: tuple[Literal["train", "valid"], ...] = ("train", "valid") if origins(config.data, "valid") else ("train",)
     with tempfile.TemporaryDirectory(prefix="translume-") as folder:
         for split in splits:

@@ -226,6 +226,11 @@ class ModelSettings(Settings):
         return self.model_copy(update={**self.encoder, "encoder": {}}) if self.encoder else self
 
     @property
+    def positions_of_sides(self) -> tuple[int, int]:
+        """`max_positions` of the encoder and of the decoder."""
+        return self.of_encoder.max_positions, self.max_positions
+
+    @property
     def ends_normed(self) -> bool:
         """Whether the output of the encoder and of the decoder is normalised."""
         return self.norm != "post" or self.final_norm

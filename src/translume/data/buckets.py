@@ -214,19 +214,19 @@ class _Lengths:
 
     def sources(self, lengths: NDArray[Any]) -> Numbers:
         """Return S of sources of these lengths in the corpus."""
-        return self._planned(lengths, self.added[0], self._dropout if self._corpus.frames is None else 0.0)
+        return self._planned(lengths, 0, self._dropout if self._corpus.frames is None else 0.0)
 
     def targets(self, lengths: NDArray[Any]) -> Numbers:
         """Return T of targets of these lengths in the corpus."""
         if self._corpus.task.predicts == "classes":
             return np.ones(len(lengths), np.int64)
-        return self._planned(lengths, self.added[1], self._dropout)
+        return self._planned(lengths, 1, self._dropout)
 
-    def _planned(self, lengths: NDArray[Any], added: int, dropout: float) -> Numbers:
+    def _planned(self, lengths: NDArray[Any], side: int, dropout: float) -> Numbers:
         """Return the lengths after subword dropout, as far as the model and `max_tokens` allow, plus `added`."""
-        planned = lengths.astype(np.int64)
+        planned, added = lengths.astype(np.int64), self.added[side]
         if dropout:
-            longest = min(self.max_tokens - added, self._corpus.limit or self.max_tokens)
+            longest = min(self.max_tokens - added, self._corpus.limits[side] or self.max_tokens)
             longer = np.ceil(planned * (1 + GROWTH * dropout)).astype(np.int64)
             planned = np.maximum(planned, np.minimum(longer, longest))
         return planned + added

@@ -187,6 +187,9 @@ class Seen:
         self._runs.append(run)
 
 
+Limits = tuple[int | None, int | None]
+"""The lengths in tokens of the longest source and the longest target; None: any length."""
+NO_LIMITS: Limits = (None, None)
 KEPT = -1
 _CODE = {reason: code for code, reason in enumerate(REASONS)}
 
@@ -196,23 +199,21 @@ class Rules:
 
     Both checks return a code for each pair [n]: KEPT, or the index of the reason in REASONS. The first expects the
     texts as the model reads them (`Encoder.normalised`) if the rules compare texts. With `settings` None only
-    the rules for every corpus apply: no empty side, and no side of more than `limit` tokens (None: no limit).
+    the rules for every corpus apply: no empty side, and no side of more tokens than its limit.
     `missing_target`: the reason under which pairs without a target are counted.  sources: whether there are sources.
     """
 
     def __init__(
         self,
         settings: CleaningSettings | None,
-        limit: int | None,
+        limits: Limits = NO_LIMITS,
         *,
         missing_target: str = "empty",
         sources: bool = True,
-        source_limit: int | None = None,
     ) -> None:
-        """source_limit: instead of `limit` for sources, if they have one of their own."""
         self._sources = sources
         self._settings = settings or CleaningSettings(max_ratio=0.0)
-        self._limit, self._source_limit = limit, limit if source_limit is None else source_limit
+        self._limits = limits
         self._no_target = missing_target
         self._seen = Seen()
 
@@ -265,7 +266,7 @@ class Rules:
         if self._sources:
             _mark(codes, source == 0, "empty")
         _mark(codes, target == 0, self._no_target)
-        for lengths, limit in ((source, self._source_limit), (target, self._limit)):
+        for lengths, limit in zip((source, target), self._limits, strict=True):
             if limit is not None:
                 _mark(codes, lengths > limit, "too long")
         if self._settings.max_ratio:

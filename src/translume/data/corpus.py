@@ -14,7 +14,7 @@ from translume.checksums import BlockSums, CheckedArray, DamagedBlockError, unse
 from translume.config.data import ContextSettings, DataSettings
 from translume.config.languages import Direction
 from translume.data.batch import BatchTags, Ragged, positions_of, starts_of
-from translume.data.cleaning import Account
+from translume.data.cleaning import NO_LIMITS, Account, Limits
 from translume.data.denoising import Noise
 from translume.data.pairs import Origin, origins
 from translume.errors import DataError
@@ -46,8 +46,8 @@ class DamagedCacheError(Exception):
 class TokenizedCorpus:
     """Pairs of ids without bos and eos, by number from 0 to `pairs` - 1, in the order of the files.
 
-    The arrays are memory-mapped; planning an epoch reads 4 bytes of lengths per pair. `limit` is the length of the
-    longest side that the model can read, in tokens without EOS (None: no limit).
+    The arrays are memory-mapped; planning an epoch reads 4 bytes of lengths per pair. `limits` are the lengths of the
+    longest source and target that the model can read, in tokens without EOS.
     """
 
     pairs: int
@@ -60,7 +60,7 @@ class TokenizedCorpus:
     """For each origin, the number of its first pair; one more at the end: `pairs`."""
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer | Labels
-    limit: int | None
+    limits: Limits
     task: Task
     tokens: NDArray[Any] = field(repr=False)
     starts: NDArray[np.int64] = field(repr=False)
@@ -487,7 +487,7 @@ def open_corpus(
     part: str,
     origins: tuple[Origin, ...],
     tokenizers: tuple[Tokenizer, Tokenizer | Labels],
-    limit: int | None,
+    limits: Limits,
     task: Task,
 ) -> TokenizedCorpus:
     """Open one part of a finished cache. Raises DamagedCacheError if a file is missing, damaged or foreign.
@@ -514,7 +514,7 @@ def open_corpus(
         first=first,
         source_tokenizer=tokenizers[0],
         target_tokenizer=tokenizers[1],
-        limit=limit,
+        limits=limits,
         task=task,
         tokens=lazy["tokens"].values,
         starts=arrays["starts"],
@@ -598,7 +598,7 @@ def cached_target_counts(
         try:
             if read_index(folder)["files"] != files or not files:
                 continue
-            corpus = open_corpus(folder, "used", places, tokenizers, None, find_task(settings.task))
+            corpus = open_corpus(folder, "used", places, tokenizers, NO_LIMITS, find_task(settings.task))
         except (KeyError, DamagedCacheError):
             continue
         counts = np.zeros(len(tokenizers[1]), np.int64)

@@ -112,7 +112,7 @@ class TextChecker:
     def check(self, pairs: list[Pair]) -> CheckedPairs:
         """Return the codes and ids of pairs. Raises DataError for an unknown label."""
         task = find_task(self.encoder.task)
-        rules = Rules(self.cleaning, None, missing_target=task.missing_target, sources=task.reads == "pairs")
+        rules = Rules(self.cleaning, missing_target=task.missing_target, sources=task.reads == "pairs")
         read = self.encoder.normalised(pairs) if self.sampled or rules.compares else pairs
         codes = rules.of_each(read)
         kept = pairs if (codes == KEPT).all() else [pairs[i] for i in np.flatnonzero(codes == KEPT).tolist()]

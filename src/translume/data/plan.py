@@ -45,7 +45,7 @@ class BatchPlan:
 
     def batch(self, index: int, rows: slice = slice(None)) -> Batch:
         """Return the batch at a position of the epoch, from 0, or only some of its rows. Thread-safe."""
-        return self._read(self.numbers(index)[rows], (self.corpus.limit, self.corpus.limit))
+        return self._read(self.numbers(index)[rows], self.corpus.limits)
 
     def _read(self, numbers: NDArray[np.uint32], longest: tuple[int | None, int | None]) -> Batch:
         """Return the batch of some pairs.

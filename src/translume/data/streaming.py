@@ -21,7 +21,7 @@ from translume.config.data import CleaningSettings, DataSettings
 from translume.config.model import LanguageTags
 from translume.data.addresses import size_of
 from translume.data.batch import positions_of, starts_of
-from translume.data.cleaning import KEPT, Account, Rules
+from translume.data.cleaning import KEPT, Account, Limits, Rules
 from translume.data.corpus import STRIDE, TokenizedCorpus, interleaved
 from translume.data.denoising import Noise
 from translume.data.encoding import Encoder, processes_for
@@ -144,11 +144,15 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareReader:
-    """Reads and tokenizes the share of a process.  size: of a buffer, in pairs.  rank, ranks: of the processes."""
+    """Reads and tokenizes the share of a process.
+
+    limits: of the pairs to keep.  size: of a buffer, in pairs.  rank, ranks: of the processes.
+    """
 
     origins: tuple[Origin, ...]
     cleaning: CleaningSettings
     encoder: Encoder
+    limits: Limits
     size: int
     seed: int
     rank: int = 0
@@ -189,8 +193,8 @@ class ShareReader:
 
     def _tokenized(self, numbered: Iterable[tuple[int, list[Pair]]]) -> Share:
         """Return the share, without its place, of pairs with the numbers of their origins, cleaned and tokenized."""
-        task, limit = find_task(self.encoder.task), self.encoder.limit
-        rules = Rules(self.cleaning, limit, missing_target=task.missing_target, sources=task.reads == "pairs")
+        task = find_task(self.encoder.task)
+        rules = Rules(self.cleaning, self.limits, missing_target=task.missing_target, sources=task.reads == "pairs")
         account = Account(unit=task.reads)
         parts: list[tuple[NDArray[np.int32], ...]] = []
         for number, pairs in numbered:
@@ -272,10 +276,10 @@ class Stream:
     @property
     def widest(self) -> int:
         """The largest number of tokens of a side, with tags and EOS, or of a block, that a pair may have."""
-        tags, limit = self.sample.tags, self.reader.encoder.limit
-        if limit is None:
+        tags, limits = self.sample.tags, [each for each in self.reader.limits if each is not None]
+        if not limits:
             return self.sample.block_length
-        return limit + 1 + (max(tags.source.shape[1], tags.target.shape[1]) if tags is not None else 0)
+        return max(limits) + 1 + (max(tags.source.shape[1], tags.target.shape[1]) if tags is not None else 0)
 
     def corpus(self, shares: Sequence[Share], base: int) -> TokenizedCorpus:
         """Return the pairs of a buffer, put together from the shares of all processes; `base` as in the corpus."""
@@ -288,7 +292,7 @@ def open_stream(
     target_tokenizer: Tokenizer | Labels,
     *,
     seed: int,
-    max_positions: int | None = None,
+    max_positions: tuple[int, int] | None = None,
     language_tags: LanguageTags = "none",
     look: Callable[[list[Pair]], object] | None = None,
 ) -> Stream:
@@ -298,12 +302,13 @@ def open_stream(
     no pair of the sample is left after cleaning.
     """
     places, task = origins(settings, "train"), find_task(settings.task)
-    readable, limit = limits_of(settings, max_positions=max_positions, language_tags=language_tags, cleaned=True)
+    readable, limits = limits_of(settings, max_positions=max_positions, language_tags=language_tags, cleaned=True)
     tokenizers = (source_tokenizer, target_tokenizer)
     reader = ShareReader(
         origins=places,
         cleaning=settings.cleaning,
-        encoder=Encoder(task.name, *tokenizers, settings.cleaning.too_long, limit),
+        encoder=Encoder(task.name, *tokenizers, settings.cleaning.too_long, limits[0]),
+        limits=limits,
         size=settings.shuffle_buffer,
         seed=seed,
     )
@@ -323,7 +328,7 @@ def open_stream(
         first=(),
         source_tokenizer=source_tokenizer,
         target_tokenizer=target_tokenizer,
-        limit=readable,
+        limits=readable,
         task=task,
         tokens=nothing,
         starts=np.zeros(0, np.int64),
@@ -339,7 +344,7 @@ def open_stream(
     )
     digest = values_digest(
         {
-            **ingredients(settings, settings.cleaning, places, limit, hold_out=False),
+            **ingredients(settings, settings.cleaning, places, limits, hold_out=False),
             "tokenizers": [each.digest for each in tokenizers],
             "sizes": [file.size for file in files],
             "shuffle_buffer": settings.shuffle_buffer,

@@ -23,7 +23,7 @@ from translume.config.model import LanguageTags, ModelSettings
 from translume.data import held_out
 from translume.data.addresses import opened, size_of, state_of
 from translume.data.batch import BatchTags
-from translume.data.cleaning import KEPT, Account, Rules, hashes
+from translume.data.cleaning import KEPT, NO_LIMITS, Account, Limits, Rules, hashes
 from translume.data.corpus import FORMAT, DamagedCacheError, Layout, TokenizedCorpus, Writer, open_corpus, separate
 from translume.data.denoising import Noise
 from translume.data.encoding import CheckedPairs, Cut, Encoder, TextChecker, checking, processes_for
@@ -154,7 +154,7 @@ class Builder:
         places: tuple[Origin, ...],
         tokenizers: tuple[Tokenizer, Tokenizer | Labels],
         rules: CleaningSettings | None,
-        limit: int | None,
+        limits: Limits,
         progress: Callable[[int], None] | None,
         task: Task,
         *,
@@ -166,23 +166,18 @@ class Builder:
     ) -> None:
         self._look, self._reader = look, reader
         self._places, self._processes = places, processes
-        self._encoder = Encoder(task.name, *tokenizers, cut, limit, paths=reader is not None)
+        if reader and reader.settings.window:  # recordings fill windows, whatever the limits of targets are
+            limits = reader.settings.longest(0) - 1, limits[1]
+        self._encoder = Encoder(task.name, *tokenizers, cut, limits[0], paths=reader is not None)
         self._checker = TextChecker(self._encoder, rules, hold_out)
-        self._rules = Rules(
-            rules,
-            limit,
-            missing_target=task.missing_target,
-            sources=task.reads == "pairs",
-            # Recordings fill windows, whatever the limits of targets are.
-            source_limit=reader.settings.longest(0) - 1 if reader and reader.settings.window else None,
-        )
+        self._rules = Rules(rules, limits, missing_target=task.missing_target, sources=task.reads == "pairs")
         self._sample = Sample() if hold_out else None
         self._rereads = look is not None or (rules is not None and rules.duplicates)
         self._progress = progress
         self._accounts: dict[str, Account] = {}
         self._unit = task.reads
         small = max(map(len, tokenizers)) <= 1 << 16
-        short = limit is not None and limit < 1 << 16
+        short = all(limit is not None and limit < 1 << 16 for limit in limits)
         self._layout = Layout(
             token="uint16" if small else "int32",
             length="uint16" if short else "int32",
@@ -350,7 +345,7 @@ def prepare(
     folder: Path,
     *,
     split: Split,
-    max_positions: int | None = None,
+    max_positions: tuple[int, int] | None = None,
     language_tags: LanguageTags = "none",
     progress: Callable[[int], None] | None = None,
     look: Callable[[list[Pair]], object] | None = None,
@@ -360,7 +355,8 @@ def prepare(
     """Return the tokenized pairs of a split, from the cache under `folder` or built there first.
 
     Training pairs pass the cleaning rules; validation pairs only need two non-empty sides that fit the model.
-    `max_positions` is the maximum length of a side, tags and EOS included; `language_tags` is that of [model].
+    `max_positions` are the maximum lengths of a source and a target, tags and EOS included; `language_tags` is that of
+    [model].
     Without validation files, "valid" is the sample held out of "train", and both have the same account. With Labels
     instead of a target tokenizer the corpus is for classification; `cleaning.too_long` then applies to validation texts
     too. Documents have any length, and EOS as their last token; the batches of an epoch cut them into blocks of
@@ -378,10 +374,10 @@ def prepare(
     places = origins(settings, "train") if from_training else valid
     rules = settings.cleaning if from_training else None
     documents = task.reads == "documents"
-    model_limit, limit = limits_of(
+    readable, limits = limits_of(
         settings, max_positions=max_positions, language_tags=language_tags, cleaned=from_training
     )
-    values = ingredients(settings, rules, places, limit, hold_out=held)
+    values = ingredients(settings, rules, places, limits, hold_out=held)
     values["tokenizers"] = [source_tokenizer.digest, target_tokenizer.digest]
     states = {file: state_of(file) for place in places for file in place.files if os.path.exists(file)}
     values["files"] = [[file_digest(file, folder / DIGESTS) for file in place.files] for place in places]
@@ -397,13 +393,13 @@ def prepare(
         places = tuple(replace(place, weight=1.0) for place in places)
     for _ in range(5):
         try:
-            corpus = checked(open_corpus(home, part, places, tokenizers, model_limit, task), part)
+            corpus = checked(open_corpus(home, part, places, tokenizers, readable, task), part)
             if documents:
                 return replace(corpus, block_length=settings.block_length)
             temperature = settings.sampling_temperature if part == "used" and split == "train" else 1.0
             if settings.context.used:
-                max_tokens = settings.cleaning.max_tokens if model_limit is None else model_limit
-                corpus = replace(corpus, context=settings.context, window=min(max_tokens, settings.cleaning.max_tokens))
+                longest = min([settings.cleaning.max_tokens, *(limit for limit in readable if limit is not None)])
+                corpus = replace(corpus, context=settings.context, window=longest)
             tags = tags_of(places, tokenizers, language_tags)
             return replace(corpus, temperature=temperature, tags=tags, noise=noise)
         except DamagedCacheError as error:
@@ -415,7 +411,7 @@ def prepare(
                 places,
                 tokenizers,
                 rules,
-                limit,
+                limits,
                 progress,
                 task,
                 cut=settings.cleaning.too_long,
@@ -435,20 +431,21 @@ def prepare(
 
 
 def limits_of(
-    settings: DataSettings, *, max_positions: int | None, language_tags: LanguageTags, cleaned: bool
-) -> tuple[int | None, int | None]:
-    """Return the length of the longest side that the model can read, and that of a side to keep; None: no limit.
+    settings: DataSettings, *, max_positions: tuple[int, int] | None, language_tags: LanguageTags, cleaned: bool
+) -> tuple[Limits, Limits]:
+    """Return the lengths of the longest source and target that the model can read, and those of sides to keep.
 
     Lengths are in tokens without EOS and tags.  cleaned: whether the pairs pass the cleaning rules.
     """
     if find_task(settings.task).reads == "documents":
-        return None, None
-    readable = max_positions
-    if readable is not None:
+        return NO_LIMITS, NO_LIMITS
+    readable = NO_LIMITS
+    if max_positions is not None:
         tags = 0 if language_tags == "none" else ModelSettings(language_tags=language_tags).target_tags or 1
-        readable -= tags + 1
+        readable = max_positions[0] - tags - 1, max_positions[1] - tags - 1
     longest = [settings.cleaning.max_tokens] if cleaned or settings.cleaning.too_long != "drop" else []
-    return readable, min(longest + ([] if readable is None else [readable]), default=None)
+    source, target = (min([*longest, *([] if each is None else [each])], default=None) for each in readable)
+    return readable, (source, target)
 
 
 def _sizes_digest(place: Origin) -> str:
@@ -495,18 +492,20 @@ def ingredients(
     settings: DataSettings,
     rules: CleaningSettings | None,
     places: tuple[Origin, ...],
-    limit: int | None,
+    limits: Limits,
     *,
     hold_out: bool,
 ) -> dict[str, object]:
-    # Included only if it is not the default, so that caches built before the setting existed stay valid.
+    # Included only if they are not the default, so that caches built before the settings existed stay valid.
     cut = {"too_long": settings.cleaning.too_long} if settings.cleaning.too_long != "drop" else {}
+    source = {"source_limit": limits[0]} if limits[0] != limits[1] else {}
     borders = [(place.borders, place.document_column) for place in places]
     return {
         **cut,
+        **source,
         "format": FORMAT,
         "rules": rules.model_dump(exclude={"too_long"}) if rules else None,
-        "limit": limit,
+        "limit": limits[1],
         "columns": list(settings.columns),
         **({"template": settings.template} if settings.template else {}),
         "kinds": [place.kind for place in places],

@@ -127,7 +127,7 @@ def validation_corpus(config: Config, source: Tokenizer, target: Tokenizer | Lab
         target,
         folder / "cache",
         split="valid",
-        max_positions=config.model.max_positions,
+        max_positions=config.model.positions_of_sides,
         language_tags=config.model.language_tags,
     )
 

@@ -55,8 +55,8 @@ class PlanOptions:
             return self
         widest, scale = None, 1.0
         if stream is not None:
-            limit = stream.reader.encoder.limit
-            widest = None if limit is None else (limit, limit)
+            source, target = stream.reader.limits
+            widest = None if source is None or target is None else (source, target)
             scale = stream.reader.size / corpus.account.read
         buckets = choose_buckets(corpus, max_tokens=self.max_tokens, dropout=self.dropout, widest=widest, scale=scale)
         return replace(self, buckets=buckets)

@@ -279,7 +279,10 @@ def prepare_data(plan: RunPlan, store: Store) -> Generator[Event, None, Prepared
     model = yield from _with_tokenizers(plan, store)
     config = model.config
     stream, corpora, parts = None, [], (config.data, model.source, model.target)
-    limits: dict[str, Any] = {"max_positions": config.model.max_positions, "language_tags": config.model.language_tags}
+    limits: dict[str, Any] = {
+        "max_positions": config.model.positions_of_sides,
+        "language_tags": config.model.language_tags,
+    }
     for split, what in zip(SPLITS, ("training data", "validation data"), strict=True):
         yield Preparing(what=what)
         if split == "train" and config.data.streaming:

@@ -35,11 +35,12 @@ def load_teacher(model: ModelDescription, device: torch.device) -> TeacherModel:
     if not teacher.model.head.normalised:
         kind = teacher.config.model.head.kind
         raise SettingsError(f"{place} has model.head.kind = '{kind}', whose decisions are not a distribution")
-    longest = teacher.config.model.max_positions
-    if longest < model.config.model.max_positions:
-        raise SettingsError(
-            f"{place} reads at most {longest} positions, expected model.max_positions = {longest} or less"
-        )
+    sides = zip(teacher.config.model.positions_of_sides, model.config.model.positions_of_sides, strict=True)
+    for setting, (longest, wanted) in zip(("max_positions", "encoder.max_positions"), reversed([*sides]), strict=True):
+        if longest < wanted:
+            raise SettingsError(
+                f"{place} reads at most {longest} positions, expected model.{setting} = {longest} or less"
+            )
     teacher.model.eval().requires_grad_(requires_grad=False)
     return TeacherModel(Teacher(teacher.model, settings.teacher_share), teacher.digest)
 

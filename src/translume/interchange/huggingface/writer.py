@@ -1,6 +1,7 @@
 """Export to transformers, as the family that a model's settings describe."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def _generation(checkpoint: Checkpoint) -> GenerationConfig:
 def _write_library_tokenizer(checkpoint: Checkpoint, tokenizer_class: str, folder: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json of a tokenizer that was imported from such files.
 
-    The class is the usual one of the family, if it makes the same tokenizer of the files.
+    The class is the usual one of the family if it can read the files and makes the same tokenizer of them.
     """
     tokenizer, limit = checkpoint.source_tokenizer, checkpoint.config.longest_source
     library = tokenizer.vocabulary.library
@@ -112,9 +113,10 @@ def _write_library_tokenizer(checkpoint: Checkpoint, tokenizer_class: str, folde
         for name, document in ((NAME, library.document), (TOKENIZER_CONFIG, values)):
             (folder / name).write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         if each != GENERIC:
-            made = json.loads(load_tokenizer(folder).backend_tokenizer.to_str())
-            if all(made[part] == library.document[part] for part in parts):
-                break
+            with suppress(TranslumeError):  # the class has another kind of model, as Pegasus' for BlenderBot's files
+                made = json.loads(load_tokenizer(folder).backend_tokenizer.to_str())
+                if all(made[part] == library.document[part] for part in parts):
+                    break
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Any:
