@@ -1,4 +1,4 @@
-"""Hatch's build hook: compile the kernels of every instruction set, and in WebAssembly, into the wheel.
+"""Hatch's build hook: the wheel has the pages of docs/, and the kernels of every instruction set and in WebAssembly.
 
 Without a C compiler, or with TRANSLUME_NATIVE=0, the wheel has no kernels and is for every platform. An editable
 installation compiles them at first use.
@@ -24,7 +24,11 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """version: "standard" or "editable".  build_data: what the wheel contains, extended here."""
         self.folder = Path(tempfile.mkdtemp(prefix="translume-kernels-"))
-        if version == "editable" or os.environ.get("TRANSLUME_NATIVE") == "0":
+        if version == "editable":
+            return
+        pages = Path(self.root, "docs").glob("*.md")  # what `translume docs` shows
+        build_data["force_include"].update({str(page): f"translume/docs/{page.name}" for page in pages})
+        if os.environ.get("TRANSLUME_NATIVE") == "0":
             return
         sources = Path(self.root, KERNELS)
         building = load_building(sources)

@@ -14,6 +14,7 @@ TARGETS = "这个村庄有4,909个居民。\n会议在星期一9:30举行。\n"
 BASE = (
     "--version",
     "show demo",
+    "docs init",
     "translate demo --input a.en --output out --quiet",
     "score demo a.en a.zh",
     "evaluate --hypotheses out/a.en a.zh --metrics exact_match",

@@ -58,9 +58,10 @@ def test_each_file_of_the_wheel_is_in_one_row_and_each_row_has_a_file() -> None:
     builder = builders.WheelBuilder(str(ROOT))
     files = {each.distribution_path for each in builder.recurse_included_files()}
     files = {name for name in files if "__pycache__" not in name and "/libraries/" not in name}
-    # What the build hook compiles, and what every wheel has.
+    # What the build hook compiles and copies, and what every wheel has.
     made = {"kernels-avx2.so", "kernels.wasm"}
     files |= {*(f"translume/kernels/libraries/{name}" for name in made), "translume-0.dist-info/METADATA"}
+    files |= {f"translume/docs/{page.name}" for page in ROOT.glob("docs/*.md")}
     groups = [re.findall(r"`([^`]+)`", cells[0]) for cells in rows("What the wheel contains")]
     listed = [each for group in groups for each in group]
     patterns = sorted(listed, key=lambda pattern: len(pattern.replace("*", "")), reverse=True)

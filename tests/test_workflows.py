@@ -35,9 +35,11 @@ def test_workflows_may_read_and_only_four_jobs_of_a_push_may_do_more() -> None:
     }
 
 
-def test_each_action_has_a_tag_and_each_job_a_time_limit() -> None:
-    used = {step["uses"] for _, _, step in STEPS if "uses" in step}
-    assert {each for each in used if not re.search(r"@(v\d+|release/v1)$", each)} == set()
+def test_each_action_is_one_commit_with_its_version_and_each_job_has_a_time_limit() -> None:
+    lines = [line for path in FOLDER.glob("*.yml") for line in path.read_text(encoding="utf-8").splitlines()]
+    used = {line.partition("uses: ")[2] for line in lines if re.search(r"\buses: (?!\./)", line)}
+    assert [each for each in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)] == []
+    assert len(used) == len({each.partition("@")[0] for each in used}) == 11  # the same commit in all workflows
     assert [place for place, job in JOBS.items() if "timeout-minutes" not in job and "uses" not in job] == []
 
 

@@ -28,6 +28,7 @@ GROUP: Final = "translume.parts"
 """The group of entry points in which installed packages name their modules of parts."""
 VARIABLE: Final = "TRANSLUME_IMPORT"
 """The environment variable by which a process and its children know the modules of --import."""
+HINT: Final = "; `translume docs adding` shows how to write one"
 
 KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "source": ("translume.config.sources:SOURCES", "data"),
@@ -162,7 +163,7 @@ def _imported(word: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != word:
             raise SettingsError(f"{word}: cannot be imported: {error}") from None
-        known = f"; installed: {', '.join(sorted(named.names))}" if named.names else ""
+        known = (f"; installed: {', '.join(sorted(named.names))}" if named.names else "") + HINT
         raise SettingsError(f"{word}: no such module, expected a file, a module or an entry point{known}") from None
     except _OF_A_MODULE as error:
         *_, last = traceback.extract_tb(error.__traceback__)
@@ -176,7 +177,7 @@ def _from_file(path: Path) -> ModuleType:
     Its folder becomes the last one in which Python looks for modules, also in processes that this one starts.
     """
     if not path.is_file():
-        raise SettingsError(f"{path}: no such file of parts")
+        raise SettingsError(f"{path}: no such file of parts{HINT}")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     invalidate_caches()

@@ -444,7 +444,8 @@ def test_init_from_a_model_has_the_task_of_the_model(run, files: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("en-de.toml", ""), ("marian.yml", "; docs/from_marian.md lists the settings of Marian")]
+    ("name", "hint"),
+    [("en-de.toml", ""), ("marian.yml", "; `translume docs from_marian` lists the settings of Marian")],
 )
 def test_a_file_of_settings_is_not_taken_for_training_data(run, files: Path, name: str, hint: str) -> None:
     (files / name).write_text("type: transformer\n", encoding="utf-8")
@@ -458,4 +459,4 @@ def test_settings_of_marian_are_refused_with_the_page_that_translates_them(run, 
     result = run("train", files / "marian.yml")
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: {files}/marian.yml: not TOML: ")
-    assert result.stderr.endswith("; docs/from_marian.md lists the settings of Marian\n")
+    assert result.stderr.endswith("; `translume docs from_marian` lists the settings of Marian\n")

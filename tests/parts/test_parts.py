@@ -345,9 +345,10 @@ def test_a_module_that_cannot_be_imported_is_one_line(text: str, reason: str, tm
 
 
 def test_words_that_name_no_module_say_so(tmp_path: Path) -> None:
+    hint = "; `translume docs adding` shows how to write one"
     for word, message in (
-        (str(tmp_path / "a.py"), f"{tmp_path / 'a.py'}: no such file of parts"),
-        ("no_such_module_1", "no_such_module_1: no such module, expected a file, a module or an entry point"),
+        (str(tmp_path / "a.py"), f"{tmp_path / 'a.py'}: no such file of parts{hint}"),
+        ("no_such_module_1", f"no_such_module_1: no such module, expected a file, a module or an entry point{hint}"),
     ):
         with pytest.raises(SettingsError) as error:
             load_parts([word])

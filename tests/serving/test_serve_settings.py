@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from tests.serving.conftest import message_of
 
-from translume.cli.serve import EXAMPLES
+from translume.checkpoint.folder import DEMO
+from translume.cli.serve import EXAMPLES, _named
 from translume.config.base import to_toml
 from translume.serving.settings import ServeSettings, place_of
 
@@ -33,6 +34,12 @@ en-de = "models/en-de"
 characters = 5000
 timeout_seconds = 5
 """
+
+
+def test_a_model_is_named_after_its_folder_and_the_demo_is_named_demo(tmp_path: Path) -> None:
+    assert _named(DEMO) == ("demo", DEMO)
+    assert _named(tmp_path / "en-de") == ("en-de", tmp_path / "en-de")
+    assert _named(Path(f"mine={tmp_path}/en-de")) == ("mine", tmp_path / "en-de")
 
 
 def test_a_file_sets_every_setting(path: Path) -> None:

@@ -58,7 +58,7 @@ def clean(
     """Write the pairs that pass the filters to new files: read = kept + dropped.
 
     FILE... are a source and a target file, or a table of pairs, of which the two columns are written, and no column of
-    documents; a Parquet table becomes a .jsonl file. docs/cleaning.md describes the filters.
+    documents; a Parquet table becomes a .jsonl file. `translume docs cleaning` describes the filters.
     """
     from translume.atomic import make_folder
     from translume.config.base import literal

@@ -57,6 +57,7 @@ COMMANDS: dict[str, Any] = {
     "metrics": "translume.cli.metrics:command",
     "tokenizer": "translume.cli.tokenizer:command",
     "new": "translume.cli.new:new",
+    "docs": "translume.cli.docs:command",
     "completion": "translume.cli.group:completion",
 }
 """The commands, in the order of --help."""
@@ -286,7 +287,8 @@ def version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None
 @click.group(
     cls=LazyCommands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with `translume demo`. Every command has an example: `translume train --help`.",
+    epilog="Start with `translume translate demo`, or `translume demo`, which trains. Every command has an example"
+    " (`translume train --help`), and `translume docs` has the documentation.",
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=version, help="Show the version.")
 def main() -> None:

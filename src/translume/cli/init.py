@@ -121,6 +121,7 @@ def command(
     end with the language, as train.en does. Sources may be paths of recordings, images or arrays, relative to the file.
     """
     from translume.checkpoint import read_config
+    from translume.config.tree import MARIAN_HINT
     from translume.data.lines import STANDARD_INPUT
     from translume.data.pairs import refuse_pipe
     from translume.experiments.columns import is_text, parse_columns
@@ -132,7 +133,7 @@ def command(
         if file is not None:
             refuse_pipe(file)
         if file is not None and file.suffix in SETTINGS_SUFFIXES:
-            hint = "" if file.suffix == ".toml" else "; docs/from_marian.md lists the settings of Marian"
+            hint = "" if file.suffix == ".toml" else MARIAN_HINT
             raise DataError(f"init: found {file}, a file of settings, expected training data{hint}")
     if train_target is not None and (corpora or both):
         _print_corpora([(train_source, train_target), *corpora], both=both, minutes=minutes)
@@ -342,7 +343,7 @@ def _toml(choices: Sequence["Choice"], size: str, base: Path | None, corpora: Se
     from translume.config.base import literal
 
     lines = [
-        f"# Settings for {size}, written by `translume init`; docs/init.md explains how they were chosen.",
+        f"# Settings for {size}, written by `translume init`; `translume docs init` explains how they were chosen.",
         "# `translume config` with this file prints every setting and what it means.",
         "# Paths are relative to the folder of this file.",
     ]
@@ -350,7 +351,8 @@ def _toml(choices: Sequence["Choice"], size: str, base: Path | None, corpora: Se
         lines = [
             f"# Settings for fine-tuning {base} on {size}, written by `translume init --from`.",
             f"# Use them with `translume train … --from {shlex.quote(str(base))}`. What they leave out is that of the",
-            "# base model, except [training]; see docs/fine_tuning.md. Paths are relative to the folder of this file.",
+            "# base model, except [training]; see `translume docs fine_tuning`.",
+            "# Paths are relative to the folder of this file.",
         ]
     table = ""
     for choice in choices:

@@ -36,7 +36,7 @@ serve.toml may be:
 
 @click.command("serve", short_help="Serve models over HTTP.", epilog=EXAMPLES)
 @click.argument("models", type=MODEL, nargs=-1, metavar="[MODEL]...")
-@click.option("--config", type=FILE, metavar="FILE", help="Settings, as docs/settings.md lists them: serve.toml.")
+@click.option("--config", type=FILE, metavar="FILE", help="Settings (`translume docs settings`): serve.toml.")
 @click.option("--host", metavar="ADDRESS", help="0.0.0.0 for all interfaces; unix:PATH.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="0 for any free port.  [default: 8000]")
 @click.option("--host-name", multiple=True, metavar="NAME", help="Accept requests for this host; repeatable.")
@@ -61,9 +61,9 @@ def command(
 ) -> None:
     """Serve one or more models over HTTP.
 
-    A model is named after its folder; NAME=MODEL chooses another name. /docs documents the API; docs/serving.md has
-    examples. SIGHUP reloads settings, keys and models. On Ctrl-C or SIGTERM the server finishes the requests in
-    progress and exits.
+    A model is named after its folder; NAME=MODEL chooses another name. /docs documents the API; `translume docs
+    serving` has examples. SIGHUP reloads settings, keys and models. On Ctrl-C or SIGTERM the server finishes the
+    requests in progress and exits.
     """
     from translume.serving.api.app import build_app
     from translume.serving.files.jobs import PrivateFolder
@@ -158,7 +158,9 @@ def _named(model: Path) -> tuple[str, Path]:
     name, equals, folder = str(model).partition("=")
     if equals and name and "/" not in name and not model.exists():
         return name, Path(folder)
-    return model.resolve().name, model
+    from translume.checkpoint.folder import DEMO
+
+    return DEMO.stem if model == DEMO else model.resolve().name, model
 
 
 def _is_loopback(host: str) -> bool:

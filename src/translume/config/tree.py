@@ -22,6 +22,7 @@ from translume.errors import DataError, SettingsError
 from translume.parts import load_parts, load_parts_of_parent, loaded
 
 Tree = TypeVar("Tree", bound=Settings)
+MARIAN_HINT = "; `translume docs from_marian` lists the settings of Marian"
 
 
 def read_text(path: Path) -> str:
@@ -38,7 +39,7 @@ def parse_toml(text: str, place: str) -> dict[str, Any]:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        hint = "; docs/from_marian.md lists the settings of Marian" if place.endswith((".yml", ".yaml")) else ""
+        hint = MARIAN_HINT if place.endswith((".yml", ".yaml")) else ""
         if not hint and not place.endswith(".toml") and Path(place).is_file():
             hint = f"; `translume init {place}` proposes settings for a file of training data"
         raise SettingsError(f"{place}: not TOML: {error}{hint}") from None
