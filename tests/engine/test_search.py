@@ -250,6 +250,19 @@ def test_a_sentence_that_enters_a_running_search_has_the_same_result(
     assert {*found, removed} == set(range(5))
 
 
+def test_a_cache_that_grows_keeps_live_sentences_only(large_vocabulary, sources):
+    _, engine = large_vocabulary
+    words = search_options(BeamSearch(width=3), [11, 71, 5, 67, 2])
+    running, _ = complete_search(engine, engine.start(*sources(*LENGTHS, seed=3)), **words)
+    (entry,) = running._entries
+    capacity, live = entry.cache.past.shape[3], running.live
+    while running.live and entry.cache.past.shape[3] == capacity:
+        live = running.live
+        running.run(1)
+    assert 0 < live < 5
+    assert entry.cache.past.shape[1] == entry.cache.cross.shape[1] == live
+
+
 def test_copies_have_the_probabilities_of_the_plain_model(copying, sources):
     model, engine = copying
     source, mask = sources(*LENGTHS)

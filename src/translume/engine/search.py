@@ -388,10 +388,11 @@ class _Entry:
             self.sentences[:, field_place(loading.Sentence, name)] = values
 
     def grow(self) -> None:
-        """Grow the cache if a live sentence has filled it."""
-        live = self.sentences[self.sentences[:, _STATE] == LIVE]
-        if len(live):
-            self.cache.grow(int(live[:, _POSITION].max()), None)
+        """Grow the cache if a live sentence has filled it; only live sentences keep theirs."""
+        live = np.flatnonzero(self.sentences[:, _STATE] == LIVE)
+        if live.size:
+            if self.cache.grow(int(self.sentences[live, _POSITION].max()), self.sentences[live, _SLOT]):
+                self.sentences[live, _SLOT] = np.arange(live.size)
             self._cache_struct = cache_struct(self.cache)
             self.sentences[:, _CACHE] = ctypes.addressof(self._cache_struct)
 
