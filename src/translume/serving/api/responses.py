@@ -165,9 +165,10 @@ class TranslateResponse(ResponseBody):
 class Event(ResponseBody):
     """A server-sent event; the last one is `done` or `error`."""
 
-    event: Literal["prefix", "done", "error"]
+    event: Literal["prefix", "text", "done", "error"]
+    """`prefix` of a translation, or the next `text` after a prompt, until the end."""
     data: str
-    """JSON: {place, text} of a prefix; the response of /v1/translate; an `Error`."""
+    """JSON: {place, text} of a prefix or of the next text; the full response of the route; an `Error`."""
 
 
 class Score(ResponseBody):
@@ -279,14 +280,6 @@ class GenerateResponse(ResponseBody):
     model: str
     generations: list[GenerationBody]
     """One generation per prompt, in order."""
-
-
-class GenerateEvent(ResponseBody):
-    """A server-sent event; the last one is `done` or `error`."""
-
-    event: Literal["text", "done", "error"]
-    data: str
-    """JSON: {place, text} with the next part of a prompt's text; the response of /v1/generate; an `Error`."""
 
 
 class InspectResponse(ResponseBody):

@@ -168,7 +168,7 @@ def _add_generation(router: APIRouter, server: Server) -> None:
     @router.post(
         "/generate",
         response_model=responses.GenerateResponse,
-        responses=with_media(responses.GenerateEvent, EVENTS) | errors(*WORKED),
+        responses=with_media(responses.Event, EVENTS) | errors(*WORKED),
         openapi_extra=example(GenerateRequest),
     )
     async def generate(request: Request, call: GenerateRequest) -> Response:
