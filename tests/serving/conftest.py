@@ -1,5 +1,6 @@
 """Fixtures: small translators with random weights, and a live server of them on a free port."""
 
+import faulthandler
 import http.client
 import json
 import re
@@ -249,6 +250,8 @@ class Live:
     def stop(self) -> None:
         self.uvicorn.should_exit = True
         self.thread.join(120)
+        if self.thread.is_alive():
+            faulthandler.dump_traceback()
         assert not self.thread.is_alive()
         self.bound.close()
 

@@ -74,10 +74,11 @@ def _model(checkpoint: Checkpoint) -> Any:
 def _generation(checkpoint: Checkpoint) -> GenerationConfig:
     specials, decoding = checkpoint.target_tokenizer.specials, checkpoint.config.decoding
     languages = checkpoint.target_tokenizer.languages if checkpoint.config.model.target_tags else {}
+    beam = decoding.beam if decoding.strategy == "beam" else 1
     return GenerationConfig(
-        num_beams=decoding.beam if decoding.strategy == "beam" else 1,
+        num_beams=beam,
         length_penalty=decoding.length_penalty,
-        early_stopping=decoding.stop == "first",
+        early_stopping=beam > 1 and decoding.stop == "first",
         no_repeat_ngram_size=decoding.no_repeat_ngram,
         min_length=decoding.min_length + 1 + bool(languages) if decoding.min_length else 0,  # with BOS
         max_length=checkpoint.config.model.max_positions,
