@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,7 +81,8 @@ class Trainings:
         self.now, self.stop, self.kill = 0.0, math.inf, math.inf
         self.done: list[Segment] = []
         self.noise = {1: 0.0, 2: -3.0, 3: 1.0}
-        monkeypatch.setattr(tuning.time, "monotonic", lambda: self.now)
+        # Not `time` itself: servers of other tests, in threads, would then wait for hours.
+        monkeypatch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(tuning, "run_tasks", self.run_tasks)
 
     def quality(self, config: Config, share: float) -> float:

@@ -326,10 +326,7 @@ def start() -> Iterator[Callable[..., Live]]:
     for each in begun:
         each.uvicorn.should_exit = True  # All at once: each needs a tenth of a second to see it.
     for each in begun:
-        each.thread.join(30)
-        if each.thread.is_alive():  # one in a thousand, in whole runs only; why is not known yet
-            faulthandler.dump_traceback()
-        each.bound.close()
+        each.stop()
 
 
 @pytest.fixture(scope="session")

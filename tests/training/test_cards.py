@@ -4,6 +4,7 @@ import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -515,7 +516,8 @@ def test_a_meter_reads_a_card_at_most_once_a_second(cards: Cards, monkeypatch: p
     cards.found = [Card(free=3 * GIB, total=16 * GIB)]
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda place: 5 * GIB)
     monkeypatch.setattr(torch.cuda, "utilization", lambda place: 91)
-    monkeypatch.setattr("time.monotonic", lambda: now)
+    # Not `time` itself: servers of other tests, in threads, would then wait for hours.
+    monkeypatch.setattr(device, "time", SimpleNamespace(monotonic=lambda: now))
     meter = UsageMeter(torch.device("cuda:0"))
     first = meter.read()
     assert first == Usage(memory_gib=5.0, card_memory_gib=13.0, utilization_percent=91)

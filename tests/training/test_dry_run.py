@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,7 +44,8 @@ def watched(
 ) -> DryRun:
     """Return what a dry run would print for events, each after a number of seconds; events after its end are left."""
     now = 1000.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
+    # Not `time` itself: servers of other tests, in threads, would then wait for hours.
+    monkeypatch.setattr(sys.modules[Stopwatch.__module__], "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda place: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda place: 3)
     watch = Stopwatch(torch.device(device))
