@@ -88,7 +88,10 @@ words = st.lists(
         st.tuples(
             st.integers(0, 10**7),
             st.integers(0, 10**5),
-            st.lists(words.map(" ".join).filter(lambda line: line != "12"), min_size=1, max_size=3).map("\n".join),
+            # pysubs2 takes a line with a number, and white space such as U+2028, for the number of the next subtitle.
+            st.lists(words.map(" ".join).filter(lambda line: line.strip() != "12"), min_size=1, max_size=3).map(
+                "\n".join
+            ),
         ),
         min_size=1,
         max_size=5,
