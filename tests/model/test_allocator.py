@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from translume.kernels.allocator import KEPT_PRODUCTS, keep_few_products
+from translume.kernels.allocator import CACHED_KERNELS, limit_cached_kernels
 
 PROGRAM = """
 import json, os, resource, torch
@@ -54,9 +54,9 @@ def test_freed_memory_is_returned_at_once_or_reused_without_page_faults():
 
 
 def test_how_many_compiled_products_are_kept_is_what_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = KEPT_PRODUCTS
+    first, second = CACHED_KERNELS
     monkeypatch.setenv(first, "7")
     monkeypatch.setenv(second, "")
     monkeypatch.delenv(second)
-    keep_few_products()
-    assert (os.environ[first], os.environ[second]) == ("7", KEPT_PRODUCTS[second])
+    limit_cached_kernels()
+    assert (os.environ[first], os.environ[second]) == ("7", CACHED_KERNELS[second])

@@ -67,10 +67,10 @@ def test_a_linear_map_has_torchs_gradients(dtype: torch.dtype, bias: bool, relu:
 
 def test_products_are_of_few_numbers_of_rows_and_a_sixteenth_more_at_most() -> None:
     x = torch.empty(0, dtype=torch.bfloat16)
-    wholes = {rows: compiled.whole(rows, x) for rows in range(1, 4097)}
-    assert all(rows <= more <= max(rows + 63, rows * 17 / 16) for rows, more in wholes.items())
-    assert len(set(wholes.values())) == 48
-    assert compiled.whole(37, x.float()) == 37
+    padded = {rows: compiled.padded_count(rows, x) for rows in range(1, 4097)}
+    assert all(rows <= more <= max(rows + 63, rows * 17 / 16) for rows, more in padded.items())
+    assert len(set(padded.values())) == 48
+    assert compiled.padded_count(37, x.float()) == 37
 
 
 @pytest.mark.parametrize("inputs", [19, 96])
@@ -82,7 +82,7 @@ def test_rows_that_are_added_to_a_product_change_nothing(inputs: int) -> None:
     y = compiled.linear(x, weight, bias)
     y.sum().backward()
     apart = more[:37].detach().clone()
-    assert compiled.whole_rows(x).shape == ((64, 96) if inputs == 96 else (37, 19))
+    assert compiled.pad_rows(x).shape == ((64, 96) if inputs == 96 else (37, 19))
     assert torch.equal(y, compiled.linear(apart, weight, bias))
     assert y.shape == (37, 43)
     assert x.grad is not None

@@ -32,7 +32,7 @@ from torch import Tensor
 from translume.heads import fixed_cross_entropy
 from translume.heads.linear import LinearGradients, MeanToken, accumulation_dtype, label_logits, learnt, scaled
 from translume.model import LossOptions
-from translume.model.compiled import divergence, exponentials, library_for, on_device, whole, whole_rows
+from translume.model.compiled import divergence, exponentials, library_for, on_device, pad_rows, padded_count
 from translume.model.head import TeacherTargets
 
 CHUNK_ELEMENTS = 1 << 22
@@ -135,7 +135,7 @@ class SoftmaxLoss:
 class _Chunk:
     """exp(l) of a chunk: exponentials [c, V] without the label's, their sums `others` [c], and the label's own.
 
-    Rows of zeros follow the exponentials, up to `whole(c)`. All are divided by exp(shift) [c]; shift is zero unless exp
+    Rows of zeros pad the exponentials to `padded_count(c)`. All are divided by exp(shift) [c]; shift is zero unless exp
     overflowed.
     """
 
@@ -204,7 +204,7 @@ def _exponentials(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
         # Rounded to the logits' dtype first: all terms must be shifted by the same number.
         narrow = torch.maximum(logits.amax(-1), label_logit.to(logits.dtype))
         chunk = _exponentiate(logits.sub_(narrow[:, None]), labels, label_logit, narrow.to(label_logit.dtype))
-    filled = buffer[: whole(len(hidden), hidden)]
+    filled = buffer[: padded_count(len(hidden), hidden)]
     filled[len(hidden) :] = 0
     return replace(chunk, exponentials=filled)
 
@@ -218,7 +218,7 @@ def _exponentiate(logits: Tensor, labels: Tensor, label_logit: Tensor, shift: Te
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
-    rows, hidden = len(hidden), whole_rows(hidden)
+    rows, hidden = len(hidden), pad_rows(hidden)
     out = buffer[: len(hidden)]
     if bias is None:
         return torch.mm(hidden, weight.t(), out=out)[:rows]
@@ -227,7 +227,7 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor)
 
 def _buffer(hidden: Tensor, rows: int, vocabulary: int) -> Tensor:
     """Return memory for the logits of up to `rows` rows."""
-    return hidden.new_empty(whole(rows, hidden), vocabulary)
+    return hidden.new_empty(padded_count(rows, hidden), vocabulary)
 
 
 class _SoftmaxLoss(torch.autograd.Function):

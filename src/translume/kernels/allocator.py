@@ -11,17 +11,17 @@ import numpy as np
 RESERVED_BYTES = 4 << 30
 """Address space to reserve; pages are allocated only when first written."""
 
-KEPT_PRODUCTS = {"LRU_CACHE_CAPACITY": "256", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256"}
-"""Environment variables of torch and of oneDNN, which read them at the first product of bf16, and how many compiled
-products each keeps: by default 1,024, of half a mebibyte each."""
+CACHED_KERNELS = {"LRU_CACHE_CAPACITY": "256", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256"}
+"""How many compiled kernels torch and oneDNN cache, by the environment variables that they read at the first product of
+bf16. The default is 1,024, of half a mebibyte each."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS, _LARGEST_BLOCK = -1, -3, -8, 1 << 30
 _HUGE_PAGE, _MADV_HUGEPAGE = 1 << 21, 14
 
 
-def keep_few_products() -> None:
-    """Bound the compiled products that torch and oneDNN keep, unless the user has set it. Most shapes do not return."""
-    for name, value in KEPT_PRODUCTS.items():
+def limit_cached_kernels() -> None:
+    """Limit the compiled kernels that torch and oneDNN cache, unless the user has done so. Few shapes occur again."""
+    for name, value in CACHED_KERNELS.items():
         os.environ.setdefault(name, value)
 
 

@@ -145,32 +145,33 @@ def _onednn_has_bf16() -> bool:
     return torch._C._has_mkldnn and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def whole(rows: int, like: Tensor) -> int:
-    """Return with how many rows bf16 is multiplied on a CPU: a multiple of 64 and of a 32nd of the power of two above.
+def padded_count(rows: int, like: Tensor) -> int:
+    """Return the number of rows after padding, for products of bf16 on a CPU; `rows` for other tensors.
 
-    For each number of rows oneDNN compiles a product anew, in milliseconds, and keeps it, in half a mebibyte. Numbers
-    of other tensors stay.
+    A multiple of 64, and of a 32nd of the next power of two. oneDNN compiles a kernel for each number of rows, which
+    takes milliseconds, and caches it, which takes half a mebibyte; so there should be few different numbers.
     """
     step = max(64, 1 << (rows - 1).bit_length() >> 5)
     return -(-rows // step) * step if _is_bf16(like) and not on_device(like) else rows
 
 
-def roomy(like: Tensor) -> Tensor:
-    """Return an empty tensor of the shape [n, …] of another, whose memory has `whole(n)` rows."""
-    return like.new_empty(whole(len(like), like), *like.shape[1:]).resize_(like.shape)
+def empty_padded(like: Tensor) -> Tensor:
+    """Return an uninitialised tensor of the shape [n, …] of `like`, with memory for `padded_count(n)` rows."""
+    return like.new_empty(padded_count(len(like), like), *like.shape[1:]).resize_(like.shape)
 
 
-def whole_rows(x: Tensor) -> Tensor:
-    """Return x [n, D] with rows of any values added, up to `whole(n)`, without a copy if its memory has room.
+def pad_rows(x: Tensor) -> Tensor:
+    """Return x [n, D] with `padded_count(n)` rows, of which those added have any values.
 
-    x itself if D is not a multiple of 32, since products then read the beginning of the next row.
+    Without a copy if the memory of x has room for them. x itself if D is not a multiple of 32: such products also read
+    the beginning of the next row.
     """
-    rows, width = whole(len(x), x), x.size(1)
+    rows, width = padded_count(len(x), x), x.size(1)
     if rows == len(x) or width % 32:
         return x
     end = (x.storage_offset() + rows * width) * x.element_size()
     if not x.is_contiguous() or end > x.untyped_storage().nbytes():
-        x = roomy(x).copy_(x)
+        x = empty_padded(x).copy_(x)
     return x.as_strided((rows, width), (width, 1))
 
 
@@ -180,7 +181,7 @@ class _Linear(torch.autograd.Function):
         if _is_bf16(x) and _onednn_has_bf16():
             # F.linear adds a bias in a pass of its own. This ReLU makes zeros of NaN; the gradients still show them.
             after = "relu" if relu else "none"
-            y: Tensor = torch.ops.mkldnn._linear_pointwise(whole_rows(x), weight, bias, after, [], "")
+            y: Tensor = torch.ops.mkldnn._linear_pointwise(pad_rows(x), weight, bias, after, [], "")
             y.resize_(len(x), len(weight))
         else:
             y = F.linear(x, weight, bias)
@@ -196,14 +197,14 @@ class _Linear(torch.autograd.Function):
         by_x = by_weight = by_bias = None
         biased = ctx.biased and ctx.needs_input_grad[2]
         if biased or y is not None:
-            slopes = gradient if y is None else roomy(gradient)
+            slopes = gradient if y is None else empty_padded(gradient)
             sums = torch.zeros(gradient.size(1)) if biased else None
             kernels().library.translume_sum_rows(
                 _is_bf16(gradient), *gradient.shape, address(gradient), address(y), address(slopes), address(sums)
             )
             gradient, by_bias = slopes, None if sums is None else sums.to(gradient.dtype)
         if ctx.needs_input_grad[0]:
-            by_x = torch.mm(whole_rows(gradient), weight).resize_(x.shape)
+            by_x = torch.mm(pad_rows(gradient), weight).resize_(x.shape)
         if ctx.needs_input_grad[1]:
             sums = weight.grad if _fusion.enabled and weight.is_leaf else None
             product = weight_gradient(gradient, x, sums)
@@ -273,7 +274,7 @@ def divergence(first: Tensor, second: Tensor) -> Tensor:
 def drop_add(x: Tensor, residual: Tensor | None, keep: Tensor, scale: float) -> Tensor:
     """Return residual + x · keep · scale, of one shape; `library_for` has returned kernels for x and the residual."""
     x, residual = x.contiguous(), None if residual is None else residual.contiguous()
-    result = roomy(x)
+    result = empty_padded(x)
     kernels().library.translume_drop_add(
         _is_bf16(x), x.numel(), address(x), address(residual), address(keep), scale, address(result)
     )
@@ -287,7 +288,7 @@ class _Norm(torch.autograd.Function):
         bias: Tensor | None, epsilon: float,
     ) -> Tensor:  # fmt: skip
         width, normed = x.size(-1), x if residual is None else torch.empty_like(x)
-        y, statistics = roomy(x), torch.empty(x.numel() // width, 2)
+        y, statistics = empty_padded(x), torch.empty(x.numel() // width, 2)
         inputs = _NormInputs({
             "rows": len(statistics), "width": width, "x": x, "residual": residual, "keep": keep, "scale": scale,
             "epsilon": epsilon, "weight": weight, "bias": bias, "sums": normed, "y": y, "statistics": statistics,
@@ -301,7 +302,7 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         normed, statistics, weight, keep = ctx.saved_tensors
         gradient = gradients[0].contiguous()
-        by_rows, by_x = roomy(normed), None if keep is None else roomy(normed)
+        by_rows, by_x = empty_padded(normed), None if keep is None else empty_padded(normed)
         by_weight, by_bias = torch.zeros(2, len(weight))
         inputs = _NormGradients({
             "rows": len(statistics), "width": len(weight), "gradient": gradient, "normed": normed,
@@ -344,7 +345,7 @@ class _PackedAttention(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         ctx.layouts, ctx.heads, ctx.causal = layouts, heads, causal
         width = first.size(1) // (3 if second is None else 1)
-        output, log_sums = roomy(first[:, :width]), torch.empty(first.size(0), heads)
+        output, log_sums = empty_padded(first[:, :width]), torch.empty(first.size(0), heads)
         inputs = _attention_inputs(ctx, first, second, rotation, output=output, log_sums=log_sums)
         kernels().library.translume_attention(_is_bf16(first), ctypes.byref(inputs))
         ctx.save_for_backward(first, second, rotation, log_sums)
@@ -354,7 +355,7 @@ class _PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         first, second, rotation, log_sums = ctx.saved_tensors
         gradient = gradients[0].contiguous()
-        by_first, by_second = roomy(first), None if second is None else roomy(second)
+        by_first, by_second = empty_padded(first), None if second is None else empty_padded(second)
         inputs = _attention_inputs(
             ctx, first, second, rotation, log_sums=log_sums, gradient=gradient, by_query=by_first,
             by_memory=by_first if by_second is None else by_second,

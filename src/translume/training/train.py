@@ -29,7 +29,7 @@ from translume.data.pairs import SPLITS, origins
 from translume.data.token_cache import files_of
 from translume.device import UsageMeter
 from translume.errors import ModelFolderError, TrainingError, suggest_keywords
-from translume.kernels.allocator import keep_few_products, keep_freed_memory, return_freed_memory
+from translume.kernels.allocator import keep_freed_memory, limit_cached_kernels, return_freed_memory
 from translume.tasks import task_of
 from translume.training.batches import Sums, finite, gather, plan_kind
 from translume.training.device_guard import LateNumbers
@@ -136,7 +136,7 @@ def _train(
             place = group.device(device)
             if place.type == "cuda":
                 stack.enter_context(deterministic_kernels(wanted=plan.config.training.deterministic))
-            keep_few_products()
+            limit_cached_kernels()
             if divides_weights(plan.config.training, group):
                 return_freed_memory()
             else:
