@@ -11,7 +11,7 @@ import pytest
 from translume.config import Config
 from translume.data.pairs import Pair
 from translume.experiments.columns import language_of
-from translume.experiments.minutes import pairs_for, planned, update_seconds, within
+from translume.experiments.minutes import fit_to_minutes, pairs_for, seconds_for_updates, update_seconds
 from translume.experiments.proposals import choose_pairs as choose
 from translume.experiments.survey import Side, copied_share, survey
 from translume.experiments.table import table
@@ -53,7 +53,7 @@ def test_each_row_names_recipes_that_exist() -> None:
 
 
 def chosen_for(pairs: int, minutes: float) -> dict[str, object]:
-    choices = within(choose(pairs_for(pairs, minutes), side(), side("de")), pairs, minutes)
+    choices = fit_to_minutes(choose(pairs_for(pairs, minutes), side(), side("de")), pairs, minutes)
     return {choice.path: choice.value for choice in choices}
 
 
@@ -63,7 +63,7 @@ def test_a_training_of_some_minutes_ends_with_a_rate_of_zero_within_them(pairs: 
     given = chosen_for(pairs, minutes)
     shape = {path.rpartition(".")[2]: value for path, value in given.items()} | {"vocabulary": given["tokenizer.size"]}
     updates = given["training.updates"]
-    assert updates * update_seconds(shape, given["training.max_tokens"]) <= planned(minutes) < 60 * minutes
+    assert updates * update_seconds(shape, given["training.max_tokens"]) <= seconds_for_updates(minutes) < 60 * minutes
     if given != chosen(pairs, side(), side("de")):
         assert given["training.schedule"] == "cosine"
         assert given["training.validate_every"] == updates

@@ -218,7 +218,7 @@ def _print_proposal(
     from translume.checkpoint import read_config
     from translume.config import DataSettings
     from translume.experiments import Choice
-    from translume.experiments.minutes import pairs_for, within
+    from translume.experiments.minutes import fit_to_minutes, pairs_for
 
     source = kind if base is None else read_config(base).data.source.model_dump()
     data = DataSettings.model_validate({"task": task.name, "source": source, **files})
@@ -238,7 +238,7 @@ def _print_proposal(
     first = [each for each in proposal.choices if each.path.endswith("_language") or each.path == "data.task"]
     rest = [each for each in proposal.choices if each not in first]
     if minutes:
-        rest = [*within(rest, count, minutes)]
+        rest = [*fit_to_minutes(rest, count, minutes)]
     size = proposal.size or f"{count:,} {task.example}" + ("" if count == 1 else "s")
     click.echo(_toml([*first, *named, *rest], size, base), nl=False)
     held = "2 % of it held out for validation" if count > 1 else "too few to hold any out for validation"
@@ -250,7 +250,7 @@ def _print_proposal(
 def _print_corpora(files: Sequence[tuple[Path, Path]], *, both: bool, minutes: float | None) -> None:
     """Survey corpora of several directions and print the proposed settings of one model."""
     from translume.config import DataSettings
-    from translume.experiments.minutes import within
+    from translume.experiments.minutes import fit_to_minutes
     from translume.experiments.proposals import propose_for_corpora
 
     pairs = [pair for one, other in files for pair in ([(one, other), (other, one)] if both else [(one, other)])]
@@ -261,7 +261,7 @@ def _print_corpora(files: Sequence[tuple[Path, Path]], *, both: bool, minutes: f
     counts = [_count(data.of_corpus(each), "train") for each in data.corpus]
     proposal = propose_for_corpora(data, counts)
     size = f"{sum(counts):,} pairs"
-    choices = within(proposal.choices, sum(counts), minutes) if minutes else proposal.choices
+    choices = fit_to_minutes(proposal.choices, sum(counts), minutes) if minutes else proposal.choices
     click.echo(_toml(choices, size, None, tables), nl=False)
     held = "validated on the files beside them" if data.corpus[0].valid_source else "2 % of it held out for validation"
     note(f"{size}{proposal.description}; {held}")

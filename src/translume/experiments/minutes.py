@@ -9,18 +9,18 @@ from translume.experiments.table import rows_for, table
 
 FLOPS, LAYER_SECONDS = 2e11, 0.007
 """Operations a second in products, and seconds of an update for each layer, of a core with AMX; both pessimistic."""
-SHARE, AROUND = 0.87, 15.0
+TIME_SHARE, OVERHEAD_SECONDS = 0.87, 15.0
 """Share of the time that is planned with, and the seconds before the first update and for the last validation."""
-TOKENS, MANY = 1024, 8000
+MIN_TOKENS, MAX_UPDATES = 1024, 8000
 """Tokens of the smallest batches, which are doubled while there are more than so many updates."""
-FEW = 1000
+MIN_UPDATES = 1000
 """Updates that a model should have; otherwise that for fewer pairs is proposed."""
-LITTLE, DROPOUT = 0.25, 0.1
+SHORT, DROPOUT = 0.25, 0.1
 """Share of the tokens that the table's training reads, and the dropout of trainings that read less."""
-SAVED = 40
+CHECKPOINTS = 40
 """How many checkpoints are saved, of which the last five are averaged."""
 
-_SHAPE = {"width": "model", "feed_forward": "model", "encoder_layers": "model", "decoder_layers": "model"}
+_SHAPE = ("width", "feed_forward", "encoder_layers", "decoder_layers")
 
 
 def update_seconds(shape: Mapping[str, Any], tokens: int) -> float:
@@ -32,27 +32,28 @@ def update_seconds(shape: Mapping[str, Any], tokens: int) -> float:
     return seconds
 
 
-def planned(minutes: float) -> float:
+def seconds_for_updates(minutes: float) -> float:
     """Return the seconds for updates in a training of some minutes."""
-    return max(10.0, SHARE * 60 * minutes - AROUND)
+    return max(10.0, TIME_SHARE * 60 * minutes - OVERHEAD_SECONDS)
 
 
 def pairs_for(pairs: int, minutes: float) -> int:
     """Return the number of pairs, or of those for which there is time to train the model of the table."""
     rows = [row for row in table()["rows"] if row["data"] == "text"]
-    fits = [row["up_to"] for row in rows if FEW * update_seconds(row, TOKENS) <= planned(minutes)]
+    longest_update = seconds_for_updates(minutes) / MIN_UPDATES
+    fits = [row["up_to"] for row in rows if update_seconds(row, MIN_TOKENS) <= longest_update]
     return int(min(pairs, max(fits, default=rows[0]["up_to"])))
 
 
-def within(choices: Sequence[Choice], pairs: int, minutes: float) -> tuple[Choice, ...]:
+def fit_to_minutes(choices: Sequence[Choice], pairs: int, minutes: float) -> tuple[Choice, ...]:
     """Return the settings proposed for pairs of texts, so that the training ends after some minutes.
 
     They stay as they are if there is time for all of their updates. pairs: the number of all pairs.
     """
     given: dict[str, Any] = {choice.path: choice.value for choice in choices}
-    shape = {name: given[f"{table}.{name}"] for name, table in _SHAPE.items()} | {"vocabulary": given["tokenizer.size"]}
-    batch, seconds, tokens = given["training.max_tokens"], planned(minutes), TOKENS
-    while tokens < batch and seconds / update_seconds(shape, tokens) > MANY:
+    shape = {name: given[f"model.{name}"] for name in _SHAPE} | {"vocabulary": given["tokenizer.size"]}
+    batch, seconds, tokens = given["training.max_tokens"], seconds_for_updates(minutes), MIN_TOKENS
+    while tokens < batch and seconds / update_seconds(shape, tokens) > MAX_UPDATES:
         tokens *= 2
     tokens = min(tokens, batch)
     updates = max(100, int(seconds / update_seconds(shape, tokens)) // 100 * 100)
@@ -69,9 +70,9 @@ def within(choices: Sequence[Choice], pairs: int, minutes: float) -> tuple[Choic
         "training.schedule": ("cosine", "the rate falls to zero at the last update"),
         "training.warmup_updates": (min(given["training.warmup_updates"], updates // 80 * 10), ""),
         "training.validate_every": (updates, "at the end"),
-        "training.save_every": (updates // SAVED, ""),
+        "training.save_every": (updates // CHECKPOINTS, ""),
     }
-    if updates * tokens < LITTLE * wanted:
+    if updates * tokens < SHORT * wanted:
         values["model.dropout"] = (min(DROPOUT, given["model.dropout"]), "little, since the data are read a few times")
     changed: list[Choice] = []
     for choice in choices:
