@@ -33,10 +33,7 @@ from translume.serving.server import Server
 NAMES = {kind: f"{'.' if kind == 'document' else ''}my_{kind}" for kind in KINDS}
 NEED_MORE = {"classify", "sari", "terminology", *LEARNED}
 """Parts that need labels, sources, files or models that the checks do not have."""
-SETTINGS = """
-[data]
-task = "my_task"
-train = ["train.tsv"]
+COMMON = """train = ["train.tsv"]
 valid = ["train.tsv"]
 [tokenizer]
 kind = "character"
@@ -47,7 +44,11 @@ feed_forward = 23
 attention_heads = 2
 encoder_layers = 1
 decoder_layers = 1
-positions = "my_position"
+"""
+SETTINGS = (
+    '[data]\ntask = "my_task"\n'
+    + COMMON
+    + """positions = "my_position"
 normalization = "my_norm"
 attention = "my_attention"
 feed_forward_kind = "my_feed_forward"
@@ -73,27 +74,19 @@ max_length = 13
 [plugins]
 modules = MODULES
 """
+)
 
 
-PLAIN = """
-[data]
-train = ["train.tsv"]
-valid = ["train.tsv"]
-[tokenizer]
-kind = "character"
-size = 300
-[model]
-width = 16
-feed_forward = 23
-attention_heads = 2
-encoder_layers = 1
-decoder_layers = 1
-[training]
+PLAIN = (
+    "[data]\n"
+    + COMMON
+    + """[training]
 updates = 20
 validate_every = 10
 max_tokens = 256
 precision = "fp32"
 """
+)
 INSIDE = {"model.head.kind": "softmax", "model.positions": "sinusoidal", "training.metric": "cer"}
 SAME = """
 from typing import ClassVar, Literal
