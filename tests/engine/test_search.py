@@ -1,5 +1,6 @@
 """The search in the kernels equals the decoding loop with the same engine, bit for bit."""
 
+import copy
 import functools
 import gc
 import math
@@ -36,7 +37,7 @@ from translume.decoding import (
     TextPrefix,
     search,
 )
-from translume.engine import Engine, build_engine
+from translume.engine import Draft, Engine, build_engine
 from translume.engine.network import Network
 from translume.errors import ModelFolderError, SettingsError, StaleStateError
 from translume.kernels.loading import has_kernels, kernels
@@ -248,6 +249,80 @@ def test_a_sentence_that_enters_a_running_search_has_the_same_result(
                               prompts[number : number + 1])  # fmt: skip
         assert search(PromptedStep(engine.step), state, **options) == [each]
     assert {*found, removed} == set(range(5))
+
+
+@pytest.fixture(scope="module")
+def drafts(searched):
+    """The network itself, and ones with less and less similar weights, of which the last reads no copies."""
+    drafts = [searched[1]]
+    for noise in (0.01, 0.1, 1.0):
+        similar = copy.deepcopy(searched[0])
+        torch.manual_seed(3)
+        with torch.no_grad():
+            for weight in similar.parameters():
+                weight.add_(noise * weight.std(unbiased=False) * torch.randn_like(weight))
+        drafts.append(build_engine(similar))
+    return [Draft(each._searched, each.start) for each in drafts]
+
+
+@settings(max_examples=40)
+@given(
+    strategy=st.just(Greedy()) | samplings().map(lambda many: replace(many, keys=many.keys[:1], width=1, nbest=1)),
+    number=st.integers(0, 3),
+    count=st.integers(1, 9),
+    limit=st.integers(1, 71),
+    length=st.integers(1, 19),
+    seed=st.integers(0, 999),
+    rules=lists_of_rules(*TEXT_RULES),
+    prompt=st.lists(st.integers(3, 522), max_size=3),
+    steps=st.sampled_from([1, 7, 99]),
+)
+def test_a_draft_changes_nothing(
+    searched, drafts, sources, strategy, number, count, limit, length, seed, rules, prompt, steps
+):
+    _, engine = searched
+    source, mask = sources(length, seed=seed)
+    prompts, words = torch.tensor([[1, *prompt]]), search_options(strategy, [limit], rules)
+    begin = functools.partial(replace(drafts[number], count=count).begin, source.numpy(), mask.numpy())
+    results = []
+    for draft in (None, begin):
+        begun = complete_search(engine, engine.start(source, mask), prompts=prompts, draft=draft, **words)
+        assume(begun is not None)
+        search, (place,) = begun
+        while search.live:
+            search.run(steps)
+        results.append(search.hypotheses(place))
+    assert results[0] == results[1]
+
+
+def test_a_step_checks_all_tokens_of_a_good_draft(large_vocabulary, sources):
+    _, engine = large_vocabulary
+    source, mask = sources(7)
+    begin = functools.partial(Draft(engine._searched, engine.start, 4).begin, source.numpy(), mask.numpy())
+    running, (number,) = complete_search(
+        engine, engine.start(source, mask), draft=begin, **search_options(Greedy(), [31])
+    )
+    steps = 0
+    while running.live:
+        running.run(1)
+        steps += 1
+    ((best, *_),) = [running.hypotheses(number)]
+    assert len(best.tokens) > 5
+    assert steps == math.ceil(len(best.tokens) / 5)
+
+
+def test_a_sentence_with_a_draft_is_searched_with_others(large_vocabulary, sources):
+    _, engine = large_vocabulary
+    words, running, every = search_options(Greedy(), [23]), None, {}
+    for seed in (3, 5):
+        source, mask = sources(9, seed=seed)
+        begin = functools.partial(Draft(engine._searched, engine.start).begin, source.numpy(), mask.numpy())
+        running, (number,) = complete_search(engine, engine.start(source, mask), running=running, draft=begin, **words)
+        every[number] = search(engine.step, engine.start(source, mask), **words)[0]
+        running.run(2)
+    while running.live:
+        running.run(1)
+    assert {number: running.hypotheses(number) for number in every} == every
 
 
 def test_a_cache_that_grows_keeps_live_sentences_only(large_vocabulary, sources):

@@ -38,10 +38,11 @@ def make() -> Callable[..., Translator]:
     of_bytes = train_tokenizer(TokenizerSettings(kind="byte"), [])
     data = DataSettings(source_language="en", target_language="de")
 
-    def build(*options: str, max_positions: int = 41, shared: bool = True, seed: int = 3) -> Translator:
+    def build(*options: str, max_positions: int = 41, shared: bool = True, seed: int = 3, **changes) -> Translator:
+        head = SoftmaxSettings(tie="all" if shared else "target")
         return untrained(
             source, source if shared else of_bytes, "decoding.split=never", *options, seed=seed, data=data,
-            encoder_layers=2, max_positions=max_positions, head=SoftmaxSettings(tie="all" if shared else "target"),
+            **{"encoder_layers": 2, "max_positions": max_positions, "head": head, **changes},
         )  # fmt: skip
 
     return build

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from translume.checkpoint.settings import copy_decoding_files as copy_decoding_files
     from translume.checkpoint.settings import read_config as read_config
     from translume.checkpoint.settings import stale_decoding_files as stale_decoding_files
+    from translume.checkpoint.settings import store_decoding as store_decoding
     from translume.checkpoint.weights import assign as assign
     from translume.checkpoint.weights import fill as fill
     from translume.checkpoint.weights import read_tensors as read_tensors

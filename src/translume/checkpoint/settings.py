@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from translume.checkpoint.folder import FORMAT, Manifest, newer_format, read_committed, verified
+from translume.checkpoint.folder import FORMAT, FolderLock, Manifest, commit, newer_format, read_committed, verified
 from translume.config import Config
 from translume.config.decoding import names_file
 from translume.config.evaluation import CometSettings
@@ -77,6 +77,18 @@ def stored_config(folder: Path, manifest: Manifest) -> Config:
         return Config.build(migrate(tables, place), place=place)
     except SettingsError as error:
         raise ModelFolderError(str(error)) from None
+
+
+def store_decoding(folder: Path, changes: Mapping[str, Any]) -> None:
+    """Commit changes of [decoding] to a model folder.
+
+    Raises ModelFolderError if it cannot be written, TrainingError if a process trains in it.
+    """
+    Manifest.read(folder)  # before the lock would make a folder
+    with FolderLock(folder):
+        config = stored_config(folder, Manifest.read(folder))
+        changed = config.model_copy(update={"decoding": config.decoding.model_copy(update=changes)})
+        commit(folder, {CONFIG: changed.to_toml().encode()})
 
 
 def copy_decoding_files(config: Config) -> tuple[Config, dict[str, bytes]]:

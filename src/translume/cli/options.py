@@ -322,6 +322,8 @@ _SOURCE_OPTIONS = [
     ),
     _number("--unsmooth", float, "Undo label smoothing: decoding.unsmooth."),
     _number("--ctc-weight", float, "Weight of CTC in ranking: decoding.ctc_weight."),
+    _text("--draft", "Small model that guesses tokens for greedy search: decoding.draft.", metavar="FOLDER"),
+    _number("--draft-tokens", int, "Tokens that it guesses at a time: decoding.draft_tokens."),
     _text("--utility-model", "Model of --utility, a path or hf://owner/name: decoding.utility_model.", metavar="PATH"),
 ]
 """Options of [decoding] for models that read a source: those of `OF_SOURCES` in the settings."""

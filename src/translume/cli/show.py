@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from translume.cli.options import FILE, MODEL, decoding_options, excludes, json_option, set_option
-from translume.cli.terminal import note, print_json
+from translume.cli.terminal import ProgressBar, note, print_json
+from translume.errors import DataError, SettingsError
 from translume.lazy import is_installed
 
 if TYPE_CHECKING:
@@ -265,19 +266,44 @@ def _print_engine_report(report: dict[str, Any]) -> None:
     show_default=True,
     help="As of translate; may be given several times.",
 )
-def pack(model: Path, dtypes: tuple["Dtype", ...]) -> None:
+@click.option("--draft", type=MODEL, help="Measure a small model that guesses tokens, and keep it if it pays.")
+@click.option("--lines", type=FILE, help="Texts to measure it on, one a line.")
+def pack(model: Path, dtypes: tuple["Dtype", ...], draft: Path | None, lines: Path | None) -> None:
     """Write the weights of MODEL as the fast engine reads them on this machine, beside its weights.
 
-    Each later start maps the file instead of packing the weights again.
+    Each later start maps the file instead of packing the weights again. With --draft, greedy search is measured with a
+    model of the same vocabularies, on each line alone; decoding.draft is set if it is faster.
     """
     from translume.checkpoint import load_checkpoint
     from translume.translator.loading import engine_of
 
+    if (draft is None) != (lines is None):
+        raise SettingsError("--draft and --lines: found only one of them, expected both")
+    if draft is not None and lines is not None:
+        _measure_draft(model, draft, lines, dtypes[0])
     checkpoint = load_checkpoint(model)
     for dtype in dtypes:
         path = engine_of(checkpoint, dtype, pack=True).packed_file
         assert path is not None
         click.echo(f"{path}: {path.stat().st_size:,} bytes")
+
+
+def _measure_draft(model: Path, draft: Path, lines: Path, dtype: "Dtype") -> None:
+    from translume.data.lines import read_lines
+    from translume.translator.draft import choose_draft, measure_draft
+    from translume.translator.loading import ComputeOptions
+
+    texts = [line for line in read_lines(str(lines)) if line.strip()]
+    if not texts:
+        raise DataError(f"{lines}: found no text, expected one a line")
+    options = ComputeOptions(engine="fast", device="cpu", dtype=dtype, threads=1)
+    with ProgressBar("measuring", unit="lines") as bar:
+        seconds = measure_draft(model, draft, texts, options, bar.update)
+    for count, measured in seconds.items():
+        what = f"{count} tokens guessed" if count else "no draft"
+        click.echo(f"{what}: {1000 * measured / len(texts):.2f} ms a line, {seconds[0] / measured:.2f} times as fast")
+    best = choose_draft(model, draft, seconds)
+    note(f"{model}: decoding.draft_tokens = {best}" if best else f"{model}: not changed, since the draft does not pay")
 
 
 @click.command(

@@ -27,7 +27,7 @@ PLACEHOLDERS = ("number", "url", "email", "tag", "variable", "hashtag", "mention
 OF_SOURCES = (
     "prefix", "terminology", "placeholders", "alignment", "coverage_penalty", "calibrated", "unsmooth",
     "to", "from_", "split", "letterless", "timestamps", "max_length_action", "ctc_weight",
-    "utility_model",
+    "utility_model", "draft", "draft_tokens",
 )  # fmt: skip
 """Settings for models that read a source, or with a fitted temperature."""
 
@@ -149,6 +149,13 @@ class DecodingSettings(Settings):
     """
     utility_model: str = ""
     """Model of a learned `utility`, a path or hf://owner/name; empty: the one in [evaluation]."""
+    draft: str = ""
+    """Folder of a small model with the same vocabularies, which guesses tokens of a text translated alone; empty: none.
+
+    The model checks several guesses in a step. The text is the same. For greedy search and single samples on a CPU.
+    """
+    draft_tokens: int = Field(default=4, ge=1, le=64)
+    """Maximum number of tokens that `draft` guesses for a step."""
     ctc_weight: float = Field(default=0.0, ge=0.0, le=1.0)
     """λ: search for the best (1 − λ) · log p + λ · log p of CTC, for a model with `training.ctc_weight`; 0: by p."""
     calibrated: bool = False
@@ -251,6 +258,8 @@ class DecodingOptions(TypedDict, total=False):
     eta: float
     utility: str
     utility_model: str
+    draft: str
+    draft_tokens: int
     ctc_weight: float
     calibrated: bool
     unsmooth: float

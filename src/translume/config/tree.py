@@ -265,7 +265,7 @@ class Config(Settings):
             named = {name: read_anywhere(path) for name, path in paths.items() if path and read_anywhere(path) != path}
             return group.model_copy(update=named)
 
-        decoding = absolute(self.decoding, "terminology", "vocabulary", "utility_model")
+        decoding = absolute(self.decoding, "terminology", "vocabulary", "utility_model", "draft")
         ban = tuple(f"@{read_anywhere(each[1:])}" if names_file(each) else each for each in decoding.ban)
         learned = {
             "comet": absolute(self.evaluation.comet, "model", "kiwi_model", "python"),

@@ -16,7 +16,8 @@ from translume.engine.logits import CopyKernels, CopySources, LogitRefiner, Logi
 from translume.engine.network import Array, Linear, Network, vectors
 from translume.engine.packing import LINEAR, Dtype, PackedLinear, checked_linear, packed_to_check
 from translume.engine.rules import forced_sentences
-from translume.engine.search import IdleSearches, KernelSearchSettings, NativeSearch, SearchModel
+from translume.engine.search import IdleSearches, KernelSearchSettings, NativeSearch
+from translume.engine.search_model import Draft, SearchModel, SentenceDraft
 from translume.engine.sources import SourceKernels, empty_cache
 from translume.engine.state import EngineState, StepInput
 from translume.errors import SettingsError, nearest
@@ -74,6 +75,8 @@ class Engine:
         self.network, self.dtype, self._model = network, dtype, model
         self.packed_file: Path | None = None
         """The file that the packed weights were read from, if any."""
+        self.drafts: dict[str, Draft] = {}
+        """Models that guess tokens for this one, by their folders."""
         try:
             self._pack()
         except NativeError as error:
@@ -106,6 +109,11 @@ class Engine:
             if self.encoder is not None:
                 network.embedded(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.bool_))  # reads its weights
             network.refuse_unread()
+
+    @property
+    def draft(self) -> Draft | None:
+        """What guesses the tokens of this model for another one; None if the kernels cannot search with it."""
+        return None if self._searched is None or self._sources is None else Draft(self._searched, self.start)
 
     def _checked(self, name: str, make: Callable[[], Linear]) -> PackedLinear:
         name = f"{name}|{LINEAR[self.dtype].format}"
@@ -217,8 +225,12 @@ class Engine:
         limits: ArrayLike,
         rules: Sequence[Rule],
         running: CompleteSearch | None = None,
+        draft: Callable[[Array, Array, int], SentenceDraft | None] | None = None,
     ) -> tuple[NativeSearch, Sequence[int]] | None:
-        """See `CompleteSearcher`. Supports greedy and beam search and sampling if the kernels compute all of a step."""
+        """See `CompleteSearcher`. Supports greedy and beam search and sampling if the kernels compute all of a step.
+
+        draft: `Draft.begin` of the only source, used if the search has one hypothesis.
+        """
         state.check()
         prompts, limits, model = np.asarray(prompts, np.int64), np.asarray(limits, np.int64), self._searched
         if model is None or not model.fits(state, prompts, limits):
@@ -236,7 +248,8 @@ class Engine:
             state = replace(state, cache=state.cache.copy(1, 0))
             state = self.read(prompts[:, :-1], state)[1]
         keys = np.asarray(strategy.keys) if isinstance(strategy, Sampling) else None
-        return search, search.enter(state, prompts[:, -1], limits, forced, keys)
+        drafted = draft(prompts, limits, eos) if draft is not None and settings.width == len(limits) == 1 else None
+        return search, search.enter(state, prompts[:, -1], limits, forced, keys, drafted)
 
     def _kernel_settings(
         self, strategy: Strategy, rules: Sequence[Rule], eos: int, size: int

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from translume.belief import BLOCK, UNSHIFTED
 from translume.decoding import BeamSearch, Greedy, Hypothesis, LengthPenalty, Rule, Sampling, ScoreTerms, Strategy
-from translume.engine.layers import Layers, cache_struct, field_place
-from translume.engine.logits import CopyKernels, CopySources, LogitRefiner
-from translume.engine.network import Array, Network
-from translume.engine.packing import PackedLinear
+from translume.engine.layers import cache_struct, field_place
+from translume.engine.logits import CopySources
+from translume.engine.network import Array
 from translume.engine.rules import KernelRules, KernelSampling, SamplingSettings
+from translume.engine.search_model import SearchModel, SentenceDraft
 from translume.engine.state import EngineState
 from translume.kernels import loading
 from translume.kernels.loading import address, empty
@@ -83,42 +83,6 @@ class KernelSearchSettings:
         )
 
 
-class SearchModel:
-    """The parts of a model that the kernels read: packed layers and head, and the target embedding.
-
-    table: [V, D], multiplied by `scale`.  positions: [positions, D], or None.  refiner: of an int8 head.
-    copying: of a copy head.
-    """
-
-    def __init__(
-        self,
-        layers: Layers,
-        head: PackedLinear,
-        network: Network,
-        refiner: LogitRefiner | None,
-        copying: CopyKernels | None,
-    ) -> None:
-        self.layers, self.head, self.refiner, self.copying = layers, head, refiner, copying
-        positions = network.positions("decoder")
-        self.table, self.scale = np.ascontiguousarray(network.table("decoder")), network.scale
-        self.positions = None if positions is None else np.ascontiguousarray(positions)
-
-    def fits(self, state: EngineState, prompts: Array, limits: Array) -> bool:
-        """Return whether a search from `state` after prompts [B, P] to `limits` [B] stays in bounds.
-
-        The kernels do not check them.
-        """
-        begun = state.position or state.width > 1 or state.slots is not None
-        if begun or not limits.size or not limits.size == state.sentences == len(prompts):
-            return False
-        if self.head.outputs > len(self.table):  # tokens that it generates are read
-            return False
-        if limits.min() < 1 or prompts.min() < 0 or prompts.max() >= len(self.table):
-            return False
-        longest = self.layers.longest if self.positions is None else len(self.positions)
-        return longest is None or prompts.shape[1] - 1 + int(limits.max()) <= longest
-
-
 class NativeSearch:
     """A `CompleteSearch` by the kernels, with caches of its own for the target."""
 
@@ -158,7 +122,7 @@ class NativeSearch:
         self._divisors = empty([0])
         self._search = loading.SearchState()
         self._buffers: dict[str, Array] = {"live": empty([0], np.int64)}
-        self._longest = 0  # positions for which the workspace has room
+        self._longest = self._own_rows = 0  # positions, and rows of a sentence, for which the workspace has room
 
     @property
     def live(self) -> int:
@@ -170,39 +134,53 @@ class NativeSearch:
         return self._buffers["live"]
 
     def enter(
-        self, state: EngineState, last: Array, limits: Array, forced: Array, keys: Array | None = None
+        self,
+        state: EngineState,
+        last: Array,
+        limits: Array,
+        forced: Array,
+        keys: Array | None = None,
+        draft: SentenceDraft | None = None,
     ) -> Sequence[int]:
         """Add sentences that `SearchModel.fits`; return their numbers.
 
         state: after the prompts without their last tokens `last` [B]. Its cache has one hypothesis per sentence.
         forced: [B], whether a target begins with the text of the rules.  keys: [B], those of `Sampling`.
+        draft: of the only sentence, if it has one.
         """
         own = {"limit": limits, "forced": forced, **({} if keys is None else {"key": keys})}
-        entry = _Entry(self.settings, state, last, own, self._count)
+        if draft is not None:
+            own["draft"] = np.array([draft.address])
+        entry = _Entry(self.settings, state, last, own, self._count, draft)
         self._count += entry.count
         self._entries.append(entry)
         live = self.live
-        self._make_room(live + entry.count, state.position + entry.longest + 1, entry.cache.cross.shape[3])
+        own_rows = self.settings.width if draft is None else draft.count + 1
+        rows = max((live + entry.count) * self.settings.width, own_rows)
+        self._make_room(rows, own_rows, state.position + entry.longest + 1, entry.cache.cross.shape[3])
         self._live[live : live + entry.count] = entry.addresses
         self._search.step.sentences = live + entry.count
         return entry.numbers
 
-    def _make_room(self, sentences: int, positions: int, source: int) -> None:
-        """Grow the buffers for a number of live sentences, and for hypotheses and sources of some lengths."""
-        width, size, head = self.settings.width, self._model.head.outputs, self._model.head
+    def _make_room(self, rows: int, own_rows: int, positions: int, source: int) -> None:
+        """Grow the buffers for a number of rows of a step, and for hypotheses and sources of some lengths.
+
+        own_rows: of one sentence.
+        """
+        size, head = self._model.head.outputs, self._model.head
         if positions > self._divisors.size - 1:
             lengths = map(float, range(1, positions + 1))
             self._divisors = np.array([1.0, *map(self.settings.penalty.divisor, lengths)], np.float32)
             self._settings_struct.divisors = address(self._divisors)
         before = self._live
-        if sentences <= before.size and max(positions, source) <= self._longest:
+        if rows <= before.size and own_rows <= self._own_rows and max(positions, source) <= self._longest:
             return
-        count, self._longest = max(sentences, before.size), max(positions, source, self._longest)
-        rows = count * width
+        rows, self._longest = max(rows, before.size), max(positions, source, self._longest)
+        self._own_rows = max(own_rows, self._own_rows)
         # Compute logits for as many rows as occupy the memory of the head's weight, so that both stay in the cache.
-        group = max(width, min(rows, head.bytes // (4 * size)))
+        group = max(self._own_rows, min(rows, head.bytes // (4 * size)))
         self._buffers = {
-            "live": empty([count], np.int64),
+            "live": empty([rows], np.int64),
             "ranked": empty([self.settings.candidates, 3], np.int64),  # two floats, token, parent
             "own_tokens": empty([self._longest + 1], np.int64),
             "banned": empty([self._longest], np.int64),
@@ -213,7 +191,7 @@ class NativeSearch:
             **{name: empty([group]) for name in ("sums", "peaks", "log_sums")},
             "first": empty([group], np.int64),
             "shares": empty([self._longest if self._model.copying else 0]),
-            "workspace": self._model.layers.workspace(rows, self._longest, width),
+            "workspace": self._model.layers.workspace(rows, self._longest, self._own_rows),
         }
         self._live[: before.size] = before
         buffers = {name: address(array) for name, array in self._buffers.items()}
@@ -341,13 +319,19 @@ class _Entry:
     """
 
     def __init__(
-        self, settings: KernelSearchSettings, state: EngineState, last: Array, own: dict[str, Array], number: int
+        self,
+        settings: KernelSearchSettings,
+        state: EngineState,
+        last: Array,
+        own: dict[str, Array],
+        number: int,
+        draft: SentenceDraft | None,
     ) -> None:
         """last: [B], the last token of each prompt. The state has read those before it.
 
         own: [B] each, fields of the structures, `limit` among them.
         """
-        self._settings = settings
+        self._settings, self._draft = settings, draft  # the draft owns memory that the kernels read
         self._limits: list[int] = own["limit"].tolist()
         self._copied = state.context  # owns memory that the kernels read
         if isinstance(state.context, CopySources):

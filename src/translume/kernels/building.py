@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 SOURCES: Final = (
-    "vectors.h", "threads.h", "linear.h", "stack.h", "attention.h", "logits.h", "copying.h", "rules.h", "sampling.h",
-    "numbers.h",
+    "vectors.h", "threads.h", "linear.h", "stack.h", "attention.h", "logits.h", "copying.h", "draft.h", "rules.h",
+    "sampling.h", "numbers.h",
     "threads.c", "linear.c", "layers.c", "logits.c", "copying.c", "search.c", "training.c", "packed_attention.c",
     "weight_gradient.c",
 )  # fmt: skip

@@ -209,13 +209,25 @@ class SearchSettingsStruct(ctypes.Structure):
     )
 
 
+class Draft(ctypes.Structure):
+    """`draft` of draft.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("stack", "head", "table", "positions")),
+        ("scale", ctypes.c_float),
+        *((name, ctypes.c_int64) for name in ("vocabulary", "eos", "count")),
+        ("lane", Lane),
+        *((name, ctypes.c_void_p) for name in ("prompt", "tokens", "x", "logits", "workspace")),
+    )
+
+
 class Sentence(ctypes.Structure):
     """`sentence` of search.c."""
 
     _fields_ = (
         ("lane", Lane),
         *((name, ctypes.c_int64) for name in ("begin", "limit", "state", "key", "forced")),
-        *((name, ctypes.c_void_p) for name in ("copied", "limit_divisor", "ancestors", "spare")),
+        *((name, ctypes.c_void_p) for name in ("copied", "draft", "limit_divisor", "ancestors", "spare")),
         *((name, ctypes.c_void_p) for name in ("read_tokens", "read_log_probs", "phrase_states", "totals")),
         *((name, ctypes.c_void_p) for name in ("attended", "spare_attended")),
         ("finished", ctypes.c_int64),

@@ -7,6 +7,7 @@
 #include <float.h>
 
 #include "copying.h"
+#include "draft.h"
 #include "logits.h"
 #include "rules.h"
 #include "sampling.h"
@@ -44,6 +45,7 @@ typedef struct {
     int64_t key;               /* for the random numbers of sampling */
     int64_t forced;            /* whether the target begins with the forced text of the rules */
     const copy_source *copied; /* NULL: nothing is copied */
+    draft *draft;              /* used while no other sentence is live and K = 1; NULL: none */
     const float *limit_divisor; /* the length penalty's divisor at the limit */
     int64_t *ancestors, *spare; /* lane.ancestors is one of them; each allocated for [K, begin + limit + 1] */
     int64_t *read_tokens;      /* [limit + 1, K], the token that each hypothesis reads at position `begin` and later */
@@ -61,7 +63,8 @@ typedef struct {
     float *coverage;           /* [nbest], the coverage penalty in their scores */
 } sentence;
 
-/* The live sentences of a search and its buffers. n: rows whose logits are computed at a time, at least K. */
+/* The live sentences of a search and its buffers. n: rows whose logits are computed at a time, at least K, and at least
+   one more than a draft's tokens. */
 typedef struct {
     step_input step;                   /* its lanes are `live` */
     const lane **live;
@@ -257,7 +260,7 @@ static void add_finished(const search_settings *settings, sentence *sentence, co
     tokens[length - 1] = last.token, log_probs[length - 1] = log_prob;
 }
 
-/* Embed the tokens that are read, times the scale. A separate function, so that the compiler cannot fuse the product
+/* Embed the tokens that are read, drafts among them, times the scale. A separate function, so that the compiler cannot fuse the product
    with the sum of positions: the decoding loop rounds in between. */
 static __attribute__((noinline)) void embed_tokens(const search_settings *settings, const search_state *search) {
     int64_t inputs = settings->stack->width;
@@ -265,9 +268,11 @@ static __attribute__((noinline)) void embed_tokens(const search_settings *settin
     for (int64_t number = 0; number < search->step.sentences; number++) {
         const sentence *sentence = live_sentence(search, number);
         const int64_t *tokens = sentence->read_tokens + live_length(sentence) * settings->beam;
-        for (int64_t row = 0; row < sentence->lane.beam; row++)
+        for (int64_t row = 0; row < sentence->lane.beam * search->step.count; row++) {
+            int64_t token = row < sentence->lane.beam ? tokens[row] : sentence->draft->tokens[row - 1];
             for (int64_t k = 0; k < inputs; k += LANES, x += LANES)
-                store(x, load(settings->table + tokens[row] * inputs + k) * settings->scale);
+                store(x, load(settings->table + token * inputs + k) * settings->scale);
+        }
     }
 }
 
@@ -276,9 +281,11 @@ static __attribute__((noinline)) void add_positions(const search_settings *setti
     float *x = search->x;
     for (int64_t number = 0; number < search->step.sentences; number++) {
         const lane *lane = search->live[number];
-        const float *position = settings->positions + lane->position * inputs;
-        for (int64_t row = 0; row < lane->beam; row++)
+        const float *first = settings->positions + lane->position * inputs;
+        for (int64_t row = 0; row < lane->beam * search->step.count; row++) {
+            const float *position = first + row / lane->beam * inputs;
             for (int64_t k = 0; k < inputs; k += LANES, x += LANES) store(x, load(x) + load(position + k));
+        }
     }
 }
 
@@ -381,8 +388,19 @@ static void copy_source_tokens(const search_settings *settings, search_state *se
     }
 }
 
-/* Take up to `steps` steps, in each of which all live sentences read a token. Sentences that are done leave. Returns the
-   number of steps taken: fewer if no sentence is left, or if a cache must grow first. */
+/* Let the draft of the only live sentence guess tokens; return their number. */
+static int64_t guess_next_tokens(const search_settings *settings, const search_state *search) {
+    const sentence *only = live_sentence(search, 0);
+    const lane *lane = &only->lane;
+    if (search->step.sentences > 1 || settings->beam > 1 || settings->coverage || !only->draft) return 0;
+    int64_t room = lane->cache->capacity - lane->position, left = only->limit - live_length(only);
+    int64_t most = (room < left ? room : left) - 1, count = only->draft->count;
+    return guess_tokens(only->draft, only->read_tokens, only->begin, lane->position, most < count ? most : count);
+}
+
+/* Take up to `steps` steps, in each of which all live sentences read a token, and what a draft guessed after it.
+   Sentences that are done leave. Returns the number of steps taken: fewer if no sentence is left, or if a cache must
+   grow first. */
 int64_t translume_search(const search_settings *settings, search_state *search, int64_t steps) {
     int64_t taken = 0;
     for (; taken < steps && search->step.sentences; taken++) {
@@ -390,6 +408,8 @@ int64_t translume_search(const search_settings *settings, search_state *search, 
         search->step.lanes = search->live, search->step.count = 1;
         for (int64_t number = 0; number < live; number++)
             if (search->live[number]->position == search->live[number]->cache->capacity) return taken;
+        int64_t guessed = guess_next_tokens(settings, search);
+        search->step.count += guessed;
         embed_tokens(settings, search);
         if (settings->positions) add_positions(settings, search);
         translume_step(settings->stack, &search->step, search->x, search->workspace);
@@ -397,7 +417,7 @@ int64_t translume_search(const search_settings *settings, search_state *search, 
             int64_t rows = 0, row = 0;
             for (; last < live && (last == first || rows + search->live[last]->beam <= search->group); last++)
                 rows += search->live[last]->beam;
-            compute_logits(settings, search, begin, rows);
+            compute_logits(settings, search, begin, rows + guessed);
             for (int64_t number = first; number < last; number++) {
                 sentence *sentence = live_sentence(search, number);
                 int64_t own = sentence->lane.beam;
@@ -406,6 +426,12 @@ int64_t translume_search(const search_settings *settings, search_state *search, 
                 if (settings->copying)
                     copy_source_tokens(settings, search, sentence, row, search->x + (begin + row) * settings->stack->width);
                 advance_sentence(settings, search, sentence, row);
+                for (int64_t k = 0; k < guessed && sentence->state == LIVE; k++) {
+                    if (sentence->read_tokens[live_length(sentence)] != sentence->draft->tokens[k]) break;
+                    if (settings->copying)
+                        copy_source_tokens(settings, search, sentence, k + 1, search->x + (k + 1) * settings->stack->width);
+                    advance_sentence(settings, search, sentence, k + 1);
+                }
                 if (sentence->state == LIVE) search->live[left++] = &sentence->lane;
                 row += own;
             }

@@ -2,16 +2,23 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args
 
-from translume.checkpoint import Checkpoint, ClassifierCheckpoint, load_any, model_folder, refuse_threads
+from translume.checkpoint import (
+    Checkpoint,
+    ClassifierCheckpoint,
+    load_any,
+    load_checkpoint,
+    model_folder,
+    refuse_threads,
+)
 from translume.config import Config, DecodingOptions, DecodingSettings
 from translume.decoding import Stepper, resolve_strategy
 from translume.device import is_cpu
-from translume.engine import Engine, EngineError, build_engine
+from translume.engine import Draft, Engine, EngineError, build_engine
 from translume.engine.network import Network
 from translume.engine.packed_file import PackedFile
 from translume.engine.packing import Dtype as PackedDtype
@@ -119,6 +126,38 @@ def engine_of(checkpoint: Checkpoint, dtype: PackedDtype, *, pack: bool | None =
             if pack:
                 raise
     return engine
+
+
+def draft_of(checkpoint: Checkpoint, engine: Engine, settings: DecodingSettings) -> Draft:
+    """Return the small model that [decoding] names, which guesses tokens for a model. The model's engine keeps it.
+
+    Raises ModelFolderError if there is no such model, SettingsError if it cannot guess for this one.
+    """
+    if settings.draft not in engine.drafts:
+        engine.drafts[settings.draft] = _load_draft(checkpoint, settings.draft)
+    return replace(engine.drafts[settings.draft], count=settings.draft_tokens)
+
+
+def _load_draft(checkpoint: Checkpoint, folder: str) -> Draft:
+    place = f"decoding.draft: {folder}"
+    try:
+        small = load_checkpoint(folder, device="cpu", dtype="fp32")
+    except ModelFolderError as error:
+        raise ModelFolderError(f"decoding.draft: {error}") from None
+    for side in ("source", "target"):
+        wanted, present = getattr(checkpoint, f"{side}_tokenizer"), getattr(small, f"{side}_tokenizer")
+        if present.digest != wanted.digest:
+            raise SettingsError(f"{place}: it has another {side} vocabulary than the model, expected the same")
+    tags, wanted_tags = small.config.model.language_tags, checkpoint.config.model.language_tags
+    if tags != wanted_tags:
+        raise SettingsError(f"{place}: it has model.language_tags = '{tags}', expected '{wanted_tags}' as the model")
+    try:
+        draft = engine_of(small, "int8").draft
+    except EngineError as error:
+        raise SettingsError(f"{place}: {error}") from None
+    if draft is None:
+        raise SettingsError(f"{place}: its head is not one linear map, so it has no search in the kernels")
+    return draft
 
 
 def network_of(checkpoint: Checkpoint | ClassifierCheckpoint) -> Network:

@@ -34,7 +34,7 @@ from translume.decoding import (
     runs_searches,
     strategy_from,
 )
-from translume.engine import Engine
+from translume.engine import Engine, SentenceDraft
 from translume.lazy import Tensor, inference_mode, torch
 from translume.text import Tokenizer
 from translume.translator.assembly import ProgressReporter, SearchedPiece
@@ -54,6 +54,7 @@ from translume.translator.constraints import (
     words_of,
 )
 from translume.translator.ensemble import EnsembleMembers
+from translume.translator.loading import draft_of
 from translume.translator.planning import (
     ANY_MAX_TOKENS,
     DEVICE_BATCH_ROWS,
@@ -162,6 +163,7 @@ class PreparedSearch:
     shape: makes the distributions that the settings demand of the stepper's own; None if these are demanded.
     fusion: a language model for ranking.  device: of the tensors that the loop works with.
     explain: adds a hint to an error of the loop.
+    draft: `Draft.begin` for the only source; None without a draft or with several sources.
     """
 
     stepper: Stepper
@@ -175,6 +177,7 @@ class PreparedSearch:
     fusion: Fusion | None
     device: "torch.device | None"
     explain: Callable[[SearchError], SearchError]
+    draft: Callable[[NDArray[np.int64], NDArray[np.int64], int], SentenceDraft | None] | None = None
 
     @property
     def step(self) -> Step[Any]:
@@ -250,6 +253,7 @@ class PreparedSearch:
             return None
         words = self._words
         if isinstance(self.stepper, Engine):
+            words["draft"] = self.draft
             return self.stepper.complete_search(self.encoded, prompts=self.prompts, running=running, **words)
         words["limits"] = self._tensor(self.limits)
         return self.stepper.complete_search(self.encoded, prompts=self._tensor(self.prompts), running=running, **words)
@@ -495,7 +499,18 @@ def prepare_search(
         fusion=fusion,
         device=device,
         explain=partial(explain_search_error, checkpoint=checkpoint, settings=settings),
+        draft=_draft_for(steps, checkpoint, pieces, settings),
     )
+
+
+def _draft_for(
+    steps: Stepper, checkpoint: Checkpoint, pieces: Sequence[Piece], settings: DecodingSettings
+) -> Callable[..., SentenceDraft | None] | None:
+    """What guesses the tokens of the only piece, if [decoding] names a draft and an engine takes the steps."""
+    if not settings.draft or not isinstance(steps, Engine):
+        return None
+    draft = draft_of(checkpoint, steps, settings)
+    return None if len(pieces) > 1 else partial(draft.begin, *sources_for(steps, checkpoint, pieces))
 
 
 def _ctc_rule(checkpoint: Checkpoint, state: Any, weight: float) -> "CtcPrefix":

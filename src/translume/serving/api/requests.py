@@ -26,7 +26,9 @@ from translume.serving.api.body import LIMITS
 from translume.serving.api.errors import RequestError, field_error, refuse_more, shown
 from translume.serving.settings import Limits
 
-WITHHELD: Final = frozenset({"max_tokens", "vocabulary", "terminology", "utility_model", "rules", "options"})
+WITHHELD: Final = frozenset(
+    {"max_tokens", "vocabulary", "terminology", "utility_model", "draft", "draft_tokens", "rules", "options"}
+)
 """Settings of [decoding] that a request cannot set: the server forms the batches, reads no files and loads no models
 for clients, and chooses the parts from outside."""
 DECODING_FIELDS: Final = tuple(name for name in DecodingSettings.model_fields if name not in (*WITHHELD, "split"))
