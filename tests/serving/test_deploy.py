@@ -148,7 +148,7 @@ def test_systemd_accepts_every_line_of_the_unit(tmp_path: Path) -> None:
 
 def test_the_image_is_small_unprivileged_and_has_a_health_check() -> None:
     stages = instructions("FROM")
-    assert [stage.split()[0] for stage in stages] == ["python:3.12-slim", "python:3.12-slim"]
+    assert [stage.split()[0] for stage in stages] == ["debian:bookworm-slim", "debian:bookworm-slim"]
     assert stages[0].endswith("AS build")
     assert instructions("USER") == ["translume"]
     copied = [words.split()[:-1] for words in instructions("COPY") if not words.startswith("--from")]
