@@ -8,7 +8,8 @@ import json
 import os
 import posixpath
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,20 @@ def code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         yield posixpath.join("code", path), {"title": title, "body": body}, "page.html"
 
 
+def share_navigation(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Let the pages of code in a folder share their navigation, which has the same links for all of them."""
+    if name.startswith("code/"):
+        context["toctree"] = partial(_navigation, app, posixpath.dirname(name), context["toctree"])
+
+
+def _navigation(app: Sphinx, folder: str, make: Callable[..., str], **options: Any) -> str:
+    shared = app.__dict__.setdefault("translume_navigation", {})
+    key = (folder, *options.items())
+    if key not in shared:
+        shared[key] = make(**options)
+    return shared[key]
+
+
 def _linked(app: Sphinx) -> set[str]:
     """Return the paths of the files that pages link to; they are kept with the pages, for later builds."""
     if not hasattr(app.env, "translume_linked"):
@@ -124,4 +139,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", read_notebook)
     app.connect("doctree-read", link_code, priority=100)  # before Sphinx copies the downloads
     app.connect("html-collect-pages", code_pages)
+    app.connect("html-page-context", share_navigation, priority=100)  # before the theme makes it
     return {"parallel_read_safe": False}

@@ -351,3 +351,38 @@ def test_requests_are_refused_without_a_process_beyond_the_limit_and_with_two_le
             assert (status, headers[b"connection"], json.loads(body)["code"]) == (400, b"close", "two_lengths")
 
     asyncio.run(run())
+
+
+def test_a_process_that_is_being_started_at_a_reload_is_replaced_too(tmp_path: Path) -> None:
+    async def run() -> None:
+        read, ready = ["old"], asyncio.Event()
+
+        async def start() -> Any:
+            content = read[-1]
+            read.append(content)
+            await ready.wait()
+            sentinel, end = os.pipe()
+            process = SimpleNamespace(
+                **{"sentinel": sentinel, "join": lambda: os.close(sentinel), "terminate": lambda: os.close(end)},
+                **{"pid": 1, "exitcode": 1},
+            )
+            connection = SimpleNamespace(close=lambda: None)
+            return SimpleNamespace(process=process, address=tmp_path / content, connection=connection, started=0.0)
+
+        async with front_of(tmp_path) as front, asyncio.timeout(60):
+            front._start = start  # type: ignore[method-assign]
+            ready.set()
+            await front.start(1)
+            ready.clear()
+            front._workers[0].process.terminate()  # as if it had ended by itself
+            while len(read) < 3:
+                await asyncio.sleep(0.001)
+            read.append("new")
+            front.request_restart()
+            await asyncio.sleep(0)
+            ready.set()
+            while [worker.address.name for worker in front._workers] != ["new"]:
+                await asyncio.sleep(0.001)
+            front._workers[0].process.terminate()
+
+    asyncio.run(run())

@@ -246,7 +246,8 @@ class Front:
         while True:
             await asyncio.sleep(delay)
             try:
-                return self._add(await self._start())
+                async with self._restarting:  # which would not replace a process that is being started
+                    return self._add(await self._start())
             except TranslumeError as error:
                 log.error("a worker process was not replaced", extra={"fields": {"reason": str(error)}})
                 delay = min(MAX_DELAY_SECONDS, 2 * delay or 1.0)

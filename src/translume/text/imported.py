@@ -398,13 +398,20 @@ def _texts(proto: Any) -> list[str]:
     """Return hostile texts, rules of the normaliser within words, and random lines of pieces."""
     draw, known = random.Random(1), [*scores_of(proto)]
     lines = ("".join(draw.choices(known, k=draw.randrange(1, LONGEST))) for _ in range(LINES))
-    rules: list[str] = []
-    if proto.normalizer_spec.precompiled_charsmap:
-        normaliser = package().SentencePieceNormalizer(model_proto=proto.SerializeToString())
-        # Releases of Unicode differ in characters that are younger than Python's tables.
-        several = [rule for rule, _ in normaliser.decompile() if len(rule) > 1 and "Cn" not in map(category, rule)]
-        rules = draw.sample(several, min(RULES, len(several)))
+    several = _long_rules(proto.normalizer_spec.precompiled_charsmap)
+    rules = draw.sample(several, min(RULES, len(several)))
     return [*HOSTILE, *(f"a{rule} b" for rule in rules), *(line.replace(SPACE, " ") for line in lines)]
+
+
+@lru_cache(1)  # it takes half a second, and a model's source and target have the same normaliser
+def _long_rules(charsmap: bytes) -> list[str]:
+    """Return what the rules of a normaliser replace, if it has several characters."""
+    if not charsmap:
+        return []
+    model = build_proto({}, charsmap, fallback=False)
+    normaliser = package().SentencePieceNormalizer(model_proto=model.SerializeToString())
+    # Releases of Unicode differ in characters that are younger than Python's tables.
+    return [rule for rule, _ in normaliser.decompile() if len(rule) > 1 and "Cn" not in map(category, rule)]
 
 
 def _library_rules(charsmap: bytes) -> Iterable[list[normalizers.Normalizer]]:
