@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from translume.belief import BeliefError, Logits, NextToken
+from translume.config.sources import TextSettings
 from translume.decoding import CompleteSearch, ForbidTokens, MinimumLength, Rule, Sampling, Strategy
 from translume.engine.layers import Layers
 from translume.engine.logits import CopyKernels, CopySources, LogitRefiner, LogitStatistics, summarize_logits
@@ -49,7 +50,9 @@ def build_engine(model: "Transformer", dtype: Dtype = "fp32") -> "Engine":
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             expected = "expected torch.float32 (load it with dtype fp32)"
             raise EngineError(f"engine: found a model in {tensor.dtype}, {expected}")
-    network = Network(settings=model.settings, weights={name: tensor.numpy() for name, tensor in weights.items()})
+    source = getattr(model.encoder.embedding, "source", TextSettings())
+    arrays = {name: tensor.numpy() for name, tensor in weights.items()}
+    network = Network(settings=model.settings, source=source, weights=arrays)
     return Engine(network, dtype, lambda: model)
 
 
@@ -87,9 +90,7 @@ class Engine:
         self.decoder = Layers(network, "decoder", dtype)
         self.encoder = Layers(network, "encoder", dtype) if network.crosses else None
         layers = range(self.decoder.shape.count if network.crosses else 0)
-        self.key_values = [
-            self._checked(f"key_value.{number}", partial(network.key_value, number)) for number in layers
-        ]
+        self.key_values = [self._checked(f"key_value.{number}", partial(self._key_value, number)) for number in layers]
         self.head = self._checked("head", network.head) if settings.head.linear else None
         copies = self.head is not None and settings.head.reads_source
         self.copying = CopyKernels(network, self.head.outputs) if self.head is not None and copies else None
@@ -104,8 +105,11 @@ class Engine:
             self._sources = SourceKernels(self.encoder, self.decoder, network, self.key_values)
         if not checked and not self.plain_parts:  # else the plain model refuses what it does not have
             if self.encoder is not None:
-                network.embedded(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.bool_))  # reads its weights
+                network.encoder.embedded(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.bool_))  # reads its weights
             network.refuse_unread()
+
+    def _key_value(self, layer: int) -> Linear:
+        return self.decoder.padded(self.network.key_value(layer))
 
     def _checked(self, name: str, make: Callable[[], Linear]) -> PackedLinear:
         name = f"{name}|{LINEAR[self.dtype].format}"
@@ -172,7 +176,7 @@ class Engine:
     def _embedded_source(self, source: Array, mask: Array) -> tuple[Array, Array]:
         """Return the vectors that the encoder reads, packed [n, D], and the mask [B, S] of their positions."""
         if self.network.reads_ids:
-            return self.network.embedded(source, mask), mask
+            return self.network.encoder.embedded(source, mask), mask
         with torch.inference_mode():
             embedded, there = self._model().encoder.embedded(torch.from_numpy(source), torch.from_numpy(mask))
         return embedded.numpy(), there.numpy()
