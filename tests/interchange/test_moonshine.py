@@ -115,6 +115,9 @@ def test_states_and_texts_are_those_of_transformers(imported):
     for row, read in enumerate(frames):
         alone = model.start(read[None], torch.ones(1, len(read), dtype=torch.bool)).memory[0]
         torch.testing.assert_close(together.memory[row][together.memory_mask[row]], alone, rtol=0, atol=1e-5)
+    read, there = fast.engine.front.embedded(pad_sequence(frames, batch_first=True).numpy(), mask.numpy())
+    states = torch.from_numpy(fast.engine.encoder.encode(read, there.sum(1)))
+    torch.testing.assert_close(states, together.memory[together.memory_mask], rtol=0, atol=1e-5 * states.abs().max())
 
 
 def test_an_export_names_what_it_lacks(imported):
