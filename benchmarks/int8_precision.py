@@ -39,7 +39,7 @@ def pack(engine: Engine, encoder: Dtype, key_values: Dtype) -> None:
     engine.encoder = Layers(engine.network, "encoder", encoder)
     layers = range(engine.decoder.shape.count)
     kind = LINEAR[key_values]
-    engine.key_values = [kind(kind.pack(*engine.network.key_value(number))) for number in layers]
+    engine.key_values = [kind(kind.pack(*engine.decoder.padded(engine.network.key_value(number)))) for number in layers]
 
 
 @torch.inference_mode()

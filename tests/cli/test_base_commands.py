@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from tests.sources.conftest import untrained as untrained_reader
 from tests.translator.conftest import untrained
 
 from translume.checkpoint import (
@@ -172,6 +174,39 @@ def test_searches_of_the_decoding_loop_give_the_same_without_torch(
     for found, wanted, (words, _) in zip(bare, full, commands, strict=True):
         assert (found[0], found[2]) == (0, wanted[2]), words
         assert texts_and_scores(found[1]) == texts_and_scores(wanted[1]), words
+
+
+def test_recordings_and_images_are_read_without_torch(outcomes: Outcomes, tmp_path: Path) -> None:
+    soundfile, image = pytest.importorskip("soundfile"), pytest.importorskip("PIL.Image")
+    draw, commands, guided = np.random.default_rng(3), [], []
+    for number, kind in enumerate(("audio", "image")):
+        files = [str(tmp_path / f"{kind}{size}") for size in (3, 7)]
+        for size, file in zip((3, 7), files, strict=True):
+            if kind == "audio":  # at 22,050 Hz
+                soundfile.write(file, draw.normal(size=1000 * size) * 0.1, 22_050, format="WAV")
+            else:
+                image.fromarray(draw.integers(0, 256, (13, 9 * size)).astype(np.uint8)).save(file, "PNG")
+        manifest = tmp_path / f"{kind}.tsv"
+        manifest.write_text("".join(f"{file}\tone two\n" for file in files))
+        model, text = str(tmp_path / kind), "".join(f"{file}\n" for file in files)
+        save_model(tmp_path / kind, untrained_reader(kind, width=32, feed_forward=48).checkpoint)
+        commands += [(["translate", model, "--json", "--dtype", dtype], text) for dtype in ("fp32", "int8")]
+        commands += [(["translate", model, files[number], "--beam", "1"], ""), (["evaluate", model, str(manifest)], "")]
+        guided.append((["translate", model, "--json", "--ctc-weight", "0.5", "--nbest", "2"], text))
+    for each in (commands, guided):
+        each[:] = [([*words, "--device", "cpu"], text) for words, text in each]
+    imported, bare = outcomes("without", commands)
+    assert not imported
+    imported, full = outcomes("with", commands)
+    assert not imported  # nothing of this needs it
+    for found, wanted, (words, _) in zip(bare, full, commands, strict=True):
+        assert found[0] == 0, (words, found)
+        assert found[1] == wanted[1], words
+        assert found[1], words
+    for found, wanted in zip(outcomes("without", guided)[1], outcomes("with", guided)[1], strict=True):
+        assert (found[0], found[2]) == (0, wanted[2])
+        assert texts_and_scores(found[1]) == texts_and_scores(wanted[1])
+        assert len(texts_and_scores(found[1])) == 4
 
 
 def test_a_model_is_exported_to_ctranslate2_without_torch(outcomes: Outcomes, folder: Path, tmp_path: Path) -> None:

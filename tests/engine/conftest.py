@@ -17,13 +17,21 @@ from translume.model import Transformer
 SOURCE_SIZE, TARGET_SIZE = 17, 19
 
 WHOLE = {"width": 96, "feed_forward": 48, "attention_heads": 3, "encoder_layers": 3, "decoder_layers": 2}
-"""Widths in vectors of the kernels: two for heads, three for feed-forward blocks."""
+"""Widths in vectors of the kernels: two for heads, three for feed-forward blocks. Other heads get zeros."""
 FOR_KERNELS = [
     {**WHOLE, **changes}
     for changes in (
         {"norm": "pre"},
-        {"norm": "post", "positions": "learned", "bias": False},
-        {"norm": "pre", "activation": "swiglu", "normalization": "rms", "positions": "rotary"},
+        {"norm": "post", "positions": "learned", "bias": False, "head_width": 13},
+        {
+            "norm": "pre",
+            "activation": "swiglu",
+            "normalization": "rms",
+            "positions": "rotary",
+            "head_width": 22,
+            "rotary_width": 10,
+            "encoder": {"norm": "post", "activation": "gelu", "head_width": 12, "feed_forward": 80},
+        },
         {"norm": "post", "activation": "gelu", "normalization": "rms"},
         {"norm": "pre", "activation": "swish", "attention_heads": 6, "positions": "none", "segments": 3},
         {"norm": "pre", "segments": 2, "segment_pooling": "sum", "positions": "relative"},

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from tests.errors import raises
+from torch.nn.utils.rnn import pad_sequence
 
 import translume
 from translume.checkpoint import build_model
 from translume.config import ModelSettings
 from translume.config.sources import WaveformSettings
-from translume.engine import EngineError, build_engine
 from translume.errors import DataError, SettingsError
 from translume.interchange.huggingface.reader import family_for, read_huggingface
 from translume.sources import frame_reader
@@ -53,7 +53,7 @@ def tokenizer():
 def write(folder, **changes):
     found = tokenizer()
     config = transformers.MoonshineConfig(**{
-        "vocab_size": len(found), "hidden_size": 44, "intermediate_size": 37, "encoder_num_hidden_layers": 2,
+        "vocab_size": len(found), "hidden_size": 48, "intermediate_size": 80, "encoder_num_hidden_layers": 2,
         "decoder_num_hidden_layers": 3, "encoder_num_attention_heads": 2, "decoder_num_attention_heads": 2,
         "max_position_embeddings": LONGEST, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0,
                                                                 "partial_rotary_factor": 0.75}, **changes,
@@ -106,19 +106,22 @@ def test_states_and_texts_are_those_of_transformers(imported):
         )[0].tolist()
         texts.append([each for each in written[1:] if each != 2])
     options = {"strategy": "beam", "beam": 3, "max_length": 15, "length_penalty": 0.0, "max_length_ratio": 99.0}
+    fast = translume.load(ours.folder, device="cpu", engine="fast")
     for sound, text in zip(sounds(), texts, strict=True):
-        assert [each for each in ours.translate(sound, **options).hypotheses[0].ids if each != 2] == text
+        for each in (ours, fast):
+            assert [id_ for id_ in each.translate(sound, **options).hypotheses[0].ids if id_ != 2] == text
     mask = torch.arange(max(map(len, frames))) < torch.tensor([[len(each)] for each in frames])
-    together = model.start(torch.nn.utils.rnn.pad_sequence(frames, batch_first=True, padding_value=9.0), mask)
+    together = model.start(pad_sequence(frames, batch_first=True, padding_value=9.0), mask)
     for row, read in enumerate(frames):
         alone = model.start(read[None], torch.ones(1, len(read), dtype=torch.bool)).memory[0]
         torch.testing.assert_close(together.memory[row][together.memory_mask[row]], alone, rtol=0, atol=1e-5)
+    read, there = fast.engine.front.embedded(pad_sequence(frames, batch_first=True).numpy(), mask.numpy())
+    states = torch.from_numpy(fast.engine.encoder.encode(read, there.sum(1)))
+    torch.testing.assert_close(states, together.memory[together.memory_mask], rtol=0, atol=1e-5 * states.abs().max())
 
 
-def test_the_engine_and_an_export_name_what_they_lack(imported):
+def test_an_export_names_what_it_lacks(imported):
     model = imported[2].checkpoint.model
-    with pytest.raises(EngineError, match=r"^engine: model\.encoder: found .*, which the kernels do not have$"):
-        build_engine(model, "fp32")
     family = family_for(model.settings)
     with pytest.raises(SettingsError, match=r"^model\.\w+: found .* for PegasusForConditionalGeneration$"):
         family.weights_to(model, model.settings)
@@ -161,12 +164,12 @@ def original(tmp_path_factory):
     ("file", "values", "message"),
     [
         ("config.json", {"encoder_num_key_value_heads": 1}, "encoder_num_key_value_heads: found 1, expected 2"),
-        ("config.json", {"head_dim": 16}, "head_dim: found 16, expected 22"),
+        ("config.json", {"head_dim": 16}, "head_dim: found 16, expected 24"),
         ("config.json", {"decoder_hidden_act": "gelu"},
          "decoder_hidden_act: found 'gelu'; known: silu, swish, gelu_pytorch_tanh"),
-        ("config.json", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.7}},
-         'rope_parameters: found {"rope_type": "default", "partial_rotary_factor": 0.7}, expected type "default" and a '
-         "part of the 22 components of a head that is an even number"),
+        ("config.json", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.8}},
+         'rope_parameters: found {"rope_type": "default", "partial_rotary_factor": 0.8}, expected type "default" and a '
+         "part of the 24 components of a head that is an even number"),
         ("preprocessor_config.json", {"do_normalize": True}, "do_normalize: found true, expected false"),
         ("preprocessor_config.json", {"sampling_rate": 8000}, "sampling_rate: found 8000, expected 16000"),
     ],

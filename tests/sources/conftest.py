@@ -74,13 +74,17 @@ def make(manifests: Path) -> Callable[..., Config]:
 KINDS = {"audio": {"mels": 11}, "features": {"values": 5}, "image": {"height": 8, "channels": 3}}
 
 
-def untrained(kind: str, *, ctc: bool = True, given: np.ndarray | None = None) -> Translator:
-    """Return a translator of sources of a kind with random weights.  given: the source that it is normalised by."""
+def untrained(kind: str, *, ctc: bool = True, given: np.ndarray | None = None, **model: object) -> Translator:
+    """Return a translator of sources of a kind with random weights, for changed [model].
+
+    given: the source that it is normalised by.
+    """
+    sizes = {"width": 20, "feed_forward": 24, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 4}
     config = Config.build(
         {
             "data": {"source": {"kind": kind, **KINDS[kind]}},
             "tokenizer": {"kind": "word", "unknown": "token"},
-            "model": {"width": 20, "feed_forward": 24, "encoder_layers": 2, "decoder_layers": 3, "attention_heads": 4},
+            "model": {**sizes, **model},
             "decoding": {"beam": 3, "max_length": 9},
             "training": {"ctc_weight": 0.3 if ctc else 0.0},
         }
@@ -88,12 +92,12 @@ def untrained(kind: str, *, ctc: bool = True, given: np.ndarray | None = None) -
     tokenizer = train_tokenizer(config.tokenizer, ["one two three four five six seven"])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(11)
-        model = build_model(config.model, len(tokenizer), len(tokenizer), config.data.source).eval()
-        model.ctc = Ctc(20, len(tokenizer)) if ctc else None
-        for parameter in model.parameters():
+        network = build_model(config.model, len(tokenizer), len(tokenizer), config.data.source).eval()
+        network.ctc = Ctc(config.model.width, len(tokenizer)) if ctc else None
+        for parameter in network.parameters():
             parameter.data += 0.3 * torch.randn_like(parameter)
     if given is not None:
         reader = frame_reader(config.data.source)
         assert reader is not None
-        model.encoder.embedding.learn(reader.read(given))
-    return Translator(Checkpoint(config=config, model=model, source_tokenizer=tokenizer, target_tokenizer=tokenizer))
+        network.encoder.embedding.learn(reader.read(given))
+    return Translator(Checkpoint(config=config, model=network, source_tokenizer=tokenizer, target_tokenizer=tokenizer))

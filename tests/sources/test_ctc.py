@@ -10,6 +10,7 @@ import torch
 from tests.sources.conftest import frames_of
 
 from translume.config import Config, DecodingSettings
+from translume.engine.fronts import Front
 from translume.engine.layers import Layers
 from translume.errors import SettingsError
 from translume.model import LossOptions
@@ -80,11 +81,11 @@ def test_a_search_ranks_by_attention_and_ctc_and_encodes_its_source_once(
     log_probs = model.ctc.log_probs(model.encoder(memory, mask)).detach()[0]
     bos, eos = (getattr(plain.checkpoint.target_tokenizer.specials, name) for name in ("bos", "eos"))
     encoded = []
-    for kind, name in ((FrameEmbedding, "front"), (Encoder, "packed"), (Layers, "encode")):
+    for kind, name in ((FrameEmbedding, "front"), (Encoder, "packed"), (Front, "embedded"), (Layers, "encode")):
         original = getattr(kind, name)
         monkeypatch.setattr(kind, name, lambda *given, own=original: (encoded.append(own.__name__), own(*given))[1])
     settings: dict[str, Any] = {"beam": 3, "nbest": 2, "ctc_weight": 0.75}
-    for translator, calls in ((plain, ["front", "packed"]), (fast, ["front", "encode"])):
+    for translator, calls in ((plain, ["front", "packed"]), (fast, ["embedded", "encode"])):
         encoded.clear()
         found = translator.translate(source, **settings).hypotheses
         assert encoded == calls

@@ -1,5 +1,6 @@
 """Classification of texts without torch: the encoder by the kernels, pooling and the head by NumPy."""
 
+from dataclasses import replace
 from typing import ClassVar, cast
 
 import numpy as np
@@ -22,6 +23,9 @@ class ClassEngine:
 
     def __init__(self, network: Network) -> None:
         head = cast(ClassifySettings, network.settings.head)
+        network = replace(
+            network, settings=network.settings.model_copy(update={"encoder": {}})
+        )  # the model has one side
         if head.predicts != "classes" or not network.reads_ids:
             raise NativeError("the engine of classes reads texts only")
         self._network, self._head, self._encoder = network, head, Layers(network, "encoder", self.dtype)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from translume.belief import BeliefError, Logits, NextToken
+from translume.config.sources import TextSettings
 from translume.decoding import CompleteSearch, ForbidTokens, MinimumLength, Rule, Sampling, Strategy
 from translume.engine.layers import Layers
 from translume.engine.logits import CopyKernels, CopySources, LogitRefiner, LogitStatistics, summarize_logits
@@ -26,6 +27,7 @@ from translume.kernels.loading import NativeError, empty
 from translume.lazy import torch
 
 if TYPE_CHECKING:
+    from translume.engine.fronts import Front
     from translume.model import Transformer
 
 FP16_MAX = 65504.0
@@ -50,7 +52,9 @@ def build_engine(model: "Transformer", dtype: Dtype = "fp32") -> "Engine":
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             expected = "expected torch.float32 (load it with dtype fp32)"
             raise EngineError(f"engine: found a model in {tensor.dtype}, {expected}")
-    network = Network(settings=model.settings, weights={name: tensor.numpy() for name, tensor in weights.items()})
+    source = getattr(model.encoder.embedding, "source", TextSettings())
+    arrays = {name: tensor.numpy() for name, tensor in weights.items()}
+    network = Network(settings=model.settings, source=source, weights=arrays)
     return Engine(network, dtype, lambda: model)
 
 
@@ -60,12 +64,14 @@ class Engine:
     Logits are fp32 for every packing. States are written in place: only the newest may be used.
 
     encoder: None in a language model.  head: the packed output head, or None if the head is not one linear map.
+    front: what makes positions of the frames of recordings and images; None for texts, and if the plain model does.
+    ctc: the packed output of CTC, in fp32, if there is one.
     key_values: the packed key and value projections of each layer's cross-attention; none in a language model.
     copying: what a copy head adds to the logits of `head`.
     """
 
     def __init__(self, network: Network, dtype: Dtype, model: Callable[[], "Transformer"]) -> None:
-        """model: returns the plain model, for what the kernels do not have: other heads, front ends, CTC.
+        """model: returns the plain model, for what the kernels do not have: other heads and front ends.
 
         Raises EngineError if the kernels are not available, or do not support the layers.
         """
@@ -89,10 +95,13 @@ class Engine:
         settings, checked = network.settings, bool(network.kept)  # a packed file was checked when it was made
         self.decoder = Layers(network, "decoder", dtype)
         self.encoder = Layers(network, "encoder", dtype) if network.crosses else None
+        self.front: Front | None = None
+        if self.encoder is not None and network.source.reader:
+            from translume.engine.fronts import front_of  # which texts do not need
+
+            self.front = front_of(network.encoder, dtype)
         layers = range(self.decoder.shape.count if network.crosses else 0)
-        self.key_values = [
-            self._checked(f"key_value.{number}", partial(network.key_value, number)) for number in layers
-        ]
+        self.key_values = [self._checked(f"key_value.{number}", partial(self._key_value, number)) for number in layers]
         self.head = self._checked("head", network.head) if settings.head.linear else None
         copies = self.head is not None and settings.head.reads_source
         self.copying = CopyKernels(network, self.head.outputs) if self.head is not None and copies else None
@@ -102,18 +111,25 @@ class Engine:
         if self.head is not None:
             self._searched = SearchModel(self.decoder, self.head, network, self.refiner, self.copying)
         self._sources: SourceKernels | None = None
-        reads_memory = settings.head.reads_source or self._has_ctc
+        self.ctc: PackedLinear | None = None
+        if "ctc.output.weight" in network.weights:
+            read = partial(network.linear, "ctc.output", None, settings.of_encoder.width, biased=True)
+            self.ctc = PackedLinear(network.keep("ctc", lambda: PackedLinear.pack(*read())))
+        reads_memory = settings.head.reads_source or self.ctc is not None
         if self.encoder is not None and self.network.reads_ids and not settings.segments and not reads_memory:
             self._sources = SourceKernels(self.encoder, self.decoder, network, self.key_values)
         if not checked and not self.plain_parts:  # else the plain model refuses what it does not have
-            if self.encoder is not None:
-                network.embedded(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.bool_))  # reads its weights
+            if self.encoder is not None and self.front is None:
+                network.encoder.embedded(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.bool_))  # reads its weights
             network.refuse_unread()
 
     @property
     def draft(self) -> Draft | None:
         """What guesses the tokens of this model for another one; None if the kernels cannot search with it."""
-        return None if self._searched is None or self._sources is None else Draft(self._searched, self.start)
+        return None if self._searched is None else Draft(self._searched, self.start)
+
+    def _key_value(self, layer: int) -> Linear:
+        return self.decoder.padded(self.network.key_value(layer))
 
     def _checked(self, name: str, make: Callable[[], Linear]) -> PackedLinear:
         name = f"{name}|{LINEAR[self.dtype].format}"
@@ -124,16 +140,10 @@ class Engine:
         """What the plain model computes, because the kernels have no such part."""
         head = self.network.settings.head
         parts = {
-            "the front end of the source": self.encoder is not None and not self.network.reads_ids,
+            "the front end of the source": not (self.encoder is None or self.front or self.network.reads_ids),
             f"the output head ({head.kind})": self.head is None,
-            "the output of CTC": self._has_ctc,
         }
         return [name for name, plain in parts.items() if plain]
-
-    @property
-    def _has_ctc(self) -> bool:
-        """Whether a second output reads the memory."""
-        return any(name.startswith("ctc.") for name in self.network.weights)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes of a copy, without the structures of the last search, which have addresses."""
@@ -166,7 +176,7 @@ class Engine:
         cache.source_bias[...] = -np.inf
         cache.source_bias[rows, 0, 0, places] = 0.0
         state = EngineState(cache, position=0)
-        if not (self.network.settings.head.reads_source or self._has_ctc):
+        if not (self.network.settings.head.reads_source or self.ctc):
             return state
         memory = np.zeros((*there.shape, packed.shape[1]), np.float32)
         memory[rows, places] = packed
@@ -175,15 +185,25 @@ class Engine:
         elif self.network.settings.head.reads_source:
             tensors = map(torch.from_numpy, (source, mask, memory))
             state = replace(state, context=self._model().head.begin(*tensors))
-        return replace(state, memory=memory, memory_mask=there) if self._has_ctc else state
+        return replace(state, memory=memory, memory_mask=there) if self.ctc else state
 
     def _embedded_source(self, source: Array, mask: Array) -> tuple[Array, Array]:
         """Return the vectors that the encoder reads, packed [n, D], and the mask [B, S] of their positions."""
         if self.network.reads_ids:
-            return self.network.embedded(source, mask), mask
+            return self.network.encoder.embedded(source, mask), mask
+        if self.front is not None:
+            return self.front.embedded(source, mask)
         with torch.inference_mode():
             embedded, there = self._model().encoder.embedded(torch.from_numpy(source), torch.from_numpy(mask))
         return embedded.numpy(), there.numpy()
+
+    def ctc_log_probs(self, memory: Array) -> Array:
+        """Return the log-probabilities [B, S, V] of CTC for the memory of a state, of a model that has this output."""
+        assert self.ctc is not None
+        logits = self.ctc(memory)
+        logits -= logits.max(-1, keepdims=True)
+        logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+        return logits
 
     def cache_bytes(self, source: int, target: int, width: int) -> int:
         """Return the most bytes of keys and values for a sentence of so many tokens, with `width` hypotheses."""

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from translume.config import ModelSettings
 from translume.config.model import GATED
 from translume.engine.network import IN_ATTENTION, Array, Linear, Network
-from translume.engine.packing import LANES, LINEAR, Dtype, scaled_queries
+from translume.engine.packing import LANES, LINEAR, Dtype, padded_heads, scaled_queries
 from translume.engine.state import KVCache, StepInput
 from translume.kernels import loading
 from translume.kernels.loading import NativeError, address, aligned, empty
 
 ACTIVATIONS = ("relu", "gelu", "swish", "swiglu", "geglu")
 """In the order of `activation` of stack.h."""
-SUPPORTED = ("key_value_heads", "rotary_base", "rotary_scale")
+SUPPORTED = ("encoder", "key_value_heads", "rotary_base", "rotary_scale", "rotary_width")
 """Modern settings that are in the packed weights and tables."""
 
 
@@ -31,7 +31,9 @@ def check_parts(settings: ModelSettings) -> None:
     unsupported |= {} if settings.activation in ACTIVATIONS else {"activation": settings.activation}
     for name, value in unsupported.items():
         raise NativeError(f"model.{name}: found {value!r}, which the kernels do not have")
-    widths = {"width": settings.width, "head_width": settings.size_per_head, "feed_forward": settings.feed_forward}
+    widths = {"width": settings.width, "feed_forward": settings.feed_forward}
+    if settings.decoder_mixing == "ssru":  # whose cells fill the heads of the cache
+        widths["head_width"] = settings.size_per_head
     for name, width in widths.items():
         if width % LANES:
             raise NativeError(f"model.{name}: found {width}, the kernels need a multiple of {LANES}")
@@ -41,7 +43,7 @@ def check_parts(settings: ModelSettings) -> None:
 class Shape:
     """Number of layers and attention heads, d, D, and whether layers have SSRUs and cross-attention.
 
-    heads: in the KV cache, 1 for cells without cross-attention.
+    heads: in the KV cache, 1 for cells without cross-attention.  head_size: see `padded_heads`.
     """
 
     count: int
@@ -60,7 +62,7 @@ class Shape:
         return cls(
             count=settings.decoder_layers if decodes else settings.encoder_layers,
             heads=1 if alone else settings.attention_heads,
-            head_size=settings.width if alone else settings.size_per_head,
+            head_size=settings.width if alone else -(-settings.size_per_head // LANES) * LANES,
             width=settings.width,
             ssru=ssru,
             crosses=crosses,
@@ -77,12 +79,15 @@ class Layers:
     def __init__(self, network: Network, side: str, dtype: Dtype) -> None:
         """side: "encoder" or "decoder".  Raises NativeError if there are no kernels, or not for the layers."""
         self._kernels = loading.kernels()
+        network = network.encoder if side == "encoder" else network
         settings = network.settings
         check_parts(settings)
         self._network, self._kind = network, LINEAR[dtype]
         self._kept: list[object] = []  # owns the memory that the structures point to
         self.shape = Shape.from_network(network, side)
-        self.longest = settings.max_positions if settings.positions in IN_ATTENTION and not self.shape.ssru else None
+        added = f"{side}.embedding.positions.table" in network.weights  # positions that a source has in any model
+        inside = settings.positions in IN_ATTENTION and not added and not self.shape.ssru
+        self.longest = settings.max_positions if inside else None
         # Each SSRU cell is computed from the one before, so that rounding errors would accumulate in fp16.
         fp16 = dtype != "fp32" and self._kernels.fp16 and not self.shape.ssru
         self.cache_dtype = np.dtype(np.float16 if fp16 else np.float32)
@@ -133,7 +138,7 @@ class Layers:
         else:
             read = partial(network.projection, f"{own}.query_key_value", attended, width)
             packed.query_key_value = self._queries(f"{own}.query_key_value", read)
-            packed.self_output = self._linear(f"{own}.output", width, attended)
+            packed.self_output = self._output(f"{own}.output")
         decodes = name.startswith("decoder")
         packed.norm_self = self._norm(f"{name}.{'around_self' if decodes else 'around_attention'}.norm")
         if self.shape.crosses:
@@ -141,7 +146,7 @@ class Layers:
             packed.cross_query = self._queries(
                 f"{cross}.query", partial(network.linear, f"{cross}.query", attended, width)
             )
-            packed.cross_output = self._linear(f"{cross}.output", width, attended)
+            packed.cross_output = self._output(f"{cross}.output")
         return packed
 
     def _linear(self, name: str, outputs: int, inputs: int) -> loading.Linear:
@@ -150,7 +155,24 @@ class Layers:
     def _queries(self, name: str, make: Callable[[], Linear]) -> loading.Linear:
         """Return a map whose first outputs are queries."""
         settings = self._network.settings
-        return self._pack(name, lambda: scaled_queries(make(), settings.attention_width, settings.size_per_head))
+        width, size = settings.attention_width, settings.size_per_head
+        return self._pack(name, lambda: self.padded(scaled_queries(make(), width, size)))
+
+    def padded(self, linear: Linear) -> Linear:
+        """Return a map to queries, keys or values with the size of a head that the kernels read."""
+        weight, bias = linear
+        size = self._network.settings.size_per_head
+        return padded_heads(weight, size), None if bias is None else padded_heads(bias, size)
+
+    def _output(self, name: str) -> loading.Linear:
+        """Return the map of the values of all heads."""
+        settings = self._network.settings
+
+        def make() -> Linear:
+            weight, bias = self._network.linear(name, settings.width, settings.attention_width)
+            return padded_heads(weight.T, settings.size_per_head).T, bias
+
+        return self._pack(name, make)
 
     def _pack(self, name: str, make: Callable[[], Linear]) -> loading.Linear:
         kind = self._kind
@@ -167,7 +189,7 @@ class Layers:
 
     def _positions(self, side: str) -> dict[str, Any]:
         """Return the fields of `stack` with what attention applies."""
-        rotation, bias = self._network.rotation(), self._network.distance_biases(side)
+        rotation, bias = self._network.rotation(self.shape.head_size), self._network.distance_biases(side)
         if self.longest is None:  # SSRUs do not use the biases that their model has
             return {}
         self._kept.append((rotation, bias))

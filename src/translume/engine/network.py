@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.checkpoint.arrays import names_in, weight_in
-from translume.config import ModelSettings
+from translume.config import ModelSettings, SourceKind
+from translume.config.sources import TextSettings
 from translume.errors import ModelFolderError
 from translume.kernels.loading import NativeError, aligned
 
@@ -30,6 +31,7 @@ class Network:
     """Settings and weights of a model.
 
     weights: as a file stores them, by name. A tied one may have one name only, that of the side that comes first.
+    source: what the encoder reads.
     place: where they are from, for errors. Methods raise ModelFolderError for a weight that is missing, or of another
     shape than the settings say: the kernels would read beyond it.
     check: called before a weight is read.  kept: what `keep` returned, by name.
@@ -37,10 +39,18 @@ class Network:
 
     settings: ModelSettings
     weights: Mapping[str, Array]
+    source: SourceKind = field(default_factory=TextSettings)
     place: str = "the model"
     check: Callable[[], object] = bool
     kept: dict[str, dict[str, Array]] = field(default_factory=dict)
-    _names: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+    _names: set[str] = field(default_factory=set, repr=False, compare=False)
+
+    @property
+    def encoder(self) -> "Network":
+        """The network with the settings of the encoder's layers; both keep the same arrays."""
+        own = self.settings.of_encoder
+        longest = self.source.longest(own.max_positions)
+        return replace(self, settings=own.model_copy(update={"max_positions": longest}))
 
     @property
     def crosses(self) -> bool:
@@ -82,18 +92,18 @@ class Network:
             if name not in self._names | TRAINED_WITH:
                 raise ModelFolderError(f"{self.place}: holds {name}, which a model of these settings does not have")
 
-    def linear(self, name: str, outputs: int | None, inputs: int, *, biased: bool | None = None) -> Linear:
+    def linear(self, name: str, outputs: int | None, *inputs: int, biased: bool | None = None) -> Linear:
         """Return the weight [N, K] and the bias [N], if any, of a linear map, which are not kept.
 
-        outputs: None for any number.  biased: by default, `model.bias`.
+        outputs: None for any number.  inputs: more than one for a convolution.  biased: by default, `model.bias`.
         """
-        weight = self._read(f"{name}.weight", outputs, inputs)
+        weight = self._read(f"{name}.weight", outputs, *inputs)
         biased = self.settings.bias if biased is None else biased
         return weight, self._read(f"{name}.bias", len(weight)) if biased else None
 
     def key_value(self, layer: int) -> Linear:
         """Return the map of a decoder layer from the memory to its keys and values [2·H·d, D]."""
-        return self.projection(f"decoder.layers.{layer}.cross_attention.key_value", 0, self.settings.width)
+        return self.projection(f"decoder.layers.{layer}.cross_attention.key_value", 0, self.settings.of_encoder.width)
 
     def projection(self, name: str, queries: int, inputs: int) -> Linear:
         """Return a map to queries, keys and values [queries + 2·H·d, K], with those of shared heads repeated."""
@@ -153,7 +163,8 @@ class Network:
         first, longest_last = SINUSOIDS[settings.positions]
         count = first + settings.max_positions
         return self.keep(
-            "sinusoids", lambda: {"": sinusoids(count, settings.width, longest_last=longest_last)[first:]}
+            f"sinusoids.{count}.{settings.width}",
+            lambda: {"": sinusoids(count, settings.width, longest_last=longest_last)[first:]},
         )[""]
 
     def embedded(self, source: Array, mask: Array) -> Array:
@@ -165,9 +176,9 @@ class Network:
             x += self.weight("encoder.embedding.segments.weight", settings.segments, settings.width)[segments[mask]]
         if (positions := self.positions("encoder")) is not None:
             x += positions[mask.nonzero()[1]]
-        return self._normed(x, *self.norm("encoder.embedding.norm")) if settings.embedding_norm else x
+        return self.normed(x, *self.norm("encoder.embedding.norm")) if settings.embedding_norm else x
 
-    def _normed(self, x: Array, weight: Array, bias: Array | None) -> Array:
+    def normed(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """Return x [n, D] after a norm with a gain and a bias [D]."""
         if self.settings.normalization == "layer":
             x = x - x.mean(-1, keepdims=True)
@@ -175,17 +186,18 @@ class Network:
         normed: Array = x * scale * weight + (0.0 if bias is None else bias)
         return normed
 
-    def rotation(self) -> Array | None:
-        """Return cosines and sines [longest, 2, d] by which attention rotates queries and keys; None if it does not.
+    def rotation(self, padded: int) -> Array | None:
+        """Return cosines and sines [longest, 2, padded] by which attention rotates queries and keys; None if none are.
 
-        Su et al. 2021, equation 34; component i is paired with component i + d / 2.
+        Su et al. 2021, equation 34; component i is paired with component i + padded / 2. padded: see `padded_heads`.
         """
         if self.settings.positions != "rotary":
             return None
-        size = self.settings.size_per_head
+        size = self.settings.rotary_width or self.settings.size_per_head
         places = np.arange(self.settings.max_positions, dtype=np.float32) / np.float32(self.settings.rotary_scale)
         exponent = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
         angles = places[:, None] * np.exp(np.float32(-math.log(self.settings.rotary_base)) * exponent)
+        angles = np.pad(angles, ((0, 0), (0, padded // 2 - len(exponent))))
         angles = np.concatenate([angles, angles], -1)
         return aligned(np.stack([np.cos(angles), np.sin(angles)], 1))
 

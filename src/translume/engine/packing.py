@@ -168,6 +168,13 @@ def _rows(inputs: int) -> Array:
     return rows * np.array([1.0, 0.0, 1e-3, 50.0, 7.0], np.float32)[:, None]
 
 
+def padded_heads(rows: Array, size: int) -> Array:
+    """Return rows [H · size, …] of attention heads, each half filled up with zeros so that LANES divide its size."""
+    halves = (-1, 1, size) if size % 2 else (-1, 2, size // 2)  # rotary positions pair components of both
+    parts, missing = rows.reshape(*halves, *rows.shape[1:]), -size % LANES // halves[1]
+    return np.pad(parts, [(0, 0), (0, 0), (0, missing), *[(0, 0)] * (rows.ndim - 1)]).reshape(-1, *rows.shape[1:])
+
+
 def scaled_queries(linear: tuple[Array, Array | None], count: int, head_size: int) -> tuple[Array, Array | None]:
     """Return weight and bias of a layer whose first `count` outputs, the queries, are divided by √head_size."""
     weight, bias = linear

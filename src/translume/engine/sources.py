@@ -23,6 +23,7 @@ class SourceKernels:
 
     def __init__(self, encoder: Layers, decoder: Layers, network: Network, key_values: Sequence[PackedLinear]) -> None:
         """The encoder's embedding is a table and vectors of positions."""
+        network = network.encoder
         table, positions = np.ascontiguousarray(network.table("encoder")), network.positions("encoder")
         positions = None if positions is None else np.ascontiguousarray(positions)
         self._kept = (encoder, key_values, table, positions)  # own the memory that the kernels read

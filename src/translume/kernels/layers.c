@@ -45,13 +45,18 @@ static void normalize(const stack *model, norm norm, const float *x, int64_t row
     }
 }
 
+/* Apply GELU to x [count] in place; count: a multiple of LANES. */
+void translume_gelu(float *x, int64_t count) {
+    for (int64_t k = 0; k < count; k += LANES) store(x + k, gelu(load(x + k)));
+}
+
 /* Apply the activation function in place. Gated ones read gate and value, [rows, 2 inner], and write [rows, inner]. */
 static void activate(const stack *model, float *x, int64_t rows) {
     int64_t inner = model->inner, count = rows * inner;
     if (model->activation == RELU)
         for (int64_t k = 0; k < count; k += LANES) store(x + k, relu(load(x + k)));
     else if (model->activation == GELU)
-        for (int64_t k = 0; k < count; k += LANES) store(x + k, gelu(load(x + k)));
+        translume_gelu(x, count);
     else if (model->activation == SWISH)
         for (int64_t k = 0; k < count; k += LANES) store(x + k, swish(load(x + k)));
     else

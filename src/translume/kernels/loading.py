@@ -453,6 +453,7 @@ def _load(path: str, instructions: InstructionSet, origin: Literal["wheel", "com
     library.translume_sources_workspace.argtypes = [pointer, number, number]
     library.translume_read_sources.argtypes = [pointer, pointer, pointer, number, pointer, pointer, pointer]
     library.translume_encode.argtypes = [pointer, pointer, number, number, pointer, pointer]
+    library.translume_gelu.argtypes = [pointer, number]
     library.translume_set_threads.argtypes = [number]
     library.translume_linear.argtypes = [pointer, pointer, number, pointer, pointer]
     library.translume_summarize.argtypes = [pointer, number, number, number, ctypes.c_float, *[pointer] * 6]

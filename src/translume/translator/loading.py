@@ -162,10 +162,11 @@ def _load_draft(checkpoint: Checkpoint, folder: str) -> Draft:
 
 def network_of(checkpoint: Checkpoint | ClassifierCheckpoint) -> Network:
     """Return a loaded model as an engine reads it."""
-    unbuilt, settings, place = checkpoint.unbuilt, checkpoint.config.model, checkpoint.place
+    unbuilt, config, place = checkpoint.unbuilt, checkpoint.config, checkpoint.place
+    settings, source = config.model, config.data.source
     if unbuilt is None or unbuilt.stored is None:
-        return Network(settings=settings, weights=checkpoint.arrays(), place=place)
-    return Network(settings=settings, weights=unbuilt.stored, place=place, check=unbuilt.check)
+        return Network(settings=settings, source=source, weights=checkpoint.arrays(), place=place)
+    return Network(settings=settings, source=source, weights=unbuilt.stored, place=place, check=unbuilt.check)
 
 
 def set_threads(threads: int | None) -> None:

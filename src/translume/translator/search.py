@@ -484,7 +484,7 @@ def prepare_search(
     if settings.timestamps:
         rules.append(times_rule(tokenizer, settings.latest_start))
     if reads_ctc(settings):
-        rules.append(_ctc_rule(checkpoint, encoded, settings.ctc_weight))
+        rules.append(_ctc_rule(checkpoint, steps, encoded, settings.ctc_weight))
     temperature, unsmooth = temperature_of(checkpoint, settings), settings.unsmooth
     shaped = partial(reshaped, temperature=temperature, unsmooth=unsmooth)
     return PreparedSearch(
@@ -513,15 +513,17 @@ def _draft_for(
     return None if len(pieces) > 1 else partial(draft.begin, *sources_for(steps, checkpoint, pieces))
 
 
-def _ctc_rule(checkpoint: Checkpoint, state: Any, weight: float) -> "CtcPrefix":
+def _ctc_rule(checkpoint: Checkpoint, steps: Stepper, state: Any, weight: float) -> "CtcPrefix":
     """The rule that adds log p of CTC to the sums of a search.  state: before the first token, with the memory."""
     from translume.decoding import CtcPrefix
 
-    ctc = checkpoint.model.ctc
-    assert ctc is not None
-    blank = checkpoint.target_tokenizer.specials.bos
-    memory, mask = torch.as_tensor(state.memory), torch.as_tensor(state.memory_mask)
-    return CtcPrefix(ctc.log_probs(memory), mask, blank, _ctc_share(weight))
+    if isinstance(steps, Engine):
+        log_probs = torch.from_numpy(steps.ctc_log_probs(state.memory))
+    else:
+        assert checkpoint.model.ctc is not None
+        log_probs = checkpoint.model.ctc.log_probs(state.memory)
+    mask, blank = torch.as_tensor(state.memory_mask), checkpoint.target_tokenizer.specials.bos
+    return CtcPrefix(log_probs, mask, blank, _ctc_share(weight))
 
 
 def reads_ctc(settings: DecodingSettings) -> bool:

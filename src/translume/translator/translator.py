@@ -309,7 +309,7 @@ class Translator(LoadedModel[Checkpoint]):
         strategy_from(settings)
         self._terminology(settings)
         self.config.check_decoding(settings)
-        if settings.ctc_weight and (self.checkpoint.model.ctc is None or len(self.models) > 1):
+        if settings.ctc_weight and (not self.config.training.ctc_weight or len(self.models) > 1):
             raise SettingsError(
                 f"decoding.ctc_weight: found {settings.ctc_weight}, must be 0 "
                 + ("for an ensemble" if len(self.models) > 1 else "for a model without training.ctc_weight")

@@ -64,7 +64,7 @@ class _FileLayers(Layers):
         super().__init__(network, side, "int8")
         file.numbers += [getattr(self._stack, name) for name in _NUMBERS]
         inside = self.longest is not None
-        rotation = network.rotation() if inside else None
+        rotation = network.rotation(self.shape.head_size) if inside else None
         file.add(None if rotation is None else rotation[:longest])
         file.add(network.distance_biases(side) if inside else None)
 
@@ -95,7 +95,7 @@ def model_file(network: Network, search: KernelSearchSettings, longest: int) -> 
     decoder = _FileLayers(network, "decoder", file, longest)
     file.numbers.append(network.scale)
     for layer in range(decoder.shape.count):
-        file.add_linear(network.key_value(layer))
+        file.add_linear(decoder.padded(network.key_value(layer)))
     sides = (network.positions(side) for side in ("encoder", "decoder"))
     first, second = (None if each is None else each[:longest] for each in sides)
     file.add_table("encoder.embedding", source)

@@ -84,7 +84,7 @@ def _search(checkpoint: Checkpoint, dtype: str) -> KernelSearchSettings:
         raise SettingsError(f"export: found weights as {dtype!r}, expected 'int8' for web")
     require_linear_head(checkpoint, "web")
     require_eos_last(checkpoint, "web")
-    require_settings(checkpoint.config.model, {"segments": (0,)}, "web")
+    require_settings(checkpoint.config.model, {"segments": (0,), "encoder": ({},)}, "web")
     possible = {name: (DecodingSettings.model_fields[name].default,) for name in _FIXED}
     require_settings(decoding, possible | {"strategy": ("greedy", "beam")}, "web")
     rules = build_rules(tokenizer, [False], decoding)
