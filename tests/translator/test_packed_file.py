@@ -1,5 +1,6 @@
 """A packed file beside a model's weights gives the same engine, and is written again where it cannot be used."""
 
+import json
 import logging
 import os
 from collections.abc import Iterator
@@ -7,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from translume.checkpoint import load_checkpoint, save_model
+from translume.cli import main
 from translume.engine import Engine, packed_file
 from translume.engine.packing import LINEAR
 from translume.errors import ModelFolderError
@@ -193,3 +196,10 @@ def test_threads_and_logs_stay_quiet_where_there_is_no_file(folder, caplog):
     with caplog.at_level(logging.DEBUG, "translume"):
         engine(folder)
     assert not caplog.records
+
+
+def test_show_names_the_packed_file(make, tmp_path):
+    save_model(tmp_path, make(shared=False).checkpoint)
+    path = engine(tmp_path, pack=True).packed_file
+    shown = CliRunner().invoke(main, ["show", str(tmp_path), "--engine", "--json"])
+    assert [facts["packed_file"] for facts in json.loads(shown.stdout)["dtypes"].values()][:2] == [str(path), None]
