@@ -150,7 +150,7 @@ def test_every_path_needs_a_key_except_the_public_ones(gate: Gate) -> None:
 def test_the_openapi_document_lists_every_path_and_marks_those_that_need_a_key(gate: Gate) -> None:
     listed = gate.live.get("/openapi.json").json()
     written = "".join(path.read_text() for path in Path(guard.__file__).parents[1].rglob("*.py"))
-    routes = re.findall(r'@router\.(?:get|post|delete|head|api_route)\(\s*"([^"]*)"', written)
+    routes = re.findall(r'@routes\.on\(\s*"[A-Z]+ ([^"]*)"', written)
     asked = {
         f"{prefix}{route}" for route in routes for prefix in ("", "/v1", "/v2") if f"{prefix}{route}" in listed["paths"]
     }

@@ -16,7 +16,7 @@ from tests.serving.openapi_checker import ResponseChecker
 
 from translume.checkpoint import save_model
 from translume.serving.api.errors import CODES
-from translume.serving.api.responses import REASONS
+from translume.serving.api.routing import REASONS
 from translume.serving.models import MANIFEST, ServedModel
 from translume.serving.reloading import load_served
 from translume.text.detection import Detector

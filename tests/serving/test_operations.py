@@ -116,7 +116,7 @@ def test_other_lines_of_the_log_have_the_id_of_their_request(
     handler = logging.Handler()
     handler.emit = lambda record: written.append(json.loads(JsonLines().format(record)))  # type: ignore[method-assign]
     logging.getLogger("uvicorn.error").addHandler(handler)
-    monkeypatch.setattr("translume.serving.api.version1.json_response", lambda *given: 1 // 0)
+    monkeypatch.setattr("translume.serving.api.routing.json_response", lambda *given: 1 // 0)
     assert live.ask("GET", "/v1/models", X_Request_Id="log-500").status == 500
     until(lambda: bool(written))
     logging.getLogger("uvicorn.error").removeHandler(handler)

@@ -1,6 +1,5 @@
 """The ASGI application: all routes, and one shape for all errors."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -14,8 +13,7 @@ from translume import __version__
 from translume.serving import health
 from translume.serving.access.guard import Guard
 from translume.serving.access.quotas import with_keys
-from translume.serving.api import deepl, glossaries, libretranslate, version1
-from translume.serving.api.body import FORM_LIMITS
+from translume.serving.api import deepl, glossaries, libretranslate, requests, version1
 from translume.serving.api.errors import add_error_handler
 from translume.serving.api.glossaries import Glossaries
 from translume.serving.files import inspection, transcription
@@ -69,7 +67,6 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
         lifespan=lifespan,
         redirect_slashes=False,
         separate_input_output_schemas=False,
-        form_limits=FORM_LIMITS,
     )
     app.state.server = server
     app.include_router(page.routes())
@@ -93,15 +90,12 @@ class _App(FastAPI):
         """Return the document of all routes, which is built once: that takes a tenth of a second."""
         if self.openapi_schema is None:
             document = with_keys(super().openapi())
-            shapes = document["components"]["schemas"]
-            for operation in (each for operations in document["paths"].values() for each in operations.values()):
-                for content in operation.get("requestBody", {}).get("content", {}).values():
-                    if "properties" in content["schema"]:  # ours, in place of FastAPI's, which no form satisfies
-                        content["schema"].pop("$ref", None)
-            for _ in range(2):  # what FastAPI made for forms, and then what only that refers to
-                used = json.dumps(document)
-                for name in [name for name in shapes if f'/schemas/{name}"' not in used]:
-                    del shapes[name]
+            document["components"]["schemas"].pop("Limits", None)  # pydantic writes it where it is used
+            document["components"]["schemas"] |= {
+                name: each.model_json_schema()
+                for name, each in vars(requests).items()
+                if isinstance(each, type) and issubclass(each, requests.RequestBody) and each.example
+            }
             self.openapi_schema = _without_defaults(document)
         return self.openapi_schema
 

@@ -6,21 +6,19 @@ Codes of languages are in capitals, as DeepL writes them. Errors have this serve
 from collections.abc import Sequence
 from typing import Any, Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
 
 from translume.serving.access.keys import LARGEST
 from translume.serving.access.quotas import ACCESS, Access, client_of
 from translume.serving.api import responses
-from translume.serving.api.body import JSON, URL_ENCODED, ApiRoute, read_fields, validated
-from translume.serving.api.errors import field_error, json_response
+from translume.serving.api.body import ApiRequest
+from translume.serving.api.errors import field_error
 from translume.serving.api.glossaries import Glossaries
 from translume.serving.api.language_codes import find_language
 from translume.serving.api.languages import detect_sources, name_of, sources_into
 from translume.serving.api.libretranslate import translate_each
 from translume.serving.api.requests import DeepLRequest
-from translume.serving.api.responses import ALWAYS, KEYED, READ, described, errors
+from translume.serving.api.routing import ALWAYS, KEYED, READ, Routes
 from translume.serving.api.terms import Terms
 from translume.serving.server import Server
 from translume.text.detection import Detector
@@ -29,21 +27,13 @@ VARIANTS: Final = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
 """Codes that DeepL's clients require as target languages, by the code of the language."""
 
 
-def routes(server: Server, detector: Detector | None, glossaries: Glossaries) -> APIRouter:
+def routes(server: Server, detector: Detector | None, glossaries: Glossaries) -> Routes:
     """Return the routes /v2/translate, /v2/languages and /v2/usage."""
-    router = APIRouter(prefix="/v2", tags=["DeepL"], route_class=ApiRoute)
+    routes = Routes(prefix="/v2", tags=["DeepL"])
 
-    @router.post(
-        "/translate",
-        openapi_extra=described(DeepLRequest, JSON, URL_ENCODED),
-        response_model=responses.DeepLResponse,
-        responses=errors(404, 422, 456, 501, 504, *READ),
-    )
-    async def translate(request: Request) -> Response:
+    @routes.on("POST /translate", responses.DeepLResponse, 404, 422, 456, 501, 504, *READ)
+    async def translate(request: Request, call: DeepLRequest) -> Any:
         """Translate the texts of `text` to `target_lang`."""
-        values = await read_fields(request)
-        await server.admit(request, values.get("auth_key"))
-        call = validated(DeepLRequest, values)
         html, sources = bool(call.tag_handling), [call.source_lang] * len(call.text)
         shown = sources
         if not call.source_lang:
@@ -63,36 +53,30 @@ def routes(server: Server, detector: Detector | None, glossaries: Glossaries) ->
             split=call.split_sentences != "0",
             glossary=_terms(glossaries, call, client_of(request.scope)) if call.glossary_id else (),
         )
-        return json_response(_response(shown, [each.text for each in translations], call.text))
+        return _response(shown, [each.text for each in translations], call.text)
 
-    @router.get(
-        "/languages", response_model=list[responses.DeepLLanguage], responses=errors(400, 408, 413, 415, *ALWAYS)
-    )
-    @router.post("/languages", include_in_schema=False)
-    async def languages(request: Request) -> Response:
+    @routes.on("GET /languages", list[responses.DeepLLanguage], 400, 408, 413, 415, *ALWAYS)
+    @routes.on("POST /languages", None, listed=False)
+    async def languages(request: ApiRequest) -> Any:
         """List the source languages, or with `type=target` the target languages."""
         # DeepL's client for Python sends a form, in the body of a GET.
-        wanted = (await read_fields(request)).get("type")
+        wanted = (await request.fields()).get("type")
         sources = server.models.sources()
         if wanted != "target":
-            return json_response(
-                [{"language": code.upper(), "name": name_of(code)} for code, targets in sources.items() if targets]
-            )
+            return [{"language": code.upper(), "name": name_of(code)} for code, targets in sources.items() if targets]
         targets = dict.fromkeys(code for codes in sources.values() for code in codes)
         variants = [(variant, code) for code in targets for variant in VARIANTS.get(code.upper(), (code.upper(),))]
-        return json_response(
-            [{"language": variant, "name": name_of(code), "supports_formality": False} for variant, code in variants]
-        )
+        return [{"language": variant, "name": name_of(code), "supports_formality": False} for variant, code in variants]
 
-    @router.get("/usage", response_model=responses.DeepLUsage, responses=errors(429, *KEYED))
-    async def usage(request: Request) -> Response:
+    @routes.on("GET /usage", responses.DeepLUsage, 429, *KEYED)
+    async def usage(request: Request) -> Any:
         """Return the characters of the key's daily quota that are used, and the quota."""
         access: Access | None = request.scope[ACCESS]
         key = None if access is None else access.owner(request.scope)
         used, limit = (0, 0) if access is None or key is None else await access.used(key)
-        return json_response({"character_count": used, "character_limit": limit or LARGEST})
+        return {"character_count": used, "character_limit": limit or LARGEST}
 
-    return router
+    return routes
 
 
 def _terms(glossaries: Glossaries, call: DeepLRequest, client: str) -> Terms:

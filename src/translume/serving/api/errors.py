@@ -4,7 +4,6 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -40,8 +39,6 @@ CODES: Final = {
 
 REQUEST: Final = ContextVar("request", default="")
 """The id of the request that is handled: lines of the log have it."""
-CLIENTS: Final = {"LibreTranslate", "DeepL"}
-"""Tags of the routes for clients that expect a certain error for a missing field."""
 MALFORMED: Final = {(422, "invalid_value"), (415, CODES[415]), (413, "too_many_texts"), (413, "text_too_long")}
 """Errors that LibreTranslate answers with status 400."""
 
@@ -126,21 +123,20 @@ def add_error_handler(app: FastAPI) -> None:
     async def respond(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
             known = _http_error(request, error)
-        elif isinstance(error, RequestValidationError):
-            known = _body_error(request, error)
         elif isinstance(error, TranslumeError):
             known = as_request_error(error)
         else:
             # Clients see only the type of an internal error.
             known = RequestError(500, f"the server failed ({type(error).__name__}); its log has the traceback")
-        if "LibreTranslate" in _tags(request) and (known.status, known.code) in MALFORMED and known.field != "file":
+        tags = getattr(request.scope.get("route"), "tags", ())
+        if "LibreTranslate" in tags and (known.status, known.code) in MALFORMED and known.field != "file":
             known.status = 400
         response = error_response(known, request.scope)
         if isinstance(error, HTTPException) and error.headers and "Allow" in error.headers:
             response.headers["Allow"] = error.headers["Allow"]
         return response
 
-    for kind in (HTTPException, RequestValidationError, TranslumeError, Exception):
+    for kind in (HTTPException, TranslumeError, Exception):
         app.add_exception_handler(kind, respond)
 
 
@@ -155,9 +151,6 @@ def as_request_error(error: Exception) -> RequestError:
 
 def _http_error(request: Request, error: HTTPException) -> RequestError:
     """Return the error for an unknown path (404), a wrong method (405) or a body that cannot be parsed."""
-    cause = error.__cause__  # FastAPI wraps what is raised while a body is read
-    if isinstance(cause, RequestError):
-        return cause
     if error.status_code == 404:
         return RequestError(404, "no such path; /openapi.json lists all paths")
     if error.status_code == 405:
@@ -169,36 +162,6 @@ def _http_error(request: Request, error: HTTPException) -> RequestError:
 def unsupported_type(kind: str, expected: str = "application/json") -> RequestError:
     """Return the error for a body of another media type."""
     return field_error("content-type", f"found '{kind}', expected {expected}", 415)
-
-
-def _body_error(request: Request, error: RequestValidationError) -> RequestError:
-    """Return the error for the first fault that pydantic found in a request."""
-    fault = error.errors()[0]
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    name, *inside = [each for each in fault["loc"] if each != "body"] or [""]
-    if not name and kind != "application/json":
-        return unsupported_type(kind)
-    if not name:
-        body = "empty" if fault["type"] == "missing" else shown(fault["input"])
-        return RequestError(400, f"the body is {body}, expected a JSON object", code="invalid_json")
-    if name == "file" and kind != "multipart/form-data":
-        return unsupported_type(kind, "multipart/form-data with a part 'file'")
-    place = "".join([str(name), *(f"[{each}]" for each in inside if isinstance(each, int))])
-    if name == "file" or fault["type"] in ("missing", "string_too_short", "too_short"):
-        if kind != "application/json" or _tags(request) & CLIENTS:
-            return RequestError(400, f"Invalid request: missing {place} parameter", code="missing_field", field=place)
-        return field_error(place, "found nothing, expected a value")
-    if fault["type"] == "string_too_long":
-        expected = f"expected at most {fault['ctx']['max_length']:,}"
-        return field_error(place, f"found {len(fault['input']):,} characters, {expected}")
-    message = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, expected ")
-    if message == fault["msg"]:
-        return field_error(place, f"{message[:1].lower()}{message[1:]}")
-    return field_error(place, f"found {shown(fault['input'])}, expected {message}")
-
-
-def _tags(request: Request) -> set[str]:
-    return set(getattr(request.scope.get("route"), "tags", ()))
 
 
 def shown(value: Any) -> str:

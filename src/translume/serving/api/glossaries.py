@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,11 +17,10 @@ from translume.atomic import replace_file
 from translume.checksums import sealed, unsealed
 from translume.serving.access.quotas import client_of
 from translume.serving.api import responses
-from translume.serving.api.body import ApiRoute
-from translume.serving.api.errors import RequestError, field_error, json_response
+from translume.serving.api.errors import RequestError, field_error
 from translume.serving.api.languages import between
 from translume.serving.api.requests import GlossaryRequest
-from translume.serving.api.responses import KEYED, READ, errors, example, with_media
+from translume.serving.api.routing import KEYED, READ, Routes
 from translume.serving.api.terms import Terms
 from translume.serving.server import Server
 
@@ -30,6 +28,7 @@ MAX_GLOSSARIES: Final = 100
 """Maximum number of glossaries of a server; one of at most `limits.body_bytes` each."""
 MAX_OF_CLIENT: Final = MAX_GLOSSARIES // 4
 """Maximum number of glossaries of a client."""
+TABBED: Final = "text/tab-separated-values"
 _ID: Final = re.compile("[A-Za-z0-9_-]{32}")
 
 log = logging.getLogger("translume.serving")
@@ -115,18 +114,12 @@ class Glossaries:
         yield from filter(None, map(self._read, names))
 
 
-def routes(server: Server, glossaries: Glossaries) -> APIRouter:
+def routes(server: Server, glossaries: Glossaries) -> Routes:
     """Return the routes /v2/glossaries and /v2/glossary-language-pairs."""
-    router = APIRouter(prefix="/v2", tags=["DeepL"], route_class=ApiRoute)
+    routes = Routes(prefix="/v2", tags=["DeepL"])
 
-    @router.post(
-        "/glossaries",
-        status_code=201,
-        response_model=responses.GlossaryResponse,
-        responses=errors(422, *READ),
-        openapi_extra=example(GlossaryRequest),
-    )
-    async def create(request: Request, call: GlossaryRequest) -> Response:
+    @routes.on("POST /glossaries", responses.GlossaryResponse, 422, *READ, status=201)
+    async def create(request: Request, call: GlossaryRequest) -> Any:
         """Create a glossary from `entries`, a pair of terms a line."""
         pair = call.source_lang.lower(), call.target_lang.lower()
         between(server, *pair)
@@ -140,44 +133,40 @@ def routes(server: Server, glossaries: Glossaries) -> APIRouter:
             terms=_read(call.entries, "," if call.entries_format == "csv" else "\t"),
         )
         glossaries.add(made)
-        return json_response(made.to_dict(), 201)
+        return made.to_dict()
 
-    @router.get("/glossaries", response_model=responses.GlossariesResponse, responses=errors(*KEYED))
-    async def listed(request: Request) -> Response:
+    @routes.on("GET /glossaries", responses.GlossariesResponse, *KEYED)
+    async def listed(request: Request) -> Any:
         """List the client's glossaries."""
-        return json_response({"glossaries": [each.to_dict() for each in glossaries.owned_by(client_of(request.scope))]})
+        return {"glossaries": [each.to_dict() for each in glossaries.owned_by(client_of(request.scope))]}
 
-    @router.get("/glossaries/{name}", response_model=responses.GlossaryResponse, responses=errors(404, 422, *KEYED))
-    async def facts(request: Request, name: str) -> Response:
+    @routes.on("GET /glossaries/{name}", responses.GlossaryResponse, 404, 422, *KEYED)
+    async def facts(request: Request, name: str) -> Any:
         """Return the facts of a glossary."""
-        return json_response(glossaries.find(name, client_of(request.scope)).to_dict())
+        return glossaries.find(name, client_of(request.scope)).to_dict()
 
-    @router.get(
-        "/glossaries/{name}/entries",
-        response_class=Response,
-        responses=with_media(None, "text/tab-separated-values") | errors(404, 422, *KEYED),
-    )
+    @routes.on("GET /glossaries/{name}/entries", None, 404, 422, *KEYED, media={TABBED: None})
     async def entries(request: Request, name: str) -> Response:
         """Return the terms of a glossary, separated by tabs."""
         terms = glossaries.find(name, client_of(request.scope)).terms
         text = "".join(f"{source}\t{target}\n" for source, target in terms)
-        return Response(text.encode(), media_type="text/tab-separated-values; charset=utf-8")
+        return Response(text.encode(), media_type=f"{TABBED}; charset=utf-8")
 
-    @router.delete("/glossaries/{name}", status_code=204, response_class=Response, responses=errors(404, 422, *KEYED))
+    @routes.on("DELETE /glossaries/{name}", None, 404, 422, *KEYED, status=204)
     async def delete(request: Request, name: str) -> Response:
         """Delete a glossary."""
         glossaries.delete(glossaries.find(name, client_of(request.scope)))
         return Response(status_code=204)
 
-    @router.get("/glossary-language-pairs", response_model=responses.GlossaryPairs, responses=errors(*KEYED))
-    async def pairs() -> Response:
+    @routes.on("GET /glossary-language-pairs", responses.GlossaryPairs, *KEYED)
+    async def pairs() -> Any:
         """List the pairs of languages that glossaries can have."""
         sources = server.models.sources()
         supported = [(source, target) for source, targets in sources.items() for target in targets]
         names = ("source_lang", "target_lang")
-        return json_response({"supported_languages": [dict(zip(names, pair, strict=True)) for pair in supported]})
+        return {"supported_languages": [dict(zip(names, pair, strict=True)) for pair in supported]}
 
-    return router
+    return routes
 
 
 def _read(entries: str, separator: str) -> Terms:

@@ -8,21 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
 
 from translume.documents import FORMATS
 from translume.documents.html import HtmlText
 from translume.documents.sentences import SplitSegments
 from translume.serving.api import responses
-from translume.serving.api.body import JSON, URL_ENCODED, ApiRoute, read_fields, validated
 from translume.serving.api.cost import accept_parts
 from translume.serving.api.decoding import loaded, settings_with, split_language
-from translume.serving.api.errors import RequestError, json_response, refuse_more
+from translume.serving.api.errors import RequestError, refuse_more
 from translume.serving.api.languages import UNKNOWN, SourceLanguage, detect, detect_sources, name_of, route
 from translume.serving.api.requests import DetectRequest, LibreTranslateRequest, as_list
-from translume.serving.api.responses import ALWAYS, KEYED, READ, described, errors
+from translume.serving.api.routing import ALWAYS, KEYED, READ, Routes
 from translume.serving.api.terms import Terms, terms_in
 from translume.serving.api.texts import RequestTexts, SplitTexts, in_thread
 from translume.serving.server import Server
@@ -34,21 +31,13 @@ from translume.translator import TextHypothesis, Translation
 from translume.translator.assembly import combinations
 
 
-def routes(server: Server, detector: Detector | None) -> APIRouter:
+def routes(server: Server, detector: Detector | None) -> Routes:
     """Return the routes /translate, /detect, /languages, /frontend/settings, /health and /suggest."""
-    router = APIRouter(tags=["LibreTranslate"], route_class=ApiRoute)
+    routes = Routes(tags=["LibreTranslate"])
 
-    @router.post(
-        "/translate",
-        openapi_extra=described(LibreTranslateRequest, JSON, URL_ENCODED),
-        response_model=responses.LibreTranslateResponse,
-        responses=errors(422, 501, 504, *READ),
-    )
-    async def translate(request: Request) -> Response:
+    @routes.on("POST /translate", responses.LibreTranslateResponse, 422, 501, 504, *READ)
+    async def translate(request: Request, call: LibreTranslateRequest) -> Any:
         """Translate `q`, a string or a list of strings, from `source` to `target`."""
-        values = await read_fields(request)
-        await server.admit(request, values.get("api_key"))
-        call = validated(LibreTranslateRequest, values)
         texts, html, languages = as_list(call.q), call.format == "html", list[SourceLanguage]()
         sources = [call.source] * len(texts)
         if call.source == "auto":
@@ -65,65 +54,49 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
                 request, server, texts, sources, call.target, call.alternatives, html=html, several=several
             )
             models = [[each.name for each in route(server, source, call.target)] for source in sources]
-        return json_response(_response(call, translations, languages, models))
+        return _response(call, translations, languages, models)
 
-    @router.post(
-        "/detect",
-        openapi_extra=described(DetectRequest, JSON, URL_ENCODED),
-        response_model=list[responses.Detected],
-        responses=errors(422, 501, *READ),
-    )
-    async def detect_languages(request: Request) -> Response:
+    @routes.on("POST /detect", list[responses.Detected], 422, 501, *READ)
+    async def detect_languages(request: Request, call: DetectRequest) -> Any:
         """Return the most probable languages of `q`, best first, with confidences up to 100."""
-        values = await read_fields(request)
-        await server.admit(request, values.get("api_key"))
-        text = " ".join(as_list(validated(DetectRequest, values).q))
+        text = " ".join(as_list(call.q))
         await server.accept(request, [text])
-        return json_response(await detect(text, server, detector) or [UNKNOWN])
+        return await detect(text, server, detector) or [UNKNOWN]
 
-    _add_facts(router, server)
-    return router
-
-
-def _add_facts(router: APIRouter, server: Server) -> None:
-    """Add the routes that describe the server, and the rejection of suggestions."""
-
-    @router.get("/languages", response_model=list[responses.LanguageTargets], responses=errors(*ALWAYS))
-    @router.post("/languages", include_in_schema=False)
-    async def languages() -> Response:
+    @routes.on("GET /languages", list[responses.LanguageTargets], *ALWAYS)
+    @routes.on("POST /languages", None, listed=False)
+    async def languages() -> Any:
         """List the source languages, and the target languages of each."""
         sources = server.models.sources()
-        return json_response(
-            [{"code": code, "name": name_of(code), "targets": targets} for code, targets in sources.items()]
-        )
+        return [{"code": code, "name": name_of(code), "targets": targets} for code, targets in sources.items()]
 
-    @router.get("/frontend/settings", response_model=responses.FrontendSettings, responses=errors(*ALWAYS))
-    async def settings() -> Response:
+    @routes.on("GET /frontend/settings", responses.FrontendSettings, *ALWAYS)
+    async def settings() -> Any:
         """Return the settings that a web page needs."""
         pairs = ((source, targets[0]) for source, targets in server.models.sources().items() if targets)
         codes = dict(zip(("source", "target"), next(pairs, ("", "")), strict=True))
-        return json_response(
-            {
-                "apiKeys": server.access is not None,
-                "charLimit": server.limits.characters,
-                "filesTranslation": True,
-                "frontendTimeout": 500,
-                "keyRequired": server.access is not None,
-                "language": {side: {"code": code, "name": name_of(code)} for side, code in codes.items()},
-                "suggestions": False,
-                "supportedFilesFormat": list(FORMATS),
-            }
-        )
+        return {
+            "apiKeys": server.access is not None,
+            "charLimit": server.limits.characters,
+            "filesTranslation": True,
+            "frontendTimeout": 500,
+            "keyRequired": server.access is not None,
+            "language": {side: {"code": code, "name": name_of(code)} for side, code in codes.items()},
+            "suggestions": False,
+            "supportedFilesFormat": list(FORMATS),
+        }
 
-    @router.get("/health", response_model=responses.Health, responses=errors(*ALWAYS))
-    async def health() -> Response:
+    @routes.on("GET /health", responses.Health, *ALWAYS)
+    async def health() -> Any:
         """Return a constant; /health/ready checks the models."""
-        return json_response({"status": "ok"})
+        return {"status": "ok"}
 
-    @router.post("/suggest", status_code=403, response_class=Response, responses=errors(429, *KEYED))
-    async def suggest() -> Response:
+    @routes.on("POST /suggest", None, 429, *KEYED, status=403)
+    async def suggest() -> Any:
         """Reject suggestions: the server does not store any."""
         raise RequestError(403, "Suggestions are disabled on this server.", code="not_offered")
+
+    return routes
 
 
 async def translate_each(

@@ -4,18 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from translume import __version__
 from translume.serving.api import responses
-from translume.serving.api.body import ApiRoute
 from translume.serving.api.cost import accept_parts, tokens_to_charge
 from translume.serving.api.decoding import constraints_of, loaded, settings_with, split_language
 from translume.serving.api.errors import json_response, refuse_more
 from translume.serving.api.requests import ClassifyRequest, GenerateRequest, ScoreRequest, TranslateRequest, as_list
-from translume.serving.api.responses import ALWAYS, WORKED, errors, example, with_media
+from translume.serving.api.routing import ALWAYS, WORKED, Routes
 from translume.serving.api.streaming import Progress, prefix_events, stream, text_events
 from translume.serving.api.texts import RequestTexts, SplitTexts, field_names, in_thread
 from translume.serving.health import versions
@@ -39,17 +37,17 @@ BATCHES: Final = (
 EVENTS: Final = "text/event-stream"
 
 
-def routes(server: Server, *, detects: bool) -> APIRouter:
+def routes(server: Server, *, detects: bool) -> Routes:
     """Return the routes under /v1, except inspection and files.  detects: whether the server detects languages."""
-    router = APIRouter(prefix="/v1", tags=["v1"], route_class=ApiRoute)
-    _add_translation(router, server)
-    _add_scoring(router, server)
-    _add_generation(router, server)
-    _add_facts(router, server, detects=detects)
-    return router
+    routes = Routes(prefix="/v1", tags=["v1"])
+    _add_translation(routes, server)
+    _add_scoring(routes, server)
+    _add_generation(routes, server)
+    _add_facts(routes, server, detects=detects)
+    return routes
 
 
-def _add_translation(router: APIRouter, server: Server) -> None:
+def _add_translation(routes: Routes, server: Server) -> None:
     async def accepted(request: Request, call: TranslateRequest) -> tuple[str, Translating, SplitTexts]:
         """Return the name of the model, the work and the lines of a request, which is charged."""
         served = server.models.choose(call.model, call.source, call.target)
@@ -72,12 +70,7 @@ def _add_translation(router: APIRouter, server: Server) -> None:
     def response(name: str, call: TranslateRequest, translations: Sequence[Translation]) -> dict[str, Any]:
         return {"model": name, "translations": [_translation(each, call) for each in translations]}
 
-    @router.post(
-        "/translate",
-        response_model=responses.TranslateResponse,
-        responses=errors(*WORKED),
-        openapi_extra=example(TranslateRequest),
-    )
+    @routes.on("POST /translate", responses.TranslateResponse, *WORKED)
     async def translate(request: Request, call: TranslateRequest) -> Response:
         """Translate each text. Results do not depend on other requests."""
         name, work, split = await accepted(request, call)
@@ -87,12 +80,7 @@ def _add_translation(router: APIRouter, server: Server) -> None:
         # Details of many texts are megabytes.
         return await in_thread(size, lambda: json_response(response(name, call, translations)))
 
-    @router.post(
-        "/translate/stream",
-        response_class=StreamingResponse,
-        responses=with_media(responses.Event, EVENTS) | errors(*WORKED),
-        openapi_extra=example(TranslateRequest),
-    )
+    @routes.on("POST /translate/stream", None, *WORKED, media={EVENTS: responses.Event})
     async def translate_stream(request: Request, call: TranslateRequest) -> Response:
         """Translate each text, and send prefixes of the translations as they become stable, then the full response."""
         name, work, split = await accepted(request, call)
@@ -121,13 +109,11 @@ def brief(hypotheses: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> lis
     return [{name: each[name] for name in fields if name in each} for each in hypotheses]
 
 
-def _add_scoring(router: APIRouter, server: Server) -> None:
+def _add_scoring(routes: Routes, server: Server) -> None:
     """Add /v1/score and /v1/classify."""
 
-    @router.post(
-        "/score", response_model=responses.ScoreResponse, responses=errors(*WORKED), openapi_extra=example(ScoreRequest)
-    )
-    async def score(request: Request, call: ScoreRequest) -> Response:
+    @routes.on("POST /score", responses.ScoreResponse, *WORKED)
+    async def score(request: Request, call: ScoreRequest) -> Any:
         """Score each pair of a source and a target: log-probabilities in nats, token by token."""
         sources, targets = as_list(call.sources), as_list(call.targets)
         served = server.models.choose(call.model, call.source, call.target)
@@ -136,23 +122,16 @@ def _add_scoring(router: APIRouter, server: Server) -> None:
         names = field_names("pairs", len(sources), several=True)
         work, pairs = Scoring(served.model, **served.direction), [*zip(sources, targets, strict=True)]
         scores = await server.results(request, work, pairs, call.seconds, names)
-        return json_response({"model": served.name, "scores": [each.to_dict() for each in scores]})
+        return {"model": served.name, "scores": [each.to_dict() for each in scores]}
 
-    @router.post(
-        "/classify",
-        response_model=responses.ClassifyResponse,
-        responses=errors(*WORKED),
-        openapi_extra=example(ClassifyRequest),
-    )
-    async def classify(request: Request, call: ClassifyRequest) -> Response:
+    @routes.on("POST /classify", responses.ClassifyResponse, *WORKED)
+    async def classify(request: Request, call: ClassifyRequest) -> Any:
         """Classify each text: labels with probabilities, the most probable first."""
         texts, served = as_list(call.text), server.models.only("classify", call.model)
         await server.accept(request, texts)
         names = field_names("text", len(texts), several=isinstance(call.text, list))
         classified = await server.results(request, Classifying(served.model), texts, call.seconds, names)
-        return json_response(
-            {"model": served.name, "classifications": [_labels(each, call.nbest) for each in classified]}
-        )
+        return {"model": served.name, "classifications": [_labels(each, call.nbest) for each in classified]}
 
 
 def _labels(classification: Classification, nbest: int) -> dict[str, Any]:
@@ -164,14 +143,9 @@ def _labels(classification: Classification, nbest: int) -> dict[str, Any]:
     return {**values, "margin": closest if classification.separator else probabilities[0] - probabilities[1]}
 
 
-def _add_generation(router: APIRouter, server: Server) -> None:
-    @router.post(
-        "/generate",
-        response_model=responses.GenerateResponse,
-        responses=with_media(responses.Event, EVENTS) | errors(*WORKED),
-        openapi_extra=example(GenerateRequest),
-    )
-    async def generate(request: Request, call: GenerateRequest) -> Response:
+def _add_generation(routes: Routes, server: Server) -> None:
+    @routes.on("POST /generate", responses.GenerateResponse, *WORKED, media={EVENTS: responses.Event})
+    async def generate(request: Request, call: GenerateRequest) -> Any:
         """Continue each prompt. With `"stream": true`, send `text` events with the next part of a text, then `done`."""
         prompts, served = as_list(call.prompt), server.models.only("generate", call.model)
         settings = await settings_with(served, call.decoding, server.limits)
@@ -188,7 +162,7 @@ def _add_generation(router: APIRouter, server: Server) -> None:
 
         if not call.stream:
             items = [Prompt(text=prompt) for prompt in prompts]
-            return json_response(respond(await server.results(request, work, items, call.seconds, names)))
+            return respond(await server.results(request, work, items, call.seconds, names))
         progress = Progress(len(prompts))
         items = [Prompt(text=prompt, on_text=progress.reporter(place)) for place, prompt in enumerate(prompts)]
         results = await server.partial_results(request, work, items, progress.changed, call.seconds, names)
@@ -207,29 +181,27 @@ def _generation(generation: Generation, *, detail: bool) -> dict[str, Any]:
     }
 
 
-def _add_facts(router: APIRouter, server: Server, *, detects: bool) -> None:
+def _add_facts(routes: Routes, server: Server, *, detects: bool) -> None:
     """Add /v1/models and /v1/info."""
 
-    @router.get("/models", response_model=responses.ModelsResponse, responses=errors(*ALWAYS))
-    async def models() -> Response:
+    @routes.on("GET /models", responses.ModelsResponse, *ALWAYS)
+    async def models() -> Any:
         """List the models: languages, sizes, default decoding settings, and the endpoints they serve."""
-        return json_response({"models": [each.to_dict() for each in server.models.all]})
+        return {"models": [each.to_dict() for each in server.models.all]}
 
-    @router.get("/info", response_model=responses.Info, responses=errors(*ALWAYS))
-    async def info() -> Response:
+    @routes.on("GET /info", responses.Info, *ALWAYS)
+    async def info() -> Any:
         """Return versions and limits, and for each model its digest and its engine's self-test."""
         facts = {each.name: each.facts for each in server.models.all}
-        return json_response(
-            {
-                "version": __version__,
-                "versions": versions(),
-                "limits": server.limits.model_dump(),
-                "waiting": server.scheduler.waiting,
-                "engines": {name: each["engine"] for name, each in facts.items()},
-                "manifests": {name: each[MANIFEST] for name, each in facts.items() if MANIFEST in each},
-                "licences": {name: each["licence"] for name, each in facts.items() if "licence" in each},
-                "offers": {name: each["offers"] for name, each in facts.items()},
-                "detects": detects,
-                "batches": BATCHES,
-            }
-        )
+        return {
+            "version": __version__,
+            "versions": versions(),
+            "limits": server.limits.model_dump(),
+            "waiting": server.scheduler.waiting,
+            "engines": {name: each["engine"] for name, each in facts.items()},
+            "manifests": {name: each[MANIFEST] for name, each in facts.items() if MANIFEST in each},
+            "licences": {name: each["licence"] for name, each in facts.items() if "licence" in each},
+            "offers": {name: each["offers"] for name, each in facts.items()},
+            "detects": detects,
+            "batches": BATCHES,
+        }
