@@ -182,7 +182,7 @@ def test_inspections_are_limited_do_not_delay_translations_and_are_cancelled_on_
     for connection in gone:
         connection.request("POST", "/v1/inspect", '{"text": "a"}', {"Content-Type": "application/json"})
         assert held.begun.wait(120)
-    while own.server.background.waiting < 2:
+    while len(own.server.inspecting) < 2:
         time.sleep(0.005)
     full = own.post("/v1/inspect", text="a")
     assert (full.status, full.headers["Retry-After"]) == (503, "1")
@@ -190,7 +190,7 @@ def test_inspections_are_limited_do_not_delay_translations_and_are_cancelled_on_
     assert own.post("/v1/translate", text="a").status == 200
     for connection in gone:
         connection.close()
-    while own.server.background.waiting == 2:
+    while len(own.server.inspecting) == 2:
         time.sleep(0.005)
     held.open.set()
     assert own.post("/v1/inspect", text="a").status == 200

@@ -66,7 +66,7 @@ def command(
     requests in progress and exits.
     """
     from translume.serving.api.app import build_app
-    from translume.serving.files.jobs import PrivateFolder
+    from translume.serving.files.storage import PrivateFolder
     from translume.serving.front import Front, serve_front
     from translume.serving.metrics import serve_metrics
     from translume.serving.reloading import Reloader, lanes_of, open_server, reload_on_hangup
@@ -105,11 +105,11 @@ def command(
 
         address: list[str] = []
         if settings.workers > 1:
+            private = PrivateFolder()
             try:
-                private = PrivateFolder()
+                options = WorkerOptions(read=read, computing=computing, lanes=lanes, folder=private.path)
             except OSError as error:
                 raise SettingsError(f"--workers: no temporary folder can be made: {error.strerror}") from None
-            options = WorkerOptions(read=read, computing=computing, lanes=lanes, folder=private.path)
             front = Front(options, settings.limits, private)
             listener = partial(bind, front.metrics.registry)
             asyncio.run(serve_front(front, settings.workers, listener, proxies, started))

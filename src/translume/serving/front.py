@@ -26,7 +26,7 @@ from starlette.types import Message, Receive, Scope, Send
 from translume.errors import TranslumeError
 from translume.serving.access.guard import HEADERS, HEALTH, check_framing
 from translume.serving.api.errors import RequestError, error_response
-from translume.serving.files.jobs import PrivateFolder
+from translume.serving.files.storage import PrivateFolder
 from translume.serving.metrics import SummedMetrics
 from translume.serving.reloading import reload_on_hangup
 from translume.serving.run import uvicorn_server

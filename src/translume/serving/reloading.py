@@ -24,6 +24,7 @@ from translume.device import is_cpu
 from translume.errors import TranslumeError
 from translume.processors import usable_processors
 from translume.serving.access.quotas import open_access
+from translume.serving.files.storage import PrivateFolder
 from translume.serving.models import MANIFEST, ServedModel, ServedModels
 from translume.serving.server import Server
 from translume.serving.settings import ServeSettings
@@ -141,7 +142,7 @@ def load_served(computing: ComputeOptions, name: str, folder: Path, *, on_demand
 
 
 def open_server(
-    settings: ServeSettings, computing: ComputeOptions, lanes: int, files: Path | None = None
+    settings: ServeSettings, computing: ComputeOptions, lanes: int, files: PrivateFolder | None = None
 ) -> tuple[Server, Loader]:
     """Return a server whose models are loaded, and what loads them again.  files: see `Server`.
 
@@ -154,7 +155,7 @@ def open_server(
         settings=settings,
         access=access,
         lanes=lanes,
-        files=files,
+        files=files or PrivateFolder(),
     )
     return server, loader
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from translume.config import Config, DecodingSettings
 from translume.config.languages import Direction
@@ -343,6 +344,21 @@ class Generating:
             prompts, settings=self.settings, on_text=on_text, check_cancelled=check_cancelled
         )
         return list(texts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inspecting:
+    """A task of its own, which shares no batch.  task: gets a function that raises if its result is not needed."""
+
+    task: Callable[[CancelCheck], Any]
+
+    def size(self, _: object) -> int:
+        """Return 1."""
+        return 1
+
+    def begin(self) -> WholeBatch:
+        """Return an empty batch."""
+        return WholeBatch(lambda _, check_cancelled: [self.task(check_cancelled)])
 
 
 def _windows(piece: Piece, config: Config) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from translume.errors import TranslumeError
 from translume.serving.api.app import build_app
+from translume.serving.files.storage import PrivateFolder
 from translume.serving.reloading import open_server
 from translume.serving.run import log_to_stderr, serve
 from translume.serving.settings import ServeSettings
@@ -46,7 +47,7 @@ def run_worker(options: WorkerOptions, address: str, connection: Connection) -> 
     log_to_stderr()
     try:
         settings = options.read()
-        server, _ = open_server(settings, options.computing, options.lanes, options.files)
+        server, _ = open_server(settings, options.computing, options.lanes, PrivateFolder(shared=options.files))
     except TranslumeError as error:
         connection.send(str(error))
         return

@@ -15,7 +15,6 @@ from translume.serving.access.guard import Guard
 from translume.serving.access.quotas import with_keys
 from translume.serving.api import deepl, glossaries, libretranslate, requests, version1
 from translume.serving.api.errors import add_error_handler
-from translume.serving.api.glossaries import Glossaries
 from translume.serving.files import inspection, transcription
 from translume.serving.files import routes as files
 from translume.serving.files.documents import DocumentProcesses
@@ -74,9 +73,8 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
     app.include_router(inspection.routes(server, documents))
     app.include_router(health.routes(server))
     app.include_router(libretranslate.routes(server, detector))
-    terms = Glossaries(server.files)
-    app.include_router(deepl.routes(server, detector, terms))
-    app.include_router(glossaries.routes(server, terms))
+    app.include_router(deepl.routes(server, detector))
+    app.include_router(glossaries.routes(server))
     app.include_router(files.routes(server, jobs, documents, detector))
     app.include_router(transcription.routes(server, documents))
     add_error_handler(app)

@@ -27,7 +27,7 @@ VARIANTS: Final = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
 """Codes that DeepL's clients require as target languages, by the code of the language."""
 
 
-def routes(server: Server, detector: Detector | None, glossaries: Glossaries) -> Routes:
+def routes(server: Server, detector: Detector | None) -> Routes:
     """Return the routes /v2/translate, /v2/languages and /v2/usage."""
     routes = Routes(prefix="/v2", tags=["DeepL"])
 
@@ -51,7 +51,7 @@ def routes(server: Server, detector: Detector | None, glossaries: Glossaries) ->
             html=html,
             field="text",
             split=call.split_sentences != "0",
-            glossary=_terms(glossaries, call, client_of(request.scope)) if call.glossary_id else (),
+            glossary=_terms(Glossaries(server), call, client_of(request.scope)) if call.glossary_id else (),
         )
         return _response(shown, [each.text for each in translations], call.text)
 
@@ -83,10 +83,9 @@ def _terms(glossaries: Glossaries, call: DeepLRequest, client: str) -> Terms:
     """Return the terms of a request's glossary; RequestError if it is unknown, or for other languages."""
     glossary = glossaries.find(call.glossary_id, client)
     pair = (call.source_lang.lower(), call.target_lang.lower())
-    if any(
-        find_language(code, [own]) is None for code, own in zip(pair, (glossary.source, glossary.target), strict=True)
-    ):
-        reason = f"this glossary is for {glossary.source}-{glossary.target}"
+    own = (glossary.source_lang, glossary.target_lang)
+    if any(find_language(code, [each]) is None for code, each in zip(pair, own, strict=True)):
+        reason = f"this glossary is for {'-'.join(own)}"
         raise field_error("glossary_id", reason, 400, "invalid_glossary")
     return glossary.terms
 

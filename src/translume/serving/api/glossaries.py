@@ -1,7 +1,6 @@
 """Glossaries of DeepL's API: terms that translations of a request must contain. They last as long as the server."""
 
 import csv
-import logging
 import re
 import secrets
 import time
@@ -13,8 +12,6 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from translume.atomic import replace_file
-from translume.checksums import sealed, unsealed
 from translume.serving.access.quotas import client_of
 from translume.serving.api import responses
 from translume.serving.api.errors import RequestError, field_error
@@ -22,6 +19,7 @@ from translume.serving.api.languages import between
 from translume.serving.api.requests import GlossaryRequest
 from translume.serving.api.routing import KEYED, READ, Routes
 from translume.serving.api.terms import Terms
+from translume.serving.files.storage import read_record, write_record
 from translume.serving.server import Server
 
 MAX_GLOSSARIES: Final = 100
@@ -31,40 +29,30 @@ MAX_OF_CLIENT: Final = MAX_GLOSSARIES // 4
 TABBED: Final = "text/tab-separated-values"
 _ID: Final = re.compile("[A-Za-z0-9_-]{32}")
 
-log = logging.getLogger("translume.serving")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glossary:
-    """A glossary.  client: who made it, and alone can use it.  source, target: codes of languages, in lower case."""
+    """A glossary.  client: who made it, and alone can use it.  Codes of languages are in lower case."""
 
-    id: str
+    glossary_id: str
     name: str
     client: str
-    source: str
-    target: str
-    created: str
+    source_lang: str
+    target_lang: str
+    creation_time: str
     terms: Terms
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts that DeepL's clients read."""
-        return {
-            "glossary_id": self.id,
-            "name": self.name,
-            "ready": True,
-            "source_lang": self.source,
-            "target_lang": self.target,
-            "creation_time": self.created,
-            "entry_count": len(self.terms),
-        }
+        facts = {name: value for name, value in asdict(self).items() if name not in ("client", "terms")}
+        return {**facts, "ready": True, "entry_count": len(self.terms)}
 
 
 class Glossaries:
-    """The glossaries of a server, in its memory, or in a folder if several processes share them."""
+    """The glossaries of a server, in its folder."""
 
-    def __init__(self, shared: Path | None) -> None:
-        self._folder = None if shared is None else shared / "glossaries"
-        self._held: dict[str, Glossary] = {}
+    def __init__(self, server: Server) -> None:
+        self._server = server
 
     def add(self, glossary: Glossary) -> None:
         """Keep a glossary; RequestError (413) if there are too many, of all clients or of this one."""
@@ -72,11 +60,7 @@ class Glossaries:
         if len(owners) >= MAX_GLOSSARIES or owners.count(glossary.client) >= MAX_OF_CLIENT:
             reason = f"found {len(owners)} glossaries, {owners.count(glossary.client)} of them yours; delete one"
             raise RequestError(413, reason, code="too_many_glossaries")
-        if self._folder is None:
-            self._held[glossary.id] = glossary
-            return
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        replace_file(self._folder / glossary.id, sealed(asdict(glossary)).encode(), synced=False, permissions=0o600)
+        write_record(self._folder / glossary.glossary_id, glossary)
 
     def owned_by(self, client: str) -> list[Glossary]:
         """Return the glossaries of a client."""
@@ -84,38 +68,28 @@ class Glossaries:
 
     def find(self, name: str, client: str) -> Glossary:
         """Return a client's glossary; RequestError (404) if it has no such one."""
-        glossary = self._read(name)
+        glossary = read_record(self._folder / name, Glossary) if _ID.fullmatch(name) else None
         if glossary is None or glossary.client != client:
             raise RequestError(404, "no such glossary, or it was deleted", code="unknown_glossary", field="glossary_id")
         return glossary
 
     def delete(self, glossary: Glossary) -> None:
         """Forget a glossary."""
-        self._held.pop(glossary.id, None)
-        if self._folder is not None:
-            (self._folder / glossary.id).unlink(missing_ok=True)
+        (self._folder / glossary.glossary_id).unlink(missing_ok=True)
 
-    def _read(self, name: str) -> Glossary | None:
-        if self._folder is None:
-            return self._held.get(name)
-        try:
-            return Glossary(**unsealed((self._folder / name).read_bytes(), ())[0]) if _ID.fullmatch(name) else None
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError):
-            log.error("a glossary was damaged, and is deleted", extra={"fields": {"glossary": name}})
-            (self._folder / name).unlink(missing_ok=True)
-            return None
+    @property
+    def _folder(self) -> Path:
+        folder = self._server.folder / "glossaries"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
 
     def _all(self) -> Iterator[Glossary]:
-        names = [*self._held]
-        if self._folder is not None and self._folder.is_dir():
-            names = sorted(path.name for path in self._folder.iterdir())
-        yield from filter(None, map(self._read, names))
+        yield from filter(None, (read_record(path, Glossary) for path in sorted(self._folder.iterdir())))
 
 
-def routes(server: Server, glossaries: Glossaries) -> Routes:
+def routes(server: Server) -> Routes:
     """Return the routes /v2/glossaries and /v2/glossary-language-pairs."""
+    glossaries = Glossaries(server)
     routes = Routes(prefix="/v2", tags=["DeepL"])
 
     @routes.on("POST /glossaries", responses.GlossaryResponse, 422, *READ, status=201)
@@ -124,12 +98,12 @@ def routes(server: Server, glossaries: Glossaries) -> Routes:
         pair = call.source_lang.lower(), call.target_lang.lower()
         between(server, *pair)
         made = Glossary(
-            id=secrets.token_urlsafe(24),
+            glossary_id=secrets.token_urlsafe(24),
             name=call.name,
             client=client_of(request.scope),
-            source=pair[0],
-            target=pair[1],
-            created=time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime()),
+            source_lang=pair[0],
+            target_lang=pair[1],
+            creation_time=time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime()),
             terms=_read(call.entries, "," if call.entries_format == "csv" else "\t"),
         )
         glossaries.add(made)

@@ -36,7 +36,7 @@ def routes(server: Server, documents: DocumentProcesses) -> Routes:
             await server.accept(request, [call.text, *texts])
             source, seconds = call.text, call.seconds
         inspection = Inspection(served=served, settings=settings, call=call, source=source)
-        return await server.background.run(request, partial(inspect, inspection, limits, form), seconds)
+        return await server.inspect(request, partial(inspect, inspection, limits, form), seconds)
 
     @routes.on("POST /inspect", InspectResponse, *WORKED)
     async def inspect_json(request: Request, call: InspectRequest | InspectFileRequest) -> Response:

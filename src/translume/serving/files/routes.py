@@ -16,10 +16,10 @@ from translume.serving.api.errors import RequestError, field_error, json_respons
 from translume.serving.api.languages import between, detect_sources, sources_into
 from translume.serving.api.requests import DeepLDocumentRequest, FileRequest, LibreTranslateFileRequest
 from translume.serving.api.routing import ALWAYS, KEYED, READ, WORKED, Routes
-from translume.serving.background import wait_for_result
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.files.jobs import Job, Jobs, Upload
 from translume.serving.server import Server
+from translume.serving.waiting import wait_for_result
 from translume.text.detection import Detector
 
 LONGEST_NAME: Final = 100

@@ -17,9 +17,9 @@ from translume.serving.api.decoding import settings_with
 from translume.serving.api.errors import RequestError, field_error, json_response
 from translume.serving.api.requests import SpeechRequest, TranscribeRequest, UploadRequest
 from translume.serving.api.routing import WORKED, Routes
-from translume.serving.background import wait_for_result
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.server import Server
+from translume.serving.waiting import wait_for_result
 from translume.serving.work import Part, Translating
 from translume.translator import Translation
 

@@ -1,76 +1,18 @@
-"""Long tasks outside the translation queue, one at a time."""
+"""How requests wait for the results of threads, until their client disconnects or their deadline passes."""
 
 import asyncio
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from itertools import count
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from translume.serving.access.quotas import check_share, client_of
-from translume.serving.api.errors import REQUEST, RequestError, stopped, was_cancelled
-from translume.serving.scheduler import public_error
-from translume.translator.search import CancelCheck
+from translume.serving.api.errors import RequestError
 
 T = TypeVar("T")
-
-
-class BackgroundExecutor:
-    """Run one task at a time in a thread, and cancel it if its client disconnects. Call `close` at the end."""
-
-    def __init__(self, *, capacity: int) -> None:
-        """capacity: most tasks that wait or run."""
-        self._capacity = capacity
-        self._clients: list[str] = []
-        self._closing = threading.Event()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="translume-background")
-
-    @property
-    def waiting(self) -> int:
-        """The number of tasks that wait or run."""
-        return len(self._clients)
-
-    async def run(self, request: Request, task: Callable[[CancelCheck], T], timeout_seconds: float) -> T:
-        """Return the result of a task; internal errors become RequestError without their message.
-
-        Raises RequestError if too many tasks wait (503), the client disconnects (499) or the deadline passes (504).
-        Then a waiting task is dropped, and a running one ends at its next cancel check.
-        """
-        cancelled, client, known = threading.Event(), client_of(request.scope), REQUEST.get()
-
-        def check_cancelled() -> None:
-            if self._closing.is_set():
-                raise stopped()
-            if cancelled.is_set():
-                raise was_cancelled()
-
-        def run() -> T:
-            try:
-                check_cancelled()
-                return task(check_cancelled)
-            except BaseException as error:  # the client gets another one
-                raise public_error(error, [known]) from None
-
-        if self._closing.is_set():
-            raise stopped()
-        check_share(self._clients, client, self._capacity, "inspections", retry_after=1)
-        self._clients.append(client)
-        future = self._pool.submit(run)
-        future.add_done_callback(lambda _: self._clients.remove(client))
-        try:
-            return await wait_for_result(request, asyncio.wrap_future(future), timeout_seconds)
-        finally:
-            cancelled.set()
-            future.cancel()
-
-    def close(self) -> None:
-        """Refuse new tasks, and end the others at their next cancel check."""
-        self._closing.set()
-        self._pool.shutdown()
 
 
 class Wakeups:
