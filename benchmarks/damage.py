@@ -58,8 +58,8 @@ from translume.experiments.processes import Run
 from translume.kernels import loading
 from translume.serving.access.keys import Keys, add_key
 from translume.serving.access.quotas import open_counts, used_of
+from translume.serving.api.deepl import Glossaries, Glossary
 from translume.serving.api.errors import RequestError
-from translume.serving.api.glossaries import Glossaries, Glossary
 from translume.serving.files.jobs import Job, Jobs
 from translume.text import Tokenizer, train_tokenizer
 from translume.training import resume, tracking, train

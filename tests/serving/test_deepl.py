@@ -11,8 +11,8 @@ import pytest
 from tests.errors import raises
 from tests.serving.conftest import until
 
+from translume.serving.api.deepl import MAX_OF_CLIENT, Glossaries, Glossary, _read
 from translume.serving.api.errors import RequestError
-from translume.serving.api.glossaries import MAX_OF_CLIENT, Glossaries, Glossary, _read
 from translume.serving.models import ServedModel
 from translume.translator import Translator
 
@@ -88,8 +88,7 @@ def test_a_server_without_keys_has_no_limit(live: Any) -> None:
 @pytest.mark.parametrize("more", [{}, {"tag_handling": "html"}])
 def test_hints_name_only_what_the_client_can_set(live: Any, more: dict[str, str]) -> None:
     answer = live.post("/v2/translate", text=["a" * 60], target_lang="DE", split_sentences="0", **more)
-    where = "text" if more else "text[0]"
-    reason = f"{where}: a sentence has 60 tokens, expected at most 40"
+    reason = "text[0]: a sentence has 60 tokens, expected at most 40"
     assert (answer.status, answer.json()["error"]) == (422, reason)
     assert answer.json()["message"] == reason
 

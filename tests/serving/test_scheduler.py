@@ -17,7 +17,7 @@ from translume.errors import TranslumeError
 from translume.serving.api.errors import REQUEST, RequestError
 from translume.serving.run import JsonLines
 from translume.serving.scheduler import Scheduler, WholeBatch
-from translume.serving.waiting import Wakeups
+from translume.serving.server import Wakeups
 
 
 @dataclass(eq=False)

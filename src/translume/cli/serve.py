@@ -72,7 +72,7 @@ def command(
     from translume.serving.reloading import Reloader, lanes_of, open_server, reload_on_hangup
     from translume.serving.run import UNIX, address_of, listen, log_to_stderr, release, serve
     from translume.serving.settings import place_of
-    from translume.serving.worker import WorkerOptions
+    from translume.serving.front import WorkerOptions
     from translume.text.detection import installed_detector
 
     given = {"host": host, "port": port, "host_names": host_name or None, "metrics": metrics, "keys.file": keys}

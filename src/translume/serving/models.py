@@ -181,7 +181,7 @@ class ServedModel:
         source: FrameSettings = self.model.config.data.source
         shape = source.window or 2 << source.convolutions, source.size
         noise = np.random.default_rng(0).random(shape, np.float32)
-        return Part(text="", frames=Frames(np.zeros(shape, np.float32) if quick and source.window else noise))
+        return Part(text="", given=Frames(np.zeros(shape, np.float32) if quick and source.window else noise))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON values for clients.

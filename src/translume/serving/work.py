@@ -98,23 +98,20 @@ class Paragraphs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Line):
     """A line of a text.  first: whether it is the text's first line; only that one gets a forced prefix.
 
-    frames: of a source that is no text; then `text` is empty.
-    constraints: phrases that its target must contain.
-    direction: its languages, instead of those in the settings.
-    before: the sources and targets before it in its document, for a model that reads context.
     on_prefix: called during the search with the stable prefix of the target, in the scheduler's thread.
     """
 
-    text: str
+    number: int = 0
     first: bool = True
-    constraints: tuple[str, ...] = ()
-    direction: Direction | None = None
-    frames: Frames | None = None
-    before: tuple[tuple[str, str], ...] = ()
     on_prefix: ProgressCallback | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def frames(self) -> Frames | None:
+        """Those of a source that is no text."""
+        return self.given if isinstance(self.given, Frames) else None
 
     @property
     def characters(self) -> int:
@@ -171,9 +168,8 @@ class Translating:
         """Return what translating a line may cost. Raises RequestError (422) like `size`."""
         checkpoint, own = self.translator.checkpoint, self.translator.config.decoding
         reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-        line = Line(number=0, text=item.text, given=item.frames)
         try:
-            plan = plan_lines([line], reads, self.translator.reading(self.settings, item.direction))[0]
+            plan = plan_lines([item], reads, self.translator.reading(self.settings, item.direction))[0]
         except LineError as error:
             raise _refused(error) from None
         width, held, prefix = strategy_from(self.settings).width, 0, 0
@@ -218,17 +214,7 @@ class LineBatch:
 
     def enter(self, items: Mapping[int, Part]) -> None:
         """Add lines."""
-        lines = {
-            number: Line(
-                number=number,
-                text=item.text,
-                constraints=item.constraints,
-                direction=item.direction,
-                given=item.frames,
-                before=item.before,
-            )
-            for number, item in items.items()
-        }
+        lines = {number: replace(item, number=number) for number, item in items.items()}
         self._cohort.enter(lines, {n: item.on_prefix for n, item in items.items() if item.on_prefix is not None})
 
     def run(self, unneeded: Callable[[], Collection[int]]) -> Mapping[int, Translation | TranslumeError]:

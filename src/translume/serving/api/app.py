@@ -10,11 +10,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
 from translume import __version__
-from translume.serving import health
 from translume.serving.access.guard import Guard
 from translume.serving.access.quotas import with_keys
-from translume.serving.api import deepl, glossaries, libretranslate, requests, version1
+from translume.serving.api import deepl, libretranslate, requests, version1
 from translume.serving.api.errors import add_error_handler
+from translume.serving.api.routing import Routes
 from translume.serving.files import inspection, transcription
 from translume.serving.files import routes as files
 from translume.serving.files.documents import DocumentProcesses
@@ -68,15 +68,15 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
         separate_input_output_schemas=False,
     )
     app.state.server = server
-    app.include_router(page.routes())
-    app.include_router(version1.routes(server, detects=detector is not None))
-    app.include_router(inspection.routes(server, documents))
-    app.include_router(health.routes(server))
-    app.include_router(libretranslate.routes(server, detector))
-    app.include_router(deepl.routes(server, detector))
-    app.include_router(glossaries.routes(server))
-    app.include_router(files.routes(server, jobs, documents, detector))
-    app.include_router(transcription.routes(server, documents))
+    routes = Routes()
+    page.add_routes(routes)
+    version1.add_routes(routes, server, detects=detector is not None)
+    inspection.add_routes(routes, server, documents)
+    libretranslate.add_routes(routes, server, detector)
+    deepl.add_routes(routes, server, detector)
+    files.add_routes(routes, server, jobs, documents, detector)
+    transcription.add_routes(routes, server, documents)
+    app.include_router(routes)
     add_error_handler(app)
     return Guard(app, server)
 

@@ -5,35 +5,27 @@ types are status 400. Nothing is stored, and texts are changed only by translati
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 
 from translume.documents import FORMATS
-from translume.documents.html import HtmlText
-from translume.documents.sentences import SplitSegments
 from translume.serving.api import responses
-from translume.serving.api.cost import accept_parts
-from translume.serving.api.decoding import loaded, settings_with, split_language
-from translume.serving.api.errors import RequestError, refuse_more
+from translume.serving.api.decoding import accept_parts, loaded, settings_with, split_language
+from translume.serving.api.errors import RequestError
 from translume.serving.api.languages import UNKNOWN, SourceLanguage, detect, detect_sources, name_of, route
 from translume.serving.api.requests import DetectRequest, LibreTranslateRequest, as_list
 from translume.serving.api.routing import ALWAYS, KEYED, READ, Routes
-from translume.serving.api.terms import Terms, terms_in
-from translume.serving.api.texts import RequestTexts, SplitTexts, in_thread
+from translume.serving.api.texts import RequestTexts, Terms, in_thread
 from translume.serving.server import Server
-from translume.serving.settings import Limits
-from translume.serving.work import Part, Translating
+from translume.serving.work import Translating
 from translume.text.detection import Detector
 from translume.text.segmentation import has_letters
-from translume.translator import TextHypothesis, Translation
-from translume.translator.assembly import combinations
+from translume.translator import Translation
 
 
-def routes(server: Server, detector: Detector | None) -> Routes:
-    """Return the routes /translate, /detect, /languages, /frontend/settings, /health and /suggest."""
-    routes = Routes(tags=["LibreTranslate"])
+def add_routes(routes: Routes, server: Server, detector: Detector | None) -> None:
+    """Add the routes /translate, /detect, /languages, /frontend/settings, /health and /suggest."""
 
     @routes.on("POST /translate", responses.LibreTranslateResponse, 422, 501, 504, *READ)
     async def translate(request: Request, call: LibreTranslateRequest) -> Any:
@@ -96,8 +88,6 @@ def routes(server: Server, detector: Detector | None) -> Routes:
         """Reject suggestions: the server does not store any."""
         raise RequestError(403, "Suggestions are disabled on this server.", code="not_offered")
 
-    return routes
-
 
 async def translate_each(
     request: Request,
@@ -139,82 +129,29 @@ async def translate_each(
                 language=split_language(model) if split or html else None,
                 places=tuple(own) if len(places) > 1 else (),
                 glossary=glossary if last else (),
+                html=html,
             )
-            translations = await _translated(request, server, model, batch, alternatives if last else 0, html=html)
+            translations = await _translated(request, server, model, batch, alternatives if last else 0)
         done |= zip(own, translations, strict=True)
     return [done[place] for place in range(len(texts))]
 
 
 async def _translated(
-    request: Request, server: Server, served: Any, batch: RequestTexts, alternatives: int, *, html: bool
+    request: Request, server: Server, served: Any, texts: RequestTexts, alternatives: int
 ) -> list[Translation]:
-    size = sum(map(len, batch.texts))
-    split: _Pages | SplitTexts = await in_thread(
-        size, lambda: _Pages.split(batch, server.limits) if html else batch.split(server.limits)
-    )
-    aligned = isinstance(split, _Pages) and split.marked
-    work = Translating(served.model, await _settings(served, alternatives, server, alignment=aligned))
-    changed = ("beam", "nbest") if alternatives else ()
-    names = {"text": batch.field, "beam": "alternatives", "nbest": "alternatives"}
-    await accept_parts(server, request, batch.texts, work, split.parts, changed, names)
-    done = await server.results(request, work, split.parts, batch.timeout_seconds, split.names)
-    return await in_thread(size, lambda: split.join(done, alternatives + 1))
-
-
-async def _settings(served: Any, alternatives: int, server: Server, *, alignment: bool = False) -> Any:
-    """Return the decoding settings for one translation, or for several different ones."""
-    decoding = served.model.config.decoding
+    size, config = sum(map(len, texts.texts)), served.model.config
+    split = await in_thread(size, lambda: texts.split(server.limits))
     changes: dict[str, Any] = {"nbest": alternatives + 1}
     if alternatives:
-        changes |= {"strategy": "beam", "beam": min(max(alternatives + 1, decoding.beam), server.limits.width)}
-    if alignment and not served.model.config.without_tokens:
+        changes |= {"strategy": "beam", "beam": min(max(alternatives + 1, config.decoding.beam), server.limits.width)}
+    if split.marked and not config.without_tokens:
         changes["alignment"] = True
-    return await settings_with(served, changes, server.limits)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pages:
-    """Texts that are HTML, and their sentences."""
-
-    texts: RequestTexts
-    pages: tuple[tuple[HtmlText, SplitSegments], ...]
-
-    @classmethod
-    def split(cls, texts: RequestTexts, limits: Limits) -> "_Pages":
-        """Parse HTML and split its text into sentences; RequestError (413) if there are too many."""
-        pages = [HtmlText.from_string(text) for text in texts.texts]
-        split = [SplitSegments.from_segments(page.segments, texts.language) for page in pages]
-        refuse_more(texts.field, sum(len(each.lines) for each in split), " sentences", limits.lines, "too_many_lines")
-        return cls(texts=texts, pages=tuple(zip(pages, split, strict=True)))
-
-    @property
-    def marked(self) -> bool:
-        """Whether a sentence has markup."""
-        return any(split.marked for _, split in self.pages)
-
-    @property
-    def parts(self) -> list[Part]:
-        """The sentences of all texts, in order."""
-        lines = [line for _, split in self.pages for line in split.lines]
-        return [Part(text=line, constraints=terms_in(line, self.texts.glossary)) for line in lines]
-
-    @property
-    def names(self) -> list[str]:
-        """The name of each sentence in error messages."""
-        return [self.texts.field for _, split in self.pages for _ in split.lines]
-
-    def join(self, translations: Sequence[Translation], nbest: int) -> list[Translation]:
-        """Return each text with its sentences translated, with up to `nbest` combinations of their hypotheses."""
-        done, joined = iter(translations), []
-        for source, (page, split) in zip(self.texts.texts, self.pages, strict=True):
-            combined = combinations([next(done) for _ in split.lines], nbest)
-            written = [page.with_runs([*split.join(each)]) for each in combined]
-            hypotheses = (
-                TextHypothesis(text=text, tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")
-                for text in dict.fromkeys(written)
-            )
-            joined.append(Translation(source=source, text=written[0], hypotheses=tuple(hypotheses)))
-        return joined
+    work = Translating(served.model, await settings_with(served, changes, server.limits))
+    changed = ("beam", "nbest") if alternatives else ()
+    names = {"text": texts.field, "beam": "alternatives", "nbest": "alternatives"}
+    await accept_parts(server, request, texts.texts, work, split.parts, changed, names)
+    done = await server.results(request, work, split.parts, texts.timeout_seconds, split.names)
+    return await in_thread(size, lambda: split.join(done, alternatives + 1))
 
 
 def _response(

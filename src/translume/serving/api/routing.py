@@ -5,7 +5,7 @@ Both are described in /openapi.json, with the error statuses of the route.
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar, get_args
 
 from fastapi import APIRouter
@@ -50,14 +50,21 @@ WORKED: Final = (404, 422, 504, *READ)
 RETRY_AFTER: Final = {"description": "Seconds after which to try again.", "schema": {"type": "integer", "minimum": 0}}
 REFUSED: Final = {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
 
+TAGS: Final = {
+    **{"/v1/audio/": "OpenAI", "/v1/": "v1", "/v2/": "DeepL", "/health/": "operations"},
+    **dict.fromkeys(("/translate", "/detect", "/languages", "/frontend", "/health", "/suggest"), "LibreTranslate"),
+    "/download_file/": "LibreTranslate",
+}
+"""The tags of routes, by the beginnings of their paths. The others are pages."""
+
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 
 
 class Routes(APIRouter):
     """Routes whose requests are read within the limits of their server."""
 
-    def __init__(self, prefix: str = "", tags: Sequence[str] = ()) -> None:
-        super().__init__(prefix=prefix, tags=[*tags], route_class=_Route)
+    def __init__(self) -> None:
+        super().__init__(route_class=_Route)
 
     def on(
         self,
@@ -66,7 +73,6 @@ class Routes(APIRouter):
         *statuses: int,
         media: Mapping[str, type[BaseModel] | None] | None = None,
         status: int = 200,
-        tag: str = "",
         listed: bool = True,
     ) -> Callable[[Handler], Handler]:
         """Return a decorator that makes a coroutine the route of an operation, such as "GET /v1/files/{name}".
@@ -76,7 +82,7 @@ class Routes(APIRouter):
 
         returns: describes the value in /openapi.json; None if it is no JSON.  statuses: of errors.
         media: other media types of the response; None for text or the bytes of a file.  status: of the response.
-        tag: of the route, besides those of all.  listed: whether /openapi.json has it.
+        listed: whether /openapi.json has it.
         """
         method, path = operation.split()
 
@@ -106,7 +112,7 @@ class Routes(APIRouter):
                 response_class=Response if returns is None else JSONResponse,
                 responses=_described(status, media or {}, statuses),
                 openapi_extra=_taken(path, models),
-                tags=[tag] if tag else None,
+                tags=[next((tag for prefix, tag in TAGS.items() if path.startswith(prefix)), "page")],
                 include_in_schema=listed,
             )
             return handler

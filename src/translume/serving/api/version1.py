@@ -1,26 +1,142 @@
 """API v1: translation, scoring, classification, language models, and facts about the server."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import contextlib
+import platform
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from importlib.metadata import version as installed
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from translume import __version__
+from translume.errors import TranslumeError
+from translume.json_values import to_bytes
+from translume.lazy import is_installed
 from translume.serving.api import responses
-from translume.serving.api.cost import accept_parts, tokens_to_charge
-from translume.serving.api.decoding import constraints_of, loaded, settings_with, split_language
-from translume.serving.api.errors import json_response, refuse_more
+from translume.serving.api.decoding import (
+    accept_parts,
+    constraints_of,
+    loaded,
+    settings_with,
+    split_language,
+    tokens_to_charge,
+)
+from translume.serving.api.errors import json_response, noted_error, refuse_more
 from translume.serving.api.requests import ClassifyRequest, GenerateRequest, ScoreRequest, TranslateRequest, as_list
 from translume.serving.api.routing import ALWAYS, WORKED, Routes
-from translume.serving.api.streaming import Progress, prefix_events, stream, text_events
-from translume.serving.api.texts import RequestTexts, SplitTexts, field_names, in_thread
-from translume.serving.health import versions
+from translume.serving.api.texts import RequestTexts, SplitTexts, field_names, in_thread, only_text
 from translume.serving.models import MANIFEST
 from translume.serving.server import Server
 from translume.serving.work import Classifying, Generating, Prompt, Scoring, Translating
 from translume.translator import Classification, Generation, Translation
+
+Event = tuple[str, Any]
+"""The name and the JSON value of an event."""
+
+
+UNBUFFERED: Final = {"X-Accel-Buffering": "no", "Cache-Control": "no-store, no-transform"}
+"""Headers with which proxies pass each event on at once, and do not compress them together."""
+
+
+class Progress:
+    """The latest text of each item of a request, so a slow reader does not make it grow.
+
+    The working thread reports texts; everything else runs in the event loop that created it.
+    """
+
+    def __init__(self, count: int) -> None:
+        """count: number of items."""
+        self.changed = asyncio.Event()
+        """Set when a text may have grown."""
+        self.texts = [""] * count
+        self._loop = asyncio.get_running_loop()
+
+    def reporter(self, place: int) -> Callable[[str], None]:
+        """Return a function that threads call with the text of an item."""
+        return partial(self._report, place)
+
+    def _report(self, place: int, text: str) -> None:
+        # A batch that is repeated after a failure reports the same texts again.
+        if len(text) > len(self.texts[place]):
+            self.texts[place] = text
+            if not self.changed.is_set():
+                # The loop is closed if the server was stopped meanwhile.
+                with contextlib.suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self.changed.set)
+
+
+def stream(request: Request, events: AsyncIterator[Event]) -> StreamingResponse:
+    """Return a response of events; an error becomes the last one, `error`."""
+
+    async def written() -> AsyncIterator[bytes]:
+        try:
+            async for kind, value in events:
+                yield _event(kind, value)
+        except TranslumeError as error:
+            yield _event("error", noted_error(request, error).to_dict())
+
+    return StreamingResponse(written(), media_type="text/event-stream", headers=UNBUFFERED)
+
+
+def _event(kind: str, value: Any) -> bytes:
+    """Return one event; its data is one line of JSON."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), to_bytes(value))
+
+
+async def prefix_events(
+    results: AsyncIterator[Sequence[Translation | None]],
+    progress: Progress,
+    split: SplitTexts,
+    respond: Callable[[Sequence[Translation]], Any],
+) -> AsyncIterator[Event]:
+    """Yield `prefix` with the stable beginning of a text's translation, then `done`.
+
+    results: of the lines, None for those that are not finished.  respond: returns the response from all lines.
+    """
+    sent = [0] * len(split.paragraphs)
+    done: Sequence[Translation | None] = ()
+    async for done in results:
+        first = 0
+        for place, paragraphs in enumerate(split.paragraphs):
+            last = first + len(paragraphs.lines)
+            known = next((line + 1 for line in range(first, last) if done[line] is None), last)
+            lines = [
+                _as_translation(prefix) if line is None else _as_translation(line.text) if line.hypotheses else line
+                for prefix, line in zip(progress.texts[first:known], done[first:known], strict=True)
+            ]
+            text = split.prefix(place, lines) if lines else ""
+            if len(text) > sent[place]:
+                sent[place] = len(text)
+                yield "prefix", {"place": place, "text": text}
+            first = last
+    yield "done", respond([line for line in done if line is not None])
+
+
+async def text_events(
+    results: AsyncIterator[Sequence[Generation | None]],
+    progress: Progress,
+    respond: Callable[[Sequence[Generation]], Any],
+) -> AsyncIterator[Event]:
+    """Yield `text` with the next part of a prompt's text, then `done`. Parameters are those of `prefix_events`."""
+    sent = [0] * len(progress.texts)
+    done: Sequence[Generation | None] = ()
+    async for done in results:
+        for place, generation in enumerate(done):
+            text = progress.texts[place] if generation is None else generation.text
+            if len(text) > sent[place]:
+                yield "text", {"place": place, "text": text[sent[place] :]}
+                sent[place] = len(text)
+    yield "done", respond([generation for generation in done if generation is not None])
+
+
+def _as_translation(text: str) -> Translation:
+    """Return a translation with only a text, or its prefix."""
+    return Translation(source="", text=text, hypotheses=(only_text(text),))
+
 
 MAX_GENERATED: Final = 4096
 """Maximum number of tokens that a request may generate for a prompt."""
@@ -37,14 +153,13 @@ BATCHES: Final = (
 EVENTS: Final = "text/event-stream"
 
 
-def routes(server: Server, *, detects: bool) -> Routes:
-    """Return the routes under /v1, except inspection and files.  detects: whether the server detects languages."""
-    routes = Routes(prefix="/v1", tags=["v1"])
+def add_routes(routes: Routes, server: Server, *, detects: bool) -> None:
+    """Add the routes under /v1, except inspection and files, and /health.  detects: if languages are detected."""
     _add_translation(routes, server)
     _add_scoring(routes, server)
     _add_generation(routes, server)
     _add_facts(routes, server, detects=detects)
-    return routes
+    _add_health(routes, server)
 
 
 def _add_translation(routes: Routes, server: Server) -> None:
@@ -70,7 +185,7 @@ def _add_translation(routes: Routes, server: Server) -> None:
     def response(name: str, call: TranslateRequest, translations: Sequence[Translation]) -> dict[str, Any]:
         return {"model": name, "translations": [_translation(each, call) for each in translations]}
 
-    @routes.on("POST /translate", responses.TranslateResponse, *WORKED)
+    @routes.on("POST /v1/translate", responses.TranslateResponse, *WORKED)
     async def translate(request: Request, call: TranslateRequest) -> Response:
         """Translate each text. Results do not depend on other requests."""
         name, work, split = await accepted(request, call)
@@ -80,7 +195,7 @@ def _add_translation(routes: Routes, server: Server) -> None:
         # Details of many texts are megabytes.
         return await in_thread(size, lambda: json_response(response(name, call, translations)))
 
-    @routes.on("POST /translate/stream", None, *WORKED, media={EVENTS: responses.Event})
+    @routes.on("POST /v1/translate/stream", None, *WORKED, media={EVENTS: responses.Event})
     async def translate_stream(request: Request, call: TranslateRequest) -> Response:
         """Translate each text, and send prefixes of the translations as they become stable, then the full response."""
         name, work, split = await accepted(request, call)
@@ -112,7 +227,7 @@ def brief(hypotheses: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> lis
 def _add_scoring(routes: Routes, server: Server) -> None:
     """Add /v1/score and /v1/classify."""
 
-    @routes.on("POST /score", responses.ScoreResponse, *WORKED)
+    @routes.on("POST /v1/score", responses.ScoreResponse, *WORKED)
     async def score(request: Request, call: ScoreRequest) -> Any:
         """Score each pair of a source and a target: log-probabilities in nats, token by token."""
         sources, targets = as_list(call.sources), as_list(call.targets)
@@ -124,7 +239,7 @@ def _add_scoring(routes: Routes, server: Server) -> None:
         scores = await server.results(request, work, pairs, call.seconds, names)
         return {"model": served.name, "scores": [each.to_dict() for each in scores]}
 
-    @routes.on("POST /classify", responses.ClassifyResponse, *WORKED)
+    @routes.on("POST /v1/classify", responses.ClassifyResponse, *WORKED)
     async def classify(request: Request, call: ClassifyRequest) -> Any:
         """Classify each text: labels with probabilities, the most probable first."""
         texts, served = as_list(call.text), server.models.only("classify", call.model)
@@ -144,7 +259,7 @@ def _labels(classification: Classification, nbest: int) -> dict[str, Any]:
 
 
 def _add_generation(routes: Routes, server: Server) -> None:
-    @routes.on("POST /generate", responses.GenerateResponse, *WORKED, media={EVENTS: responses.Event})
+    @routes.on("POST /v1/generate", responses.GenerateResponse, *WORKED, media={EVENTS: responses.Event})
     async def generate(request: Request, call: GenerateRequest) -> Any:
         """Continue each prompt. With `"stream": true`, send `text` events with the next part of a text, then `done`."""
         prompts, served = as_list(call.prompt), server.models.only("generate", call.model)
@@ -184,12 +299,12 @@ def _generation(generation: Generation, *, detail: bool) -> dict[str, Any]:
 def _add_facts(routes: Routes, server: Server, *, detects: bool) -> None:
     """Add /v1/models and /v1/info."""
 
-    @routes.on("GET /models", responses.ModelsResponse, *ALWAYS)
+    @routes.on("GET /v1/models", responses.ModelsResponse, *ALWAYS)
     async def models() -> Any:
         """List the models: languages, sizes, default decoding settings, and the endpoints they serve."""
         return {"models": [each.to_dict() for each in server.models.all]}
 
-    @routes.on("GET /info", responses.Info, *ALWAYS)
+    @routes.on("GET /v1/info", responses.Info, *ALWAYS)
     async def info() -> Any:
         """Return versions and limits, and for each model its digest and its engine's self-test."""
         facts = {each.name: each.facts for each in server.models.all}
@@ -205,3 +320,37 @@ def _add_facts(routes: Routes, server: Server, *, detects: bool) -> None:
             "detects": detects,
             "batches": BATCHES,
         }
+
+
+PROBE_SECONDS: Final = 5.0
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of the software that results depend on."""
+    torch = installed("torch") if is_installed() else None
+    return {"translume": __version__, "torch": torch, "python": platform.python_version()}
+
+
+def _add_health(routes: Routes, server: Server) -> None:
+    """Add /health/live and /health/ready."""
+    probes: list[asyncio.Task[None]] = []
+
+    async def probe() -> None:
+        for served in server.models.all:
+            if served.loaded:
+                work, item = served.probe()
+                await server.results(None, work, [item], PROBE_SECONDS)
+
+    @routes.on("GET /health/live", responses.Live, *ALWAYS)
+    async def live() -> Any:
+        """Check that the server responds."""
+        return {"status": "live"}
+
+    @routes.on("GET /health/ready", responses.Ready, 504, *ALWAYS)
+    async def ready() -> Any:
+        """Check that every model processes a short text within 5 s (else 503 or 504), and report the last reload."""
+        # Requests at the same time share a probe: no key is required here.
+        if not probes or probes[0].done():
+            probes[:] = [asyncio.ensure_future(probe())]
+        await asyncio.shield(probes[0])
+        return {"status": "ready"} | ({} if server.reloaded is None else {"last_reload": server.reloaded})

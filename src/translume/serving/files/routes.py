@@ -18,8 +18,7 @@ from translume.serving.api.requests import DeepLDocumentRequest, FileRequest, Li
 from translume.serving.api.routing import ALWAYS, KEYED, READ, WORKED, Routes
 from translume.serving.files.documents import DocumentProcesses
 from translume.serving.files.jobs import Job, Jobs, Upload
-from translume.serving.server import Server
-from translume.serving.waiting import wait_for_result
+from translume.serving.server import Server, wait_for_result
 from translume.text.detection import Detector
 
 LONGEST_NAME: Final = 100
@@ -34,9 +33,10 @@ DETECTED_BY: Final = 20
 """Segments of a file from which its language is detected."""
 
 
-def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: Detector | None) -> Routes:
-    """Return the routes of files."""
-    routes = Routes()
+def add_routes(
+    routes: Routes, server: Server, jobs: Jobs, documents: DocumentProcesses, detector: Detector | None
+) -> None:
+    """Add the routes of files."""
     limits = server.limits
 
     async def received(request: Request, file: Any, unknown_format: int = 400) -> Upload:
@@ -58,7 +58,7 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         (detected,) = await detect_sources([beginning], target, server, detector, refuse=True)
         return detected.code
 
-    @routes.on("POST /translate_file", responses.TranslatedFile, 422, 501, 504, 507, *READ, tag="LibreTranslate")
+    @routes.on("POST /translate_file", responses.TranslatedFile, 422, 501, 504, 507, *READ)
     async def translate_file(request: Request, call: LibreTranslateFileRequest) -> Any:
         """Translate `file`, and return the address of the result once it is finished."""
         upload = await received(request, call.file)
@@ -72,7 +72,7 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         base = server.settings.public_address or str(request.base_url).rstrip("/")
         return {"translatedFileUrl": f"{base}/download_file/{job.id}{job.suffix}"}
 
-    @routes.on("POST /v1/files", responses.File, 501, 507, *WORKED, status=202, tag="v1")
+    @routes.on("POST /v1/files", responses.File, 501, 507, *WORKED, status=202)
     async def upload_file(request: Request, call: FileRequest) -> Response:
         """Accept a file for translation in the background (202); Location has the path of its status."""
         upload = await received(request, call.file, 415)
@@ -80,12 +80,12 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         job, _ = await jobs.submit(upload, server.models.choose(call.model, source, call.target))
         return json_response(_status(job), 202, {"Location": f"/v1/files/{job.id}"})
 
-    @routes.on("GET /v1/files/{name}", responses.File, 404, 422, *KEYED, tag="v1")
+    @routes.on("GET /v1/files/{name}", responses.File, 404, 422, *KEYED)
     async def file_status(name: str) -> Any:
         """Return the status of a file, and the path of the result."""
         return _status(jobs.find(name))
 
-    @routes.on("POST /v2/document", responses.DeepLDocument, 422, 456, 501, 504, 507, *READ, tag="DeepL")
+    @routes.on("POST /v2/document", responses.DeepLDocument, 422, 456, 501, 504, 507, *READ)
     async def upload_document(request: Request, call: DeepLDocumentRequest) -> Any:
         """Accept `file` for translation into `target_lang` in the background."""
         upload = await received(request, call.file)
@@ -94,7 +94,7 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         job, _ = await jobs.submit(upload, between(server, source, call.target_lang))
         return {"document_id": job.id, "document_key": job.id}
 
-    @routes.on("POST /v2/document/{name}", responses.DeepLDocumentStatus, 404, 422, *KEYED, tag="DeepL")
+    @routes.on("POST /v2/document/{name}", responses.DeepLDocumentStatus, 404, 422, *KEYED)
     async def document_status(name: str) -> Any:
         """Return the status of a document."""
         job = jobs.find(name)
@@ -102,20 +102,18 @@ def routes(server: Server, jobs: Jobs, documents: DocumentProcesses, detector: D
         message = {"error_message": job.error["reason"]} if job.error else {}
         return {**status, **message}
 
-    @routes.on("GET /v1/files/{name}/result", None, *FETCHED, *KEYED, media=ANY, tag="v1")
-    @routes.on("POST /v2/document/{name}/result", None, *FETCHED, *KEYED, media=ANY, tag="DeepL")
-    @routes.on("GET /download_file/{name}", None, *FETCHED, *ALWAYS, media=ANY, tag="LibreTranslate")
+    @routes.on("GET /v1/files/{name}/result", None, *FETCHED, *KEYED, media=ANY)
+    @routes.on("POST /v2/document/{name}/result", None, *FETCHED, *KEYED, media=ANY)
+    @routes.on("GET /download_file/{name}", None, *FETCHED, *ALWAYS, media=ANY)
     async def file_result(name: str) -> Response:
         """Return the translated file; 409 before it is finished, or the error of a failed one."""
         return await run_in_threadpool(_download, jobs, name.partition(".")[0])
 
-    @routes.on("DELETE /v1/files/{name}", responses.FileDeleted, 404, 422, *KEYED, tag="v1")
+    @routes.on("DELETE /v1/files/{name}", responses.FileDeleted, 404, 422, *KEYED)
     async def delete_file(name: str) -> Any:
         """Cancel a translation, or delete its result."""
         jobs.delete(jobs.find(name))
         return {"id": name, "status": "deleted"}
-
-    return routes
 
 
 def _safe_name(name: str) -> tuple[str, str]:

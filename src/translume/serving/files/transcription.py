@@ -12,14 +12,12 @@ from starlette.responses import Response
 from translume.config import DecodingSettings
 from translume.documents.transcripts import transcript
 from translume.serving.api import responses
-from translume.serving.api.cost import accept_parts
-from translume.serving.api.decoding import settings_with
+from translume.serving.api.decoding import accept_parts, settings_with
 from translume.serving.api.errors import RequestError, field_error, json_response
 from translume.serving.api.requests import SpeechRequest, TranscribeRequest, UploadRequest
 from translume.serving.api.routing import WORKED, Routes
 from translume.serving.files.documents import DocumentProcesses
-from translume.serving.server import Server
-from translume.serving.waiting import wait_for_result
+from translume.serving.server import Server, wait_for_result
 from translume.serving.work import Part, Translating
 from translume.translator import Translation
 
@@ -59,7 +57,7 @@ class ReadFile:
         """
         deadline = time.monotonic() + call.seconds
         reading: Any = asyncio.ensure_future(documents.read_frames(served, await call.file.read(), server.limits))
-        part = Part(text="", frames=await wait_for_result(request, reading, call.seconds, deadline))
+        part = Part(text="", given=await wait_for_result(request, reading, call.seconds, deadline))
         work = Translating(served.model, settings)
         try:
             work.size(part)
@@ -80,9 +78,8 @@ class ReadFile:
         return max(0.1, round(self.deadline - time.monotonic(), 1))
 
 
-def routes(server: Server, documents: DocumentProcesses) -> Routes:
-    """Return the routes of files that are no text."""
-    routes = Routes(prefix="/v1")
+def add_routes(routes: Routes, server: Server, documents: DocumentProcesses) -> None:
+    """Add the routes of files that are no text."""
 
     async def transcribed(request: Request, call: TranscribeRequest) -> tuple[ReadFile, Translation, Response]:
         """Return a file, what it says, and the response if its format is no JSON."""
@@ -100,7 +97,7 @@ def routes(server: Server, documents: DocumentProcesses) -> Routes:
         text = transcript(said, call.format).encode()
         return read, said, Response(text, media_type=f"{TYPES[call.format]}; charset=utf-8")
 
-    @routes.on("POST /transcribe", responses.TranscribeResponse, *WORKED, media=WRITTEN, tag="v1")
+    @routes.on("POST /v1/transcribe", responses.TranscribeResponse, *WORKED, media=WRITTEN)
     async def transcribe(request: Request, call: TranscribeRequest) -> Response:
         """Write what a recording, an image or an array says: `file`, with options as further fields of the form."""
         return (await transcribed(request, call))[2]
@@ -131,17 +128,15 @@ def routes(server: Server, documents: DocumentProcesses) -> Routes:
             ],
         }
 
-    @routes.on("POST /audio/transcriptions", responses.SpeechResponse, *WORKED, media=WRITTEN, tag="OpenAI")
+    @routes.on("POST /v1/audio/transcriptions", responses.SpeechResponse, *WORKED, media=WRITTEN)
     async def transcriptions(request: Request, call: SpeechRequest) -> Any:
         """Write what is said in a recording, in the format of OpenAI."""
         return await speech(request, call, to_english=False)
 
-    @routes.on("POST /audio/translations", responses.SpeechResponse, *WORKED, media=WRITTEN, tag="OpenAI")
+    @routes.on("POST /v1/audio/translations", responses.SpeechResponse, *WORKED, media=WRITTEN)
     async def translations(request: Request, call: SpeechRequest) -> Any:
         """Write in English what is said in a recording, in the format of OpenAI."""
         return await speech(request, call, to_english=True)
-
-    return routes
 
 
 def _renamed(error: RequestError, names: Mapping[str, str]) -> RequestError:

@@ -15,9 +15,8 @@ DRAWN: Final = ("steps.css", "steps.js")
 PAGES: Final = ("index.html", "docs.html")
 
 
-def routes() -> Routes:
-    """Return the routes /, /docs, and their files below /page."""
-    routes = Routes(tags=["page"])
+def add_routes(routes: Routes) -> None:
+    """Add the routes /, /docs, and their files below /page."""
     root = files("translume.serving.page")
     own = {path.name: path.read_bytes() for path in root.iterdir() if path.name.rpartition(".")[2] in TYPES}
     pages = {name: own.pop(name) for name in PAGES}
@@ -39,8 +38,6 @@ def routes() -> Routes:
         if name not in contents:
             raise RequestError(404, "no such path; /openapi.json lists all paths")
         return Response(contents[name], media_type=TYPES[name.rpartition(".")[2]])
-
-    return routes
 
 
 def _policy() -> str:
