@@ -97,7 +97,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_splitting_long_texts_delays_no_other_request(name: str) -> None:
-    texts = RequestTexts(texts=HOSTILE[name], field="text", several=True, timeout_seconds=1.0, language="de")
+    texts = RequestTexts(texts=HOSTILE[name], field="text", names=[], language="de")
     longest = 0.0  # in seconds of this process, which other processes do not change
 
     async def tick() -> None:

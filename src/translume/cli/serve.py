@@ -67,12 +67,11 @@ def command(
     """
     from translume.serving.api.app import build_app
     from translume.serving.files.storage import PrivateFolder
-    from translume.serving.front import Front, serve_front
+    from translume.serving.front import Front, WorkerOptions, serve_front
     from translume.serving.metrics import serve_metrics
     from translume.serving.reloading import Reloader, lanes_of, open_server, reload_on_hangup
     from translume.serving.run import UNIX, address_of, listen, log_to_stderr, release, serve
     from translume.serving.settings import place_of
-    from translume.serving.front import WorkerOptions
     from translume.text.detection import installed_detector
 
     given = {"host": host, "port": port, "host_names": host_name or None, "metrics": metrics, "keys.file": keys}

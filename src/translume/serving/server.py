@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from translume.errors import TranslumeError
-from translume.serving.access.quotas import ACCESS, ADMITTED, Access, check_share, client_of
+from translume.serving.access.quotas import ACCESS, Access, check_share, client_of
 from translume.serving.api.errors import RequestError
 from translume.serving.files.storage import PrivateFolder, needing_space
 from translume.serving.metrics import Metrics
@@ -167,12 +167,6 @@ class Server:
         """The folder of files and glossaries; RequestError (507) if there is no space for it."""
         with needing_space("no folder for translated files", "try later"):
             return self.files.path
-
-    async def admit(self, request: Request, secret: object) -> None:
-        """Admit a request by the key in its body, unless its header had one; RequestError if it is refused."""
-        access: Access | None = request.scope.get(ACCESS)
-        if access is not None and ADMITTED not in request.scope:
-            await access.admit(request.scope, secret if isinstance(secret, str) else "")
 
     async def accept(self, request: Request, texts: Iterable[str], more: int = 0, others: int = 0) -> None:
         """Charge texts to the client's key before they are processed; RequestError if its quota is used up.

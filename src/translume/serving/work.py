@@ -223,8 +223,21 @@ class LineBatch:
         return {n: _refused(result) if isinstance(result, LineError) else result for n, result in done.items()}
 
 
+class _Whole:
+    """Work whose items are all done after one run: `_results` returns them in order."""
+
+    __slots__ = ()
+
+    def begin(self) -> WholeBatch:
+        """Return an empty batch."""
+        return WholeBatch(self._results)
+
+    def _results(self, items: Sequence[Any], check_cancelled: CancelCheck) -> Sequence[Any]:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class Scoring(_Whole):
     """Scores pairs of a source and a target by forced decoding.  to, from_: of the model's languages, if several."""
 
     translator: Translator
@@ -254,16 +267,12 @@ class Scoring:
             longest = max(longest, tokens)
         return longest
 
-    def begin(self) -> WholeBatch:
-        """Return an empty batch of pairs."""
-        return WholeBatch(self._scores)
-
-    def _scores(self, items: Sequence[tuple[str, str]], _: CancelCheck) -> list[TargetScore]:
+    def _results(self, items: Sequence[tuple[str, str]], _: CancelCheck) -> list[TargetScore]:
         return list(self.translator.score_all(items, to=self.to or None, from_=self.from_ or None))
 
 
 @dataclass(frozen=True, slots=True)
-class Classifying:
+class Classifying(_Whole):
     """Classifies texts."""
 
     classifier: Classifier
@@ -273,11 +282,7 @@ class Classifying:
         longest = self.classifier.config.model.max_positions
         return min(len(self.classifier.checkpoint.source_tokenizer.encode(item)) + 1, longest)
 
-    def begin(self) -> WholeBatch:
-        """Return an empty batch of texts."""
-        return WholeBatch(self._classes)
-
-    def _classes(self, items: Sequence[str], _: CancelCheck) -> list[Classification | TranslumeError]:
+    def _results(self, items: Sequence[str], _: CancelCheck) -> list[Classification | TranslumeError]:
         """Return a Classification for each text, or a RequestError for a text that is too long."""
         done: list[Classification | TranslumeError] = []
         while len(done) < len(items):
@@ -299,7 +304,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Generating:
+class Generating(_Whole):
     """Continues prompts with certain settings, for any number of requests."""
 
     generator: Generator
@@ -319,11 +324,7 @@ class Generating:
             )
         return (tokens + (self.settings.max_length or context - tokens)) * strategy_from(self.settings).width
 
-    def begin(self) -> WholeBatch:
-        """Return an empty batch of prompts."""
-        return WholeBatch(self._texts)
-
-    def _texts(self, items: Sequence[Prompt], check_cancelled: CancelCheck) -> list[Generation]:
+    def _results(self, items: Sequence[Prompt], check_cancelled: CancelCheck) -> list[Generation]:
         on_text = {place: item.on_text for place, item in enumerate(items) if item.on_text is not None}
         prompts = [item.text for item in items]
         texts = self.generator.generate_all(
@@ -333,7 +334,7 @@ class Generating:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Inspecting:
+class Inspecting(_Whole):
     """A task of its own, which shares no batch.  task: gets a function that raises if its result is not needed."""
 
     task: Callable[[CancelCheck], Any]
@@ -342,9 +343,8 @@ class Inspecting:
         """Return 1."""
         return 1
 
-    def begin(self) -> WholeBatch:
-        """Return an empty batch."""
-        return WholeBatch(lambda _, check_cancelled: [self.task(check_cancelled)])
+    def _results(self, _: Sequence[Any], check_cancelled: CancelCheck) -> list[Any]:
+        return [self.task(check_cancelled)]
 
 
 def _windows(piece: Piece, config: Config) -> int:

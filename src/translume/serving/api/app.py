@@ -11,7 +11,6 @@ from starlette.types import ASGIApp
 
 from translume import __version__
 from translume.serving.access.guard import Guard
-from translume.serving.access.quotas import with_keys
 from translume.serving.api import deepl, libretranslate, requests, version1
 from translume.serving.api.errors import add_error_handler
 from translume.serving.api.routing import Routes
@@ -27,6 +26,7 @@ NOTES: Final = (
     "An unknown path is answered with 404, a wrong method with 405, each with an `Error`. If a client disconnects "
     "before its response, the log records status 499. docs/serving.md has examples."
 )
+KEY: Final = {"type": "http", "scheme": "bearer", "description": "An API key, if the server requires one."}
 THREADS: Final = 2
 """Threads that check and split texts: with more, the event loop would wait for all of them to have their turn."""
 TAGS: Final = {
@@ -87,13 +87,15 @@ class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """Return the document of all routes, which is built once: that takes a tenth of a second."""
         if self.openapi_schema is None:
-            document = with_keys(super().openapi())
-            document["components"]["schemas"].pop("Limits", None)  # pydantic writes it where it is used
-            document["components"]["schemas"] |= {
+            document = super().openapi()
+            shapes = document["components"]["schemas"]
+            shapes.pop("Limits", None)  # pydantic writes it where it is used
+            shapes |= {
                 name: each.model_json_schema()
                 for name, each in vars(requests).items()
                 if isinstance(each, type) and issubclass(each, requests.RequestBody) and each.example
             }
+            document["components"]["securitySchemes"] = {"key": KEY}
             self.openapi_schema = _without_defaults(document)
         return self.openapi_schema
 

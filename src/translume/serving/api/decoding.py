@@ -162,25 +162,18 @@ async def accept_parts(
     work: Translating,
     parts: Sequence[Part],
     changed: Collection[str],
-    names: Mapping[str, str] | None = None,
 ) -> None:
     """Charge texts that are split into parts, and what their search costs beyond the usual.
 
-    changed: the settings that the request replaces.  names: other names of fields in the request.
+    changed: the settings that the request replaces.
     Raises RequestError if it is too much.
     """
     size = sum(len(part.text) for part in parts)
-    more = await in_thread(size, lambda: characters_to_charge(work, parts, changed, server.limits, names))
+    more = await in_thread(size, lambda: characters_to_charge(work, parts, changed, server.limits))
     await server.accept(request, texts, more, sum(part.characters for part in parts if part.frames is not None))
 
 
-def characters_to_charge(
-    work: Translating,
-    parts: Sequence[Part],
-    changed: Collection[str],
-    limits: Limits,
-    names: Mapping[str, str] | None = None,
-) -> int:
+def characters_to_charge(work: Translating, parts: Sequence[Part], changed: Collection[str], limits: Limits) -> int:
     """Return the number of characters to charge beyond those of the parts, as they may cost more than usual.
 
     A line that may make twice as many target tokens as with the model's own settings counts twice.
@@ -194,7 +187,7 @@ def characters_to_charge(
     if total > limits.target_tokens:
         field = _field_to_lower(work, parts, total, changed)
         factors = f"(hypotheses per sentence × longest target, for all {len(parts):,} sentences)"
-        raise _too_costly((names or {}).get(field, field), f"{total:,} target tokens {factors}", limits)
+        raise _too_costly(field, f"{total:,} target tokens {factors}", limits)
     return sum(
         part.characters * (each.target_tokens - each.usual_target_tokens) // each.usual_target_tokens
         for part, each in zip(parts, costs, strict=True)

@@ -1,5 +1,6 @@
 """Errors of the HTTP API: one class, one shape, and one handler that turns every other error into it."""
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -14,32 +15,31 @@ from translume.json_values import to_bytes
 
 DEEPL: Final = "/v2/"
 """Prefix of the paths of DeepL, whose errors differ."""
-CODES: Final = {
-    400: "bad_request",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "not_found",
-    405: "method_not_allowed",
-    408: "request_too_slow",
-    409: "conflict",
-    413: "request_too_large",
-    415: "unsupported_media_type",
-    421: "unknown_host",
-    422: "invalid_value",
-    429: "too_many_requests",
-    499: "client_gone",
-    500: "internal_error",
-    501: "not_implemented",
-    503: "unavailable",
-    504: "deadline_exceeded",
-    507: "no_space",
+STATUSES: Final = {
+    400: ("bad_request", "The body is not a JSON object or form with valid Unicode text, or a field is missing."),
+    401: ("unauthorized", "The API key is missing or unknown, and the server requires one."),
+    403: ("forbidden", "More characters than the key's daily quota, a page of another site, or not offered."),
+    404: ("not_found", "No such model, language pair or file."),
+    405: ("method_not_allowed", ""),
+    408: ("request_too_slow", "The body arrived too slowly."),
+    409: ("conflict", "The file is not translated yet."),
+    413: ("request_too_large", "The body, a list or a text is too long, or an inspection would be too expensive."),
+    415: ("unsupported_media_type", "The body or the file has an unsupported type."),
+    421: ("unknown_host", "The Host header has a name that the server does not have."),
+    422: ("invalid_value", "A field is unknown, missing or invalid, or a sentence is longer than the model's maximum."),
+    429: ("too_many_requests", "The key's requests or characters are used up; Retry-After says when to try again."),
+    456: ("over_quota", "The text has more characters than are left of the key's daily quota."),
+    499: ("client_gone", ""),
+    500: ("internal_error", "An internal error; the server's log has its traceback."),
+    501: ("not_implemented", "The server cannot detect languages."),
+    503: ("unavailable", "The server is overloaded or shutting down; Retry-After says when to try again."),
+    504: ("deadline_exceeded", "The request did not finish before its deadline."),
+    507: ("no_space", "There is no space for the translated file."),
 }
-"""The code of a status when no more specific code is given."""
-
-
+"""The code of each status when no more specific code is given, and its description; empty if no route lists it."""
 REQUEST: Final = ContextVar("request", default="")
 """The id of the request that is handled: lines of the log have it."""
-MALFORMED: Final = {(422, "invalid_value"), (415, CODES[415]), (413, "too_many_texts"), (413, "text_too_long")}
+MALFORMED: Final = {(422, "invalid_value"), (415, STATUSES[415][0]), (413, "too_many_texts"), (413, "text_too_long")}
 """Errors that LibreTranslate answers with status 400."""
 
 
@@ -56,9 +56,15 @@ class RequestError(TranslumeError):
         """
         super().__init__(" ".join(reason.splitlines()))
         self.status = status
-        self.code = code or CODES.get(status, "error")
+        self.code = code or STATUSES.get(status, ("error",))[0]
         self.field = field
         self.retry_after = retry_after
+
+    def renamed(self, names: Mapping[str, str]) -> "RequestError":
+        """Return the error with the name that the client has for its field, with which the message begins."""
+        name = names.get(self.field, self.field)
+        reason = f"{name}{str(self).removeprefix(self.field)}"
+        return RequestError(self.status, reason, code=self.code, field=name, retry_after=self.retry_after)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the body of the response."""

@@ -16,7 +16,7 @@ from translume.serving.api.errors import RequestError
 from translume.serving.api.languages import UNKNOWN, SourceLanguage, detect, detect_sources, name_of, route
 from translume.serving.api.requests import DetectRequest, LibreTranslateRequest, as_list
 from translume.serving.api.routing import ALWAYS, KEYED, READ, Routes
-from translume.serving.api.texts import RequestTexts, Terms, in_thread
+from translume.serving.api.texts import RequestTexts, Terms, field_names, in_thread
 from translume.serving.server import Server
 from translume.serving.work import Translating
 from translume.text.detection import Detector
@@ -78,7 +78,7 @@ def add_routes(routes: Routes, server: Server, detector: Detector | None) -> Non
             "supportedFilesFormat": list(FORMATS),
         }
 
-    @routes.on("GET /health", responses.Health, *ALWAYS)
+    @routes.on("GET /health", responses.Live, *ALWAYS)
     async def health() -> Any:
         """Return a constant; /health/ready checks the models."""
         return {"status": "ok"}
@@ -109,7 +109,7 @@ async def translate_each(
     that has them.  several: whether it is a list.  split: whether texts are split into sentences.
     glossary: terms that translations must contain.  Raises RequestError for a language that the server does not have.
     """
-    places: dict[str, list[int]] = {}
+    names, places = field_names(field, len(texts), several=several), dict[str, list[int]]()
     for place, source in enumerate(sources):
         places.setdefault(source, []).append(place)
     routes = {source: route(server, source, target) for source in places}
@@ -124,10 +124,8 @@ async def translate_each(
             batch = RequestTexts(
                 texts=tuple(each.text for each in translations),
                 field=field,
-                several=several,
-                timeout_seconds=server.limits.timeout_seconds,
+                names=[names[place] for place in own],
                 language=split_language(model) if split or html else None,
-                places=tuple(own) if len(places) > 1 else (),
                 glossary=glossary if last else (),
                 html=html,
             )
@@ -149,8 +147,11 @@ async def _translated(
     work = Translating(served.model, await settings_with(served, changes, server.limits))
     changed = ("beam", "nbest") if alternatives else ()
     names = {"text": texts.field, "beam": "alternatives", "nbest": "alternatives"}
-    await accept_parts(server, request, texts.texts, work, split.parts, changed, names)
-    done = await server.results(request, work, split.parts, texts.timeout_seconds, split.names)
+    try:
+        await accept_parts(server, request, texts.texts, work, split.parts, changed)
+    except RequestError as error:
+        raise error.renamed(names) from None
+    done = await server.results(request, work, split.parts, server.limits.timeout_seconds, split.names)
     return await in_thread(size, lambda: split.join(done, alternatives + 1))
 
 

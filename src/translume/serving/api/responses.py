@@ -51,8 +51,8 @@ class ScoreTerms(ResponseBody):
     coverage: Nats
 
 
-class Hypothesis(ResponseBody):
-    """A hypothesis of the search. Without `detail` it has only `text`, `log_prob`, `score` and `alignment`."""
+class ScoredText(ResponseBody):
+    """A text that a search found. `tokens` and their log-probabilities are only in detailed responses."""
 
     text: str
     log_prob: Nats
@@ -61,6 +61,11 @@ class Hypothesis(ResponseBody):
     tokens: list[str] = []
     token_log_probs: list[Nats] = []
     """The model's log-probability of each token."""
+
+
+class Hypothesis(ScoredText):
+    """A hypothesis of the search. Without `detail` it has only `text`, `log_prob`, `score` and `alignment`."""
+
     finished_by: Literal["eos", "length"] = "eos"
     terms: ScoreTerms | None = None
     alignment: Alignment | None = None
@@ -150,13 +155,10 @@ class TranscribeResponse(ResponseBody):
     """Best first; present with `detail` or `nbest`."""
 
 
-class SpeechSegment(ResponseBody):
+class SpeechSegment(SpokenSegment):
     """A segment in OpenAI's format."""
 
     id: Count
-    start: float
-    end: float
-    text: str
 
 
 class SpeechResponse(ResponseBody):
@@ -178,16 +180,11 @@ class ClassifyResponse(ResponseBody):
     """One classification per text, in order."""
 
 
-class GeneratedText(ResponseBody):
-    """A text that continues a prompt.  The last two fields are only in detailed responses."""
+class GeneratedText(ScoredText):
+    """A text that continues a prompt."""
 
-    text: str
     finished_by: Literal["eos", "length", "stop"]
     """EOS, the limit of tokens, or one of `stop_strings`."""
-    log_prob: Nats
-    score: Nats
-    tokens: list[str] = []
-    token_log_probs: list[Nats] = []
 
 
 class GenerationBody(ResponseBody):
@@ -339,9 +336,9 @@ class FileDeleted(ResponseBody):
 
 
 class Live(ResponseBody):
-    """The response of /health/live."""
+    """The response of /health/live, and of LibreTranslate's /health."""
 
-    status: Literal["live"]
+    status: Literal["live", "ok"]
 
 
 class Reload(ResponseBody):
@@ -424,14 +421,19 @@ class DeepLDocumentStatus(ResponseBody):
     error_message: str = ""
 
 
-class GlossaryResponse(ResponseBody):
+class GlossaryPair(ResponseBody):
+    """Languages that a glossary can have."""
+
+    source_lang: str
+    target_lang: str
+
+
+class GlossaryResponse(GlossaryPair):
     """A glossary."""
 
     glossary_id: str
     name: str
     ready: bool
-    source_lang: str
-    target_lang: str
     creation_time: str
     entry_count: Count
 
@@ -440,13 +442,6 @@ class GlossariesResponse(ResponseBody):
     """The glossaries of a client."""
 
     glossaries: list[GlossaryResponse]
-
-
-class GlossaryPair(ResponseBody):
-    """Languages that a glossary can have."""
-
-    source_lang: str
-    target_lang: str
 
 
 class GlossaryPairs(ResponseBody):
@@ -471,11 +466,9 @@ class Language(ResponseBody):
     name: str
 
 
-class LanguageTargets(ResponseBody):
+class LanguageTargets(Language):
     """A language, and those it can be translated into."""
 
-    code: str
-    name: str
     targets: list[str]
 
 
@@ -499,12 +492,6 @@ class FrontendSettings(ResponseBody):
     language: LanguagePair
     suggestions: bool
     supported_files_format: list[str]
-
-
-class Health(ResponseBody):
-    """The response of LibreTranslate's /health."""
-
-    status: Literal["ok"]
 
 
 class TranslatedFile(ResponseBody):

@@ -14,31 +14,11 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from translume.serving.access.quotas import ACCESS, ADMITTED, Access, is_open
 from translume.serving.api.body import FORM, JSON, LIMITS, URL_ENCODED, ApiRequest, media_type
-from translume.serving.api.errors import json_response, unsupported_type
+from translume.serving.api.errors import STATUSES, json_response, unsupported_type
 from translume.serving.api.requests import RequestBody
 
-REASONS: Final = {
-    400: "The body is not a JSON object or form with valid Unicode text, or a field of a form is missing.",
-    401: "The API key is missing or unknown, and the server requires one.",
-    403: "The request needs more characters than the key's daily quota, a web page of another site sent it, "
-    "or the server does not offer this.",
-    404: "No such model, language pair or file.",
-    408: "The body arrived too slowly.",
-    409: "The file is not translated yet.",
-    413: "The body, a list or a text is too long, or an inspection would be too expensive.",
-    415: "The body or the file has an unsupported type.",
-    421: "The Host header has a name that the server does not have.",
-    422: "A field is unknown, missing or invalid, or a sentence is longer than the model's maximum.",
-    429: "The key's requests or characters are used up; Retry-After says when to try again.",
-    456: "The text has more characters than are left of the key's daily quota.",
-    500: "An internal error; the server's log has its traceback.",
-    501: "The server cannot detect languages.",
-    503: "The server is overloaded or shutting down; Retry-After says when to try again.",
-    504: "The request did not finish before its deadline.",
-    507: "There is no space for the translated file.",
-}
-"""Descriptions of the error statuses."""
 ALWAYS: Final = (421, 500, 503)
 """Error statuses of every route."""
 KEYED: Final = (400, 401, 403, *ALWAYS)
@@ -136,7 +116,10 @@ async def _body(request: ApiRequest, models: "list[type[RequestBody]]") -> Reque
         expected = models[0].kinds[0]
         raise unsupported_type(kind, f"{expected} with a part 'file'" if expected == FORM else expected)
     values = await request.fields(query=URL_ENCODED in model.kinds)
-    await request.app.state.server.admit(request, values.get("api_key") or values.get("auth_key"))
+    access: Access | None = request.scope.get(ACCESS)
+    if access is not None and ADMITTED not in request.scope:
+        secret = values.get("api_key") or values.get("auth_key")
+        await access.admit(request.scope, secret if isinstance(secret, str) else "")
     return model.read(values)
 
 
@@ -145,7 +128,7 @@ def _described(
 ) -> dict[int | str, dict[str, Any]]:
     """Describe the responses of a route."""
     described: dict[int | str, dict[str, Any]] = {
-        each: {"description": REASONS[each], "content": REFUSED}
+        each: {"description": STATUSES[each][1], "content": REFUSED}
         | ({"headers": {"Retry-After": RETRY_AFTER}} if each in (429, 456, 503) else {})
         for each in sorted(set(statuses))
     }
@@ -167,5 +150,7 @@ def _taken(path: str, models: "list[type[RequestBody]]") -> dict[str, Any]:
         for model in models
         for kind in model.kinds
     }
-    body = {"requestBody": {"required": True, "content": content}} if content else {}
-    return {**({"parameters": parts} if parts else {}), **body}
+    body: dict[str, Any] = {"requestBody": {"required": True, "content": content}} if content else {}
+    if not is_open(path):
+        body["security"] = [{"key": []}, {}]  # it is optional: the server may not require one
+    return body | ({"parameters": parts} if parts else {})

@@ -64,21 +64,18 @@ def only_text(text: str) -> TextHypothesis:
 class RequestTexts:
     """The texts of a request.
 
-    field: the field of the request that has them.  several: whether that field is a list.
+    field: the field of the request that has them.  names: of each in error messages.
     language: the language whose rules split texts into sentences; None if texts are split into lines.
     constraints: phrases that the translation of each text must contain; empty if there are none.
-    places: of the texts in the field's list, if these are not all of them.
     glossary: pairs of terms; the translation of a line with the first must contain the second.
     html: whether the texts are HTML.
     """
 
     texts: tuple[str, ...]
     field: str
-    several: bool
-    timeout_seconds: float
+    names: Sequence[str]
     language: str | None = None
     constraints: tuple[tuple[str, ...], ...] = ()
-    places: tuple[int, ...] = ()
     glossary: Terms = ()
     html: bool = False
 
@@ -125,13 +122,10 @@ class SplitTexts:
 
     @property
     def names(self) -> list[str]:
-        """The name of each line in error messages: the field of its text, and its position if the text has several."""
-        fields = field_names(self.texts.field, len(self.paragraphs), several=self.texts.several)
-        if self.texts.places:
-            fields = [f"{self.texts.field}[{place}]" for place in self.texts.places]
+        """The name of each line in error messages: that of its text, and its position if the text has several."""
         return [
-            f"{field}: {inside}" if inside else field
-            for field, each in zip(fields, self.paragraphs, strict=True)
+            f"{name}: {inside}" if inside else name
+            for name, each in zip(self.texts.names, self.paragraphs, strict=True)
             for inside in each.names
         ]
 

@@ -169,11 +169,11 @@ def _add_translation(routes: Routes, server: Server) -> None:
         await loaded(served)
         alignment = {"alignment": True} if call.detail and not served.model.config.without_tokens else {}
         settings = await settings_with(served, {**alignment, **call.decoding}, server.limits)
+        given = as_list(call.text)
         texts = RequestTexts(
-            texts=tuple(as_list(call.text)),
+            texts=tuple(given),
             field="text",
-            several=isinstance(call.text, list),
-            timeout_seconds=call.seconds,
+            names=field_names("text", len(given), several=isinstance(call.text, list)),
             language=split_language(served, call.split),
             constraints=constraints_of(call, settings),
         )

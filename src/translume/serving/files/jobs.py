@@ -7,7 +7,6 @@ or when the server ends.
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -17,6 +16,7 @@ import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ from translume.atomic import replace_file
 from translume.documents import FORMATS
 from translume.documents.sentences import SplitSegments
 from translume.errors import TranslumeError
+from translume.locks import lock
 from translume.serving.access.quotas import check_share
 from translume.serving.api.decoding import loaded, settings_with, split_language
 from translume.serving.api.errors import RequestError, as_request_error, stopped
@@ -132,9 +133,9 @@ class Jobs:
             until=time.time() + self._limits.file_seconds,
             characters=sum(map(len, upload.texts)),
         )
-        lock = await run_in_threadpool(self._add, job)
+        held = await run_in_threadpool(self._add, job)
         task = self._tasks[job.id] = asyncio.create_task(self._translate(job, upload, served))
-        task.add_done_callback(lambda done: self._finish(job, lock, done))
+        task.add_done_callback(lambda done: self._finish(job, held, done))
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
         return job, task
@@ -186,18 +187,25 @@ class Jobs:
     def _all(self) -> list[Job]:
         return [job for path in self._server.folder.iterdir() if (job := self._read(path)) is not None]
 
+    def _locked(self) -> AbstractContextManager[None]:
+        """Keep out other threads and processes that add or delete jobs."""
+        path = self._server.folder / "lock"
+        with needing_space("a file was not stored", "try later"):
+            path.touch(0o600)
+        return locked(path)
+
     def _add(self, job: Job) -> int:
         """Store a new job, and return the lock that is held until it ends."""
         folder = self._server.folder
-        with locked(folder):
+        with self._locked():
             waiting = [other.client for other in self._all() if not other.ended and is_locked(folder / other.id)]
             check_share(waiting, job.client, self._limits.files, "files", retry_after=10)
             with needing_space("a file was not stored", "try later"):
                 (folder / job.id).mkdir(mode=0o700)
-                lock = os.open(folder / job.id, os.O_RDONLY)
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                held = os.open(folder / job.id, os.O_RDONLY)
+                lock(held, wait=True)
                 self._write(job)
-        return lock
+        return held
 
     def _read(self, path: Path) -> Job | None:
         return read_record(path / "status.json", Job)
@@ -273,7 +281,7 @@ class Jobs:
         if len(content) > maximum:
             raise no_space(f"it has {len(content):,} bytes, expected at most {maximum:,}")
         job.size, job.digest = len(content), hashlib.sha256(content).hexdigest()
-        with locked(self._server.folder):
+        with self._locked():
             kept = [*(other for other in self._all() if other.size and other.id != job.id), job]
             for other in jobs_to_delete(kept, lambda each: each.size, maximum, spared=job):
                 self.delete(other)
@@ -285,7 +293,7 @@ class Jobs:
                 job.size = 0
                 raise
 
-    def _finish(self, job: Job, lock: int, done: "asyncio.Task[None]") -> None:
+    def _finish(self, job: Job, held: int, done: "asyncio.Task[None]") -> None:
         """Store the outcome of a job; internal errors become RequestError without their message."""
         del self._tasks[job.id]
         job.until = time.time() + self._limits.kept_seconds
@@ -302,7 +310,7 @@ class Jobs:
             job.fail(RequestError(500, f"the server failed ({type(error).__name__}); its log has the traceback"))
         with contextlib.suppress(RequestError):  # it was deleted, or there is no space
             self._write(job)
-        os.close(lock)
+        os.close(held)
 
     async def _sweep(self) -> None:
         while True:

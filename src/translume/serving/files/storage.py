@@ -1,7 +1,6 @@
 """The private folder of a server: records and results that all of its processes read, under locks."""
 
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
@@ -14,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from translume.atomic import replace_file
 from translume.checksums import sealed, unsealed
+from translume.locks import lock
 from translume.serving.api.errors import RequestError
 
 FOLDER_PREFIX: Final = "translume-files-"
@@ -41,13 +41,12 @@ class PrivateFolder:
             return self.shared
         for folder in (self.parent or Path(tempfile.gettempdir())).glob(f"{FOLDER_PREFIX}*"):
             with contextlib.suppress(OSError):
-                if folder.is_symlink() or folder.stat().st_uid != os.getuid() or (number := _lock(folder)) is None:
-                    continue
-                shutil.rmtree(folder, ignore_errors=True)  # before the lock is released: its owner may be about to lock
-                os.close(number)
+                if not folder.is_symlink() and folder.stat().st_uid == os.getuid():
+                    with locked(folder, wait=False):  # until it is deleted: its owner may be about to lock
+                        shutil.rmtree(folder, ignore_errors=True)
         path = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=self.parent))
         self._lock = os.open(path, os.O_RDONLY)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        lock(self._lock, wait=True)
         # Another process may have deleted the folder before it was locked.
         path.mkdir(mode=0o700, exist_ok=True)
         return path
@@ -92,36 +91,20 @@ def read_record(path: Path, kind: type[T]) -> T | None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep out other threads and processes that add to a folder, or delete in it."""
-    number = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Lock a file or folder; OSError if there is none, or without `wait` if a process has locked it."""
+    number = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(number, fcntl.LOCK_EX)
+        lock(number, wait=wait)
         yield
     finally:
         os.close(number)
 
 
-def _lock(folder: Path) -> int | None:
-    """Return the descriptor that locks a folder until it is closed; None if a process has locked it.
-
-    Raises OSError if there is no such folder.
-    """
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(number)
-        return None
-    return number
-
-
 def is_locked(folder: Path) -> bool:
     """Return whether a process holds the lock of a folder."""
     try:
-        number = _lock(folder)
-    except OSError:
-        return False
-    if number is not None:
-        os.close(number)
-    return number is None
+        with locked(folder, wait=False):
+            return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)

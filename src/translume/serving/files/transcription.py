@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -89,7 +89,7 @@ def add_routes(routes: Routes, server: Server, documents: DocumentProcesses) -> 
         try:
             settings = await settings_with(served, call.decoding, server.limits)
         except RequestError as error:
-            raise _renamed(error, OWN_NAMES) from None
+            raise error.renamed(OWN_NAMES) from None
         read = await ReadFile.from_upload(server, documents, request, call, served, settings)
         (said,) = await server.results(request, read.work, [read.part], read.seconds_left, ["file"])
         if call.format == "json":
@@ -112,7 +112,7 @@ def add_routes(routes: Routes, server: Server, documents: DocumentProcesses) -> 
                 raise field_error("response_format", reason) from None
             if error.field == "target":
                 raise field_error("model", "this one does not translate into English") from None
-            raise _renamed(error, {"source": "language"}) from None
+            raise error.renamed({"source": "language"}) from None
         if call.format != "json":
             return response
         if form.response_format == "json":
@@ -137,14 +137,6 @@ def add_routes(routes: Routes, server: Server, documents: DocumentProcesses) -> 
     async def translations(request: Request, call: SpeechRequest) -> Any:
         """Write in English what is said in a recording, in the format of OpenAI."""
         return await speech(request, call, to_english=True)
-
-
-def _renamed(error: RequestError, names: Mapping[str, str]) -> RequestError:
-    """Return an error with the name that the client has for its field."""
-    name = names.get(error.field)
-    if name is None:
-        return error
-    return RequestError(error.status, f"{name}{str(error).removeprefix(error.field)}", code=error.code, field=name)
 
 
 def _values(read: ReadFile, said: Translation, call: TranscribeRequest) -> dict[str, Any]:
