@@ -7,7 +7,7 @@ import csv
 import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -195,7 +195,13 @@ def add_routes(routes: Routes, server: Server, detector: Detector | None) -> Non
             split=call.split_sentences != "0",
             glossary=_terms(glossaries, call, client_of(request.scope)) if call.glossary_id else (),
         )
-        return _response(shown, [each.text for each in translations], call.text)
+        codes = [source.replace("_", "-").partition("-")[0].upper() for source in shown]
+        return {
+            "translations": [
+                {"detected_source_language": code, "text": each.text, "billed_characters": len(text)}
+                for code, each, text in zip(codes, translations, call.text, strict=True)
+            ]
+        }
 
     @routes.on("GET /v2/languages", list[responses.DeepLLanguage], 400, 408, 413, 415, *ALWAYS)
     @routes.on("POST /v2/languages", None, listed=False)
@@ -228,13 +234,3 @@ def _terms(glossaries: Glossaries, call: DeepLRequest, client: str) -> Terms:
         reason = f"this glossary is for {'-'.join(own)}"
         raise field_error("glossary_id", reason, 400, "invalid_glossary")
     return glossary.terms
-
-
-def _response(sources: Sequence[str], translations: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
-    codes = [source.replace("_", "-").partition("-")[0].upper() for source in sources]
-    return {
-        "translations": [
-            {"detected_source_language": language, "text": translation, "billed_characters": len(text)}
-            for language, translation, text in zip(codes, translations, texts, strict=True)
-        ]
-    }

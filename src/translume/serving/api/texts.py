@@ -1,6 +1,6 @@
 """Texts of a request as lines or sentences, and their translations joined again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -51,13 +51,17 @@ class Page:
         combined = combinations([*translations], nbest)
         written = [self.html.with_runs([*self.split.join(each)]) for each in combined]
         return Translation(
-            source=text, text=written[0], hypotheses=tuple(only_text(each) for each in dict.fromkeys(written))
+            source=text, text=written[0], hypotheses=tuple(_only_text(each) for each in dict.fromkeys(written))
         )
 
 
-def only_text(text: str) -> TextHypothesis:
+def _only_text(text: str) -> TextHypothesis:
     """Return a hypothesis with only a text, or its prefix."""
     return TextHypothesis(text=text, tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")
+
+
+def _with_text(text: str) -> Translation:
+    return Translation(source="", text=text, hypotheses=(_only_text(text),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,16 +141,23 @@ class SplitTexts:
             for text, each in zip(self.texts.texts, self.paragraphs, strict=True)
         ]
 
-    def prefix(self, place: int, lines: Sequence[Translation]) -> str:
-        """Return the beginning of the translation of the text at a place, from those of its first lines.
+    def beginnings(self, prefixes: Sequence[str], done: Sequence[Translation | None]) -> Iterator[str]:
+        """Yield the beginning of the translation of each text, from those of its first lines.
 
-        The last line may be incomplete. Trailing white space is left out: it depends on what follows.
+        prefixes: of the lines that are not done. Trailing white space is left out: it depends on what follows.
         """
-        each, count = self.paragraphs[place], len(lines)
-        if count < len(each.lines):
-            each = Paragraphs(lines=each.lines[:count], gaps=(*each.gaps[:count], ""))
-        joined: Translation = each.join(self.texts.texts[place], lines, 1)
-        return joined.text.rstrip()
+        first = 0
+        for text, each in zip(self.texts.texts, self.paragraphs, strict=True):
+            last = first + len(each.lines)
+            known = next((line + 1 for line in range(first, last) if done[line] is None), last)
+            lines = [
+                line if line is not None and not line.hypotheses else _with_text(prefix if line is None else line.text)
+                for prefix, line in zip(prefixes[first:known], done[first:known], strict=True)
+            ]
+            if known < last:
+                each = Paragraphs(lines=each.lines[: len(lines)], gaps=(*each.gaps[: len(lines)], ""))
+            yield each.join(text, lines, 1).text.rstrip() if lines else ""
+            first = last
 
 
 async def in_thread(size: int, function: Callable[[], T]) -> T:

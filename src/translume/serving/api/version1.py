@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import platform
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version as installed
@@ -28,7 +28,7 @@ from translume.serving.api.decoding import (
 from translume.serving.api.errors import json_response, noted_error, refuse_more
 from translume.serving.api.requests import ClassifyRequest, GenerateRequest, ScoreRequest, TranslateRequest, as_list
 from translume.serving.api.routing import ALWAYS, WORKED, Routes
-from translume.serving.api.texts import RequestTexts, SplitTexts, field_names, in_thread, only_text
+from translume.serving.api.texts import RequestTexts, SplitTexts, field_names, in_thread
 from translume.serving.models import MANIFEST
 from translume.serving.server import Server
 from translume.serving.work import Classifying, Generating, Prompt, Scoring, Translating
@@ -87,55 +87,25 @@ def _event(kind: str, value: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), to_bytes(value))
 
 
-async def prefix_events(
-    results: AsyncIterator[Sequence[Translation | None]],
-    progress: Progress,
-    split: SplitTexts,
-    respond: Callable[[Sequence[Translation]], Any],
+async def _events(
+    kind: str,
+    results: AsyncIterator[list[Any]],
+    beginnings: Callable[[Sequence[Any]], Iterable[str]],
+    respond: Callable[[Sequence[Any]], Any],
 ) -> AsyncIterator[Event]:
-    """Yield `prefix` with the stable beginning of a text's translation, then `done`.
+    """Yield `prefix`, the beginning of a text, or `text`, its next part, whenever it has grown; then `done`.
 
-    results: of the lines, None for those that are not finished.  respond: returns the response from all lines.
+    results: so far, None for those that are not finished.  beginnings: returns that of each text.
+    respond: returns the response from all results.
     """
-    sent = [0] * len(split.paragraphs)
-    done: Sequence[Translation | None] = ()
+    sent, done = dict[int, int](), list[Any]()
     async for done in results:
-        first = 0
-        for place, paragraphs in enumerate(split.paragraphs):
-            last = first + len(paragraphs.lines)
-            known = next((line + 1 for line in range(first, last) if done[line] is None), last)
-            lines = [
-                _as_translation(prefix) if line is None else _as_translation(line.text) if line.hypotheses else line
-                for prefix, line in zip(progress.texts[first:known], done[first:known], strict=True)
-            ]
-            text = split.prefix(place, lines) if lines else ""
-            if len(text) > sent[place]:
+        for place, text in enumerate(beginnings(done)):
+            before = sent.get(place, 0)
+            if len(text) > before:
                 sent[place] = len(text)
-                yield "prefix", {"place": place, "text": text}
-            first = last
-    yield "done", respond([line for line in done if line is not None])
-
-
-async def text_events(
-    results: AsyncIterator[Sequence[Generation | None]],
-    progress: Progress,
-    respond: Callable[[Sequence[Generation]], Any],
-) -> AsyncIterator[Event]:
-    """Yield `text` with the next part of a prompt's text, then `done`. Parameters are those of `prefix_events`."""
-    sent = [0] * len(progress.texts)
-    done: Sequence[Generation | None] = ()
-    async for done in results:
-        for place, generation in enumerate(done):
-            text = progress.texts[place] if generation is None else generation.text
-            if len(text) > sent[place]:
-                yield "text", {"place": place, "text": text[sent[place] :]}
-                sent[place] = len(text)
-    yield "done", respond([generation for generation in done if generation is not None])
-
-
-def _as_translation(text: str) -> Translation:
-    """Return a translation with only a text, or its prefix."""
-    return Translation(source="", text=text, hypotheses=(only_text(text),))
+                yield kind, {"place": place, "text": text if kind == "prefix" else text[before:]}
+    yield "done", respond(done)
 
 
 MAX_GENERATED: Final = 4096
@@ -206,7 +176,7 @@ def _add_translation(routes: Routes, server: Server) -> None:
         def respond(lines: Sequence[Translation]) -> dict[str, Any]:
             return response(name, call, split.join(lines, work.settings.nbest))
 
-        return stream(request, prefix_events(results, progress, split, respond))
+        return stream(request, _events("prefix", results, partial(split.beginnings, progress.texts), respond))
 
 
 def _translation(translation: Translation, call: TranslateRequest) -> dict[str, Any]:
@@ -281,7 +251,11 @@ def _add_generation(routes: Routes, server: Server) -> None:
         progress = Progress(len(prompts))
         items = [Prompt(text=prompt, on_text=progress.reporter(place)) for place, prompt in enumerate(prompts)]
         results = await server.partial_results(request, work, items, progress.changed, call.seconds, names)
-        return stream(request, text_events(results, progress, respond))
+
+        def beginnings(done: Sequence[Generation | None]) -> Iterable[str]:
+            return (text if each is None else each.text for text, each in zip(progress.texts, done, strict=True))
+
+        return stream(request, _events("text", results, beginnings, respond))
 
 
 def _generation(generation: Generation, *, detail: bool) -> dict[str, Any]:
