@@ -127,13 +127,7 @@ def add_error_handler(app: FastAPI) -> None:
     """Let an application respond to every error in the one shape."""
 
     async def respond(request: Request, error: Exception) -> Response:
-        if isinstance(error, HTTPException):
-            known = _http_error(request, error)
-        elif isinstance(error, TranslumeError):
-            known = as_request_error(error)
-        else:
-            # Clients see only the type of an internal error.
-            known = RequestError(500, f"the server failed ({type(error).__name__}); its log has the traceback")
+        known = _http_error(request, error) if isinstance(error, HTTPException) else as_request_error(error)
         tags = getattr(request.scope.get("route"), "tags", ())
         if "LibreTranslate" in tags and (known.status, known.code) in MALFORMED and known.field != "file":
             known.status = 400
@@ -146,13 +140,18 @@ def add_error_handler(app: FastAPI) -> None:
         app.add_exception_handler(kind, respond)
 
 
-def as_request_error(error: Exception) -> RequestError:
-    """Return `error` as the client sees it: itself if it is a RequestError, otherwise status 422."""
+def as_request_error(error: BaseException) -> RequestError:
+    """Return `error` as the client sees it: itself if it is a RequestError, 422 for others of ours, else 500.
+
+    Of an internal error it has only the type.
+    """
     if isinstance(error, RequestError):
         return error
     if isinstance(error, DocumentError):
         return field_error("file", str(error), code="invalid_file")
-    return RequestError(422, str(error))
+    if isinstance(error, TranslumeError):
+        return RequestError(422, str(error))
+    return RequestError(500, f"the server failed ({type(error).__name__}); its log has the traceback")
 
 
 def _http_error(request: Request, error: HTTPException) -> RequestError:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
@@ -171,20 +170,12 @@ class PairRequest(TimedRequest):
     """Code of the target language."""
 
 
-@cache
-def _decoding_properties() -> dict[str, dict[str, Any]]:
-    """Return the JSON schemas of the settings of [decoding], without defaults: those are the model's."""
-    decoding, texts = DecodingSettings.model_json_schema()["properties"], documentation(DecodingSettings)
-    return {
-        name: {"description": texts[name]}
-        | {key: value for key, value in decoding[name].items() if key not in ("title", "default")}
-        for name in DECODING_FIELDS
-    }
-
-
 def _add_decoding_fields(schema: dict[str, Any]) -> None:
-    """Add the settings of [decoding] to the JSON schema of a request."""
-    schema["properties"].update(_decoding_properties())
+    """Add the settings of [decoding] to the JSON schema of a request, without defaults: those are the model's."""
+    decoding, texts = DecodingSettings.model_json_schema()["properties"], documentation(DecodingSettings)
+    for name in DECODING_FIELDS:
+        facts = {key: value for key, value in decoding[name].items() if key not in ("title", "default")}
+        schema["properties"][name] = {"description": texts[name], **facts}
     schema["additionalProperties"] = False
 
 

@@ -303,11 +303,10 @@ class Jobs:
         elif isinstance(error, TimeoutError):
             limit = f"{self._limits.file_seconds:g} s, the time limit"
             job.fail(RequestError(504, f"the file was not finished after {limit}"))
-        elif isinstance(error, TranslumeError):
-            job.fail(as_request_error(error))
         else:
-            log.error("a file was not translated", exc_info=error)
-            job.fail(RequestError(500, f"the server failed ({type(error).__name__}); its log has the traceback"))
+            if not isinstance(error, TranslumeError):
+                log.error("a file was not translated", exc_info=error)
+            job.fail(as_request_error(error))
         with contextlib.suppress(RequestError):  # it was deleted, or there is no space
             self._write(job)
         os.close(held)
