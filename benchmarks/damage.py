@@ -58,8 +58,8 @@ from translume.experiments.processes import Run
 from translume.kernels import loading
 from translume.serving.access.keys import Keys, add_key
 from translume.serving.access.quotas import open_counts, used_of
+from translume.serving.api.deepl import Glossaries, Glossary
 from translume.serving.api.errors import RequestError
-from translume.serving.api.glossaries import Glossaries, Glossary
 from translume.serving.files.jobs import Job, Jobs
 from translume.text import Tokenizer, train_tokenizer
 from translume.training import resume, tracking, train
@@ -482,10 +482,10 @@ def usage_file(home: Path) -> Case:
 
 def glossary_files(home: Path) -> Case:
     """A glossary that the processes of a server share."""
-    glossaries = Glossaries(home)
+    glossaries = Glossaries(SimpleNamespace(folder=home))  # type: ignore[arg-type]  # what is read of a server
+    facts = {"name": "g", "client": "key 1", "source_lang": "en", "target_lang": "de", "creation_time": "2026"}
     terms = [("village", "Dorf"), ("größer", "larger")]
-    made = Glossary(id="a" * 32, name="g", client="key 1", source="en", target="de", created="2026", terms=terms)
-    glossaries.add(made)
+    glossaries.add(Glossary(glossary_id="a" * 32, terms=terms, **facts))
     return Case(
         kind="glossaries", home=home, files=["glossaries/*"], restore=True, slow=400,
         check=lambda say: glossaries.find("a" * 32, "key 1"),
@@ -495,7 +495,7 @@ def glossary_files(home: Path) -> Case:
 def job_files(home: Path) -> Case:
     """A translated file and its status."""
     limits = SimpleNamespace(kept_bytes=10_000)
-    jobs = Jobs(SimpleNamespace(files=home, limits=limits), None)  # type: ignore[arg-type]  # what is read of a server
+    jobs = Jobs(SimpleNamespace(folder=home, limits=limits), None)  # type: ignore[arg-type]  # what is read of a server
     job = Job(id="b" * 32, name="a_de.txt", suffix=".txt", client="c", until=time.time() + 86_400, done=3, sentences=3)
     (home / job.id).mkdir()
     jobs._store(job, "größer\n".encode() * 20)

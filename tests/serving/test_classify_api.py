@@ -73,9 +73,9 @@ def test_a_model_of_another_task_is_named(topics: Any, live: Any) -> None:
     )
 
 
-def test_all_lists_every_model_and_iteration_only_translators(
+def test_all_lists_every_model_and_each_kind_its_own(
     translator: Translator, make_classifier: Callable[..., Classifier]
 ) -> None:
     found = ServedModels([ServedModel.from_model("x", translator), ServedModel.from_model("y", make_classifier())])
     assert [each.name for each in found.all] == ["x", "y"]
-    assert [each.name for each in found] == ["x"]
+    assert [*found.of_kind("translate")] == ["x"]

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from tests.serving.conftest import nearly_equal
 
 from translume.serving.models import ServedModel
@@ -84,7 +85,7 @@ def test_concurrent_mixed_requests_get_the_responses_they_get_alone(
     for each, one, other in zip(requests, found, alone, strict=True):
         assert nearly_equal(one, other), each
     # Batches of several texts were formed.
-    counted = live.server.metrics.text().decode().splitlines()
+    counted = generate_latest(live.server.metrics.registry).decode().splitlines()
     lines, batches = (
         next(float(line.split()[1]) for line in counted if line.startswith(f"translume_batch_lines_{name} "))
         for name in ("sum", "count")

@@ -11,7 +11,7 @@ import pytest
 from translume.config import DecodingSettings
 from translume.serving.access.keys import add_key
 from translume.serving.access.quotas import open_access, used_of
-from translume.serving.api.cost import characters_to_charge
+from translume.serving.api.decoding import characters_to_charge
 from translume.serving.api.errors import RequestError
 from translume.serving.api.language_codes import find_language
 from translume.serving.models import ServedModel

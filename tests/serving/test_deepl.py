@@ -11,8 +11,8 @@ import pytest
 from tests.errors import raises
 from tests.serving.conftest import until
 
+from translume.serving.api.deepl import MAX_OF_CLIENT, Glossaries, Glossary, _read
 from translume.serving.api.errors import RequestError
-from translume.serving.api.glossaries import MAX_OF_CLIENT, Glossaries, Glossary, _read
 from translume.serving.models import ServedModel
 from translume.translator import Translator
 
@@ -88,8 +88,7 @@ def test_a_server_without_keys_has_no_limit(live: Any) -> None:
 @pytest.mark.parametrize("more", [{}, {"tag_handling": "html"}])
 def test_hints_name_only_what_the_client_can_set(live: Any, more: dict[str, str]) -> None:
     answer = live.post("/v2/translate", text=["a" * 60], target_lang="DE", split_sentences="0", **more)
-    where = "text" if more else "text[0]"
-    reason = f"{where}: a sentence has 60 tokens, expected at most 40"
+    reason = "text[0]: a sentence has 60 tokens, expected at most 40"
     assert (answer.status, answer.json()["error"]) == (422, reason)
     assert answer.json()["message"] == reason
 
@@ -184,27 +183,40 @@ def test_what_is_no_glossary_is_refused(live: Any, fields: dict[str, str], statu
     assert (answer.status, answer.json()["error"].lower()) == (status, reason.lower())
 
 
+class Place:
+    """A server, of which glossaries need its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+
+def glossary(number: int, client: str) -> Glossary:
+    facts = {"name": "g", "source_lang": "en", "target_lang": "de", "creation_time": ""}
+    return Glossary(glossary_id=f"{number:032}", client=client, terms=[["a", "b"]], **facts)  # type: ignore[list-item]
+
+
 def test_glossaries_may_have_commas_and_belong_to_a_folder(tmp_path: Path) -> None:
     assert _read('"a, b",c\nd,e,en,de', ",") == [("a, b", "c"), ("d", "e")]
-    kept = Glossary(id="x" * 32, name="n", client="1", source="en", target="de", created="", terms=[("a", "b")])
-    Glossaries(tmp_path).add(kept)
-    found = Glossaries(tmp_path)
-    assert [each.to_dict() for each in found.owned_by("1")] == [kept.to_dict()]
+    place: Any = Place(tmp_path)
+    kept = glossary(5, "1")
+    Glossaries(place).add(kept)
+    found = Glossaries(place)
+    assert found.owned_by("1") == [kept]
     assert found.owned_by("2") == []
     found.delete(kept)
-    assert Glossaries(tmp_path).owned_by("1") == []
+    assert Glossaries(place).owned_by("1") == []
 
 
 def test_a_client_has_a_share_of_the_glossaries(tmp_path: Path) -> None:
-    for glossaries in (Glossaries(None), Glossaries(tmp_path)):
-        facts = {"name": "g", "source": "en", "target": "de", "created": "", "terms": (("a", "b"),)}
-        for number in range(MAX_OF_CLIENT):
-            glossaries.add(Glossary(id=f"{number:032}", client="1", **facts))
-        reason = "found 25 glossaries, 25 of them yours; delete one"
-        with raises(RequestError, reason):
-            glossaries.add(Glossary(id=f"{99:032}", client="1", **facts))
-        glossaries.add(Glossary(id=f"{99:032}", client="2", **facts))
-        assert glossaries.find(f"{99:032}", "2").client == "2"
-        for name, client in ((f"{99:032}", "1"), ("../../keys.json", "1"), (f"{98:032}", "2")):
-            with raises(RequestError, "no such glossary, or it was deleted"):
-                glossaries.find(name, client)
+    place: Any = Place(tmp_path)
+    glossaries = Glossaries(place)
+    for number in range(MAX_OF_CLIENT):
+        glossaries.add(glossary(number, "1"))
+    reason = "found 25 glossaries, 25 of them yours; delete one"
+    with raises(RequestError, reason):
+        glossaries.add(glossary(99, "1"))
+    glossaries.add(glossary(99, "2"))
+    assert glossaries.find(f"{99:032}", "2").client == "2"
+    for name, client in ((f"{99:032}", "1"), ("../../keys.json", "1"), (f"{98:032}", "2")):
+        with raises(RequestError, "no such glossary, or it was deleted"):
+            glossaries.find(name, client)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from tests.serving.conftest import refused, send_request, until
 
 from translume.checkpoint import save_model
@@ -68,7 +69,7 @@ def disturbed(translator: Translator) -> Iterator[Disturbed]:
 
 
 def open_requests(live: Any) -> int:
-    lines = live.server.metrics.text().decode().splitlines()
+    lines = generate_latest(live.server.metrics.registry).decode().splitlines()
     return int(float(next(line for line in lines if line.startswith("translume_requests_open ")).split()[1]))
 
 
@@ -224,7 +225,7 @@ def test_requests_are_refused_before_their_body_is_read_when_the_queue_is_full(
             # The late body is discarded, and the connection can be reused.
             connection.sendall(b"x" * 9 + b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert read_to_end(connection).startswith(b"HTTP/1.1 200 ")
-    assert b'{code="queue_full",route="/v1/score",status="503"} 1.0' in live.server.metrics.text()
+    assert b'{code="queue_full",route="/v1/score",status="503"} 1.0' in generate_latest(live.server.metrics.registry)
     disturbed.open.set()
     for each in taken:
         assert each.recv(65536).startswith(b"HTTP/1.1 200 ")

@@ -20,10 +20,9 @@ import pytest
 from tests.serving.conftest import until
 
 from translume.checkpoint import save_model
-from translume.serving.files.jobs import PrivateFolder
-from translume.serving.front import Front
+from translume.serving.files.storage import PrivateFolder
+from translume.serving.front import Front, WorkerOptions
 from translume.serving.settings import Limits
-from translume.serving.worker import WorkerOptions
 from translume.translator import Translator
 from translume.translator.loading import ComputeOptions
 

@@ -14,9 +14,8 @@ from tests.serving.conftest import refused
 
 from translume.inspection import BeamRecord, Trace, force_token, record_beam, trace
 from translume.serving.api.errors import RequestError
-from translume.serving.api.inspection import Inspection, inspect, inspection_settings
 from translume.serving.api.requests import InspectRequest
-from translume.serving.files import inspection as routes
+from translume.serving.files.inspection import Inspection, inspection_settings
 from translume.serving.models import ServedModel
 from translume.serving.settings import Limits
 from translume.translator import Translator
@@ -143,8 +142,8 @@ def test_too_expensive_requests_are_refused_before_any_work(
     def inspected(**values: Any) -> str:
         served, call = ServedModel.from_model("en-de", translator), InspectRequest.model_validate(values)
         settings = inspection_settings(served, call, Limits())
-        inspection = Inspection(served=served, settings=settings, call=call, source=call.text)
-        return inspect(inspection, Limits(), "json", lambda: None)
+        inspection = Inspection(served=served, settings=settings, call=call, source=call.text, limits=Limits())
+        return inspection.result("json", lambda: None)
 
     settings: dict[str, Any] = {"text": "a b c", "translation": "d", "show": ["occlusion"]}
     # Source: 6 tokens with end of sentence; target: 2. One pass of 8 tokens, and one more for each source token.
@@ -163,26 +162,32 @@ class Held:
 
     def __init__(self) -> None:
         self.open, self.begun, self.count = threading.Event(), threading.Event(), 0
+        self.inspect = Inspection.result
 
-    def wait_and_inspect(self, *arguments: Any) -> str:
-        self.count += 1
-        self.begun.set()
-        assert self.open.wait(120)
-        return inspect(*arguments)
+    def method(self) -> Callable[..., str]:
+        """Return what replaces `Inspection.result`."""
+
+        def wait_and_inspect(*arguments: Any) -> str:
+            self.count += 1
+            self.begun.set()
+            assert self.open.wait(120)
+            return self.inspect(*arguments)
+
+        return wait_and_inspect
 
 
 def test_inspections_are_limited_do_not_delay_translations_and_are_cancelled_on_disconnect(
     start: Start, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held()
-    monkeypatch.setattr(routes, "inspect", held.wait_and_inspect)
+    monkeypatch.setattr(Inspection, "result", held.method())
     monkeypatch.setattr(Limits, "inspections", 2)
     own = start(ServedModel.from_model("en-de", translator), timeout_seconds=20.0)
     gone = [http.client.HTTPConnection("127.0.0.1", own.port, timeout=120) for _ in range(2)]
     for connection in gone:
         connection.request("POST", "/v1/inspect", '{"text": "a"}', {"Content-Type": "application/json"})
         assert held.begun.wait(120)
-    while own.server.background.waiting < 2:
+    while len(own.server.inspecting) < 2:
         time.sleep(0.005)
     full = own.post("/v1/inspect", text="a")
     assert (full.status, full.headers["Retry-After"]) == (503, "1")
@@ -190,7 +195,7 @@ def test_inspections_are_limited_do_not_delay_translations_and_are_cancelled_on_
     assert own.post("/v1/translate", text="a").status == 200
     for connection in gone:
         connection.close()
-    while own.server.background.waiting == 2:
+    while own.server.inspecting:
         time.sleep(0.005)
     held.open.set()
     assert own.post("/v1/inspect", text="a").status == 200
@@ -200,7 +205,7 @@ def test_inspections_are_limited_do_not_delay_translations_and_are_cancelled_on_
 
 def test_inspections_have_a_deadline(start: Start, translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held()
-    monkeypatch.setattr(routes, "inspect", held.wait_and_inspect)
+    monkeypatch.setattr(Inspection, "result", held.method())
     own = start(ServedModel.from_model("en-de", translator))
     late = own.post("/v1/inspect", text="a", timeout_seconds=0.2)
     held.open.set()

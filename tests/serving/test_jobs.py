@@ -14,7 +14,9 @@ from translume.checksums import sealed, unsealed
 from translume.config.data import DataSettings
 from translume.serving.api.errors import RequestError
 from translume.serving.files.documents import DocumentProcesses
-from translume.serving.files.jobs import FOLDER_PREFIX, Jobs, PrivateFolder, Upload
+from translume.serving.files.jobs import Jobs, Upload
+from translume.serving.files.storage import FOLDER_PREFIX, PrivateFolder
+from translume.serving.server import Server
 from translume.serving.settings import Limits
 from translume.translator import Translation
 
@@ -23,8 +25,9 @@ class Echo:
     """A server that returns every text unchanged, after `let` is set, and is too busy `refusals` times before."""
 
     models = access = None
+    folder = Server.folder
 
-    def __init__(self, limits: Limits, files: Path | None = None) -> None:
+    def __init__(self, limits: Limits, files: PrivateFolder) -> None:
         self.limits, self.files, self.refusals = limits, files, 0
         self.let = asyncio.Event()
         self.let.set()
@@ -41,10 +44,10 @@ class Working:
     """The jobs of an `Echo`, whose files are in one folder."""
 
     def __init__(self, folder: Path, shared: Path | None = None, **limits: float) -> None:
-        self.echo = Echo(Limits(**limits), shared)
+        self.echo = Echo(Limits(**limits), PrivateFolder(folder, shared))
         server: Any = self.echo
         self.documents = DocumentProcesses(20.0)
-        self.jobs, self.folder = Jobs(server, self.documents, folder), shared or folder
+        self.jobs, self.folder = Jobs(server, self.documents), shared or folder
 
     async def __aenter__(self) -> "Working":
         return self
@@ -52,6 +55,7 @@ class Working:
     async def __aexit__(self, *_: object) -> None:
         self.echo.let.set()
         await self.jobs.close()
+        self.echo.files.close()
         self.documents.close()
 
     async def take(self, text: str = "a b.\n", client: str = "") -> Any:
@@ -284,8 +288,8 @@ def test_folders_of_dead_servers_are_removed_and_those_of_live_ones_kept(tmp_pat
     (tmp_path / f"{FOLDER_PREFIX}link").symlink_to(tmp_path / "other")
     first = PrivateFolder(tmp_path)
     second = PrivateFolder(tmp_path)
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {first.path.name, second.path.name, "other", f"{FOLDER_PREFIX}link"}
+    made = {first.path.name, second.path.name}
+    assert {path.name for path in tmp_path.iterdir()} == made | {"other", f"{FOLDER_PREFIX}link"}
     first.close()
     second.close()
     assert {path.name for path in tmp_path.iterdir()} == {"other", f"{FOLDER_PREFIX}link"}

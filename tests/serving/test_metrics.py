@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.serving.conftest import until
 
@@ -13,7 +14,7 @@ from translume.translator import Translator
 
 def sums(live: Any, name: str) -> tuple[int, float]:
     """Return the count and the sum of a histogram."""
-    text = live.server.metrics.text().decode()
+    text = generate_latest(live.server.metrics.registry).decode()
     found = {sample.name: sample.value for each in text_string_to_metric_families(text) for sample in each.samples}
     return int(found[f"{name}_count"]), found[f"{name}_sum"]
 
@@ -63,4 +64,4 @@ def test_refused_requests_are_counted_by_error_code(start: Callable[..., Any], t
     live = start(ServedModel.from_model("en-de", translator), characters=5)
     live.post("/v1/translate", text="a" * 6)
     wanted = b'translume_requests_total{code="text_too_long",route="/v1/translate",status="413"} 1.0'
-    until(lambda: wanted in live.server.metrics.text())
+    until(lambda: wanted in generate_latest(live.server.metrics.registry))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from tests.serving.conftest import refused, send_request, until
 
 from translume.errors import TranslumeError
@@ -53,8 +54,8 @@ def test_metrics_count_requests_without_personal_data(live: Any) -> None:
     live.post("/v1/translate", text="a secret word", beam=0)
     live.post("/v1/translate", text="a secret word")
     live.get("/secret%20word")
-    until(lambda: b'{code="not_found",route="unknown",status="404"}' in live.server.metrics.text())
-    found = live.server.metrics.text().decode()
+    until(lambda: b'{code="not_found",route="unknown",status="404"}' in generate_latest(live.server.metrics.registry))
+    found = generate_latest(live.server.metrics.registry).decode()
     assert 'translume_requests_total{code="invalid_value",route="/v1/translate",status="422"}' in found
     assert "translume_batch_fill_count" in found
     assert "secret" not in found
@@ -116,7 +117,7 @@ def test_other_lines_of_the_log_have_the_id_of_their_request(
     handler = logging.Handler()
     handler.emit = lambda record: written.append(json.loads(JsonLines().format(record)))  # type: ignore[method-assign]
     logging.getLogger("uvicorn.error").addHandler(handler)
-    monkeypatch.setattr("translume.serving.api.version1.json_response", lambda *given: 1 // 0)
+    monkeypatch.setattr("translume.serving.api.routing.json_response", lambda *given: 1 // 0)
     assert live.ask("GET", "/v1/models", X_Request_Id="log-500").status == 500
     until(lambda: bool(written))
     logging.getLogger("uvicorn.error").removeHandler(handler)

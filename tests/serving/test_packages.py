@@ -43,13 +43,13 @@ def packages(tmp_path_factory):
 def live(start, packages):
     loader = Loader(partial(load_served, ComputeOptions(device="cpu"), on_demand=True), "en")
     models = loader.load_all({folder.name: folder for _, folder in packages})
-    running = start(*models)
+    running = start(*models.all)
     running.server.models = models
     return running
 
 
 def loaded(live) -> dict[str, bool]:
-    return {each.name: each.loaded for each in live.server.models}
+    return {each.name: each.loaded for each in live.server.models.all}
 
 
 def test_a_package_is_loaded_by_the_first_request_that_needs_it(live, packages) -> None:

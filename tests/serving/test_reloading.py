@@ -46,7 +46,7 @@ class Running:
         self.loader = Loader(partial(load_served, ComputeOptions(engine="plain", device="cpu", dtype="fp32")))
         settings = ServeSettings.read(self.path)
         self.models = self.loader.load_all({name: Path(place) for name, place in settings.models.items()})
-        self.live = start(*self.models)
+        self.live = start(*self.models.all)
         self.server = self.live.server
         self.server.settings = settings
         self.reloader = Reloader(self.server, self.loader, lambda: ServeSettings.read(self.path))
@@ -109,10 +109,10 @@ def test_a_new_model_in_the_folder_is_loaded(running: Running) -> None:
 
 
 def test_an_unchanged_model_is_not_loaded_again(running: Running) -> None:
-    before = next(iter(running.server.models))
+    before = running.server.models.all[0]
     found = running.reloader.reload()
     assert (found.loaded, found.kept) == ((), ("en-de",))
-    assert next(iter(running.server.models)) is before
+    assert running.server.models.all[0] is before
 
 
 def test_models_are_added_and_removed(running: Running) -> None:
@@ -320,7 +320,7 @@ def test_no_request_is_dropped_while_models_change(running: Running) -> None:
 
 def test_a_replaced_model_is_unloaded(running: Running) -> None:
     running.says()
-    before = weakref.ref(next(iter(running.server.models)).model)
+    before = weakref.ref(running.server.models.all[0].model)
     del running.models
     running.put("two")
     running.reloader.reload()

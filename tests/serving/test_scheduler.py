@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from translume.errors import TranslumeError
 from translume.serving.api.errors import REQUEST, RequestError
-from translume.serving.background import Wakeups
 from translume.serving.run import JsonLines
 from translume.serving.scheduler import Scheduler, WholeBatch
+from translume.serving.server import Wakeups
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translume.serving.api.errors import RequestError
-from translume.serving.api.texts import RequestTexts, SplitTexts
+from translume.serving.api.texts import RequestTexts, SplitTexts, field_names
 from translume.serving.settings import Limits
 from translume.translator import TextHypothesis, Translation, Translator
 
@@ -21,7 +21,8 @@ def copied(line: str) -> Translation:
 
 
 def split(*texts: str, language: str | None = "en", **limits: int) -> SplitTexts:
-    request = RequestTexts(texts=texts, field="text", several=len(texts) > 1, timeout_seconds=1.0, language=language)
+    names = field_names("text", len(texts), several=len(texts) > 1)
+    request = RequestTexts(texts=texts, field="text", names=names, language=language)
     return request.split(Limits(**limits))
 
 

@@ -97,7 +97,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_splitting_long_texts_delays_no_other_request(name: str) -> None:
-    texts = RequestTexts(texts=HOSTILE[name], field="text", several=True, timeout_seconds=1.0, language="de")
+    texts = RequestTexts(texts=HOSTILE[name], field="text", names=[], language="de")
     longest = 0.0  # in seconds of this process, which other processes do not change
 
     async def tick() -> None:
@@ -126,13 +126,12 @@ def test_forms_with_many_fields_are_refused(live: Any) -> None:
 
 
 def test_an_inspection_queue_has_room_for_other_clients(live: Any) -> None:
-    background = live.server.background
-    background._clients.extend(["127.0.0.1"] * 24)
+    live.server.inspecting.extend(["127.0.0.1"] * 24)
     try:
         answer = live.post("/v1/inspect", text="a", show=[])
         assert (answer.status, answer.json()["code"]) == (503, "queue_full")
     finally:
-        del background._clients[:24]
+        del live.server.inspecting[:24]
     assert live.post("/v1/inspect", text="a", show=[]).status == 200
 
 

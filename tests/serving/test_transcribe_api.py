@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import soundfile
 from PIL import Image
+from prometheus_client import generate_latest
 from tests.serving.conftest import FORM, form
 
 from translume.inspection import trace
@@ -310,7 +311,7 @@ def test_a_client_that_disconnects_ends_the_reading_of_its_file(
     assert begun.wait(120)
     connection.close()
     deadline = time.monotonic() + 120
-    while b'code="client_gone",route="/v1/transcribe"' not in live.server.metrics.text():
+    while b'code="client_gone",route="/v1/transcribe"' not in generate_latest(live.server.metrics.registry):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     monkeypatch.undo()

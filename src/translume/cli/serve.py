@@ -66,13 +66,12 @@ def command(
     requests in progress and exits.
     """
     from translume.serving.api.app import build_app
-    from translume.serving.files.jobs import PrivateFolder
-    from translume.serving.front import Front, serve_front
+    from translume.serving.files.storage import PrivateFolder
+    from translume.serving.front import Front, WorkerOptions, serve_front
     from translume.serving.metrics import serve_metrics
     from translume.serving.reloading import Reloader, lanes_of, open_server, reload_on_hangup
     from translume.serving.run import UNIX, address_of, listen, log_to_stderr, release, serve
     from translume.serving.settings import place_of
-    from translume.serving.worker import WorkerOptions
     from translume.text.detection import installed_detector
 
     given = {"host": host, "port": port, "host_names": host_name or None, "metrics": metrics, "keys.file": keys}
@@ -105,11 +104,11 @@ def command(
 
         address: list[str] = []
         if settings.workers > 1:
+            private = PrivateFolder()
             try:
-                private = PrivateFolder()
+                options = WorkerOptions(read=read, computing=computing, lanes=lanes, folder=private.path)
             except OSError as error:
                 raise SettingsError(f"--workers: no temporary folder can be made: {error.strerror}") from None
-            options = WorkerOptions(read=read, computing=computing, lanes=lanes, folder=private.path)
             front = Front(options, settings.limits, private)
             listener = partial(bind, front.metrics.registry)
             asyncio.run(serve_front(front, settings.workers, listener, proxies, started))

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from translume.serving.run import port_error
@@ -87,10 +87,6 @@ class Metrics:
         best = translation.hypotheses[0]
         if math.isfinite(best.log_prob):
             self._surprise.observe(-best.log_prob / max(1, len(best.tokens)))
-
-    def text(self) -> bytes:
-        """Return the metrics in Prometheus's text format."""
-        return generate_latest(self.registry)
 
 
 class SummedMetrics:

@@ -1,7 +1,7 @@
 """The models of a server, by name and by pair of languages."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -181,7 +181,7 @@ class ServedModel:
         source: FrameSettings = self.model.config.data.source
         shape = source.window or 2 << source.convolutions, source.size
         noise = np.random.default_rng(0).random(shape, np.float32)
-        return Part(text="", frames=Frames(np.zeros(shape, np.float32) if quick and source.window else noise))
+        return Part(text="", given=Frames(np.zeros(shape, np.float32) if quick and source.window else noise))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON values for clients.
@@ -254,8 +254,9 @@ class ServedModels:
         if not self._all:
             raise SettingsError("found no model, expected at least one")
         self._translators = self.of_kind("translate")
-        views = [view for each in self._translators.values() for view in each.views()]
-        self._views = {(each.name, each.source, each.target): each for each in views}
+        self._views = [view for each in self._translators.values() for view in each.views()]
+        directions = {f"{each.name}:{each.source}-{each.target}": each for each in self._views if each.source}
+        self._named = {**directions, **self._translators}
 
     def of_kind(self, kind: Kind) -> dict[str, ServedModel]:
         """Return the models of a kind by name, such as all translators."""
@@ -274,9 +275,6 @@ class ServedModels:
             raise field_error("model", f"found nothing, expected one of: {', '.join(known)}")
         return next(iter(known.values()))
 
-    def __iter__(self) -> Iterator[ServedModel]:
-        return iter(self._translators.values())
-
     @property
     def all(self) -> tuple[ServedModel, ...]:
         """The models of every task."""
@@ -287,25 +285,20 @@ class ServedModels:
 
         "NAME:SOURCE-TARGET" is one direction of a model with several.
         """
-        model, _, pair = name.rpartition(":")
-        for split in range(len(pair)):
-            view = self._views.get((model, pair[:split], pair[split + 1 :])) if pair[split] == "-" else None
-            if view is not None:
-                return view
-        if name in self._all and name not in self._translators:
+        if name in self._named:
+            return self._named[name]
+        if name in self._all:
             other = self._all[name]
             kind = "model of files" if other.kind == "transcribe" else task_of(other.model.config).model
             raise field_error("model", f"{name!r} is a {kind}, expected a translator; use /v1/{OFFERS[other.kind][0]}")
-        if name not in self._translators:
-            raise field_error("model", f"found {name!r}{nearest(name, self._translators)}", 404, "unknown_model")
-        return self._translators[name]
+        raise field_error("model", f"found {name!r}{nearest(name, self._translators)}", 404, "unknown_model")
 
     def between(self, source: str, target: str) -> ServedModel | None:
         """Return the first model from one language to another, in any spelling of their codes, or None."""
         into = self.sources()
         first = find_language(source, (each for each, targets in into.items() if targets))
         second = None if first is None else find_language(target, into[first])
-        return next((each for each in self._views.values() if (each.source, each.target) == (first, second)), None)
+        return next((each for each in self._views if (each.source, each.target) == (first, second)), None)
 
     def route(self, source: str, target: str) -> list[ServedModel]:
         """Return the models to apply one after the other: one, two through the pivot, or none if there are none."""
@@ -324,7 +317,7 @@ class ServedModels:
         if source and target:
             served = self.between(source, target)
             if served is None:
-                known = sorted({f"{each.source}-{each.target}" for each in self._views.values() if each.source})
+                known = sorted({f"{each.source}-{each.target}" for each in self._views if each.source})
                 pairs = ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
                 raise RequestError(
                     404,
@@ -340,7 +333,7 @@ class ServedModels:
     def sources(self) -> dict[str, list[str]]:
         """Return the target languages of each source language. A language that is only a target has an empty list."""
         reachable: dict[str, dict[str, None]] = {}
-        for each in self._views.values():
+        for each in self._views:
             if each.source and each.target:
                 reachable.setdefault(each.source, {})[each.target] = None
                 reachable.setdefault(each.target, {})

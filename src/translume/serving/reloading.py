@@ -24,6 +24,7 @@ from translume.device import is_cpu
 from translume.errors import TranslumeError
 from translume.processors import usable_processors
 from translume.serving.access.quotas import open_access
+from translume.serving.files.storage import PrivateFolder
 from translume.serving.models import MANIFEST, ServedModel, ServedModels
 from translume.serving.server import Server
 from translume.serving.settings import ServeSettings
@@ -86,30 +87,33 @@ class Loader:
     def load_all(self, folders: Mapping[str, Path]) -> ServedModels:
         """Load all models; raise the error of the first that fails."""
         self._held = {name: self._loaded(name, folder) for name, folder in folders.items()}
-        return ServedModels((each.served for each in self._held.values()), self._pivot)
+        return self._models()
 
     def reload(self, folders: Mapping[str, Path]) -> tuple[ServedModels, ReloadReport]:
         """Load the models whose folder has changed, keep the others, and report both.
 
         A model that cannot be loaded, or cannot translate, stays in its previous version, if there is one.
         """
-        held: dict[str, _LoadedFolder] = {}
-        loaded: list[str] = []
-        kept: list[str] = []
-        problems: dict[str, str] = {}
+        held, problems = dict[str, _LoadedFolder](), dict[str, str]()
         for name, folder in folders.items():
             before = self._held.get(name)
-            current: _LoadedFolder | str | None = _attempt(partial(self._current, name, folder, before))
-            if isinstance(current, str):
-                problems[f"models.{name}"], current = current, before
-            if current is not None:
-                held[name] = current
-                (kept if current is before else loaded).append(name)
-        held = held or self._held  # a server needs at least one model
-        models = ServedModels((each.served for each in held.values()), self._pivot)
-        unloaded = tuple(self._held.keys() - held.keys())
-        self._held = held
-        return models, ReloadReport(loaded=tuple(loaded), kept=tuple(kept), unloaded=unloaded, problems=problems)
+            try:
+                held[name] = self._current(name, folder, before)
+                continue
+            except TranslumeError as error:
+                problems[f"models.{name}"] = str(error)
+            except BaseException as error:  # the server must go on
+                log.error("loading failed", exc_info=error)
+                problems[f"models.{name}"] = f"cannot be loaded: {type(error).__name__}"
+            if before is not None:
+                held[name] = before
+        old, self._held = self._held, held or self._held  # a server needs at least one model
+        kept = tuple(name for name, each in held.items() if each is old.get(name))
+        loaded, unloaded = tuple(name for name in held if name not in kept), tuple(old.keys() - self._held.keys())
+        return self._models(), ReloadReport(loaded=loaded, kept=kept, unloaded=unloaded, problems=problems)
+
+    def _models(self) -> ServedModels:
+        return ServedModels((each.served for each in self._held.values()), self._pivot)
 
     def _current(self, name: str, folder: Path, before: _LoadedFolder | None) -> _LoadedFolder:
         """Return the model that the folder holds now: `before` itself if nothing changed and all files are intact."""
@@ -141,7 +145,7 @@ def load_served(computing: ComputeOptions, name: str, folder: Path, *, on_demand
 
 
 def open_server(
-    settings: ServeSettings, computing: ComputeOptions, lanes: int, files: Path | None = None
+    settings: ServeSettings, computing: ComputeOptions, lanes: int, files: PrivateFolder | None = None
 ) -> tuple[Server, Loader]:
     """Return a server whose models are loaded, and what loads them again.  files: see `Server`.
 
@@ -154,7 +158,7 @@ def open_server(
         settings=settings,
         access=access,
         lanes=lanes,
-        files=files,
+        files=files or PrivateFolder(),
     )
     return server, loader
 
@@ -175,17 +179,6 @@ def state_of(folder: Path) -> str:
         return hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
     except OSError:  # loading reports the reason
         return ""
-
-
-def _attempt(load: Callable[[], _LoadedFolder]) -> _LoadedFolder | str:
-    """Return the loaded model, or the reason in one line why it was not loaded."""
-    try:
-        return load()
-    except TranslumeError as error:
-        return str(error)
-    except BaseException as error:  # the server must go on
-        log.error("loading failed", exc_info=error)
-        return f"cannot be loaded: {type(error).__name__}"
 
 
 class Reloader:

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from translume.config import Config, DecodingSettings
 from translume.config.languages import Direction
@@ -97,23 +98,20 @@ class Paragraphs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Line):
     """A line of a text.  first: whether it is the text's first line; only that one gets a forced prefix.
 
-    frames: of a source that is no text; then `text` is empty.
-    constraints: phrases that its target must contain.
-    direction: its languages, instead of those in the settings.
-    before: the sources and targets before it in its document, for a model that reads context.
     on_prefix: called during the search with the stable prefix of the target, in the scheduler's thread.
     """
 
-    text: str
+    number: int = 0
     first: bool = True
-    constraints: tuple[str, ...] = ()
-    direction: Direction | None = None
-    frames: Frames | None = None
-    before: tuple[tuple[str, str], ...] = ()
     on_prefix: ProgressCallback | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def frames(self) -> Frames | None:
+        """Those of a source that is no text."""
+        return self.given if isinstance(self.given, Frames) else None
 
     @property
     def characters(self) -> int:
@@ -170,9 +168,8 @@ class Translating:
         """Return what translating a line may cost. Raises RequestError (422) like `size`."""
         checkpoint, own = self.translator.checkpoint, self.translator.config.decoding
         reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-        line = Line(number=0, text=item.text, given=item.frames)
         try:
-            plan = plan_lines([line], reads, self.translator.reading(self.settings, item.direction))[0]
+            plan = plan_lines([item], reads, self.translator.reading(self.settings, item.direction))[0]
         except LineError as error:
             raise _refused(error) from None
         width, held, prefix = strategy_from(self.settings).width, 0, 0
@@ -217,17 +214,7 @@ class LineBatch:
 
     def enter(self, items: Mapping[int, Part]) -> None:
         """Add lines."""
-        lines = {
-            number: Line(
-                number=number,
-                text=item.text,
-                constraints=item.constraints,
-                direction=item.direction,
-                given=item.frames,
-                before=item.before,
-            )
-            for number, item in items.items()
-        }
+        lines = {number: replace(item, number=number) for number, item in items.items()}
         self._cohort.enter(lines, {n: item.on_prefix for n, item in items.items() if item.on_prefix is not None})
 
     def run(self, unneeded: Callable[[], Collection[int]]) -> Mapping[int, Translation | TranslumeError]:
@@ -236,8 +223,21 @@ class LineBatch:
         return {n: _refused(result) if isinstance(result, LineError) else result for n, result in done.items()}
 
 
+class _Whole:
+    """Work whose items are all done after one run: `_results` returns them in order."""
+
+    __slots__ = ()
+
+    def begin(self) -> WholeBatch:
+        """Return an empty batch."""
+        return WholeBatch(self._results)
+
+    def _results(self, items: Sequence[Any], check_cancelled: CancelCheck) -> Sequence[Any]:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class Scoring(_Whole):
     """Scores pairs of a source and a target by forced decoding.  to, from_: of the model's languages, if several."""
 
     translator: Translator
@@ -267,16 +267,12 @@ class Scoring:
             longest = max(longest, tokens)
         return longest
 
-    def begin(self) -> WholeBatch:
-        """Return an empty batch of pairs."""
-        return WholeBatch(self._scores)
-
-    def _scores(self, items: Sequence[tuple[str, str]], _: CancelCheck) -> list[TargetScore]:
+    def _results(self, items: Sequence[tuple[str, str]], _: CancelCheck) -> list[TargetScore]:
         return list(self.translator.score_all(items, to=self.to or None, from_=self.from_ or None))
 
 
 @dataclass(frozen=True, slots=True)
-class Classifying:
+class Classifying(_Whole):
     """Classifies texts."""
 
     classifier: Classifier
@@ -286,11 +282,7 @@ class Classifying:
         longest = self.classifier.config.model.max_positions
         return min(len(self.classifier.checkpoint.source_tokenizer.encode(item)) + 1, longest)
 
-    def begin(self) -> WholeBatch:
-        """Return an empty batch of texts."""
-        return WholeBatch(self._classes)
-
-    def _classes(self, items: Sequence[str], _: CancelCheck) -> list[Classification | TranslumeError]:
+    def _results(self, items: Sequence[str], _: CancelCheck) -> list[Classification | TranslumeError]:
         """Return a Classification for each text, or a RequestError for a text that is too long."""
         done: list[Classification | TranslumeError] = []
         while len(done) < len(items):
@@ -312,7 +304,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Generating:
+class Generating(_Whole):
     """Continues prompts with certain settings, for any number of requests."""
 
     generator: Generator
@@ -332,17 +324,27 @@ class Generating:
             )
         return (tokens + (self.settings.max_length or context - tokens)) * strategy_from(self.settings).width
 
-    def begin(self) -> WholeBatch:
-        """Return an empty batch of prompts."""
-        return WholeBatch(self._texts)
-
-    def _texts(self, items: Sequence[Prompt], check_cancelled: CancelCheck) -> list[Generation]:
+    def _results(self, items: Sequence[Prompt], check_cancelled: CancelCheck) -> list[Generation]:
         on_text = {place: item.on_text for place, item in enumerate(items) if item.on_text is not None}
         prompts = [item.text for item in items]
         texts = self.generator.generate_all(
             prompts, settings=self.settings, on_text=on_text, check_cancelled=check_cancelled
         )
         return list(texts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inspecting(_Whole):
+    """A task of its own, which shares no batch.  task: gets a function that raises if its result is not needed."""
+
+    task: Callable[[CancelCheck], Any]
+
+    def size(self, _: object) -> int:
+        """Return 1."""
+        return 1
+
+    def _results(self, _: Sequence[Any], check_cancelled: CancelCheck) -> list[Any]:
+        return [self.task(check_cancelled)]
 
 
 def _windows(piece: Piece, config: Config) -> int:

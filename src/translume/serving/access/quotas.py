@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from starlette.concurrency import run_in_threadpool
@@ -247,17 +247,6 @@ def bearer(scope: Scope) -> str:
 def is_open(path: str) -> bool:
     """Return whether a path needs no key."""
     return path in OPEN or path.startswith(OPEN_BELOW)
-
-
-def with_keys(document: dict[str, Any]) -> dict[str, Any]:
-    """Add to an OpenAPI document which paths take a key. It is optional, as the server may not require one."""
-    schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
-    schemes["key"] = {"type": "http", "scheme": "bearer", "description": "An API key, if the server requires one."}
-    for path, operations in document["paths"].items():
-        for operation in operations.values():
-            if not is_open(path):
-                operation["security"] = [{"key": []}, {}]
-    return document
 
 
 async def admit_by_headers(scope: Scope) -> None:

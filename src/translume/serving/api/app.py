@@ -1,6 +1,5 @@
 """The ASGI application: all routes, and one shape for all errors."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -11,13 +10,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
 from translume import __version__
-from translume.serving import health
 from translume.serving.access.guard import Guard
-from translume.serving.access.quotas import with_keys
-from translume.serving.api import deepl, glossaries, libretranslate, version1
-from translume.serving.api.body import FORM_LIMITS
+from translume.serving.api import deepl, libretranslate, requests, version1
 from translume.serving.api.errors import add_error_handler
-from translume.serving.api.glossaries import Glossaries
+from translume.serving.api.routing import Routes
 from translume.serving.files import inspection, transcription
 from translume.serving.files import routes as files
 from translume.serving.files.documents import DocumentProcesses
@@ -30,6 +26,7 @@ NOTES: Final = (
     "An unknown path is answered with 404, a wrong method with 405, each with an `Error`. If a client disconnects "
     "before its response, the log records status 499. docs/serving.md has examples."
 )
+KEY: Final = {"type": "http", "scheme": "bearer", "description": "An API key, if the server requires one."}
 THREADS: Final = 2
 """Threads that check and split texts: with more, the event loop would wait for all of them to have their turn."""
 TAGS: Final = {
@@ -69,19 +66,17 @@ def build_app(server: Server, *, detector: Detector | None = None) -> ASGIApp:
         lifespan=lifespan,
         redirect_slashes=False,
         separate_input_output_schemas=False,
-        form_limits=FORM_LIMITS,
     )
     app.state.server = server
-    app.include_router(page.routes())
-    app.include_router(version1.routes(server, detects=detector is not None))
-    app.include_router(inspection.routes(server, documents))
-    app.include_router(health.routes(server))
-    app.include_router(libretranslate.routes(server, detector))
-    terms = Glossaries(server.files)
-    app.include_router(deepl.routes(server, detector, terms))
-    app.include_router(glossaries.routes(server, terms))
-    app.include_router(files.routes(server, jobs, documents, detector))
-    app.include_router(transcription.routes(server, documents))
+    routes = Routes()
+    page.add_routes(routes)
+    version1.add_routes(routes, server, detects=detector is not None)
+    inspection.add_routes(routes, server, documents)
+    libretranslate.add_routes(routes, server, detector)
+    deepl.add_routes(routes, server, detector)
+    files.add_routes(routes, server, jobs, documents, detector)
+    transcription.add_routes(routes, server, documents)
+    app.include_router(routes)
     add_error_handler(app)
     return Guard(app, server)
 
@@ -92,16 +87,15 @@ class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """Return the document of all routes, which is built once: that takes a tenth of a second."""
         if self.openapi_schema is None:
-            document = with_keys(super().openapi())
+            document = super().openapi()
             shapes = document["components"]["schemas"]
-            for operation in (each for operations in document["paths"].values() for each in operations.values()):
-                for content in operation.get("requestBody", {}).get("content", {}).values():
-                    if "properties" in content["schema"]:  # ours, in place of FastAPI's, which no form satisfies
-                        content["schema"].pop("$ref", None)
-            for _ in range(2):  # what FastAPI made for forms, and then what only that refers to
-                used = json.dumps(document)
-                for name in [name for name in shapes if f'/schemas/{name}"' not in used]:
-                    del shapes[name]
+            shapes.pop("Limits", None)  # pydantic writes it where it is used
+            shapes |= {
+                name: each.model_json_schema()
+                for name, each in vars(requests).items()
+                if isinstance(each, type) and issubclass(each, requests.RequestBody) and each.example
+            }
+            document["components"]["securitySchemes"] = {"key": KEY}
             self.openapi_schema = _without_defaults(document)
         return self.openapi_schema
 

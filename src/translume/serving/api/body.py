@@ -1,4 +1,4 @@
-"""Bodies of requests: read within the limits of size and time, and parsed by FastAPI as strict JSON or as forms."""
+"""Bodies of requests: read within the limits of size and time, and parsed as strict JSON or as forms."""
 
 import asyncio
 import codecs
@@ -6,20 +6,16 @@ import json
 import re
 import time
 import zlib
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextvars import ContextVar
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
 from python_multipart.multipart import parse_options_header
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 
 from translume.serving.api.errors import RequestError, field_error, shown
 from translume.serving.settings import Limits
@@ -42,8 +38,6 @@ SHORT_BYTES: Final = 10_000
 
 TAIL_BYTES: Final = 2048
 """Bytes at the end of a form that must have its final boundary."""
-
-B = TypeVar("B", bound=BaseModel)
 
 
 class ApiRequest(Request):
@@ -85,34 +79,28 @@ class ApiRequest(Request):
                 raise RequestError(413, f"the body has at least {size:,} bytes, expected at most {maximum:,}")
             yield chunk
 
-    async def _get_form(self, **limits: Any) -> FormData:
-        """Return a form; RequestError (400) if it has several files: all but one would be ignored."""
-        form = await super()._get_form(**limits)
-        names = [name for name, value in form.multi_items() if name == "file" or isinstance(value, UploadFile)]
-        for name in names:
-            if (count := names.count(name)) > 1:
-                await form.close()
-                raise field_error(name, f"found {count} parts, expected one", 400, "too_many_parts")
-        return form
+    async def fields(self, *, query: bool = True) -> dict[str, Any]:
+        """Return the fields of the request, from JSON or else from a form and, with `query`, the query string.
 
-    async def json(self) -> Any:
-        """Return the body's JSON value; RequestError (400) if it is not strict JSON of whole characters."""
-        body = await self.body()
-        return parse_json(body) if len(body) <= SHORT_BYTES else await run_in_threadpool(parse_json, body)
-
-
-class ApiRoute(APIRoute):
-    """A route whose requests are read within the limits of its server."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's handler, called with an `ApiRequest`."""
-        handle = super().get_route_handler()
-
-        async def handle_within_limits(request: Request) -> Response:
-            LIMITS.set(request.app.state.server.limits)
-            return await handle(ApiRequest(request.scope, request.receive))
-
-        return handle_within_limits
+        The value of a field that a form has several times is a list. Raises RequestError (400) for a malformed body,
+        and for several files: all but one would be ignored.
+        """
+        kind = media_type(self)
+        if kind == JSON:
+            body = await self.body()
+            return parse_json(body) if len(body) <= SHORT_BYTES else await run_in_threadpool(parse_json, body)
+        pairs: list[tuple[str, Any]] = [*_pairs(self.scope["query_string"])] if query else []
+        if kind == FORM:
+            pairs += (await self.form(**FORM_LIMITS)).multi_items()
+        elif body := await self.body():
+            pairs += _pairs(body) if kind == URL_ENCODED else []
+        values: dict[str, list[Any]] = {}
+        for name, text in pairs:
+            values.setdefault(name, []).append(text)
+        for name, texts in values.items():
+            if len(texts) > 1 and (name == "file" or any(isinstance(each, UploadFile) for each in texts)):
+                raise field_error(name, f"found {len(texts)} parts, expected one", 400, "too_many_parts")
+        return {name: texts if len(texts) > 1 else texts[0] for name, texts in values.items()}
 
 
 def _unpacker(encoding: str, maximum: int) -> Callable[[bytes | None], bytes]:
@@ -154,14 +142,16 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def parse_json(body: bytes) -> Any:
-    """Return the value of a JSON text; RequestError (400) if it is not JSON, or its text is not valid Unicode.
+def parse_json(body: bytes) -> dict[str, Any]:
+    """Return the object of a JSON text; RequestError (400) if it is not JSON, or its text is not valid Unicode.
 
     Raises RequestError (413) if it has more than `MAX_TOKENS` tokens.
     """
     if len(body) > MAX_TOKENS and next(islice(_TOKEN.finditer(body), MAX_TOKENS, None), None) is not None:
         reason = f"the body has more than {MAX_TOKENS:,} JSON strings, commas and brackets"
         raise RequestError(413, f"{reason}, expected fewer", code="too_many_values")
+    if not body:
+        raise RequestError(400, "the body is empty, expected a JSON object", code="invalid_json")
     try:
         value = json.loads(body.removeprefix(codecs.BOM_UTF8).decode("utf-8"), parse_constant=_reject_constant)
         if b"\\u" in body:
@@ -180,35 +170,13 @@ def parse_json(body: bytes) -> Any:
         raise RequestError(400, f"the body is not JSON: {reason}", code="invalid_json") from None
     except ValueError:
         raise RequestError(400, "the body contains a number with too many digits", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise RequestError(400, f"the body is {shown(value)}, expected a JSON object", code="invalid_json")
     return value
 
 
 def _reject_constant(name: str) -> None:
     raise RequestError(400, f"the body contains {name}, which is not JSON", code="invalid_json")
-
-
-async def read_fields(request: Request) -> dict[str, Any]:
-    """Return the fields of a request, from JSON or else from a form and the query string.
-
-    The value of a field that a form has several times is a list. Raises RequestError (400) for a malformed body.
-    """
-    kind = media_type(request)
-    if kind == JSON:
-        value = await request.json()
-        if not isinstance(value, dict):
-            raise RequestError(400, f"the body is {shown(value)}, expected a JSON object", code="invalid_json")
-        return value
-    pairs = _pairs(request.scope["query_string"])
-    if kind == FORM:
-        async with request.form(**FORM_LIMITS) as form:
-            pairs += [(name, text) for name, text in form.multi_items() if isinstance(text, str)]
-    else:
-        body = await request.body()
-        pairs += _pairs(body) if kind == URL_ENCODED else []
-    values: dict[str, list[str]] = {}
-    for name, text in pairs:
-        values.setdefault(name, []).append(text)
-    return {name: texts if len(texts) > 1 else texts[0] for name, texts in values.items()}
 
 
 def _pairs(text: bytes) -> list[tuple[str, str]]:
@@ -218,11 +186,3 @@ def _pairs(text: bytes) -> list[tuple[str, str]]:
         raise RequestError(400, "the form is not UTF-8 text", code="invalid_utf8") from None
     except ValueError:
         raise RequestError(400, f"the form has more than {MAX_FIELDS:,} fields", code="too_many_parts") from None
-
-
-def validated(model: type[B], values: Any) -> B:
-    """Return the model of a request's values; RequestValidationError, as FastAPI raises it, if they are invalid."""
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        raise RequestValidationError(error.errors(include_url=False)) from None

@@ -1,10 +1,10 @@
 """Errors of the HTTP API: one class, one shape, and one handler that turns every other error into it."""
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,34 +15,31 @@ from translume.json_values import to_bytes
 
 DEEPL: Final = "/v2/"
 """Prefix of the paths of DeepL, whose errors differ."""
-CODES: Final = {
-    400: "bad_request",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "not_found",
-    405: "method_not_allowed",
-    408: "request_too_slow",
-    409: "conflict",
-    413: "request_too_large",
-    415: "unsupported_media_type",
-    421: "unknown_host",
-    422: "invalid_value",
-    429: "too_many_requests",
-    499: "client_gone",
-    500: "internal_error",
-    501: "not_implemented",
-    503: "unavailable",
-    504: "deadline_exceeded",
-    507: "no_space",
+STATUSES: Final = {
+    400: ("bad_request", "The body is not a JSON object or form with valid Unicode text, or a field is missing."),
+    401: ("unauthorized", "The API key is missing or unknown, and the server requires one."),
+    403: ("forbidden", "More characters than the key's daily quota, a page of another site, or not offered."),
+    404: ("not_found", "No such model, language pair or file."),
+    405: ("method_not_allowed", ""),
+    408: ("request_too_slow", "The body arrived too slowly."),
+    409: ("conflict", "The file is not translated yet."),
+    413: ("request_too_large", "The body, a list or a text is too long, or an inspection would be too expensive."),
+    415: ("unsupported_media_type", "The body or the file has an unsupported type."),
+    421: ("unknown_host", "The Host header has a name that the server does not have."),
+    422: ("invalid_value", "A field is unknown, missing or invalid, or a sentence is longer than the model's maximum."),
+    429: ("too_many_requests", "The key's requests or characters are used up; Retry-After says when to try again."),
+    456: ("over_quota", "The text has more characters than are left of the key's daily quota."),
+    499: ("client_gone", ""),
+    500: ("internal_error", "An internal error; the server's log has its traceback."),
+    501: ("not_implemented", "The server cannot detect languages."),
+    503: ("unavailable", "The server is overloaded or shutting down; Retry-After says when to try again."),
+    504: ("deadline_exceeded", "The request did not finish before its deadline."),
+    507: ("no_space", "There is no space for the translated file."),
 }
-"""The code of a status when no more specific code is given."""
-
-
+"""The code of each status when no more specific code is given, and its description; empty if no route lists it."""
 REQUEST: Final = ContextVar("request", default="")
 """The id of the request that is handled: lines of the log have it."""
-CLIENTS: Final = {"LibreTranslate", "DeepL"}
-"""Tags of the routes for clients that expect a certain error for a missing field."""
-MALFORMED: Final = {(422, "invalid_value"), (415, CODES[415]), (413, "too_many_texts"), (413, "text_too_long")}
+MALFORMED: Final = {(422, "invalid_value"), (415, STATUSES[415][0]), (413, "too_many_texts"), (413, "text_too_long")}
 """Errors that LibreTranslate answers with status 400."""
 
 
@@ -59,9 +56,15 @@ class RequestError(TranslumeError):
         """
         super().__init__(" ".join(reason.splitlines()))
         self.status = status
-        self.code = code or CODES.get(status, "error")
+        self.code = code or STATUSES.get(status, ("error",))[0]
         self.field = field
         self.retry_after = retry_after
+
+    def renamed(self, names: Mapping[str, str]) -> "RequestError":
+        """Return the error with the name that the client has for its field, with which the message begins."""
+        name = names.get(self.field, self.field)
+        reason = f"{name}{str(self).removeprefix(self.field)}"
+        return RequestError(self.status, reason, code=self.code, field=name, retry_after=self.retry_after)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the body of the response."""
@@ -124,40 +127,35 @@ def add_error_handler(app: FastAPI) -> None:
     """Let an application respond to every error in the one shape."""
 
     async def respond(request: Request, error: Exception) -> Response:
-        if isinstance(error, HTTPException):
-            known = _http_error(request, error)
-        elif isinstance(error, RequestValidationError):
-            known = _body_error(request, error)
-        elif isinstance(error, TranslumeError):
-            known = as_request_error(error)
-        else:
-            # Clients see only the type of an internal error.
-            known = RequestError(500, f"the server failed ({type(error).__name__}); its log has the traceback")
-        if "LibreTranslate" in _tags(request) and (known.status, known.code) in MALFORMED and known.field != "file":
+        known = _http_error(request, error) if isinstance(error, HTTPException) else as_request_error(error)
+        tags = getattr(request.scope.get("route"), "tags", ())
+        if "LibreTranslate" in tags and (known.status, known.code) in MALFORMED and known.field != "file":
             known.status = 400
         response = error_response(known, request.scope)
         if isinstance(error, HTTPException) and error.headers and "Allow" in error.headers:
             response.headers["Allow"] = error.headers["Allow"]
         return response
 
-    for kind in (HTTPException, RequestValidationError, TranslumeError, Exception):
+    for kind in (HTTPException, TranslumeError, Exception):
         app.add_exception_handler(kind, respond)
 
 
-def as_request_error(error: Exception) -> RequestError:
-    """Return `error` as the client sees it: itself if it is a RequestError, otherwise status 422."""
+def as_request_error(error: BaseException) -> RequestError:
+    """Return `error` as the client sees it: itself if it is a RequestError, 422 for others of ours, else 500.
+
+    Of an internal error it has only the type.
+    """
     if isinstance(error, RequestError):
         return error
     if isinstance(error, DocumentError):
         return field_error("file", str(error), code="invalid_file")
-    return RequestError(422, str(error))
+    if isinstance(error, TranslumeError):
+        return RequestError(422, str(error))
+    return RequestError(500, f"the server failed ({type(error).__name__}); its log has the traceback")
 
 
 def _http_error(request: Request, error: HTTPException) -> RequestError:
     """Return the error for an unknown path (404), a wrong method (405) or a body that cannot be parsed."""
-    cause = error.__cause__  # FastAPI wraps what is raised while a body is read
-    if isinstance(cause, RequestError):
-        return cause
     if error.status_code == 404:
         return RequestError(404, "no such path; /openapi.json lists all paths")
     if error.status_code == 405:
@@ -169,36 +167,6 @@ def _http_error(request: Request, error: HTTPException) -> RequestError:
 def unsupported_type(kind: str, expected: str = "application/json") -> RequestError:
     """Return the error for a body of another media type."""
     return field_error("content-type", f"found '{kind}', expected {expected}", 415)
-
-
-def _body_error(request: Request, error: RequestValidationError) -> RequestError:
-    """Return the error for the first fault that pydantic found in a request."""
-    fault = error.errors()[0]
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    name, *inside = [each for each in fault["loc"] if each != "body"] or [""]
-    if not name and kind != "application/json":
-        return unsupported_type(kind)
-    if not name:
-        body = "empty" if fault["type"] == "missing" else shown(fault["input"])
-        return RequestError(400, f"the body is {body}, expected a JSON object", code="invalid_json")
-    if name == "file" and kind != "multipart/form-data":
-        return unsupported_type(kind, "multipart/form-data with a part 'file'")
-    place = "".join([str(name), *(f"[{each}]" for each in inside if isinstance(each, int))])
-    if name == "file" or fault["type"] in ("missing", "string_too_short", "too_short"):
-        if kind != "application/json" or _tags(request) & CLIENTS:
-            return RequestError(400, f"Invalid request: missing {place} parameter", code="missing_field", field=place)
-        return field_error(place, "found nothing, expected a value")
-    if fault["type"] == "string_too_long":
-        expected = f"expected at most {fault['ctx']['max_length']:,}"
-        return field_error(place, f"found {len(fault['input']):,} characters, {expected}")
-    message = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, expected ")
-    if message == fault["msg"]:
-        return field_error(place, f"{message[:1].lower()}{message[1:]}")
-    return field_error(place, f"found {shown(fault['input'])}, expected {message}")
-
-
-def _tags(request: Request) -> set[str]:
-    return set(getattr(request.scope.get("route"), "tags", ()))
 
 
 def shown(value: Any) -> str:

@@ -5,50 +5,31 @@ types are status 400. Nothing is stored, and texts are changed only by translati
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
 
 from translume.documents import FORMATS
-from translume.documents.html import HtmlText
-from translume.documents.sentences import SplitSegments
 from translume.serving.api import responses
-from translume.serving.api.body import JSON, URL_ENCODED, ApiRoute, read_fields, validated
-from translume.serving.api.cost import accept_parts
-from translume.serving.api.decoding import loaded, settings_with, split_language
-from translume.serving.api.errors import RequestError, json_response, refuse_more
+from translume.serving.api.decoding import accept_parts, loaded, settings_with, split_language
+from translume.serving.api.errors import RequestError
 from translume.serving.api.languages import UNKNOWN, SourceLanguage, detect, detect_sources, name_of, route
 from translume.serving.api.requests import DetectRequest, LibreTranslateRequest, as_list
-from translume.serving.api.responses import ALWAYS, KEYED, READ, described, errors
-from translume.serving.api.terms import Terms, terms_in
-from translume.serving.api.texts import RequestTexts, SplitTexts, in_thread
+from translume.serving.api.routing import ALWAYS, KEYED, READ, Routes
+from translume.serving.api.texts import RequestTexts, Terms, field_names, in_thread
 from translume.serving.server import Server
-from translume.serving.settings import Limits
-from translume.serving.work import Part, Translating
+from translume.serving.work import Translating
 from translume.text.detection import Detector
 from translume.text.segmentation import has_letters
-from translume.translator import TextHypothesis, Translation
-from translume.translator.assembly import combinations
+from translume.translator import Translation
 
 
-def routes(server: Server, detector: Detector | None) -> APIRouter:
-    """Return the routes /translate, /detect, /languages, /frontend/settings, /health and /suggest."""
-    router = APIRouter(tags=["LibreTranslate"], route_class=ApiRoute)
+def add_routes(routes: Routes, server: Server, detector: Detector | None) -> None:
+    """Add the routes /translate, /detect, /languages, /frontend/settings, /health and /suggest."""
 
-    @router.post(
-        "/translate",
-        openapi_extra=described(LibreTranslateRequest, JSON, URL_ENCODED),
-        response_model=responses.LibreTranslateResponse,
-        responses=errors(422, 501, 504, *READ),
-    )
-    async def translate(request: Request) -> Response:
+    @routes.on("POST /translate", responses.LibreTranslateResponse, 422, 501, 504, *READ)
+    async def translate(request: Request, call: LibreTranslateRequest) -> Any:
         """Translate `q`, a string or a list of strings, from `source` to `target`."""
-        values = await read_fields(request)
-        await server.admit(request, values.get("api_key"))
-        call = validated(LibreTranslateRequest, values)
         texts, html, languages = as_list(call.q), call.format == "html", list[SourceLanguage]()
         sources = [call.source] * len(texts)
         if call.source == "auto":
@@ -65,63 +46,45 @@ def routes(server: Server, detector: Detector | None) -> APIRouter:
                 request, server, texts, sources, call.target, call.alternatives, html=html, several=several
             )
             models = [[each.name for each in route(server, source, call.target)] for source in sources]
-        return json_response(_response(call, translations, languages, models))
+        return _response(call, translations, languages, models)
 
-    @router.post(
-        "/detect",
-        openapi_extra=described(DetectRequest, JSON, URL_ENCODED),
-        response_model=list[responses.Detected],
-        responses=errors(422, 501, *READ),
-    )
-    async def detect_languages(request: Request) -> Response:
+    @routes.on("POST /detect", list[responses.Detected], 422, 501, *READ)
+    async def detect_languages(request: Request, call: DetectRequest) -> Any:
         """Return the most probable languages of `q`, best first, with confidences up to 100."""
-        values = await read_fields(request)
-        await server.admit(request, values.get("api_key"))
-        text = " ".join(as_list(validated(DetectRequest, values).q))
+        text = " ".join(as_list(call.q))
         await server.accept(request, [text])
-        return json_response(await detect(text, server, detector) or [UNKNOWN])
+        return await detect(text, server, detector) or [UNKNOWN]
 
-    _add_facts(router, server)
-    return router
-
-
-def _add_facts(router: APIRouter, server: Server) -> None:
-    """Add the routes that describe the server, and the rejection of suggestions."""
-
-    @router.get("/languages", response_model=list[responses.LanguageTargets], responses=errors(*ALWAYS))
-    @router.post("/languages", include_in_schema=False)
-    async def languages() -> Response:
+    @routes.on("GET /languages", list[responses.LanguageTargets], *ALWAYS)
+    @routes.on("POST /languages", None, listed=False)
+    async def languages() -> Any:
         """List the source languages, and the target languages of each."""
         sources = server.models.sources()
-        return json_response(
-            [{"code": code, "name": name_of(code), "targets": targets} for code, targets in sources.items()]
-        )
+        return [{"code": code, "name": name_of(code), "targets": targets} for code, targets in sources.items()]
 
-    @router.get("/frontend/settings", response_model=responses.FrontendSettings, responses=errors(*ALWAYS))
-    async def settings() -> Response:
+    @routes.on("GET /frontend/settings", responses.FrontendSettings, *ALWAYS)
+    async def settings() -> Any:
         """Return the settings that a web page needs."""
         pairs = ((source, targets[0]) for source, targets in server.models.sources().items() if targets)
         codes = dict(zip(("source", "target"), next(pairs, ("", "")), strict=True))
-        return json_response(
-            {
-                "apiKeys": server.access is not None,
-                "charLimit": server.limits.characters,
-                "filesTranslation": True,
-                "frontendTimeout": 500,
-                "keyRequired": server.access is not None,
-                "language": {side: {"code": code, "name": name_of(code)} for side, code in codes.items()},
-                "suggestions": False,
-                "supportedFilesFormat": list(FORMATS),
-            }
-        )
+        return {
+            "apiKeys": server.access is not None,
+            "charLimit": server.limits.characters,
+            "filesTranslation": True,
+            "frontendTimeout": 500,
+            "keyRequired": server.access is not None,
+            "language": {side: {"code": code, "name": name_of(code)} for side, code in codes.items()},
+            "suggestions": False,
+            "supportedFilesFormat": list(FORMATS),
+        }
 
-    @router.get("/health", response_model=responses.Health, responses=errors(*ALWAYS))
-    async def health() -> Response:
+    @routes.on("GET /health", responses.Live, *ALWAYS)
+    async def health() -> Any:
         """Return a constant; /health/ready checks the models."""
-        return json_response({"status": "ok"})
+        return {"status": "ok"}
 
-    @router.post("/suggest", status_code=403, response_class=Response, responses=errors(429, *KEYED))
-    async def suggest() -> Response:
+    @routes.on("POST /suggest", None, 429, *KEYED, status=403)
+    async def suggest() -> Any:
         """Reject suggestions: the server does not store any."""
         raise RequestError(403, "Suggestions are disabled on this server.", code="not_offered")
 
@@ -146,7 +109,7 @@ async def translate_each(
     that has them.  several: whether it is a list.  split: whether texts are split into sentences.
     glossary: terms that translations must contain.  Raises RequestError for a language that the server does not have.
     """
-    places: dict[str, list[int]] = {}
+    names, places = field_names(field, len(texts), several=several), dict[str, list[int]]()
     for place, source in enumerate(sources):
         places.setdefault(source, []).append(place)
     routes = {source: route(server, source, target) for source in places}
@@ -161,87 +124,35 @@ async def translate_each(
             batch = RequestTexts(
                 texts=tuple(each.text for each in translations),
                 field=field,
-                several=several,
-                timeout_seconds=server.limits.timeout_seconds,
+                names=[names[place] for place in own],
                 language=split_language(model) if split or html else None,
-                places=tuple(own) if len(places) > 1 else (),
                 glossary=glossary if last else (),
+                html=html,
             )
-            translations = await _translated(request, server, model, batch, alternatives if last else 0, html=html)
+            translations = await _translated(request, server, model, batch, alternatives if last else 0)
         done |= zip(own, translations, strict=True)
     return [done[place] for place in range(len(texts))]
 
 
 async def _translated(
-    request: Request, server: Server, served: Any, batch: RequestTexts, alternatives: int, *, html: bool
+    request: Request, server: Server, served: Any, texts: RequestTexts, alternatives: int
 ) -> list[Translation]:
-    size = sum(map(len, batch.texts))
-    split: _Pages | SplitTexts = await in_thread(
-        size, lambda: _Pages.split(batch, server.limits) if html else batch.split(server.limits)
-    )
-    aligned = isinstance(split, _Pages) and split.marked
-    work = Translating(served.model, await _settings(served, alternatives, server, alignment=aligned))
-    changed = ("beam", "nbest") if alternatives else ()
-    names = {"text": batch.field, "beam": "alternatives", "nbest": "alternatives"}
-    await accept_parts(server, request, batch.texts, work, split.parts, changed, names)
-    done = await server.results(request, work, split.parts, batch.timeout_seconds, split.names)
-    return await in_thread(size, lambda: split.join(done, alternatives + 1))
-
-
-async def _settings(served: Any, alternatives: int, server: Server, *, alignment: bool = False) -> Any:
-    """Return the decoding settings for one translation, or for several different ones."""
-    decoding = served.model.config.decoding
+    size, config = sum(map(len, texts.texts)), served.model.config
+    split = await in_thread(size, lambda: texts.split(server.limits))
     changes: dict[str, Any] = {"nbest": alternatives + 1}
     if alternatives:
-        changes |= {"strategy": "beam", "beam": min(max(alternatives + 1, decoding.beam), server.limits.width)}
-    if alignment and not served.model.config.without_tokens:
+        changes |= {"strategy": "beam", "beam": min(max(alternatives + 1, config.decoding.beam), server.limits.width)}
+    if split.marked and not config.without_tokens:
         changes["alignment"] = True
-    return await settings_with(served, changes, server.limits)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pages:
-    """Texts that are HTML, and their sentences."""
-
-    texts: RequestTexts
-    pages: tuple[tuple[HtmlText, SplitSegments], ...]
-
-    @classmethod
-    def split(cls, texts: RequestTexts, limits: Limits) -> "_Pages":
-        """Parse HTML and split its text into sentences; RequestError (413) if there are too many."""
-        pages = [HtmlText.from_string(text) for text in texts.texts]
-        split = [SplitSegments.from_segments(page.segments, texts.language) for page in pages]
-        refuse_more(texts.field, sum(len(each.lines) for each in split), " sentences", limits.lines, "too_many_lines")
-        return cls(texts=texts, pages=tuple(zip(pages, split, strict=True)))
-
-    @property
-    def marked(self) -> bool:
-        """Whether a sentence has markup."""
-        return any(split.marked for _, split in self.pages)
-
-    @property
-    def parts(self) -> list[Part]:
-        """The sentences of all texts, in order."""
-        lines = [line for _, split in self.pages for line in split.lines]
-        return [Part(text=line, constraints=terms_in(line, self.texts.glossary)) for line in lines]
-
-    @property
-    def names(self) -> list[str]:
-        """The name of each sentence in error messages."""
-        return [self.texts.field for _, split in self.pages for _ in split.lines]
-
-    def join(self, translations: Sequence[Translation], nbest: int) -> list[Translation]:
-        """Return each text with its sentences translated, with up to `nbest` combinations of their hypotheses."""
-        done, joined = iter(translations), []
-        for source, (page, split) in zip(self.texts.texts, self.pages, strict=True):
-            combined = combinations([next(done) for _ in split.lines], nbest)
-            written = [page.with_runs([*split.join(each)]) for each in combined]
-            hypotheses = (
-                TextHypothesis(text=text, tokens=(), ids=(), log_prob=0.0, score=0.0, finished_by="eos")
-                for text in dict.fromkeys(written)
-            )
-            joined.append(Translation(source=source, text=written[0], hypotheses=tuple(hypotheses)))
-        return joined
+    work = Translating(served.model, await settings_with(served, changes, server.limits))
+    changed = ("beam", "nbest") if alternatives else ()
+    names = {"text": texts.field, "beam": "alternatives", "nbest": "alternatives"}
+    try:
+        await accept_parts(server, request, texts.texts, work, split.parts, changed)
+    except RequestError as error:
+        raise error.renamed(names) from None
+    done = await server.results(request, work, split.parts, server.limits.timeout_seconds, split.names)
+    return await in_thread(size, lambda: split.join(done, alternatives + 1))
 
 
 def _response(

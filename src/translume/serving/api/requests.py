@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from functools import cache
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -13,6 +12,7 @@ from pydantic import (
     FailFast,
     Field,
     StringConstraints,
+    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     model_validator,
@@ -22,7 +22,7 @@ from translume.config import DecodingSettings
 from translume.config.base import documentation
 from translume.errors import nearest
 from translume.inspection.tracing import DEFAULT_PARTS, FRAME_PARTS, PARTS, Part
-from translume.serving.api.body import LIMITS
+from translume.serving.api.body import FORM, JSON, LIMITS, URL_ENCODED
 from translume.serving.api.errors import RequestError, field_error, refuse_more, shown
 from translume.serving.settings import Limits
 
@@ -70,6 +70,14 @@ def _at_most(limit: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _checked_file(file: Any) -> Any:
+    """Return an uploaded file; RequestError if it is none, or too large (413)."""
+    if not getattr(file, "filename", ""):
+        raise RequestError(400, "Invalid request: missing file parameter", code="missing_field", field="file")
+    refuse_more("file", file.size, " bytes", LIMITS.get().file_bytes, "file_too_large")
+    return file
+
+
 def _checked_parts(value: Any) -> Any:
     """Check the names of a trace's parts, and return each once."""
     if not isinstance(value, list):
@@ -82,6 +90,7 @@ def _checked_parts(value: Any) -> Any:
     return list(dict.fromkeys(value))
 
 
+File = Annotated[Any, AfterValidator(_checked_file), WithJsonSchema({"type": "string", "format": "binary"})]
 TextOrTexts = Annotated[str | list[str], BeforeValidator(_checked_texts)]
 Text = Annotated[str, AfterValidator(_checked_texts)]
 Name = Annotated[str, Field(max_length=LONGEST_NAME)]
@@ -100,6 +109,29 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
     example: ClassVar[dict[str, Any]] = {}
     """An example in /openapi.json."""
+    kinds: ClassVar[tuple[str, ...]] = (JSON,)
+    """Media types of the body. With `URL_ENCODED`, for clients of other servers, the query string is read too."""
+
+    @classmethod
+    def read(cls, values: Any) -> Self:
+        """Return the request with the fields of a body; RequestError for the first fault that pydantic finds."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+        name, *inside = fault["loc"]
+        place = "".join([str(name), *(f"[{each}]" for each in inside if isinstance(each, int))])
+        if fault["type"] in ("missing", "string_too_short", "too_short"):
+            if cls.kinds == (JSON,):
+                raise field_error(place, "found nothing, expected a value")
+            raise RequestError(400, f"Invalid request: missing {place} parameter", code="missing_field", field=place)
+        if fault["type"] == "string_too_long":
+            expected = f"expected at most {fault['ctx']['max_length']:,}"
+            raise field_error(place, f"found {len(fault['input']):,} characters, {expected}")
+        message = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, expected ")
+        if message == fault["msg"]:
+            raise field_error(place, f"{message[:1].lower()}{message[1:]}")
+        raise field_error(place, f"found {shown(fault['input'])}, expected {message}")
 
     @model_validator(mode="before")
     @classmethod
@@ -140,20 +172,12 @@ class PairRequest(TimedRequest):
     """Code of the target language."""
 
 
-@cache
-def _decoding_properties() -> dict[str, dict[str, Any]]:
-    """Return the JSON schemas of the settings of [decoding], without defaults: those are the model's."""
-    decoding, texts = DecodingSettings.model_json_schema()["properties"], documentation(DecodingSettings)
-    return {
-        name: {"description": texts[name]}
-        | {key: value for key, value in decoding[name].items() if key not in ("title", "default")}
-        for name in DECODING_FIELDS
-    }
-
-
 def _add_decoding_fields(schema: dict[str, Any]) -> None:
-    """Add the settings of [decoding] to the JSON schema of a request."""
-    schema["properties"].update(_decoding_properties())
+    """Add the settings of [decoding] to the JSON schema of a request, without defaults: those are the model's."""
+    decoding, texts = DecodingSettings.model_json_schema()["properties"], documentation(DecodingSettings)
+    for name in DECODING_FIELDS:
+        facts = {key: value for key, value in decoding[name].items() if key not in ("title", "default")}
+        schema["properties"][name] = {"description": texts[name], **facts}
     schema["additionalProperties"] = False
 
 
@@ -273,21 +297,23 @@ class InspectRequest(InspectionFields, DecodingRequest):
 
 
 class FormBody(RequestBody):
-    """The fields of a form besides its file, whose values are strings, in JSON unless the field is a string."""
+    """A form with a file. Values of its other fields are strings, in JSON unless the field is a string."""
 
     model_config = ConfigDict(strict=False)
+    kinds: ClassVar[tuple[str, ...]] = (FORM,)
+
+    file: File
+    """The file."""
 
     @model_validator(mode="before")
     @classmethod
     def _parsed(cls, values: Any) -> Any:
-        return {name: _form_value(cls, name, value) for name, value in values.items() if name != "file"}
+        return {name: _form_value(cls, name, value) for name, value in values.items() if value != ""}
 
 
 def _form_value(model: type[RequestBody], name: str, value: Any) -> Any:
     """Return the value of a field of a form: JSON, such as a number, unless the field is a string."""
     fields = {**DecodingSettings.model_fields, **model.model_fields}
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]  # FastAPI collects what is for a list
     if not isinstance(value, str) or (
         name in fields and isinstance(fields[name].get_default(call_default_factory=True), str | None)
     ):
@@ -298,8 +324,8 @@ def _form_value(model: type[RequestBody], name: str, value: Any) -> Any:
         return value
 
 
-class FileRequest(RequestBody):
-    """The form fields of /v1/files, except the file."""
+class FileRequest(FormBody):
+    """The form of /v1/files."""
 
     model_config = ConfigDict(extra="ignore")
     example: ClassVar[dict[str, Any]] = {"file": "@notes.txt", "source": "en", "target": "de"}
@@ -313,7 +339,7 @@ class FileRequest(RequestBody):
 
 
 class UploadRequest(FormBody, TimedRequest, SettingsRequest):
-    """The form fields of a request with a recording, an image or an array, except the file."""
+    """The form of a request with a recording, an image or an array."""
 
     model_config = ConfigDict(strict=False)
 
@@ -329,7 +355,7 @@ class UploadRequest(FormBody, TimedRequest, SettingsRequest):
 
 
 class TranscribeRequest(UploadRequest):
-    """The form fields of /v1/transcribe, except the file."""
+    """The form of /v1/transcribe."""
 
     example: ClassVar[dict[str, Any]] = {"file": "@talk.wav", "format": "json", "beam": 4}
 
@@ -345,7 +371,7 @@ class TranscribeRequest(UploadRequest):
 
 
 class InspectFileRequest(InspectionFields, UploadRequest):
-    """The form fields of /v1/inspect with a recording, an image or an array, except the file."""
+    """The form of /v1/inspect with a recording, an image or an array."""
 
     example: ClassVar[dict[str, Any]] = {"file": "@digits.wav", "k": 3}
 
@@ -354,7 +380,7 @@ class InspectFileRequest(InspectionFields, UploadRequest):
 
 
 class SpeechRequest(FormBody):
-    """The form fields of OpenAI's /v1/audio/transcriptions and /v1/audio/translations, except the file."""
+    """The form of OpenAI's /v1/audio/transcriptions and /v1/audio/translations."""
 
     example: ClassVar[dict[str, Any]] = {"file": "@talk.wav", "model": "whisper"}
 
@@ -374,7 +400,7 @@ class SpeechRequest(FormBody):
     def transcription(self, *, to_english: bool) -> TranscribeRequest:
         """Return the same request for /v1/transcribe."""
         form = {"text": "txt", "verbose_json": "json"}.get(self.response_format, self.response_format)
-        values: dict[str, Any] = {"model": self.model, "source": self.language, "format": form}
+        values: dict[str, Any] = {"file": self.file, "model": self.model, "source": self.language, "format": form}
         if to_english:
             values["target"] = "en"
         if self.response_format == "verbose_json":
@@ -384,42 +410,46 @@ class SpeechRequest(FormBody):
         return TranscribeRequest.model_validate(values)
 
 
-class LibreTranslateFileRequest(RequestBody):
-    """The form fields of LibreTranslate's /translate_file, except the file."""
+class LibreTranslateBody(RequestBody):
+    """The fields of all requests of LibreTranslate. Fields that are not listed are ignored."""
 
     model_config = ConfigDict(extra="ignore")
-    example: ClassVar[dict[str, Any]] = FileRequest.example
+    kinds: ClassVar[tuple[str, ...]] = (JSON, URL_ENCODED)
 
-    source: Code
-    """Code of the source language, or `auto`."""
-    target: Code
-    """Code of the target language."""
-    api_key: str = ""
-    """An API key, if the server requires one."""
-
-
-class DetectRequest(RequestBody):
-    """The body of LibreTranslate's /detect, JSON or a form."""
-
-    model_config = ConfigDict(extra="ignore")
-    example: ClassVar[dict[str, Any]] = {"q": "a man"}
-
-    q: Annotated[TextOrTexts, Field(min_length=1)]
-    """A string or a list of strings of one language."""
     api_key: Annotated[Any, WithJsonSchema({"type": "string"})] = ""
     """An API key, if the server requires one."""
 
 
-class LibreTranslateRequest(DetectRequest):
-    """The body of LibreTranslate's /translate, JSON or a form."""
-
-    model_config = ConfigDict(strict=False)
-    example: ClassVar[dict[str, Any]] = {"q": "a man", "source": "en", "target": "de"}
+class LibreTranslatePair(LibreTranslateBody):
+    """The fields of requests of LibreTranslate that translate."""
 
     source: Code
     """Code of the source language; `auto` detects it."""
     target: Code
     """Code of the target language."""
+
+
+class LibreTranslateFileRequest(FormBody, LibreTranslatePair):
+    """The form of LibreTranslate's /translate_file."""
+
+    example: ClassVar[dict[str, Any]] = FileRequest.example
+
+
+class DetectRequest(LibreTranslateBody):
+    """The body of LibreTranslate's /detect, JSON or a form."""
+
+    example: ClassVar[dict[str, Any]] = {"q": "a man"}
+
+    q: Annotated[TextOrTexts, Field(min_length=1)]
+    """A string or a list of strings of one language."""
+
+
+class LibreTranslateRequest(LibreTranslatePair, DetectRequest):
+    """The body of LibreTranslate's /translate, JSON or a form."""
+
+    model_config = ConfigDict(strict=False)
+    example: ClassVar[dict[str, Any]] = {"q": "a man", "source": "en", "target": "de"}
+
     format: Annotated[Literal["text", "html"], BeforeValidator(lambda value: value or "text")] = "text"
     alternatives: Annotated[int, AfterValidator(lambda number: max(0, number))] = 0
     """Number of alternative translations to return; negative numbers count as 0."""
@@ -432,10 +462,21 @@ class LibreTranslateRequest(DetectRequest):
         return self
 
 
-class GlossaryRequest(RequestBody):
-    """The body of DeepL's /v2/glossaries."""
+class DeepLBody(RequestBody):
+    """The languages of requests of DeepL. Fields that are not listed are ignored."""
 
     model_config = ConfigDict(extra="ignore")
+    kinds: ClassVar[tuple[str, ...]] = (JSON, URL_ENCODED)
+
+    target_lang: Annotated[Name, Field(min_length=1)]
+    """Code of the target language."""
+    source_lang: Name = ""
+    """Code of the source language; by default it is detected, unless only one language has a model to the target."""
+
+
+class GlossaryRequest(DeepLBody):
+    """The body of DeepL's /v2/glossaries, JSON or a form."""
+
     example: ClassVar[dict[str, Any]] = {
         "name": "animals",
         "source_lang": "EN",
@@ -446,44 +487,32 @@ class GlossaryRequest(RequestBody):
 
     name: Annotated[Name, Field(min_length=1)]
     """Name of the glossary."""
-    source_lang: Code
+    source_lang: Annotated[Name, Field(min_length=1)]
     """Code of the source language."""
-    target_lang: Code
-    """Code of the target language."""
     entries: Annotated[str, Field(min_length=1)]
     """A source and a target term a line."""
     entries_format: Literal["tsv", "csv"] = "tsv"
     """Whether a tab or a comma is between them."""
 
 
-class DeepLDocumentRequest(RequestBody):
-    """The form fields of DeepL's /v2/document, except the file. Fields that are not listed here are ignored."""
+class DeepLDocumentRequest(FormBody, DeepLBody):
+    """The form of DeepL's /v2/document."""
 
-    model_config = ConfigDict(extra="ignore")
     example: ClassVar[dict[str, Any]] = {"file": "@notes.txt", "target_lang": "DE"}
 
-    target_lang: Annotated[Name, Field(min_length=1)]
-    """Code of the target language."""
-    source_lang: Name = ""
-    """Code of the source language; by default it is detected, unless only one language has a model to the target."""
     glossary_id: Literal[""] = ""
     """Must be empty: glossaries are not supported."""
     output_format: Literal[""] = ""
     """Must be empty: a document keeps its format."""
 
 
-class DeepLRequest(RequestBody):
-    """The body of DeepL's /v2/translate, JSON or a form. Fields that are not listed here are ignored."""
+class DeepLRequest(DeepLBody):
+    """The body of DeepL's /v2/translate, JSON or a form."""
 
-    model_config = ConfigDict(extra="ignore")
     example: ClassVar[dict[str, Any]] = {"text": ["a man"], "target_lang": "DE"}
 
     text: Annotated[list[str], BeforeValidator(_checked_texts), Field(min_length=1)]
     """A list of strings."""
-    target_lang: Annotated[Name, Field(min_length=1)]
-    """Code of the target language."""
-    source_lang: Name = ""
-    """Code of the source language; by default it is detected, unless only one language has a model to the target."""
     tag_handling: Literal["", "html", "xml"] = ""
     """`html` or `xml` if the texts have markup, which the translations keep. XML is read by the rules of HTML."""
     split_sentences: Literal["0", "1", "nonewlines"] = "1"

@@ -1,84 +1,12 @@
-"""Responses of the HTTP API: models that describe them in /openapi.json, and its descriptions of errors.
+"""Responses of the HTTP API: models that describe in /openapi.json what routes return."""
 
-Routes return what these models describe as `Response`, so that FastAPI neither validates nor copies it.
-"""
-
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from translume.inspection.values import BeamRecord, Trace
-from translume.serving.api.body import FORM, JSON
-from translume.serving.api.requests import RequestBody
 from translume.serving.settings import Limits
-
-Responses = dict[int | str, dict[str, Any]]
-"""Descriptions of a route's responses by status, as FastAPI takes them."""
-REASONS: Final = {
-    400: "The body is not a JSON object or form with valid Unicode text, or a field of a form is missing.",
-    401: "The API key is missing or unknown, and the server requires one.",
-    403: "The request needs more characters than the key's daily quota, a web page of another site sent it, "
-    "or the server does not offer this.",
-    404: "No such model, language pair or file.",
-    408: "The body arrived too slowly.",
-    409: "The file is not translated yet.",
-    413: "The body, a list or a text is too long, or an inspection would be too expensive.",
-    415: "The body or the file has an unsupported type.",
-    421: "The Host header has a name that the server does not have.",
-    422: "A field is unknown, missing or invalid, or a sentence is longer than the model's maximum.",
-    429: "The key's requests or characters are used up; Retry-After says when to try again.",
-    456: "The text has more characters than are left of the key's daily quota.",
-    500: "An internal error; the server's log has its traceback.",
-    501: "The server cannot detect languages.",
-    503: "The server is overloaded or shutting down; Retry-After says when to try again.",
-    504: "The request did not finish before its deadline.",
-    507: "There is no space for the translated file.",
-}
-"""Descriptions of the error statuses."""
-ALWAYS: Final = (421, 500, 503)
-"""Error statuses of every route."""
-KEYED: Final = (400, 401, 403, *ALWAYS)
-"""Error statuses of a route that requires a key."""
-READ: Final = (408, 413, 415, 429, *KEYED)
-"""Error statuses of a route that reads a body and charges it to a key."""
-WORKED: Final = (404, 422, 504, *READ)
-"""Error statuses of a route of API v1 that uses a model."""
-FETCHED: Final = (404, 409, 422, 504, 507, *ALWAYS)
-"""Error statuses of a route that returns a translated file."""
-RETRY_AFTER: Final = {"description": "Seconds after which to try again.", "schema": {"type": "integer", "minimum": 0}}
-
-
-def errors(*statuses: int) -> Responses:
-    """Describe a route's errors."""
-    return {
-        status: {"description": REASONS[status], "content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}}
-        | ({"headers": {"Retry-After": RETRY_AFTER}} if status in (429, 456, 503) else {})
-        for status in sorted(set(statuses))
-    }
-
-
-def with_media(schema: "type[ResponseBody] | None", *kinds: str) -> Responses:
-    """Describe a response in other media types than JSON.  schema: None for text or the bytes of a file."""
-    values: dict[str, Any] = {"type": "string"} if schema is None else schema.model_json_schema()
-    return {200: {"content": {kind: {"schema": values} for kind in kinds}}}
-
-
-def example(model: type[RequestBody]) -> dict[str, Any]:
-    """Add an example to the description of a JSON body that FastAPI reads."""
-    return {"requestBody": {"content": {JSON: {"example": model.example}}}}
-
-
-def described(model: type[RequestBody], *kinds: str) -> dict[str, Any]:
-    """Describe a body that has several media types, or a form with a file."""
-    schema = model.model_json_schema()
-    if FORM in kinds:
-        schema["properties"] = {"file": {"type": "string", "format": "binary"}, **schema["properties"]}
-        schema["required"] = ["file", *schema.get("required", [])]
-    content: dict[str, Any] = {kind: {"schema": schema} for kind in kinds}
-    content[kinds[0]]["example"] = model.example
-    return {"requestBody": {"required": True, "content": content}}
-
 
 Count = Annotated[int, Field(ge=0)]
 Nats = Annotated[float | None, Field(description="Nats; null is −∞.")]
@@ -123,8 +51,8 @@ class ScoreTerms(ResponseBody):
     coverage: Nats
 
 
-class Hypothesis(ResponseBody):
-    """A hypothesis of the search. Without `detail` it has only `text`, `log_prob`, `score` and `alignment`."""
+class ScoredText(ResponseBody):
+    """A text that a search found. `tokens` and their log-probabilities are only in detailed responses."""
 
     text: str
     log_prob: Nats
@@ -133,6 +61,11 @@ class Hypothesis(ResponseBody):
     tokens: list[str] = []
     token_log_probs: list[Nats] = []
     """The model's log-probability of each token."""
+
+
+class Hypothesis(ScoredText):
+    """A hypothesis of the search. Without `detail` it has only `text`, `log_prob`, `score` and `alignment`."""
+
     finished_by: Literal["eos", "length"] = "eos"
     terms: ScoreTerms | None = None
     alignment: Alignment | None = None
@@ -222,13 +155,10 @@ class TranscribeResponse(ResponseBody):
     """Best first; present with `detail` or `nbest`."""
 
 
-class SpeechSegment(ResponseBody):
+class SpeechSegment(SpokenSegment):
     """A segment in OpenAI's format."""
 
     id: Count
-    start: float
-    end: float
-    text: str
 
 
 class SpeechResponse(ResponseBody):
@@ -250,16 +180,11 @@ class ClassifyResponse(ResponseBody):
     """One classification per text, in order."""
 
 
-class GeneratedText(ResponseBody):
-    """A text that continues a prompt.  The last two fields are only in detailed responses."""
+class GeneratedText(ScoredText):
+    """A text that continues a prompt."""
 
-    text: str
     finished_by: Literal["eos", "length", "stop"]
     """EOS, the limit of tokens, or one of `stop_strings`."""
-    log_prob: Nats
-    score: Nats
-    tokens: list[str] = []
-    token_log_probs: list[Nats] = []
 
 
 class GenerationBody(ResponseBody):
@@ -411,9 +336,9 @@ class FileDeleted(ResponseBody):
 
 
 class Live(ResponseBody):
-    """The response of /health/live."""
+    """The response of /health/live, and of LibreTranslate's /health."""
 
-    status: Literal["live"]
+    status: Literal["live", "ok"]
 
 
 class Reload(ResponseBody):
@@ -496,14 +421,19 @@ class DeepLDocumentStatus(ResponseBody):
     error_message: str = ""
 
 
-class GlossaryResponse(ResponseBody):
+class GlossaryPair(ResponseBody):
+    """Languages that a glossary can have."""
+
+    source_lang: str
+    target_lang: str
+
+
+class GlossaryResponse(GlossaryPair):
     """A glossary."""
 
     glossary_id: str
     name: str
     ready: bool
-    source_lang: str
-    target_lang: str
     creation_time: str
     entry_count: Count
 
@@ -512,13 +442,6 @@ class GlossariesResponse(ResponseBody):
     """The glossaries of a client."""
 
     glossaries: list[GlossaryResponse]
-
-
-class GlossaryPair(ResponseBody):
-    """Languages that a glossary can have."""
-
-    source_lang: str
-    target_lang: str
 
 
 class GlossaryPairs(ResponseBody):
@@ -543,11 +466,9 @@ class Language(ResponseBody):
     name: str
 
 
-class LanguageTargets(ResponseBody):
+class LanguageTargets(Language):
     """A language, and those it can be translated into."""
 
-    code: str
-    name: str
     targets: list[str]
 
 
@@ -571,12 +492,6 @@ class FrontendSettings(ResponseBody):
     language: LanguagePair
     suggestions: bool
     supported_files_format: list[str]
-
-
-class Health(ResponseBody):
-    """The response of LibreTranslate's /health."""
-
-    status: Literal["ok"]
 
 
 class TranslatedFile(ResponseBody):

@@ -1,28 +1,112 @@
 """API v1: translation, scoring, classification, language models, and facts about the server."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import contextlib
+import platform
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from importlib.metadata import version as installed
 from typing import Any, Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from translume import __version__
+from translume.errors import TranslumeError
+from translume.json_values import to_bytes
+from translume.lazy import is_installed
 from translume.serving.api import responses
-from translume.serving.api.body import ApiRoute
-from translume.serving.api.cost import accept_parts, tokens_to_charge
-from translume.serving.api.decoding import constraints_of, loaded, settings_with, split_language
-from translume.serving.api.errors import json_response, refuse_more
+from translume.serving.api.decoding import (
+    accept_parts,
+    constraints_of,
+    loaded,
+    settings_with,
+    split_language,
+    tokens_to_charge,
+)
+from translume.serving.api.errors import json_response, noted_error, refuse_more
 from translume.serving.api.requests import ClassifyRequest, GenerateRequest, ScoreRequest, TranslateRequest, as_list
-from translume.serving.api.responses import ALWAYS, WORKED, errors, example, with_media
-from translume.serving.api.streaming import Progress, prefix_events, stream, text_events
+from translume.serving.api.routing import ALWAYS, WORKED, Routes
 from translume.serving.api.texts import RequestTexts, SplitTexts, field_names, in_thread
-from translume.serving.health import versions
 from translume.serving.models import MANIFEST
 from translume.serving.server import Server
 from translume.serving.work import Classifying, Generating, Prompt, Scoring, Translating
 from translume.translator import Classification, Generation, Translation
+
+Event = tuple[str, Any]
+"""The name and the JSON value of an event."""
+
+
+UNBUFFERED: Final = {"X-Accel-Buffering": "no", "Cache-Control": "no-store, no-transform"}
+"""Headers with which proxies pass each event on at once, and do not compress them together."""
+
+
+class Progress:
+    """The latest text of each item of a request, so a slow reader does not make it grow.
+
+    The working thread reports texts; everything else runs in the event loop that created it.
+    """
+
+    def __init__(self, count: int) -> None:
+        """count: number of items."""
+        self.changed = asyncio.Event()
+        """Set when a text may have grown."""
+        self.texts = [""] * count
+        self._loop = asyncio.get_running_loop()
+
+    def reporter(self, place: int) -> Callable[[str], None]:
+        """Return a function that threads call with the text of an item."""
+        return partial(self._report, place)
+
+    def _report(self, place: int, text: str) -> None:
+        # A batch that is repeated after a failure reports the same texts again.
+        if len(text) > len(self.texts[place]):
+            self.texts[place] = text
+            if not self.changed.is_set():
+                # The loop is closed if the server was stopped meanwhile.
+                with contextlib.suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self.changed.set)
+
+
+def stream(request: Request, events: AsyncIterator[Event]) -> StreamingResponse:
+    """Return a response of events; an error becomes the last one, `error`."""
+
+    async def written() -> AsyncIterator[bytes]:
+        try:
+            async for kind, value in events:
+                yield _event(kind, value)
+        except TranslumeError as error:
+            yield _event("error", noted_error(request, error).to_dict())
+
+    return StreamingResponse(written(), media_type="text/event-stream", headers=UNBUFFERED)
+
+
+def _event(kind: str, value: Any) -> bytes:
+    """Return one event; its data is one line of JSON."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), to_bytes(value))
+
+
+async def _events(
+    kind: str,
+    results: AsyncIterator[list[Any]],
+    beginnings: Callable[[Sequence[Any]], Iterable[str]],
+    respond: Callable[[Sequence[Any]], Any],
+) -> AsyncIterator[Event]:
+    """Yield `prefix`, the beginning of a text, or `text`, its next part, whenever it has grown; then `done`.
+
+    results: so far, None for those that are not finished.  beginnings: returns that of each text.
+    respond: returns the response from all results.
+    """
+    sent, done = dict[int, int](), list[Any]()
+    async for done in results:
+        for place, text in enumerate(beginnings(done)):
+            before = sent.get(place, 0)
+            if len(text) > before:
+                sent[place] = len(text)
+                yield kind, {"place": place, "text": text if kind == "prefix" else text[before:]}
+    yield "done", respond(done)
+
 
 MAX_GENERATED: Final = 4096
 """Maximum number of tokens that a request may generate for a prompt."""
@@ -39,28 +123,27 @@ BATCHES: Final = (
 EVENTS: Final = "text/event-stream"
 
 
-def routes(server: Server, *, detects: bool) -> APIRouter:
-    """Return the routes under /v1, except inspection and files.  detects: whether the server detects languages."""
-    router = APIRouter(prefix="/v1", tags=["v1"], route_class=ApiRoute)
-    _add_translation(router, server)
-    _add_scoring(router, server)
-    _add_generation(router, server)
-    _add_facts(router, server, detects=detects)
-    return router
+def add_routes(routes: Routes, server: Server, *, detects: bool) -> None:
+    """Add the routes under /v1, except inspection and files, and /health.  detects: if languages are detected."""
+    _add_translation(routes, server)
+    _add_scoring(routes, server)
+    _add_generation(routes, server)
+    _add_facts(routes, server, detects=detects)
+    _add_health(routes, server)
 
 
-def _add_translation(router: APIRouter, server: Server) -> None:
+def _add_translation(routes: Routes, server: Server) -> None:
     async def accepted(request: Request, call: TranslateRequest) -> tuple[str, Translating, SplitTexts]:
         """Return the name of the model, the work and the lines of a request, which is charged."""
         served = server.models.choose(call.model, call.source, call.target)
         await loaded(served)
         alignment = {"alignment": True} if call.detail and not served.model.config.without_tokens else {}
         settings = await settings_with(served, {**alignment, **call.decoding}, server.limits)
+        given = as_list(call.text)
         texts = RequestTexts(
-            texts=tuple(as_list(call.text)),
+            texts=tuple(given),
             field="text",
-            several=isinstance(call.text, list),
-            timeout_seconds=call.seconds,
+            names=field_names("text", len(given), several=isinstance(call.text, list)),
             language=split_language(served, call.split),
             constraints=constraints_of(call, settings),
         )
@@ -72,12 +155,7 @@ def _add_translation(router: APIRouter, server: Server) -> None:
     def response(name: str, call: TranslateRequest, translations: Sequence[Translation]) -> dict[str, Any]:
         return {"model": name, "translations": [_translation(each, call) for each in translations]}
 
-    @router.post(
-        "/translate",
-        response_model=responses.TranslateResponse,
-        responses=errors(*WORKED),
-        openapi_extra=example(TranslateRequest),
-    )
+    @routes.on("POST /v1/translate", responses.TranslateResponse, *WORKED)
     async def translate(request: Request, call: TranslateRequest) -> Response:
         """Translate each text. Results do not depend on other requests."""
         name, work, split = await accepted(request, call)
@@ -87,12 +165,7 @@ def _add_translation(router: APIRouter, server: Server) -> None:
         # Details of many texts are megabytes.
         return await in_thread(size, lambda: json_response(response(name, call, translations)))
 
-    @router.post(
-        "/translate/stream",
-        response_class=StreamingResponse,
-        responses=with_media(responses.Event, EVENTS) | errors(*WORKED),
-        openapi_extra=example(TranslateRequest),
-    )
+    @routes.on("POST /v1/translate/stream", None, *WORKED, media={EVENTS: responses.Event})
     async def translate_stream(request: Request, call: TranslateRequest) -> Response:
         """Translate each text, and send prefixes of the translations as they become stable, then the full response."""
         name, work, split = await accepted(request, call)
@@ -103,7 +176,7 @@ def _add_translation(router: APIRouter, server: Server) -> None:
         def respond(lines: Sequence[Translation]) -> dict[str, Any]:
             return response(name, call, split.join(lines, work.settings.nbest))
 
-        return stream(request, prefix_events(results, progress, split, respond))
+        return stream(request, _events("prefix", results, partial(split.beginnings, progress.texts), respond))
 
 
 def _translation(translation: Translation, call: TranslateRequest) -> dict[str, Any]:
@@ -121,13 +194,11 @@ def brief(hypotheses: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> lis
     return [{name: each[name] for name in fields if name in each} for each in hypotheses]
 
 
-def _add_scoring(router: APIRouter, server: Server) -> None:
+def _add_scoring(routes: Routes, server: Server) -> None:
     """Add /v1/score and /v1/classify."""
 
-    @router.post(
-        "/score", response_model=responses.ScoreResponse, responses=errors(*WORKED), openapi_extra=example(ScoreRequest)
-    )
-    async def score(request: Request, call: ScoreRequest) -> Response:
+    @routes.on("POST /v1/score", responses.ScoreResponse, *WORKED)
+    async def score(request: Request, call: ScoreRequest) -> Any:
         """Score each pair of a source and a target: log-probabilities in nats, token by token."""
         sources, targets = as_list(call.sources), as_list(call.targets)
         served = server.models.choose(call.model, call.source, call.target)
@@ -136,23 +207,16 @@ def _add_scoring(router: APIRouter, server: Server) -> None:
         names = field_names("pairs", len(sources), several=True)
         work, pairs = Scoring(served.model, **served.direction), [*zip(sources, targets, strict=True)]
         scores = await server.results(request, work, pairs, call.seconds, names)
-        return json_response({"model": served.name, "scores": [each.to_dict() for each in scores]})
+        return {"model": served.name, "scores": [each.to_dict() for each in scores]}
 
-    @router.post(
-        "/classify",
-        response_model=responses.ClassifyResponse,
-        responses=errors(*WORKED),
-        openapi_extra=example(ClassifyRequest),
-    )
-    async def classify(request: Request, call: ClassifyRequest) -> Response:
+    @routes.on("POST /v1/classify", responses.ClassifyResponse, *WORKED)
+    async def classify(request: Request, call: ClassifyRequest) -> Any:
         """Classify each text: labels with probabilities, the most probable first."""
         texts, served = as_list(call.text), server.models.only("classify", call.model)
         await server.accept(request, texts)
         names = field_names("text", len(texts), several=isinstance(call.text, list))
         classified = await server.results(request, Classifying(served.model), texts, call.seconds, names)
-        return json_response(
-            {"model": served.name, "classifications": [_labels(each, call.nbest) for each in classified]}
-        )
+        return {"model": served.name, "classifications": [_labels(each, call.nbest) for each in classified]}
 
 
 def _labels(classification: Classification, nbest: int) -> dict[str, Any]:
@@ -164,14 +228,9 @@ def _labels(classification: Classification, nbest: int) -> dict[str, Any]:
     return {**values, "margin": closest if classification.separator else probabilities[0] - probabilities[1]}
 
 
-def _add_generation(router: APIRouter, server: Server) -> None:
-    @router.post(
-        "/generate",
-        response_model=responses.GenerateResponse,
-        responses=with_media(responses.Event, EVENTS) | errors(*WORKED),
-        openapi_extra=example(GenerateRequest),
-    )
-    async def generate(request: Request, call: GenerateRequest) -> Response:
+def _add_generation(routes: Routes, server: Server) -> None:
+    @routes.on("POST /v1/generate", responses.GenerateResponse, *WORKED, media={EVENTS: responses.Event})
+    async def generate(request: Request, call: GenerateRequest) -> Any:
         """Continue each prompt. With `"stream": true`, send `text` events with the next part of a text, then `done`."""
         prompts, served = as_list(call.prompt), server.models.only("generate", call.model)
         settings = await settings_with(served, call.decoding, server.limits)
@@ -188,11 +247,15 @@ def _add_generation(router: APIRouter, server: Server) -> None:
 
         if not call.stream:
             items = [Prompt(text=prompt) for prompt in prompts]
-            return json_response(respond(await server.results(request, work, items, call.seconds, names)))
+            return respond(await server.results(request, work, items, call.seconds, names))
         progress = Progress(len(prompts))
         items = [Prompt(text=prompt, on_text=progress.reporter(place)) for place, prompt in enumerate(prompts)]
         results = await server.partial_results(request, work, items, progress.changed, call.seconds, names)
-        return stream(request, text_events(results, progress, respond))
+
+        def beginnings(done: Sequence[Generation | None]) -> Iterable[str]:
+            return (text if each is None else each.text for text, each in zip(progress.texts, done, strict=True))
+
+        return stream(request, _events("text", results, beginnings, respond))
 
 
 def _generation(generation: Generation, *, detail: bool) -> dict[str, Any]:
@@ -207,29 +270,61 @@ def _generation(generation: Generation, *, detail: bool) -> dict[str, Any]:
     }
 
 
-def _add_facts(router: APIRouter, server: Server, *, detects: bool) -> None:
+def _add_facts(routes: Routes, server: Server, *, detects: bool) -> None:
     """Add /v1/models and /v1/info."""
 
-    @router.get("/models", response_model=responses.ModelsResponse, responses=errors(*ALWAYS))
-    async def models() -> Response:
+    @routes.on("GET /v1/models", responses.ModelsResponse, *ALWAYS)
+    async def models() -> Any:
         """List the models: languages, sizes, default decoding settings, and the endpoints they serve."""
-        return json_response({"models": [each.to_dict() for each in server.models.all]})
+        return {"models": [each.to_dict() for each in server.models.all]}
 
-    @router.get("/info", response_model=responses.Info, responses=errors(*ALWAYS))
-    async def info() -> Response:
+    @routes.on("GET /v1/info", responses.Info, *ALWAYS)
+    async def info() -> Any:
         """Return versions and limits, and for each model its digest and its engine's self-test."""
         facts = {each.name: each.facts for each in server.models.all}
-        return json_response(
-            {
-                "version": __version__,
-                "versions": versions(),
-                "limits": server.limits.model_dump(),
-                "waiting": server.scheduler.waiting,
-                "engines": {name: each["engine"] for name, each in facts.items()},
-                "manifests": {name: each[MANIFEST] for name, each in facts.items() if MANIFEST in each},
-                "licences": {name: each["licence"] for name, each in facts.items() if "licence" in each},
-                "offers": {name: each["offers"] for name, each in facts.items()},
-                "detects": detects,
-                "batches": BATCHES,
-            }
-        )
+        return {
+            "version": __version__,
+            "versions": versions(),
+            "limits": server.limits.model_dump(),
+            "waiting": server.scheduler.waiting,
+            "engines": {name: each["engine"] for name, each in facts.items()},
+            "manifests": {name: each[MANIFEST] for name, each in facts.items() if MANIFEST in each},
+            "licences": {name: each["licence"] for name, each in facts.items() if "licence" in each},
+            "offers": {name: each["offers"] for name, each in facts.items()},
+            "detects": detects,
+            "batches": BATCHES,
+        }
+
+
+PROBE_SECONDS: Final = 5.0
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of the software that results depend on."""
+    torch = installed("torch") if is_installed() else None
+    return {"translume": __version__, "torch": torch, "python": platform.python_version()}
+
+
+def _add_health(routes: Routes, server: Server) -> None:
+    """Add /health/live and /health/ready."""
+    probes: list[asyncio.Task[None]] = []
+
+    async def probe() -> None:
+        for served in server.models.all:
+            if served.loaded:
+                work, item = served.probe()
+                await server.results(None, work, [item], PROBE_SECONDS)
+
+    @routes.on("GET /health/live", responses.Live, *ALWAYS)
+    async def live() -> Any:
+        """Check that the server responds."""
+        return {"status": "live"}
+
+    @routes.on("GET /health/ready", responses.Ready, 504, *ALWAYS)
+    async def ready() -> Any:
+        """Check that every model processes a short text within 5 s (else 503 or 504), and report the last reload."""
+        # Requests at the same time share a probe: no key is required here.
+        if not probes or probes[0].done():
+            probes[:] = [asyncio.ensure_future(probe())]
+        await asyncio.shield(probes[0])
+        return {"status": "ready"} | ({} if server.reloaded is None else {"last_reload": server.reloaded})

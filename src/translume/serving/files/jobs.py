@@ -7,18 +7,17 @@ or when the server ends.
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
 import re
 import secrets
 import shutil
-import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,14 +25,15 @@ from starlette.concurrency import run_in_threadpool
 
 from translume import atomic
 from translume.atomic import replace_file
-from translume.checksums import sealed, unsealed
 from translume.documents import FORMATS
 from translume.documents.sentences import SplitSegments
 from translume.errors import TranslumeError
+from translume.locks import lock
 from translume.serving.access.quotas import check_share
 from translume.serving.api.decoding import loaded, settings_with, split_language
 from translume.serving.api.errors import RequestError, as_request_error, stopped
 from translume.serving.files.documents import DocumentProcesses
+from translume.serving.files.storage import is_locked, locked, needing_space, no_space, read_record, write_record
 from translume.serving.server import Server
 from translume.serving.work import Part, Translating
 from translume.translator import Translation
@@ -54,7 +54,6 @@ MAX_KEPT: Final = 1000
 """Maximum number of finished jobs that are kept."""
 MAX_WARNINGS: Final = 20
 """Maximum number of warnings about a file that are kept."""
-FOLDER_PREFIX: Final = "translume-files-"
 _ID: Final = re.compile("[A-Za-z0-9_-]{32}")
 
 log = logging.getLogger("translume.serving")
@@ -110,10 +109,8 @@ class Job:
 class Jobs:
     """The jobs of a server, to be used in its event loop. Call `close` at the end."""
 
-    def __init__(self, server: Server, documents: DocumentProcesses, parent: Path | None = None) -> None:
-        """parent: of the folder of this process, if the server has none; by default the system's temporary folder."""
-        self._server, self._limits, self._documents, self._parent = server, server.limits, documents, parent
-        self._private: PrivateFolder | None = None
+    def __init__(self, server: Server, documents: DocumentProcesses) -> None:
+        self._server, self._limits, self._documents = server, server.limits, documents
         self._turn = asyncio.Lock()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._sweeper: asyncio.Task[None] | None = None
@@ -136,19 +133,19 @@ class Jobs:
             until=time.time() + self._limits.file_seconds,
             characters=sum(map(len, upload.texts)),
         )
-        lock = await run_in_threadpool(self._add, job)
+        held = await run_in_threadpool(self._add, job)
         task = self._tasks[job.id] = asyncio.create_task(self._translate(job, upload, served))
-        task.add_done_callback(lambda done: self._finish(job, lock, done))
+        task.add_done_callback(lambda done: self._finish(job, held, done))
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
         return job, task
 
     def find(self, name: str) -> Job:
         """Return the job of an id; RequestError (404) if it is unknown or was deleted."""
-        job = self._read(self._folder / name) if (self._server.files or self._private) and _ID.fullmatch(name) else None
+        job = self._read(self._server.folder / name) if _ID.fullmatch(name) else None
         if job is None or (job.ended and job.until <= time.time()):
             raise _unknown()
-        if not job.ended and not _is_locked(self._folder / name):
+        if not job.ended and not is_locked(self._server.folder / name):
             reason = "the process that translated the file ended; send it again"
             job.fail(RequestError(503, reason, code="worker_lost", retry_after=1))
         return job
@@ -162,7 +159,7 @@ class Jobs:
             raise RequestError(**job.error)
         if job.status != "done":
             raise RequestError(409, "the file is not translated yet", code="not_finished")
-        path = self._folder / job.id / "result"
+        path = self._server.folder / job.id / "result"
         with contextlib.suppress(OSError):  # deleted meanwhile
             if atomic.digest(path) == job.digest:
                 return path, path.stat()
@@ -171,74 +168,55 @@ class Jobs:
 
     def delete(self, job: Job) -> None:
         """Cancel a job, and delete its result. Another process that translates it notices soon."""
-        shutil.rmtree(self._folder / job.id, ignore_errors=True)
+        shutil.rmtree(self._server.folder / job.id, ignore_errors=True)
         if (task := self._tasks.get(job.id)) is not None:
             task.get_loop().call_soon_threadsafe(task.cancel)  # the sweep runs in another thread
 
     async def close(self) -> None:
-        """End all jobs, and delete the folder of this process. What other processes read has time to end."""
+        """End all jobs. What other processes read has time to end."""
         self._closing = True
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._tasks and self._server.files is not None:
+        if self._tasks and self._server.files.shared is not None:
             await asyncio.wait([*self._tasks.values()], timeout=self._limits.drain_seconds)
         for task in self._tasks.values():
             task.cancel()
         if self._tasks:
             await asyncio.wait([*self._tasks.values()])
-        if self._private is not None:
-            await run_in_threadpool(self._private.close)
-
-    @property
-    def _folder(self) -> Path:
-        """The folder of all jobs, which is created for the first file; RequestError (507) if there is no space."""
-        if self._server.files is not None:
-            return self._server.files
-        if self._private is None:
-            try:
-                self._private = PrivateFolder(self._parent)
-            except OSError as error:
-                log.error("no folder for translated files", extra={"fields": {"error": error.strerror or ""}})
-                raise _no_space("try later") from None
-        return self._private.path
 
     def _all(self) -> list[Job]:
-        return [job for path in self._folder.iterdir() if (job := self._read(path)) is not None]
+        return [job for path in self._server.folder.iterdir() if (job := self._read(path)) is not None]
+
+    def _locked(self) -> AbstractContextManager[None]:
+        """Keep out other threads and processes that add or delete jobs."""
+        path = self._server.folder / "lock"
+        with needing_space("a file was not stored", "try later"):
+            path.touch(0o600)
+        return locked(path)
 
     def _add(self, job: Job) -> int:
         """Store a new job, and return the lock that is held until it ends."""
-        folder = self._folder
-        with _locked(folder):
-            waiting = [other.client for other in self._all() if not other.ended and _is_locked(folder / other.id)]
+        folder = self._server.folder
+        with self._locked():
+            waiting = [other.client for other in self._all() if not other.ended and is_locked(folder / other.id)]
             check_share(waiting, job.client, self._limits.files, "files", retry_after=10)
-            try:
+            with needing_space("a file was not stored", "try later"):
                 (folder / job.id).mkdir(mode=0o700)
-                lock = os.open(folder / job.id, os.O_RDONLY)
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                held = os.open(folder / job.id, os.O_RDONLY)
+                lock(held, wait=True)
                 self._write(job)
-            except OSError:
-                raise _no_space("try later") from None
-        return lock
+        return held
 
     def _read(self, path: Path) -> Job | None:
-        try:
-            return Job(**unsealed((path / "status.json").read_bytes(), ())[0])
-        except OSError:  # deleted meanwhile
-            return None
-        except (ValueError, TypeError):
-            log.error("the status of a file is damaged", extra={"fields": {"file": f"{path.name}/status.json"}})
-            return None
+        return read_record(path / "status.json", Job)
 
     def _write(self, job: Job) -> None:
         """Store the status of a job; RequestError (499) if it was deleted."""
-        folder = self._folder / job.id
+        folder = self._server.folder / job.id
         if not folder.exists():
             raise RequestError(499, "the file was cancelled")
-        try:
-            replace_file(folder / "status.json", sealed(asdict(job)).encode(), synced=False, permissions=0o600)
-        except OSError as error:
-            log.error("the status of a file was not written", extra={"fields": {"error": error.strerror or ""}})
-            raise _no_space("try a smaller one, or later") from None
+        with needing_space("the status of a file was not written"):
+            write_record(folder / "status.json", job)
 
     async def _translate(self, job: Job, upload: Upload, served: Any) -> None:
         """Translate a file and store the result."""
@@ -301,21 +279,21 @@ class Jobs:
         """Write a result atomically, after deleting older ones if space is needed; RequestError (507) without space."""
         maximum = self._limits.kept_bytes
         if len(content) > maximum:
-            raise _no_space(f"it has {len(content):,} bytes, expected at most {maximum:,}")
+            raise no_space(f"it has {len(content):,} bytes, expected at most {maximum:,}")
         job.size, job.digest = len(content), hashlib.sha256(content).hexdigest()
-        with _locked(self._folder):
+        with self._locked():
             kept = [*(other for other in self._all() if other.size and other.id != job.id), job]
             for other in jobs_to_delete(kept, lambda each: each.size, maximum, spared=job):
                 self.delete(other)
             try:
-                self._write(job)
-                replace_file(self._folder / job.id / "result", content, synced=False, permissions=0o600)
-            except OSError as error:
+                with needing_space("a translated file was not written"):
+                    self._write(job)
+                    replace_file(self._server.folder / job.id / "result", content, synced=False, permissions=0o600)
+            except RequestError:
                 job.size = 0
-                log.error("a translated file was not written", extra={"fields": {"error": error.strerror or ""}})
-                raise _no_space("try a smaller one, or later") from None
+                raise
 
-    def _finish(self, job: Job, lock: int, done: "asyncio.Task[None]") -> None:
+    def _finish(self, job: Job, held: int, done: "asyncio.Task[None]") -> None:
         """Store the outcome of a job; internal errors become RequestError without their message."""
         del self._tasks[job.id]
         job.until = time.time() + self._limits.kept_seconds
@@ -325,14 +303,13 @@ class Jobs:
         elif isinstance(error, TimeoutError):
             limit = f"{self._limits.file_seconds:g} s, the time limit"
             job.fail(RequestError(504, f"the file was not finished after {limit}"))
-        elif isinstance(error, TranslumeError):
-            job.fail(as_request_error(error))
         else:
-            log.error("a file was not translated", exc_info=error)
-            job.fail(RequestError(500, f"the server failed ({type(error).__name__}); its log has the traceback"))
+            if not isinstance(error, TranslumeError):
+                log.error("a file was not translated", exc_info=error)
+            job.fail(as_request_error(error))
         with contextlib.suppress(RequestError):  # it was deleted, or there is no space
             self._write(job)
-        os.close(lock)
+        os.close(held)
 
     async def _sweep(self) -> None:
         while True:
@@ -370,70 +347,6 @@ def jobs_to_delete(
     return deleted
 
 
-class PrivateFolder:
-    """A temporary folder that only its owner can read, and that `close` deletes.
-
-    Folders of killed processes are deleted when the next one is created: the operating system releases the lock that
-    each process holds.
-    """
-
-    def __init__(self, parent: Path | None = None) -> None:
-        """parent: by default the system's folder for temporary files (TMPDIR). Raises OSError if there is no space."""
-        for folder in (parent or Path(tempfile.gettempdir())).glob(f"{FOLDER_PREFIX}*"):
-            with contextlib.suppress(OSError):
-                if folder.is_symlink() or folder.stat().st_uid != os.getuid() or (number := _lock(folder)) is None:
-                    continue
-                shutil.rmtree(folder, ignore_errors=True)  # before the lock is released: its owner may be about to lock
-                os.close(number)
-        self.path = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent))
-        self._lock = os.open(self.path, os.O_RDONLY)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        # Another process may have deleted the folder before it was locked.
-        self.path.mkdir(mode=0o700, exist_ok=True)
-
-    def close(self) -> None:
-        """Delete the folder and its content."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.close(self._lock)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep out other threads and processes that add or delete jobs."""
-    number = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(number)
-
-
-def _lock(folder: Path) -> int | None:
-    """Return the descriptor that locks a folder until it is closed; None if a process has locked it.
-
-    Raises OSError if there is no such folder.
-    """
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(number)
-        return None
-    return number
-
-
-def _is_locked(folder: Path) -> bool:
-    """Return whether a process holds the lock of a folder."""
-    try:
-        number = _lock(folder)
-    except OSError:
-        return False
-    if number is not None:
-        os.close(number)
-    return number is None
-
-
 def _compact(translation: Translation) -> Translation:
     """Return a translation with only its text and word alignment, to save memory."""
     best = translation.hypotheses[:1]
@@ -446,7 +359,3 @@ def _compact(translation: Translation) -> Translation:
 
 def _unknown() -> RequestError:
     return RequestError(404, "no such file, or it was deleted", code="unknown_file")
-
-
-def _no_space(reason: str) -> RequestError:
-    return RequestError(507, f"there is no space for the translated file: {reason}", code="no_space")

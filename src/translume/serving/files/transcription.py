@@ -2,31 +2,27 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Self
+from typing import Any, Final, Self
 
-from fastapi import APIRouter, Form, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
 from translume.config import DecodingSettings
 from translume.documents.transcripts import transcript
 from translume.serving.api import responses
-from translume.serving.api.body import FORM, ApiRoute
-from translume.serving.api.cost import accept_parts
-from translume.serving.api.decoding import settings_with
+from translume.serving.api.decoding import accept_parts, settings_with
 from translume.serving.api.errors import RequestError, field_error, json_response
-from translume.serving.api.requests import SpeechRequest, TranscribeRequest
-from translume.serving.api.responses import WORKED, described, errors, with_media
-from translume.serving.background import wait_for_result
+from translume.serving.api.requests import SpeechRequest, TranscribeRequest, UploadRequest
+from translume.serving.api.routing import WORKED, Routes
 from translume.serving.files.documents import DocumentProcesses
-from translume.serving.files.routes import file_content
-from translume.serving.server import Server
+from translume.serving.server import Server, wait_for_result
 from translume.serving.work import Part, Translating
 from translume.translator import Translation
 
 TYPES: Final = {"txt": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
+WRITTEN: Final = dict.fromkeys(TYPES.values())
 FIELDS: Final = ("text", "warnings", "language", "segments")
 OWN_NAMES: Final = {"from_": "source", "to": "target"}
 """Fields of requests, by the settings of [decoding] that they set."""
@@ -49,28 +45,25 @@ class ReadFile:
         server: Server,
         documents: DocumentProcesses,
         request: Request,
-        file: UploadFile,
+        call: UploadRequest,
         served: Any,
         settings: DecodingSettings,
-        changed: Collection[str],
-        timeout_seconds: float,
         texts: Sequence[str] = (),
     ) -> Self:
-        """Read a file until the client disconnects (499) or the deadline passes (504).
+        """Read the file of a request until the client disconnects (499) or the deadline passes (504).
 
-        changed: the settings that the request replaces.  texts: that it has besides the file.
+        texts: that it has besides the file.
         Raises RequestError if the model cannot read it, or not all of it.
         """
-        deadline = time.monotonic() + timeout_seconds
-        content = await file_content(request, file, server.limits)
-        reading: Any = asyncio.ensure_future(documents.read_frames(served, content, server.limits))
-        part = Part(text="", frames=await wait_for_result(request, reading, timeout_seconds, deadline))
+        deadline = time.monotonic() + call.seconds
+        reading: Any = asyncio.ensure_future(documents.read_frames(served, await call.file.read(), server.limits))
+        part = Part(text="", given=await wait_for_result(request, reading, call.seconds, deadline))
         work = Translating(served.model, settings)
         try:
             work.size(part)
         except RequestError as error:
             raise RequestError(422, str(error), code="file_too_long", field="file") from None
-        await accept_parts(server, request, texts, work, [part], changed)
+        await accept_parts(server, request, texts, work, [part], call.decoding)
         return cls(served=served, work=work, part=part, deadline=deadline)
 
     @property
@@ -85,13 +78,10 @@ class ReadFile:
         return max(0.1, round(self.deadline - time.monotonic(), 1))
 
 
-def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
-    """Return the routes of files that are no text."""
-    router = APIRouter(prefix="/v1", route_class=ApiRoute)
+def add_routes(routes: Routes, server: Server, documents: DocumentProcesses) -> None:
+    """Add the routes of files that are no text."""
 
-    async def transcribed(
-        request: Request, file: UploadFile, call: TranscribeRequest
-    ) -> tuple[ReadFile, Translation, Response]:
+    async def transcribed(request: Request, call: TranscribeRequest) -> tuple[ReadFile, Translation, Response]:
         """Return a file, what it says, and the response if its format is no JSON."""
         served = server.models.only("transcribe", call.model)
         if call.format in ("srt", "vtt") and not served.facts["reads"]["times"]:
@@ -99,81 +89,54 @@ def routes(server: Server, documents: DocumentProcesses) -> APIRouter:
         try:
             settings = await settings_with(served, call.decoding, server.limits)
         except RequestError as error:
-            raise _renamed(error, OWN_NAMES) from None
-        read = await ReadFile.from_upload(
-            server, documents, request, file, served, settings, call.decoding, call.seconds
-        )
+            raise error.renamed(OWN_NAMES) from None
+        read = await ReadFile.from_upload(server, documents, request, call, served, settings)
         (said,) = await server.results(request, read.work, [read.part], read.seconds_left, ["file"])
         if call.format == "json":
             return read, said, json_response(_values(read, said, call))
         text = transcript(said, call.format).encode()
         return read, said, Response(text, media_type=f"{TYPES[call.format]}; charset=utf-8")
 
-    @router.post(
-        "/transcribe",
-        tags=["v1"],
-        response_model=responses.TranscribeResponse,
-        responses=with_media(None, *TYPES.values()) | errors(*WORKED),
-        openapi_extra=described(TranscribeRequest, FORM),
-    )
-    async def transcribe(request: Request, file: UploadFile, call: Annotated[TranscribeRequest, Form()]) -> Response:
+    @routes.on("POST /v1/transcribe", responses.TranscribeResponse, *WORKED, media=WRITTEN)
+    async def transcribe(request: Request, call: TranscribeRequest) -> Response:
         """Write what a recording, an image or an array says: `file`, with options as further fields of the form."""
-        return (await transcribed(request, file, call))[2]
+        return (await transcribed(request, call))[2]
 
-    async def speech(request: Request, file: UploadFile, form: SpeechRequest, *, to_english: bool) -> Response:
+    async def speech(request: Request, form: SpeechRequest, *, to_english: bool) -> Any:
         call = form.transcription(to_english=to_english)
         try:
-            read, said, response = await transcribed(request, file, call)
+            read, said, response = await transcribed(request, call)
         except RequestError as error:
             if error.field in ("timestamps", "format"):
                 reason = f"found {form.response_format}, expected json or text: the model writes no times"
                 raise field_error("response_format", reason) from None
             if error.field == "target":
                 raise field_error("model", "this one does not translate into English") from None
-            raise _renamed(error, {"source": "language"}) from None
+            raise error.renamed({"source": "language"}) from None
         if call.format != "json":
             return response
         if form.response_format == "json":
-            return json_response({"text": said.text})
-        return json_response(
-            {
-                "task": "translate" if to_english else "transcribe",
-                "language": said.language,
-                "duration": read.seconds,
-                "text": said.text,
-                "segments": [
-                    {"id": number, "start": each.start, "end": each.end, "text": each.text}
-                    for number, each in enumerate(said.segments)
-                ],
-            }
-        )
+            return {"text": said.text}
+        return {
+            "task": "translate" if to_english else "transcribe",
+            "language": said.language,
+            "duration": read.seconds,
+            "text": said.text,
+            "segments": [
+                {"id": number, "start": each.start, "end": each.end, "text": each.text}
+                for number, each in enumerate(said.segments)
+            ],
+        }
 
-    spoken: dict[str, Any] = {
-        "tags": ["OpenAI"],
-        "response_model": responses.SpeechResponse,
-        "responses": with_media(None, *TYPES.values()) | errors(*WORKED),
-        "openapi_extra": described(SpeechRequest, FORM),
-    }
-
-    @router.post("/audio/transcriptions", **spoken)
-    async def transcriptions(request: Request, file: UploadFile, call: Annotated[SpeechRequest, Form()]) -> Response:
+    @routes.on("POST /v1/audio/transcriptions", responses.SpeechResponse, *WORKED, media=WRITTEN)
+    async def transcriptions(request: Request, call: SpeechRequest) -> Any:
         """Write what is said in a recording, in the format of OpenAI."""
-        return await speech(request, file, call, to_english=False)
+        return await speech(request, call, to_english=False)
 
-    @router.post("/audio/translations", **spoken)
-    async def translations(request: Request, file: UploadFile, call: Annotated[SpeechRequest, Form()]) -> Response:
+    @routes.on("POST /v1/audio/translations", responses.SpeechResponse, *WORKED, media=WRITTEN)
+    async def translations(request: Request, call: SpeechRequest) -> Any:
         """Write in English what is said in a recording, in the format of OpenAI."""
-        return await speech(request, file, call, to_english=True)
-
-    return router
-
-
-def _renamed(error: RequestError, names: Mapping[str, str]) -> RequestError:
-    """Return an error with the name that the client has for its field."""
-    name = names.get(error.field)
-    if name is None:
-        return error
-    return RequestError(error.status, f"{name}{str(error).removeprefix(error.field)}", code=error.code, field=name)
+        return await speech(request, call, to_english=True)
 
 
 def _values(read: ReadFile, said: Translation, call: TranscribeRequest) -> dict[str, Any]:

@@ -3,13 +3,11 @@
 from importlib.resources import files
 from typing import Final
 
-from fastapi import APIRouter
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from translume.inspection.pages import asset, trace_page_hashes
 from translume.serving.api.errors import RequestError
-from translume.serving.api.responses import ALWAYS, errors
+from translume.serving.api.routing import ALWAYS, Routes
 
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 DRAWN: Final = ("steps.css", "steps.js")
@@ -17,35 +15,29 @@ DRAWN: Final = ("steps.css", "steps.js")
 PAGES: Final = ("index.html", "docs.html")
 
 
-def routes() -> APIRouter:
-    """Return the routes /, /docs, and their files below /page."""
-    router = APIRouter(tags=["page"])
+def add_routes(routes: Routes) -> None:
+    """Add the routes /, /docs, and their files below /page."""
     root = files("translume.serving.page")
     own = {path.name: path.read_bytes() for path in root.iterdir() if path.name.rpartition(".")[2] in TYPES}
     pages = {name: own.pop(name) for name in PAGES}
     contents = own | {name: asset(name).encode() for name in DRAWN}
     policy = {"Content-Security-Policy": _policy()}
 
-    @router.head("/", include_in_schema=False)
-    @router.get("/", response_class=HTMLResponse, responses=errors(*ALWAYS))
+    @routes.on("GET /", None, *ALWAYS, media={"text/html": None})
     async def page() -> Response:
         """Return the web page for translation."""
         return Response(pages["index.html"], media_type=TYPES["html"], headers=policy)
 
-    @router.head("/docs", include_in_schema=False)
-    @router.get("/docs", response_class=HTMLResponse, responses=errors(*ALWAYS))
+    @routes.on("GET /docs", None, *ALWAYS, media={"text/html": None})
     async def docs() -> Response:
         """Return the API reference as a web page."""
         return Response(pages["docs.html"], media_type=TYPES["html"], headers=policy)
 
-    @router.api_route("/page/{name}", methods=["GET", "HEAD"], include_in_schema=False)
-    async def part(request: Request) -> Response:
-        name = request.path_params["name"]
+    @routes.on("GET /page/{name}", None, listed=False)
+    async def part(name: str) -> Response:
         if name not in contents:
             raise RequestError(404, "no such path; /openapi.json lists all paths")
         return Response(contents[name], media_type=TYPES[name.rpartition(".")[2]])
-
-    return router
 
 
 def _policy() -> str:
