@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import multiprocessing
 import os
 import shutil
 import signal
@@ -63,6 +64,14 @@ def warm_python() -> Iterator[Path]:
     """Return a program that does what `python` does in less time: it forks a process that has imported torch."""
     with tempfile.TemporaryDirectory() as folder, start(Path(folder)) as program:
         yield program
+
+
+@pytest.fixture(scope="module")
+def warm_processes(warm_python: Path) -> Iterator[None]:
+    """Let `multiprocessing` start its processes by `warm_python`."""
+    multiprocessing.set_executable(str(warm_python))
+    yield
+    multiprocessing.set_executable(sys.executable)
 
 
 @pytest.fixture

@@ -2,21 +2,20 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
 
-def run(*words: str) -> str:
+def run(python: Path, *words: str) -> str:
     found = subprocess.run(
-        [sys.executable, "benchmarks/gpu.py", *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+        [python, "benchmarks/gpu.py", *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
     )
     return found.stdout
 
 
-def test_an_update_and_a_step_have_few_operations_and_no_reads() -> None:
-    found = json.loads(run("--count"))
+def test_an_update_and_a_step_have_few_operations_and_no_reads(warm_python: Path) -> None:
+    found = json.loads(run(warm_python, "--count"))
     assert found["updates"] == 4
     assert found["steps"] == 16
     assert found["update_reads"] == found["step_reads"] == found["shapes_outside_buckets"] == 0
@@ -26,9 +25,9 @@ def test_an_update_and_a_step_have_few_operations_and_no_reads() -> None:
     assert 100 < found["step_operations_greedy"] <= found["step_operations"] <= 250
 
 
-def test_a_row_runs_on_a_cpu_and_is_kept(tmp_path: Path) -> None:
+def test_a_row_runs_on_a_cpu_and_is_kept(tmp_path: Path, warm_python: Path) -> None:
     out = tmp_path / "gpu.jsonl"
-    printed = run("--device", "cpu", "--short", "--only", "tiny", "--out", str(out))
+    printed = run(warm_python, "--device", "cpu", "--short", "--only", "tiny", "--out", str(out))
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [each["row"] for each in rows] == ["tiny"]
     assert "tiny: " in printed

@@ -31,6 +31,7 @@ from translume.experiments.search_space import Dimension, parse_space, propose_s
 from translume.experiments.tuning import Budget, Search, Segment
 from translume.experiments.tuning_report import report, save, to_markdown
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
 near = pytest.approx
 WORDS = ["ab", "cde", "fghij", "kl", "mno"]
 SETTINGS = """

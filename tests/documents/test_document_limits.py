@@ -89,5 +89,8 @@ def test_a_document_at_the_limits_is_read(suffix: str, line: str, monkeypatch: p
         read(most + 1)
 
 
-def test_a_document_with_the_most_tags_is_read() -> None:
-    assert len(FORMATS[".docx"].read(word("<w:p/>" * (segments.MAX_MARKUP - 8))).segments) == 0
+def test_a_document_with_the_most_tags_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "MAX_MARKUP", 1013)
+    assert len(FORMATS[".docx"].read(word("<w:p/>" * 1005)).segments) == 0
+    with raises(DocumentError, "found 1,014 tags and attributes, expected at most 1,013"):
+        FORMATS[".docx"].read(word("<w:p/>" * 1006))

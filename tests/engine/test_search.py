@@ -124,7 +124,7 @@ limits_of_five = st.lists(st.integers(1, 71), min_size=5, max_size=5)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(strategy=beams(), limits=limits_of_five, seed=st.integers(0, 99), steps=st.sampled_from([1, 7, 99]))
 def test_the_kernels_search_equals_the_decoding_loop(fresh, whole, sources, dtype, strategy, limits, seed, steps):
     if dtype == "int8" and not kernels().int8:
@@ -194,7 +194,7 @@ def test_a_sentence_has_the_same_result_alone_and_in_a_batch(searched, sources, 
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(strategy=beams(), seed=st.integers(0, 99))
 def test_the_decoding_loop_gives_the_same_result_alone_and_in_a_batch(fresh, whole, sources, dtype, strategy, seed):
     if dtype == "int8" and not kernels().int8:

@@ -55,6 +55,12 @@ def changed(plain, folder, generation=None, config=None):
     return folder
 
 
+@pytest.fixture(scope="module")
+def unchanged(plain, tmp_path_factory):
+    """The texts of transformers with the settings of the plain folder."""
+    return generated(changed(plain, tmp_path_factory.mktemp("before") / "theirs", {"max_length": 17}))
+
+
 PIECE = 7
 """The id of an ordinary piece of the vocabulary."""
 
@@ -80,7 +86,7 @@ PIECE = 7
         ({"num_beams": 3, "early_stopping": True, "length_penalty": 2.0, "eos_token_id": [1, 45, 15]}, {}, True),
     ],
 )  # fmt: skip
-def test_texts_are_those_of_generate(plain, tmp_path, generation, config, differs):
+def test_texts_are_those_of_generate(plain, unchanged, tmp_path, generation, config, differs):
     if generation is False:
         config = {"max_length": 17, **config}
     elif "max_new_tokens" not in generation:
@@ -92,7 +98,7 @@ def test_texts_are_those_of_generate(plain, tmp_path, generation, config, differ
     assert specials.start_is_text == (specials.bos in (3, 5, PIECE))
     found = [ours.translate(text, max_length_ratio=99.0).text.replace("\ufffd", "") for text in LINES]
     assert found == generated(source)
-    assert (found != generated(changed(plain, tmp_path / "before", {"max_length": 17}))) == differs
+    assert (found != unchanged) == differs
     assert ours.checkpoint.source_tokenizer.encode(LINES[0]) == ids_of(source, LINES[0])
 
 

@@ -37,16 +37,24 @@ def exists(pid: int) -> bool:
     return True
 
 
-class Processes:
-    """`translume serve --workers 2` of a model that can be replaced."""
+SERVE = """
+import multiprocessing, sys
+multiprocessing.set_executable(sys.argv.pop(1))
+from translume.cli import main
+main(prog_name="translume")
+"""
 
-    def __init__(self, folder: Path, make: Callable[..., Translator]) -> None:
+
+class Processes:
+    """`translume serve --workers 2` of a model that can be replaced.  python: starts the workers."""
+
+    def __init__(self, python: Path, folder: Path, make: Callable[..., Translator]) -> None:
         self.translators = {"one": make(seed=3), "two": make(seed=5)}
         for name, translator in self.translators.items():
             save_model(folder / name, translator.checkpoint)
         shutil.copytree(folder / "one", folder / "model")
         self.folder, self.lines = folder, list[str]()
-        command = [sys.executable, "-m", "translume", "serve", f"en-de={folder / 'model'}", "--engine", "plain"]
+        command = [sys.executable, "-c", SERVE, str(python), "serve", f"en-de={folder / 'model'}", "--engine", "plain"]
         more = ["--port", "0", "--workers", "2", "--metrics", "0", "--threads", "1"]
         temporary = {**os.environ, "TMPDIR": str(folder)}
         self.process = subprocess.Popen([*command, *more], stderr=subprocess.PIPE, text=True, env=temporary)
@@ -111,10 +119,12 @@ class Processes:
 
 
 @pytest.fixture(scope="module")
-def processes(make: Callable[..., Translator], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+def processes(
+    make: Callable[..., Translator], tmp_path_factory: pytest.TempPathFactory, warm_python: Path
+) -> Iterator[Processes]:
     if shutil.which("pgrep") is None:
         pytest.skip("the system has no pgrep, by which the tests find processes")
-    made = Processes(tmp_path_factory.mktemp("f"), make)
+    made = Processes(warm_python, tmp_path_factory.mktemp("f"), make)
     yield made
     with suppress(ProcessLookupError):
         made.process.kill()
@@ -187,8 +197,10 @@ def test_sigterm_ends_all_processes_and_deletes_their_folder(processes: Processe
     assert not [line for line in processes.lines if "raceback" in line]
 
 
-def test_workers_end_when_the_process_before_them_is_killed(make: Callable[..., Translator], tmp_path: Path) -> None:
-    made = Processes(tmp_path, make)
+def test_workers_end_when_the_process_before_them_is_killed(
+    make: Callable[..., Translator], tmp_path: Path, warm_python: Path
+) -> None:
+    made = Processes(warm_python, tmp_path, make)
     workers = made.workers()
     made.process.kill()
     made.process.wait(120)

@@ -77,7 +77,7 @@ def test_translators_made_from_others_are_pickled(folder: Path) -> None:
         assert repr(again) == repr(made)
 
 
-def test_a_process_pool_translates_and_returns_errors(folder: Path) -> None:
+def test_a_process_pool_translates_and_returns_errors(folder: Path, warm_processes: None) -> None:
     loaded = translume.load(folder, device="cpu", engine="plain", threads=1)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         assert pool.submit(loaded.translate, TEXT).result() == loaded.translate(TEXT)

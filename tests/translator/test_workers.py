@@ -14,6 +14,7 @@ from translume.translator.planning import Line, LineError, numbered_lines
 from translume.translator.results import Translation
 from translume.translator.workers import RayPool, Workers, options_of, outcomes
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
 Make = Callable[..., Translator]
 FAST = ComputeOptions(engine="fast", dtype="fp32", device="cpu", threads=1)
 TOO_LONG = (
@@ -31,7 +32,7 @@ def saved(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, T
 
 
 @pytest.fixture(scope="module")
-def pair(saved) -> Iterator[Workers]:
+def pair(saved, warm_processes) -> Iterator[Workers]:
     """Two processes that several tests share, because starting them takes seconds."""
     with Workers.start(saved[0], 2, FAST) as pair:
         yield pair

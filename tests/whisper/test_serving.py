@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.serving.conftest import Live, Tab
 from tests.serving.conftest import open_tab as open_tab
+from tests.serving.conftest import reused_processes as reused_processes
 from tests.whisper.conftest import CODES, POSITIONS, sound
 
 from translume.documents.transcripts import transcript
