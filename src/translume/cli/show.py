@@ -216,7 +216,9 @@ def _engine_report(model: Path) -> dict[str, Any]:
         report["on_gpus"] = describe_device_search(checkpoint, checkpoint.config.decoding)
     report["dtypes"] = {}
     for dtype in LINEAR if searches else (ClassEngine.dtype,):
-        unbuilt = load_any(model, device="cpu", dtype="fp32")  # a packed file is read only for a model that is not built
+        unbuilt = load_any(
+            model, device="cpu", dtype="fp32"
+        )  # a packed file is read only for a model that is not built
         try:
             engine = engine_of(unbuilt, dtype, pack=False) if searches else ClassEngine(network_of(unbuilt))
         except (EngineError, NativeError) as error:
