@@ -2,16 +2,19 @@
 
 A small model with random weights and a tokenizer of Llama's kind. Sounds are noise of 0.06 to 12 seconds that gets
 louder. Columns: largest |Δ| of encoder states and of the log-probabilities of the whole vocabulary at each of 17 given
-tokens; texts of a beam search of width 4 that are equal, how many of them ended before the limit, and how many are
-distinct.
+tokens; that of the log-probabilities in double precision, and between both precisions of each side, which is what their
+rounding alone may differ by; texts of a beam search of width 4 that are equal, how many of them ended before the limit,
+and how many are distinct.
 
     python benchmarks/moonshine.py [--sounds 200] [--layers 3]
 """
 
 import argparse
+import copy
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from _own_families import trained
@@ -81,34 +84,42 @@ def measure(folder: Path, sounds: int, layers: int) -> None:
     theirs = transformers.MoonshineForConditionalGeneration.from_pretrained(folder / "theirs").eval()
     extract = transformers.Wav2Vec2FeatureExtractor.from_pretrained(folder / "theirs")
     ours = translume.load(folder / "ours", device="cpu", engine="plain")
-    model, options = ours.checkpoint.model, {"strategy": "beam", "beam": 4, "max_length": LIMIT, "length_penalty": 0.0}
-    encoder = log_p = 0.0
+    options = {"strategy": "beam", "beam": 4, "max_length": LIMIT, "length_penalty": 0.0}
+    both = ours.checkpoint.model, theirs
+    precise = [copy.deepcopy(model).double() for model in both]
+    names = ("encoder", "log_p", "log_p64", "rounding", "their_rounding")
+    largest = torch.zeros(len(names), dtype=torch.float64)
     equal, texts = 0, []
     for seed in range(sounds):
         given = extract(sound(seed), sampling_rate=RATE, return_tensors="pt").input_values
         target = torch.randint(3, len(ours.checkpoint.target_tokenizer), (1, 17))
         target[:, 0] = 1
+        (plan,) = ours.plans([Line.from_source(sound(seed))], ours.config.decoding)
+        read = torch.from_numpy(plan.pieces[0].frames)[None]
         with torch.inference_mode():
-            wanted = theirs(input_values=given, decoder_input_ids=target)
-            (plan,) = ours.plans([Line.from_source(sound(seed))], ours.config.decoding)
-            read = torch.from_numpy(plan.pieces[0].frames)[None]
-            state = model.start(read, torch.ones(read.shape[:2], dtype=torch.bool))
-            hidden, _ = model.decoder(target, state)
-            log_probs = model.head.next_token(hidden[0], None).log_probs()
+            (memory, own), (states, wanted) = forwards(*both, read, given, target)
+            (_, own64), (_, wanted64) = forwards(*precise, read.double(), given.double(), target)
             row = theirs.generate(
                 given, num_beams=4, max_length=LIMIT + 1, length_penalty=0.0, early_stopping="never",
                 bad_words_ids=[[1]], do_sample=False,
             )[0].tolist()  # fmt: skip
-        encoder = max(encoder, float((state.memory - wanted.encoder_last_hidden_state).abs().max()))
-        log_p = max(log_p, float((log_probs - wanted.logits[0].log_softmax(-1)).abs().max()))
+        pairs = (memory, states), (own, wanted), (own64, wanted64), (own, own64), (wanted, wanted64)
+        largest = largest.maximum(torch.stack([(one.double() - other).abs().max() for one, other in pairs]))
         ids = ours.translate(sound(seed), **options, max_length_ratio=99.0).hypotheses[0].ids
         texts.append([each for each in ids if each != 2])
         equal += texts[-1] == [each for each in row[1:] if each != 2]
     ended, distinct = sum(len(ids) < LIMIT for ids in texts), len({*map(tuple, texts)})
-    print(
-        f"certificate={certificate.difference:.1e} encoder={encoder:.1e} log_p={log_p:.1e} texts={equal}/{sounds} "
-        f"ended={ended} distinct={distinct}"
-    )
+    shown = " ".join(f"{name}={value:.1e}" for name, value in zip(names, largest.tolist(), strict=True))
+    print(f"certificate={certificate.difference:.1e} {shown} texts={equal}/{sounds} ended={ended} distinct={distinct}")
+
+
+def forwards(model, theirs, read, given, target) -> "list[tuple[Any, Any]]":
+    """Return the encoder states, and the log-probabilities of each given token, of our model and of theirs."""
+    state = model.start(read, read.new_ones(read.shape[:2], dtype=bool))
+    hidden, _ = model.decoder(target, state)
+    wanted = theirs(input_values=given, decoder_input_ids=target)
+    log_probs = model.head.next_token(hidden[0], None).log_probs()
+    return [(state.memory, log_probs), (wanted.encoder_last_hidden_state, wanted.logits[0].log_softmax(-1))]
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
 FOLDER: holds a checkpoint, as a toolkit saved it, and a reference.json that was made with the toolkit: `toolkit`,
 `sources` and `targets` (texts), `log_probs` (of each target's tokens, EOS last, teacher-forced), `search` ([decoding]
-settings), `beam` and `greedy` (texts of the toolkit's own searches). Prints the largest |Δ log p| of a token, and how
-many texts are equal.
+settings), `beam` and `greedy` (texts of the toolkit's own searches, or one of them). For Keras, also `checkpoint` and
+`vocabularies`, names of its files. Prints the largest |Δ log p| of a token, and how many texts are equal.
 """
 
 import argparse
@@ -22,7 +22,9 @@ def compare(folder: Path) -> dict[str, Any]:
     """Import the checkpoint in a folder and return how far it is from its reference."""
     reference = json.loads((folder / "reference.json").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as around:
-        notes = translume.import_model(folder, Path(around, "model")).notes
+        source, vocabularies = folder / reference.get("checkpoint", ""), reference.get("vocabularies", ())
+        given = [folder / each for each in vocabularies]
+        notes = translume.import_model(source, Path(around, "model"), vocabularies=given).notes
         translator = translume.load(Path(around, "model"), device="cpu", dtype="fp32", threads=1)
         scores = [translator.score(*pair) for pair in zip(reference["sources"], reference["targets"], strict=True)]
         beam = DecodingSettings(**reference["search"], split="never", letterless="translate")
@@ -30,6 +32,7 @@ def compare(folder: Path) -> dict[str, Any]:
         found = {
             name: [each.text for each in translator.translate_all(reference["sources"], settings=settings)]
             for name, settings in {"beam": beam, "greedy": greedy}.items()
+            if name in reference
         }
     ours = [list(score.token_log_probs) for score in scores]
     lengths = sum(len(row) != len(theirs) for row, theirs in zip(ours, reference["log_probs"], strict=True))
@@ -59,7 +62,8 @@ def main() -> None:
             continue
         print(
             f"{result['folder']} ({result['toolkit']}): {result['tokens']} tokens of {result['lines']} lines differ by "
-            f"at most {result['difference']:.2g} nats; equal texts: beam {result['beam']}, greedy {result['greedy']}; "
+            f"at most {result['difference']:.2g} nats; equal texts: {result.get('beam', 'no')} beam, "
+            f"{result.get('greedy', 'no')} greedy; "
             f"{result['lines of another length']} lines have another number of tokens"
         )
 

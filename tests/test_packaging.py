@@ -87,7 +87,7 @@ for words in commands:
 
 def run_without(packages: set[str], commands: list[str], folder: Path) -> list[list[object]]:
     """Return the exit codes and standard errors of commands in one process that lacks some packages."""
-    for name in ("a.en", "a.de", "a.docx", "a.html", "a.en.zst", "a.parquet", "a.toml"):
+    for name in ("a.en", "a.de", "a.docx", "a.html", "a.en.zst", "a.parquet", "a.toml", "a.weights.h5"):
         (folder / name).write_text("a house\na boat\n", encoding="utf-8")
     (folder / "a.toml").write_text("data = {train_source = 'a.en', train_target = 'a.de'}", encoding="utf-8")
     (folder / "latin.srt").write_bytes(b"caf\xe9")
@@ -130,6 +130,7 @@ def run_without(packages: set[str], commands: list[str], folder: Path) -> list[l
             "import hf://a/b out": "hf://: needs filelock; export",
             "push MODEL a/b --dry-run": "translume push: needs huggingface_hub; export",
         }),
+        ({"h5py"}, {"import a.weights.h5 out --vocabs a.en a.de": "a.weights.h5: needs h5py; keras"}),
         ({"torch"}, {
             "evaluate --hypotheses a.en a.de --metrics exact_match --by length --source a.en": "",
             "train a.toml": "translume train: needs torch; train",
@@ -140,7 +141,7 @@ def run_without(packages: set[str], commands: list[str], folder: Path) -> list[l
             "evaluate MODEL a.en a.de --fit-temperature": "translume evaluate: needs torch; train",
         }),
     ],
-    ids=["every extra", "torch"],
+    ids=["every extra", "h5py", "torch"],
 )  # fmt: skip
 def test_a_command_works_without_extras_or_says_in_one_line_what_to_install(missing, cases, tmp_path: Path) -> None:
     found = run_without(missing, [words.replace("MODEL", str(GOLDEN)) for words in cases], tmp_path)

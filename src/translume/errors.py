@@ -65,6 +65,7 @@ _PACKAGES = {
     "export": "transformers huggingface_hub filelock yaml",
     "sentencepiece": "sentencepiece google google.protobuf",
     "moses": "sacremoses",
+    "keras": "h5py",
     "onnx": "onnx onnx_ir onnxruntime onnxscript",
     "inspect": "captum",
     "track": "wandb mlflow",

@@ -90,9 +90,7 @@ class Plain:
         local = s.window(layer) and s.rotary_local_base
         base, scale = (s.rotary_local_base, 1.0) if local else (s.rotary_base, s.rotary_scale)
         half, turned = x.size(1) // 2, s.rotary_width or x.size(1)
-        angles = (torch.arange(len(x)) / scale)[:, None] * torch.exp(
-            -math.log(base) * (torch.arange(0, turned, 2) / turned)
-        )
+        angles = (torch.arange(len(x)) / scale)[:, None] * (1.0 / base ** (torch.arange(0, turned, 2) / turned))
         angles = torch.cat([angles, torch.zeros(len(x), half - turned // 2)], 1)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         first, second = x[:, :half], x[:, half:]

@@ -9,7 +9,7 @@ from translume.checkpoint import build_model
 from translume.config import ModelSettings, SoftmaxSettings
 from translume.config.model import POSITIONS
 from translume.errors import SettingsError
-from translume.model.positions import RelativeBias, distance_buckets, encoding_class
+from translume.model.positions import RelativeBias, distance_buckets, encoding_class, rotation
 
 CPU = torch.device("cpu")
 
@@ -108,3 +108,9 @@ def test_settings_that_do_not_fit_are_refused(changes, message):
     with pytest.raises(SettingsError) as caught:
         ModelSettings(**changes)
     assert str(caught.value) == message
+
+
+def test_frequencies_of_rotations_are_rounded_as_little_as_powers_are() -> None:
+    sines = rotation(torch.tensor([1]), 64)[1, 0, 1:32].double()  # of angles below 1: the frequencies
+    exact = 10_000.0 ** -(torch.arange(2, 64, 2, dtype=torch.float64) / 64)
+    assert ((sines.arcsin() / exact - 1).abs() < 2e-7).all()  # 4.9e-7 from an exponential of logarithms

@@ -72,8 +72,8 @@ def export_(model: Path, target: str, out: Path, dtype: str | None, as_json: boo
     type=FILE,
     nargs=2,
     help="Vocabularies of source and target, by default those beside the weights: of Marian, .spm or .yml; of "
-    "CTranslate2, SentencePiece models; of fairseq, dict; of a state dict, lists of tokens or objects of ids in JSON; "
-    "of an EncoderDecoderModel, folders of tokenizers.",
+    "CTranslate2, SentencePiece models; of fairseq, dict; of Keras, tokens, one a line or a list in JSON; of a state "
+    "dict, lists of tokens or objects of ids in JSON; of an EncoderDecoderModel, folders of tokenizers.",
 )
 @click.option("--revision", help="Branch, tag or commit of a repository of the Hub.")
 @click.option("--layout", type=click.Choice(["nn.Transformer", "annotated"]), help="SOURCE is a state dict of PyTorch.")
@@ -114,9 +114,10 @@ def import_(
     vocabularies, or a tokenizer.json. Or SOURCE is a .npz or .bin of Marian, or the folder that holds it with its
     vocabularies and decoder.yml; or a folder of CTranslate2 with a SentencePiece model, or a package of Argos Translate
     (argos:en-de downloads one); or a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye, or the folder that holds
-    it, or one of EOLE. OUT is loaded, and its forced log-probabilities are compared with those of transformers, or of
-    Marian or CTranslate2 if pymarian or ctranslate2 is installed. The difference is printed and stored in OUT. Features
-    that Translume does not support are refused by name.
+    it, or one of EOLE; or the .weights.h5 or .keras of a Keras tutorial's model, with --vocabs. OUT is loaded, and its
+    forced log-probabilities are compared with those of transformers, or of Marian or CTranslate2 if pymarian or
+    ctranslate2 is installed. The difference is printed and stored in OUT. Features that Translume does not support are
+    refused by name.
 
     With --layout, SOURCE is a state dict of torch.nn.Transformer with its embeddings and output layer, as in PyTorch's
     tutorial, or of the Annotated Transformer, alone or under model_state_dict, state_dict or model. It needs --heads

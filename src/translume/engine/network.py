@@ -196,7 +196,7 @@ class Network:
         size = self.settings.rotary_width or self.settings.size_per_head
         places = np.arange(self.settings.max_positions, dtype=np.float32) / np.float32(self.settings.rotary_scale)
         exponent = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-        angles = places[:, None] * np.exp(np.float32(-math.log(self.settings.rotary_base)) * exponent)
+        angles = places[:, None] * (np.float32(1) / np.float32(self.settings.rotary_base) ** exponent)
         angles = np.pad(angles, ((0, 0), (0, padded // 2 - len(exponent))))
         angles = np.concatenate([angles, angles], -1)
         return aligned(np.stack([np.cos(angles), np.sin(angles)], 1))

@@ -51,9 +51,11 @@ def import_model(
 
     source: a folder as transformers saves it, or hf://owner/name[@revision] or opus:en-de, a repository of the Hugging
     Face Hub, or argos:en-de, a package of Argos Translate; or weights of Marian (.npz or .bin), or a folder with one
-    such file; or a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye, or a folder with one or of EOLE.
+    such file; or a checkpoint of fairseq, OpenNMT-py, JoeyNMT or Sockeye, or a folder with one or of EOLE; or weights
+    of Keras.
     positions: "hf" for the sinusoids of transformers, "marian" for those that Marian trained an OPUS model with.
     vocabularies: for Marian and fairseq, the vocabularies of source and target; by default found beside the weights.
+        For Keras, tokens, one a line or a list in JSON.
         For a state dict, lists of tokens or objects of ids in JSON. For an EncoderDecoderModel of transformers, folders
         of the tokenizers of encoder and decoder.
     layout: what a file of PyTorch does not say about its state dict.

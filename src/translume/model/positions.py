@@ -211,7 +211,7 @@ def rotation(places: Tensor, head_width: int, base: float = 10_000.0, turned: in
     turned: how many components are rotated, those of the first pairs; 0: all.
     """
     exponent = torch.arange(0, turned or head_width, 2, device=places.device) / (turned or head_width)
-    angles = places[..., None] * torch.exp(-math.log(base) * exponent)
+    angles = places[..., None] * (1.0 / base**exponent)
     angles = F.pad(angles, (0, head_width // 2 - len(exponent)))
     angles = torch.cat([angles, angles], -1)
     return torch.stack([angles.cos(), angles.sin()])

@@ -127,6 +127,8 @@ def damage(name):
             state["encoder.embed_tokens.weight"] = torch.zeros(12, files.D)
         elif name == "shape":
             state["encoder.layers.0.fc2.bias"] = torch.zeros(3)
+        elif name == "parts":
+            state["encoder.layers.0.self_attn.v_proj.weight"] = torch.zeros(files.D, 3)
         elif name == "inner":
             state["encoder.layers.0.fc1.weight"] = torch.zeros(5, files.D)
         elif name == "missing":
@@ -157,6 +159,8 @@ ERRORS = {
     "nan": "encoder.layers.0.fc1.weight holds numbers that are not finite",
     "rows": "encoder.embed_tokens.weight has 12 rows, expected 11, the size of the vocabulary",
     "shape": "encoder.layers.0.feed_forward.outer.bias is [3], expected [8] by the settings",
+    "parts": "encoder.layers.0.self_attn.v_proj.weight is [8, 3], expected rows as in "
+    "encoder.layers.0.self_attn.q_proj.weight",
     "inner": "encoder.layers.0.fc1.weight is [5, 8], expected [12, 8] by its options",
     "missing": "no decoder.layers.0.fc2.bias, expected it by the options of the model",
     "unknown": "holds decoder.layers.1.fc2.bias, which a model of its options does not have",

@@ -160,6 +160,9 @@ class Foreign:
                     )
             missing = [0, units - inner] if axis == len(sizes) - 1 else [0, 0, 0, units - inner]
             parts = [F.pad(part, missing) for part in parts]
+        for name, part in zip(theirs, parts, strict=True):
+            if part.shape[1:] != parts[0].shape[1:]:
+                raise ModelFolderError(f"{self.place}: {name} is {list(part.shape)}, expected rows as in {theirs[0]}")
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def tensor(self, name: str) -> Tensor:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from translume.errors import ModelFolderError, SettingsError
 from translume.interchange.pickled import load_pickled
-from translume.interchange.toolkits import CHECKPOINTS, SOCKEYE, is_eole
+from translume.interchange.toolkits import CHECKPOINTS, KERAS, SOCKEYE, is_eole
 from translume.interchange.toolkits.checkpoints import Foreign
 from translume.interchange.toolkits.fairseq import read_fairseq
 from translume.interchange.toolkits.joeynmt import read_joeynmt
+from translume.interchange.toolkits.keras import read_keras
 from translume.interchange.toolkits.opennmt import read_eole, read_opennmt
 from translume.interchange.toolkits.sockeye import read_sockeye
 
@@ -20,12 +21,14 @@ PREFERRED = ("checkpoint_best.pt", "best.ckpt", "checkpoint_last.pt", "latest.ck
 def read_toolkit(source: Path, vocabularies: Sequence[Path] = ()) -> Foreign:
     """Read a checkpoint, or the one in a folder.
 
-    vocabularies: of source and target, for fairseq.
+    vocabularies: of source and target, for fairseq and Keras.
     Raises ModelFolderError for a missing or damaged file, DataError for damaged vocabularies, SettingsError naming the
     first option that we cannot express.
     """
     if source.is_dir() and is_eole(source):
         return read_eole(source)
+    if source.suffix in KERAS:
+        return read_keras(source, vocabularies)
     path = _checkpoint_in(source) if source.is_dir() else source
     values = load_pickled(path, "tensors and plain values", [(Namespace, "argparse.Namespace")])
     for part in ("model", "model_state", "generator"):
