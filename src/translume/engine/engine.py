@@ -17,8 +17,14 @@ from translume.engine.logits import CopyKernels, CopySources, LogitRefiner, Logi
 from translume.engine.network import Array, Linear, Network, vectors
 from translume.engine.packing import LINEAR, Dtype, PackedLinear, checked_linear, packed_to_check
 from translume.engine.rules import forced_sentences
-from translume.engine.search import IdleSearches, KernelSearchSettings, NativeSearch
-from translume.engine.search_model import Draft, SearchModel, SentenceDraft
+from translume.engine.search import (
+    Draft,
+    IdleSearches,
+    KernelSearchSettings,
+    NativeSearch,
+    SearchModel,
+    SentenceDraft,
+)
 from translume.engine.sources import SourceKernels, empty_cache
 from translume.engine.state import EngineState, StepInput
 from translume.errors import SettingsError, nearest
