@@ -192,7 +192,7 @@ class Place:
 
 def glossary(number: int, client: str) -> Glossary:
     facts = {"name": "g", "source_lang": "en", "target_lang": "de", "creation_time": ""}
-    return Glossary(glossary_id=f"{number:032}", client=client, terms=[["a", "b"]], **facts)  # type: ignore[list-item]
+    return Glossary(glossary_id=f"{number:032}", client=client, terms=[["a", "b"]], **facts)  # type: ignore[list-item]  # as JSON has them
 
 
 def test_glossaries_may_have_commas_and_belong_to_a_folder(tmp_path: Path) -> None:

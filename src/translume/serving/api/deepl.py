@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -57,7 +58,7 @@ class Glossary:
 
 
 class Glossaries:
-    """The glossaries of a server, in its folder."""
+    """The glossaries of a server, in its folder. All but `delete` read files: call them in a thread."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -112,30 +113,32 @@ def _add_glossaries(routes: Routes, server: Server, glossaries: Glossaries) -> N
             creation_time=time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime()),
             terms=_read(call.entries, "," if call.entries_format == "csv" else "\t"),
         )
-        glossaries.add(made)
+        await run_in_threadpool(glossaries.add, made)
         return made.to_dict()
 
     @routes.on("GET /v2/glossaries", responses.GlossariesResponse, *KEYED)
     async def listed(request: Request) -> Any:
         """List the client's glossaries."""
-        return {"glossaries": [each.to_dict() for each in glossaries.owned_by(client_of(request.scope))]}
+        owned = await run_in_threadpool(glossaries.owned_by, client_of(request.scope))
+        return {"glossaries": [each.to_dict() for each in owned]}
 
     @routes.on("GET /v2/glossaries/{name}", responses.GlossaryResponse, 404, 422, *KEYED)
     async def facts(request: Request, name: str) -> Any:
         """Return the facts of a glossary."""
-        return glossaries.find(name, client_of(request.scope)).to_dict()
+        glossary = await run_in_threadpool(glossaries.find, name, client_of(request.scope))
+        return glossary.to_dict()
 
     @routes.on("GET /v2/glossaries/{name}/entries", None, 404, 422, *KEYED, media={TABBED: None})
     async def entries(request: Request, name: str) -> Response:
         """Return the terms of a glossary, separated by tabs."""
-        terms = glossaries.find(name, client_of(request.scope)).terms
-        text = "".join(f"{source}\t{target}\n" for source, target in terms)
+        glossary = await run_in_threadpool(glossaries.find, name, client_of(request.scope))
+        text = "".join(f"{source}\t{target}\n" for source, target in glossary.terms)
         return Response(text.encode(), media_type=f"{TABBED}; charset=utf-8")
 
     @routes.on("DELETE /v2/glossaries/{name}", None, 404, 422, *KEYED, status=204)
     async def delete(request: Request, name: str) -> Response:
         """Delete a glossary."""
-        glossaries.delete(glossaries.find(name, client_of(request.scope)))
+        glossaries.delete(await run_in_threadpool(glossaries.find, name, client_of(request.scope)))
         return Response(status_code=204)
 
     @routes.on("GET /v2/glossary-language-pairs", responses.GlossaryPairs, *KEYED)
@@ -184,6 +187,8 @@ def add_routes(routes: Routes, server: Server, detector: Detector | None) -> Non
             if others or not source:
                 detected = await detect_sources(call.text, call.target_lang, server, detector, html=html)
                 sources, shown = [each.code for each in detected], [str(each.detected["language"]) for each in detected]
+        client = client_of(request.scope)
+        terms = await run_in_threadpool(_terms, glossaries, call, client) if call.glossary_id else ()
         translations = await translate_each(
             request,
             server,
@@ -193,7 +198,7 @@ def add_routes(routes: Routes, server: Server, detector: Detector | None) -> Non
             html=html,
             field="text",
             split=call.split_sentences != "0",
-            glossary=_terms(glossaries, call, client_of(request.scope)) if call.glossary_id else (),
+            glossary=terms,
         )
         codes = [source.replace("_", "-").partition("-")[0].upper() for source in shown]
         return {
