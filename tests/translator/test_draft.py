@@ -1,11 +1,12 @@
 """A draft changes the speed of greedy search and nothing else; one that cannot guess is refused by name."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from translume.checkpoint import save_model
+from translume.checkpoint import save_model, store_decoding
 from translume.cli import main
 from translume.config import MixtureSettings
 from translume.errors import ModelFolderError, SettingsError
@@ -30,7 +31,7 @@ def results(translator: Translator, **options: object) -> list[object]:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
-@pytest.mark.parametrize("options", [{"strategy": "greedy"}, {"strategy": "sampling", "seed": 11}, {"beam": 3}])
+@pytest.mark.parametrize("options", [{"strategy": "greedy"}, {"strategy": "sampling", "seed": 11}])
 def test_texts_and_scores_do_not_depend_on_the_draft(folders, dtype, options):
     if dtype == "int8" and not kernels().int8:
         pytest.skip("this processor has no int8 products")
@@ -48,17 +49,34 @@ def test_a_draft_that_cannot_guess_is_refused_by_name(folders, make, tmp_path):
     with pytest.raises(
         ModelFolderError, match=r"^decoding.draft: .*none: not a model folder: there is no such folder$"
     ):
-        translator.translate("a", draft=str(tmp_path / "none"))
+        translator.translate("a", strategy="greedy", draft=str(tmp_path / "none"))
     save_model(tmp_path / "bytes", make(shared=True).checkpoint)
     with pytest.raises(SettingsError) as caught:
-        translator.translate("a", draft=str(tmp_path / "bytes"))
+        translator.translate("a", strategy="greedy", draft=str(tmp_path / "bytes"))
     expected = "it has another target vocabulary than the model, expected the same"
     assert str(caught.value) == f"decoding.draft: {tmp_path / 'bytes'}: {expected}"
     save_model(tmp_path / "mixture", make(shared=False, head=MixtureSettings(tie="target")).checkpoint)
     with pytest.raises(SettingsError) as caught:
-        translator.translate("a", draft=str(tmp_path / "mixture"))
+        translator.translate("a", strategy="greedy", draft=str(tmp_path / "mixture"))
     expected = "its head is not one linear map, so it has no search in the kernels"
     assert str(caught.value) == f"decoding.draft: {tmp_path / 'mixture'}: {expected}"
+
+
+def test_a_beam_has_no_draft(folders):
+    with pytest.raises(SettingsError) as caught:
+        load(folders[0]).translate("a", beam=3, draft=str(folders[1]))
+    assert str(caught.value) == ("decoding.draft: strategy 'beam' does not read it, expected 'greedy' or 'sampling'")
+
+
+def test_a_moved_model_translates_without_the_draft_that_its_settings_name(folders, caplog):
+    model, small = folders
+    store_decoding(model, {"draft": str(small), "strategy": "greedy"})
+    expected = load(model).translate("a dog")
+    shutil.rmtree(small)
+    assert load(model).translate("a dog") == expected
+    assert caplog.messages == [
+        f"decoding.draft: {small}: not a model folder: there is no such folder; searched without a draft"
+    ]
 
 
 def test_pack_measures_a_draft_and_keeps_one_that_pays(folders, monkeypatch, tmp_path):

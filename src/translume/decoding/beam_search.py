@@ -89,7 +89,9 @@ class BeamSearch:
 class Greedy:
     """Keeps one hypothesis per sentence. Rows are never reordered, so no cache is copied until a sentence is done."""
 
-    reads: ClassVar[frozenset[str]] = frozenset({"nbest", "length_penalty", "length_penalty_form", "coverage_penalty"})
+    reads: ClassVar[frozenset[str]] = frozenset(
+        {"nbest", "length_penalty", "length_penalty_form", "coverage_penalty", "draft", "draft_tokens"}
+    )
     groups: ClassVar[int] = 1
     width: ClassVar[int] = 1
     nbest: ClassVar[int] = 1

@@ -182,7 +182,7 @@ class Sampling:
 
     reads: ClassVar[frozenset[str]] = frozenset(
         {"samples", "nbest", "utility", "seed", "temperature", "length_penalty", "length_penalty_form"}
-        | {"top_k", "top_p", "min_p", "epsilon", "eta"}
+        | {"top_k", "top_p", "min_p", "epsilon", "eta", "draft", "draft_tokens"}
     )
     groups: ClassVar[int] = 1
     coverage: ClassVar[None] = None

@@ -87,8 +87,8 @@ class Engine:
         self.network, self.dtype, self._model = network, dtype, model
         self.packed_file: Path | None = None
         """The file that the packed weights were read from, if any."""
-        self.drafts: dict[str, Draft] = {}
-        """Models that guess tokens for this one, by their folders."""
+        self.drafts: dict[str, Draft | None] = {}
+        """Models that guess tokens for this one, by their folders; None for one that is missing."""
         try:
             self._pack()
         except NativeError as error:
@@ -130,8 +130,8 @@ class Engine:
             network.refuse_unread()
 
     @property
-    def draft(self) -> Draft | None:
-        """What guesses the tokens of this model for another one; None if the kernels cannot search with it."""
+    def as_draft(self) -> Draft | None:
+        """What guesses tokens for a larger model; None if the kernels cannot search with this one."""
         return None if self._searched is None else Draft(self._searched, self.start)
 
     def _key_value(self, layer: int) -> Linear:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from translume.checkpoint import store_decoding
-from translume.errors import SettingsError
 from translume.translator.loading import ComputeOptions
 from translume.translator.translator import Translator
 
@@ -22,11 +21,9 @@ def measure_draft(
     """Return the processor time of greedy search in seconds, by the number of tokens guessed; 0: without the draft.
 
     Each line is translated alone. The numbers take turns, and the time is the least of three rounds.
-    progress: called with the lines done, and with those of all.
+    options: name the fast engine.  progress: called with the lines done, and with those of all.
     """
     translator, done = Translator.load(model, options), 0
-    if translator.engine is None:
-        raise SettingsError(f"{model}: no fast engine here, which a draft needs; `translume show --engine` says why")
     seconds: dict[int, list[float]] = {count: [] for count in (0, *COUNTS)}
     for number in range(ROUNDS + 1):
         for count, measured in seconds.items():

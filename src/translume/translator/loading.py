@@ -23,7 +23,7 @@ from translume.engine.network import Network
 from translume.engine.packed_file import PackedFile
 from translume.engine.packing import Dtype as PackedDtype
 from translume.errors import ModelFolderError, SettingsError, nearest, refuse_unknown_keywords
-from translume.kernels.loading import has_kernels
+from translume.kernels.loading import has_kernels, kernels
 from translume.kernels.loading import set_threads as set_kernel_threads
 from translume.lazy import is_imported, torch
 
@@ -128,14 +128,24 @@ def engine_of(checkpoint: Checkpoint, dtype: PackedDtype, *, pack: bool | None =
     return engine
 
 
-def draft_of(checkpoint: Checkpoint, engine: Engine, settings: DecodingSettings) -> Draft:
+def draft_of(checkpoint: Checkpoint, engine: Engine, settings: DecodingSettings) -> Draft | None:
     """Return the small model that [decoding] names, which guesses tokens for a model. The model's engine keeps it.
 
-    Raises ModelFolderError if there is no such model, SettingsError if it cannot guess for this one.
+    None, with a warning, if the model's own settings name a folder that is missing, as on another machine.
+    Raises ModelFolderError for another missing folder, SettingsError for a draft that cannot guess for this model.
     """
     if settings.draft not in engine.drafts:
-        engine.drafts[settings.draft] = _load_draft(checkpoint, settings.draft)
-    return replace(engine.drafts[settings.draft], count=settings.draft_tokens)
+        try:
+            engine.drafts[settings.draft] = _load_draft(checkpoint, settings.draft)
+        except ModelFolderError as error:
+            if settings.draft != checkpoint.config.decoding.draft:
+                raise
+            import logging  # takes milliseconds, and most starts need none
+
+            logging.getLogger(__name__).warning("%s; searched without a draft", error)
+            engine.drafts[settings.draft] = None
+    draft = engine.drafts[settings.draft]
+    return None if draft is None else replace(draft, count=settings.draft_tokens)
 
 
 def _load_draft(checkpoint: Checkpoint, folder: str) -> Draft:
@@ -152,7 +162,7 @@ def _load_draft(checkpoint: Checkpoint, folder: str) -> Draft:
     if tags != wanted_tags:
         raise SettingsError(f"{place}: it has model.language_tags = '{tags}', expected '{wanted_tags}' as the model")
     try:
-        draft = engine_of(small, "int8").draft
+        draft = engine_of(small, "int8" if kernels().int8 else "fp32").as_draft
     except EngineError as error:
         raise SettingsError(f"{place}: {error}") from None
     if draft is None:

@@ -510,7 +510,9 @@ def _draft_for(
     if not settings.draft or not isinstance(steps, Engine):
         return None
     draft = draft_of(checkpoint, steps, settings)
-    return None if len(pieces) > 1 else partial(draft.begin, *sources_for(steps, checkpoint, pieces))
+    if draft is None or len(pieces) > 1:
+        return None
+    return partial(draft.begin, *sources_for(steps, checkpoint, pieces))
 
 
 def _ctc_rule(checkpoint: Checkpoint, steps: Stepper, state: Any, weight: float) -> "CtcPrefix":
