@@ -216,9 +216,8 @@ def _engine_report(model: Path) -> dict[str, Any]:
         report["on_gpus"] = describe_device_search(checkpoint, checkpoint.config.decoding)
     report["dtypes"] = {}
     for dtype in LINEAR if searches else (ClassEngine.dtype,):
-        unbuilt = load_any(
-            model, device="cpu", dtype="fp32"
-        )  # a packed file is read only for a model that is not built
+        # A packed file is read only for a network that is not built, as self-tests build it.
+        unbuilt = load_any(model, device="cpu", dtype="fp32")
         try:
             engine = engine_of(unbuilt, dtype, pack=False) if searches else ClassEngine(network_of(unbuilt))
         except (EngineError, NativeError) as error:
@@ -269,7 +268,11 @@ def _print_engine_report(report: dict[str, Any]) -> None:
     show_default=True,
     help="As of translate; may be given several times.",
 )
-@click.option("--draft", type=MODEL, help="Measure a small model that guesses tokens, and keep it if it pays.")
+@click.option(
+    "--draft",
+    type=MODEL,
+    help="Measure a small model that guesses tokens; keep it if it pays.",
+)
 @click.option("--lines", type=FILE, help="Texts to measure it on, one a line.")
 def pack(model: Path, dtypes: tuple["Dtype", ...], draft: Path | None, lines: Path | None) -> None:
     """Write the weights of MODEL as the fast engine reads them on this machine, beside its weights.

@@ -5,6 +5,7 @@
 #define TRANSLUME_DRAFT
 
 #include "linear.h"
+#include "logits.h"
 #include "stack.h"
 
 typedef struct {
@@ -22,12 +23,9 @@ typedef struct {
 
 /* Return the first token with the largest logit. */
 static int64_t likeliest_token(const float *logits, int64_t size) {
-    vector tops = broadcast(-INFINITY);
+    float peak = max_of(logits, size);
     int64_t token = 0;
-    for (; token + LANES <= size; token += LANES) tops = maximum(load(logits + token), tops);
-    float peak = max_lane(tops);
-    for (; token < size; token++) peak = logits[token] > peak ? logits[token] : peak;
-    for (token = 0; token < size && logits[token] != peak;) token++;
+    while (token < size && logits[token] != peak) token++;
     return token < size ? token : 0; /* logits with a NaN */
 }
 

@@ -2,15 +2,6 @@
 
 #include "logits.h"
 
-INLINE float max_of(const float *from, int64_t count) {
-    vector tops = broadcast(-INFINITY);
-    int64_t k = 0;
-    for (; k + LANES <= count; k += LANES) tops = maximum(load(from + k), tops);
-    float peak = max_lane(tops);
-    for (; k < count; k++) peak = from[k] > peak ? from[k] : peak;
-    return peak;
-}
-
 /* Compute one logit again in fp32. Returns the change of e^logit. */
 static float refine_logit(const refinement *refinement, const float *hidden, float *logit, int64_t column) {
     const float *weight = refinement->weight + column * refinement->inputs;

@@ -14,6 +14,16 @@ typedef struct {
     float margin;
 } refinement;
 
+/* Return the largest of some numbers. */
+INLINE float max_of(const float *from, int64_t count) {
+    vector tops = broadcast(-INFINITY);
+    int64_t k = 0;
+    for (; k + LANES <= count; k += LANES) tops = maximum(load(from + k), tops);
+    float peak = max_lane(tops);
+    for (; k < count; k++) peak = from[k] > peak ? from[k] : peak;
+    return peak;
+}
+
 int64_t translume_summarize(float *logits, int64_t rows, int64_t size, int64_t block, float unshifted_limit,
                             const refinement *refinement,
                             float *maxima, int64_t *first, float *sums, float *peaks, float *log_sums);
