@@ -381,7 +381,7 @@ def test_a_process_that_is_being_started_at_a_reload_is_replaced_too(tmp_path: P
             return SimpleNamespace(process=process, address=tmp_path / content, connection=connection, started=0.0)
 
         async with front_of(tmp_path) as front, asyncio.timeout(60):
-            front._start = start  # type: ignore[method-assign]
+            front._start = start  # type: ignore[method-assign]  # instead of a real process
             ready.set()
             await front.start(1)
             ready.clear()

@@ -23,9 +23,8 @@ class ClassEngine:
 
     def __init__(self, network: Network) -> None:
         head = cast(ClassifySettings, network.settings.head)
-        network = replace(
-            network, settings=network.settings.model_copy(update={"encoder": {}})
-        )  # the model has one side
+        # A classifier has no other side, so its [model] is that of the encoder.
+        network = replace(network, settings=network.settings.model_copy(update={"encoder": {}}))
         if head.predicts != "classes" or not network.reads_ids:
             raise NativeError("the engine of classes reads texts only")
         self._network, self._head, self._encoder = network, head, Layers(network, "encoder", self.dtype)

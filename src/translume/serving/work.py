@@ -2,6 +2,7 @@
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,7 +32,7 @@ from translume.translator.planning import (
 from translume.translator.search import TOKEN_CACHE_BYTES, CancelCheck, target_limit
 
 FRAMES_PER_CHARACTER = 4
-"""Frames of a source that is no text which count as one character: 25 a second of speech, which has about 15."""
+"""Frames of a recording or image that count as one character: 25 a second of speech, which has about 15."""
 
 _BREAKS = re.compile(r"([\r\n]+)")
 
@@ -110,7 +111,7 @@ class Part(Line):
 
     @property
     def frames(self) -> Frames | None:
-        """Those of a source that is no text."""
+        """The frames of a recording, image or array; None for a text."""
         return self.given if isinstance(self.given, Frames) else None
 
     @property
@@ -223,8 +224,8 @@ class LineBatch:
         return {n: _refused(result) if isinstance(result, LineError) else result for n, result in done.items()}
 
 
-class _Whole:
-    """Work whose items are all done after one run: `_results` returns them in order."""
+class _Whole(ABC):
+    """Work whose items are all done after one run."""
 
     __slots__ = ()
 
@@ -232,8 +233,9 @@ class _Whole:
         """Return an empty batch."""
         return WholeBatch(self._results)
 
+    @abstractmethod
     def _results(self, items: Sequence[Any], check_cancelled: CancelCheck) -> Sequence[Any]:
-        raise NotImplementedError
+        """Return the results in the order of the items."""
 
 
 @dataclass(frozen=True, slots=True)

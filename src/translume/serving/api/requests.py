@@ -1,4 +1,4 @@
-"""Requests of the HTTP API: models that FastAPI validates bodies with and describes in /openapi.json."""
+"""Requests of the HTTP API: models that validate bodies, and that /openapi.json describes."""
 
 import json
 from collections.abc import Mapping
