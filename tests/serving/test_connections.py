@@ -1,5 +1,6 @@
 """Connections: their number is limited, in all and per address, slow ones are closed, malformed requests refused."""
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -8,9 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
 from translume.serving import connections
@@ -275,3 +278,53 @@ def test_the_limit_of_descriptors_is_raised_for_the_connections(monkeypatch: pyt
     assert connections.max_connections(1024) == 32
     limit[0] = (-1, -1)
     assert connections.max_connections(9000) == 9000
+
+
+class Written:
+    """What a transport was told: bytes, and its end."""
+
+    def __init__(self) -> None:
+        self.calls: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.calls.append(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+@given(turns=st.lists(st.lists(st.binary(min_size=1, max_size=7), min_size=1), max_size=5), closed=st.booleans())
+def test_what_is_written_in_one_turn_of_the_event_loop_is_sent_in_one_call(
+    turns: list[list[bytes]], closed: bool
+) -> None:
+    async def write() -> Written:
+        written = Written()
+        joining = connections.JoiningTransport(cast(asyncio.Transport, written))
+        for turn in turns:
+            for part in turn:
+                joining.write(part)
+            if not closed:
+                await asyncio.sleep(0)
+        joining.close()
+        return written
+
+    written = asyncio.run(write())
+    sent = [b"".join(turn) for turn in turns]
+    assert written.calls == ([b"".join(sent)] if closed and sent else sent)
+    assert written.closed
+
+
+def test_a_long_response_is_not_held_back() -> None:
+    async def write() -> list[bytes]:
+        written = Written()
+        joining = connections.JoiningTransport(cast(asyncio.Transport, written))
+        for _ in range(connections.MAX_JOINED_BYTES // 1009 + 1):
+            joining.write(bytes(1009))
+        return written.calls
+
+    assert list(map(len, asyncio.run(write()))) == [1009 * (connections.MAX_JOINED_BYTES // 1009 + 1)]

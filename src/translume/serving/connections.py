@@ -11,7 +11,7 @@ import select
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -35,6 +35,8 @@ STREAMS: Final = "translume.streams"
 """Key of a scope: whether the response is a stream of events."""
 RESET_SECONDS: Final = 0.1
 """Interval of looking whether a client that sends no more has closed its connection."""
+MAX_JOINED_BYTES: Final = 65_536
+"""Size at which joined writes are sent at once, so that a long response waits for a slow client."""
 LOG_SECONDS: Final = 10.0
 """Interval between log lines about refused connections."""
 
@@ -121,6 +123,38 @@ class Connections:
         return True
 
 
+class JoiningTransport:
+    """A transport that sends in one call what is written in one turn of the event loop, such as headers and a body.
+
+    Each call releases Python's lock, for which the event loop then waits while a lane computes.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send some bytes at the end of this turn."""
+        if not self._parts:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._parts.append(data)
+        if sum(map(len, self._parts)) > MAX_JOINED_BYTES:
+            self._send()
+
+    def close(self) -> None:
+        """Send what was written, and close the connection."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(b"".join(parts))
+
+
 class Connection(asyncio.Protocol):
     """A connection that is closed if it is idle for too long. Everything else is left to uvicorn's protocol."""
 
@@ -138,8 +172,8 @@ class Connection(asyncio.Protocol):
         self.pause_writing, self.resume_writing = inner.pause_writing, inner.resume_writing  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        self.transport = transport
-        self._inner.connection_made(transport)
+        self.transport = cast(asyncio.Transport, JoiningTransport(transport))
+        self._inner.connection_made(self.transport)
         if self._inner.client is not None:  # else of a Unix socket
             self.peer = self._inner.client
             if not self._register.add(self):

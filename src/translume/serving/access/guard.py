@@ -10,9 +10,9 @@ import ipaddress
 import logging
 import re
 import time
-import uuid
 from collections.abc import Collection
 from functools import lru_cache
+from random import getrandbits
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -76,7 +76,7 @@ class Guard:
         scope["path"] = _REPEATED.sub("/", scope["path"]).removesuffix("/") or "/"
         sent_id = Headers(scope=scope).get("x-request-id", "")
         # The id of the client or a proxy, if it is a plain word.
-        request_id = sent_id if REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
+        request_id = sent_id if REQUEST_ID.fullmatch(sent_id) else f"{getrandbits(128):032x}"
         REQUEST.set(request_id)
         note: dict[str, Any] = {"request_id": request_id, "status": 0, "code": ""}
         scope["translume.note"] = note
