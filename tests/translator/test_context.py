@@ -13,6 +13,7 @@ from translume.config import DataSettings
 from translume.config.data import CleaningSettings, ContextSettings
 from translume.errors import SettingsError, TranslationError
 from translume.translator import Translator
+from translume.translator.context import Context
 
 Make = Callable[..., Translator]
 SENTENCE = st.text("abcd", min_size=1, max_size=6)
@@ -242,6 +243,29 @@ def test_context_may_be_given(reading) -> None:
     again = translator.translate("bca", before=before)
     assert again.hypotheses == found[2].hypotheses
     assert translator.translate("bca").text != again.text
+
+
+@given(document=st.lists(st.text("abcd", min_size=1, max_size=3), min_size=1, max_size=4), source=st.integers(0, 2))
+def test_a_score_given_context_is_that_of_the_search(reading, document, source) -> None:
+    translator = reading(source, 1)
+    found = list(translator.translate_all(document))
+    before = [(each.source, each.text) for each in found[:-1]]
+    for hypothesis in found[-1].hypotheses:
+        score = translator.score(document[-1], hypothesis, before=before)
+        assert score.token_log_probs == pytest.approx(hypothesis.token_log_probs, abs=1e-4)
+        assert len(score.tokens) == len(hypothesis.tokens)
+
+
+def test_a_score_leaves_out_context_that_does_not_fit() -> None:
+    def sentence(size: int) -> list[int]:
+        return [5] * size
+
+    sources, targets = [sentence(3), sentence(2), sentence(5)], [sentence(7)]
+    assert Context.from_sentences(sources, targets, 9, 7) == Context(
+        tuple(sentence(7)), tuple(sentence(7)), "context_dropped: 1 of 4 sentences before it, to fit the model's limit"
+    )
+    assert Context.from_sentences(sources, targets, 10, 6).target == ()
+    assert Context.from_sentences(sources[1:], [], 7, -3) == Context(tuple(sentence(7)), (), "")
 
 
 def test_alignments_are_of_the_sentence_itself(reading) -> None:

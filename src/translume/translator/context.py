@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, zip_longest
+from typing import TypeVar
 
 from translume.checkpoint import Checkpoint
 from translume.translator.assembly import SearchedPiece
 from translume.translator.planning import LinePlan, Piece, same_document
 
+T = TypeVar("T")
 DROPPED = "context_dropped"
 """The first word of warnings about context."""
 
@@ -19,6 +21,41 @@ class _Document:
     sources: list[list[int]] = field(default_factory=list)
     targets: list[list[int]] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is read before a sentence: ids on both sides, and a warning about what does not fit; empty if all does."""
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    warning: str
+
+    @classmethod
+    def from_sentences(
+        cls, sources: Sequence[list[int]], targets: Sequence[list[int]], source_room: int, target_room: int
+    ) -> "Context":
+        """Return the nearest of the sentences before one, which have EOS, as far as they fit.  rooms: in tokens."""
+        sides = _nearest(sources, source_room), _nearest(targets, target_room)
+        wanted, missing = len(sources) + len(targets), len(sources) + len(targets) - sum(map(len, sides))
+        warning = f"{DROPPED}: {missing} of {wanted} sentences before it, to fit the model's limit" if missing else ""
+        return cls(tuple(chain.from_iterable(sides[0])), tuple(chain.from_iterable(sides[1])), warning)
+
+
+def context_of_pair(
+    checkpoint: Checkpoint, before: Sequence[tuple[str, str]], source_tokens: int, target_tokens: int
+) -> Context:
+    """Return the context of a pair, whose sides have these numbers of tokens with tags and EOS.
+
+    before: the sources and targets before it in its document.
+    """
+    config, settings = checkpoint.config, checkpoint.config.data.context
+    reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    sources = [[*reads.encode(each), reads.specials.eos] for each, _ in last(before, settings.source)]
+    targets = [[*writes.encode(each), writes.specials.eos] for _, each in last(before, settings.target)]
+    longest = config.longest_source, config.model.max_positions
+    most = [min(each, config.data.cleaning.max_tokens + 1) for each in longest]  # EOS does not count there
+    return Context.from_sentences(sources, targets, most[0] - source_tokens, most[1] - target_tokens)
 
 
 def turns(
@@ -70,17 +107,16 @@ def turns(
         for number in turn:
             (document, place), piece = places[number], pieces[number]
             limit = min(config.longest_source - ends - len(piece.source_tags), config.data.cleaning.max_tokens)
-            sources = document.sources[max(0, place - settings.source) : place]
-            targets = document.targets[max(0, place - settings.target) : place] if settings.target else []
-            context = _nearest(sources, limit - len(piece.ids)), _nearest(targets, room(piece))
+            sources = last(document.sources[:place], settings.source)
+            targets = last(document.targets[:place], settings.target)
+            context = Context.from_sentences(sources, targets, limit - len(piece.ids), room(piece))
             pieces[number] = replace(
                 piece,
-                source_tags=(*piece.source_tags, *chain.from_iterable(context[0])),
-                target_tags=(*piece.target_tags, *chain.from_iterable(context[1])),
+                source_tags=(*piece.source_tags, *context.source),
+                target_tags=(*piece.target_tags, *context.target),
             )
-            wanted, missing = len(sources) + len(targets), len(sources) + len(targets) - sum(map(len, context))
-            if missing:
-                lost[number] = f"{DROPPED}: {missing} of {wanted} sentences before it, to fit the model's limit"
+            if context.warning:
+                lost[number] = context.warning
 
         def prompt(number: int) -> int:
             return len(pieces[number].target_tags)
@@ -94,6 +130,11 @@ def turns(
             searched[number] = searched[number][0], (warning, *searched[number][1])
     rest = iter(pieces)
     plans[:] = [replace(plan, pieces=tuple(next(rest) for _ in plan.pieces)) for plan in plans]
+
+
+def last(items: Sequence[T], count: int) -> Sequence[T]:
+    """Return the last `count` items, or all if there are fewer."""
+    return items[max(0, len(items) - count) :]
 
 
 def _nearest(sentences: Sequence[list[int]], room: int) -> Sequence[list[int]]:

@@ -16,6 +16,7 @@ from translume.lazy import Tensor, no_grad, torch
 from translume.sources import frame_reader
 from translume.sources.reader import describe
 from translume.text.specials import UNKNOWN_LANGUAGE
+from translume.translator.context import context_of_pair
 from translume.translator.ensemble import EnsembleMembers, Forced
 from translume.translator.planning import (
     FRAMES_CHARACTERS,
@@ -40,6 +41,7 @@ class ScoredPair:
 
     place: the beginning of error messages about the pair.  source: a text, or what a `FrameReader` reads.
     direction: its languages; None: those of [decoding].
+    before: the sources and targets before it in its document, for a model that reads context.
     without_source: score the target with an empty text as its source, or as many neutral frames, which shows how much
     the target depends on its source.
     """
@@ -48,6 +50,7 @@ class ScoredPair:
     source: Any
     target: str | TextHypothesis
     direction: Direction | None = None
+    before: tuple[tuple[str, str], ...] = ()
     without_source: bool = False
 
 
@@ -78,13 +81,13 @@ class _ForcedBatch:
     """Pairs of similar lengths: source and its mask [B, S]; given, labels and their mask [B, T].
 
     places: the positions of the pairs.  warnings: about each pair.
-    tags: the number of labels at the beginning that are not predicted.
+    prompts: the number of labels of each pair at the beginning that are not predicted: tags and context.
     """
 
     places: Sequence[int]
     warnings: Sequence[tuple[str, ...]]
     arrays: Forced
-    tags: int
+    prompts: Sequence[int]
 
     @property
     def lengths(self) -> list[int]:
@@ -105,11 +108,11 @@ def score_pairs(
     scorer = models or EnsembleMembers.from_checkpoint(checkpoint)
     for batch in _batches(checkpoint, pairs, max_tokens):
         log_probs, labels = scorer.score(batch.arrays).tolist(), batch.arrays[3].tolist()
-        for row, (index, length) in enumerate(zip(batch.places, batch.lengths, strict=True)):
-            values = log_probs[row][batch.tags : length]
+        for row, (index, prompt, length) in enumerate(zip(batch.places, batch.prompts, batch.lengths, strict=True)):
+            values = log_probs[row][prompt:length]
             scores[index] = TargetScore(
                 log_prob=sum(values),
-                tokens=tuple(checkpoint.target_tokenizer.tokens(labels[row][batch.tags : length])),
+                tokens=tuple(checkpoint.target_tokenizer.tokens(labels[row][prompt:length])),
                 token_log_probs=tuple(values),
                 warnings=batch.warnings[row],
             )
@@ -133,7 +136,7 @@ def beliefs_of_pairs(
     for batch in _batches(checkpoint, pairs, max_tokens):
         tensors = tensors_of(batch.arrays, checkpoint.device)
         # Sentence by sentence, the order of `beliefs`.
-        row, place = tensors[4][:, batch.tags :].nonzero(as_tuple=True)
+        row, place = tensors[4][:, checkpoint.config.model.target_tags :].nonzero(as_tuple=True)
         pair = torch.tensor(batch.places, device=row.device)[row]
         begin = 0
         for belief, labels in (models or EnsembleMembers.from_checkpoint(checkpoint)).beliefs(tensors, rows):
@@ -146,6 +149,7 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
     readings = _readings(checkpoint, pairs)
     sources = _sources(checkpoint, pairs, readings)
     labels = [[*each.tags.target, *ids] for each, ids in zip(readings, _labels(checkpoint, pairs), strict=True)]
+    prompts = [len(each.tags.target) for each in readings]
     longest = {"source": checkpoint.config.longest_source, "target": checkpoint.config.model.max_positions}
     lengths = [len(source.read_ids) + 1 for source in sources]
     for number, (pair, *sides) in enumerate(zip(pairs, lengths, map(len, labels), strict=True)):
@@ -153,6 +157,16 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
             if length > longest[side]:
                 reason = f"the {side} has {length:,} tokens with EOS, expected at most {longest[side]:,}"
                 raise PairError(pair, number, reason)
+        if pair.before and checkpoint.config.data.context.used:
+            context = context_of_pair(checkpoint, pair.before, *sides)
+            sources[number] = replace(
+                sources[number],
+                source_tags=(*sources[number].source_tags, *context.source),
+                warnings=(*sources[number].warnings, *filter(None, [context.warning])),
+            )
+            labels[number][prompts[number] : prompts[number]] = context.target
+            prompts[number] += len(context.target)
+            lengths[number] += len(context.source)
     longer = [max(source, len(target)) for source, target in zip(lengths, labels, strict=True)]
     for batch in batches(longer, max_tokens):
         source, source_mask = source_arrays([sources[index] for index in batch], source_tokenizer.specials)
@@ -162,7 +176,7 @@ def _batches(checkpoint: Checkpoint, pairs: Sequence[ScoredPair], max_tokens: in
             places=batch,
             warnings=[sources[index].warnings for index in batch],
             arrays=(source, source_mask, inputs, wanted, mask),
-            tags=checkpoint.config.model.target_tags,
+            prompts=[prompts[index] for index in batch],
         )
 
 

@@ -224,14 +224,20 @@ class Translator(LoadedModel[Checkpoint]):
         return chain.from_iterable(map(partial(self.translate_lines, settings=chosen), windows(lines)))
 
     def score(
-        self, source: str | Source, target: str | TextHypothesis, *, to: str | None = None, from_: str | None = None
+        self,
+        source: str | Source,
+        target: str | TextHypothesis,
+        *,
+        before: Iterable[tuple[str, str]] = (),
+        to: str | None = None,
+        from_: str | None = None,
     ) -> TargetScore:
         """The log-probability of `target` and EOS given `source`, in nats (forced decoding).
 
         source: as in `translate`.
 
         A text is tokenized again and may get other tokens than a search used; a hypothesis keeps its own.
-        to, from_: as in `translate`.
+        before, to, from_: as in `translate`.
         """
         if not (self.reads_frames or isinstance(source, str)) or not isinstance(target, str | TextHypothesis):
             found = f"{type(source).__name__} and {type(target).__name__}"
@@ -239,7 +245,8 @@ class Translator(LoadedModel[Checkpoint]):
         from translume.translator.scoring import ScoredPair
 
         direction = self.direction(to=to, from_=from_)
-        return self._score([ScoredPair(place="pair", source=source, target=target, direction=direction)])[0]
+        pair = ScoredPair(place="pair", source=source, target=target, direction=direction, before=tuple(before))
+        return self._score([pair])[0]
 
     def score_all(
         self,
