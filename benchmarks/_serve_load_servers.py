@@ -17,6 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
+from prometheus_client import generate_latest
+
 from translume.translator import Translator
 from translume.translator.loading import ComputeOptions, EngineName
 
@@ -83,7 +85,8 @@ def ours(model: str, computing: ComputeOptions, limits: dict[str, Any]) -> None:
 
         def answer() -> None:
             for _ in sys.stdin:
-                lines = [line.split() for line in server.metrics.text().decode().splitlines()]
+                text = generate_latest(server.metrics.registry).decode()
+                lines = [line.split() for line in text.splitlines()]
                 counts = {
                     name: float(rest[0])
                     for name, *rest in lines
