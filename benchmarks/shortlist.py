@@ -138,8 +138,9 @@ def listed(checkpoint: Any, corpus: Any) -> dict[str, float]:
 
 def measured(found: list[tuple[str, Any]], valid: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a row for each contender."""
+    from translume.data.corpus import texts_of
     from translume.evaluation import measure
-    from translume.training.validation import spread, texts_of
+    from translume.training.validation import spread
     from translume.translator import Translator
 
     sources, references = texts_of(valid, spread(valid.pairs, options.sentences))
