@@ -99,7 +99,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        write_run(folder, options.updates, options.width, options.max_tokens, "none")
+        write_run(folder, options.updates, (options.width, 3), options.max_tokens, "none")
         for dtype in (torch.float32, torch.float64):
             torch.set_default_dtype(dtype)
             first, loss = run(folder, f"{dtype}-whole", None)
