@@ -511,8 +511,8 @@ class Recorder:
             kept.append(ours)
             return ours
 
-        def open_(this: int, name: bytes | None, file: int, flags: int, out: int) -> int:
-            place = self.path(name) if name else None
+        def open_(this: int, name: int | None, file: int, flags: int, out: int) -> int:
+            place = self.path(ctypes.string_at(name)) if name else None
             if place is None:
                 return int(real_open(this, name, file, flags, out))
             existed = os.path.exists(place)
@@ -553,7 +553,7 @@ _kept: list[list[Any]] = []
 """Callbacks of SQLite, which may be called as long as a file is open."""
 _SQLITE_FULL, _SQLITE_CANTOPEN, _SQLITE_IOERR_WRITE = 13, 14, 778
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-_OPEN = ctypes.CFUNCTYPE(_I, _P, ctypes.c_char_p, _P, _I, _P)
+_OPEN = ctypes.CFUNCTYPE(_I, _P, _P, _P, _I, _P)  # SQLite keeps the address of the name
 _REMOVE = ctypes.CFUNCTYPE(_I, _P, ctypes.c_char_p, _I)
 _WRITE = ctypes.CFUNCTYPE(_I, _P, _P, _I, _L)
 _CUT = ctypes.CFUNCTYPE(_I, _P, _L)

@@ -57,7 +57,7 @@ from translume.experiments import sweep
 from translume.experiments.processes import Run
 from translume.kernels import building, cpu, loading
 from translume.serving.access.keys import Keys, add_key
-from translume.serving.access.quotas import CountFile, used_of
+from translume.serving.access.quotas import open_counts, used_of
 from translume.serving.api.deepl import Glossaries, Glossary
 from translume.serving.api.errors import RequestError
 from translume.serving.files.jobs import Job, Jobs
@@ -461,14 +461,14 @@ def usage_file(home: Path) -> Case:
         add_key(home / "keys.json", name, {})
         keys = [*Keys.read(home / "keys.json").all]
     place = home / "keys.usage"
-    counts = CountFile(str(place))
+    counts: Any = open_counts(str(place))
     for number, key in enumerate(keys, 1):
         counts.incr(f"{key.id}/requests", 600, number)
         counts.incr(f"{key.id}/characters", 86_400, 1000 * number)
     counts._base.close()
 
     def check(say: Say) -> Any:
-        opened = CountFile(str(place))
+        opened: Any = open_counts(str(place))
         try:
             return [used_of(opened, key) for key in keys]
         except sqlite3.Error:

@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 sys.path.append(str(Path(__file__).parent))
@@ -303,11 +303,11 @@ def usage(home: Home) -> Run:
     """Counts of keys: a loss of power may lose the last ones, but never the file."""
 
     def check(folder: Path) -> Hashable:
-        from translume.serving.access.quotas import CountFile
+        from translume.serving.access.quotas import open_counts
 
         if not (folder / "usage").exists():
             return NOTHING
-        counts = CountFile(str(folder / "usage"))
+        counts: Any = open_counts(str(folder / "usage"))
         try:
             return counts.incr("a/requests", 10**6, 0) or NOTHING
         except sqlite3.Error as error:
@@ -316,10 +316,10 @@ def usage(home: Home) -> Run:
             counts._base.close()
 
     def act(folder: Path, mark: Mark) -> None:
-        from translume.serving.access.quotas import CountFile
+        from translume.serving.access.quotas import open_counts
 
         for _ in range(2):
-            counts = CountFile(str(folder / "usage"))
+            counts: Any = open_counts(str(folder / "usage"))
             try:
                 for _ in range(40):
                     mark(counts.incr("a/requests", 10**6))
