@@ -202,11 +202,9 @@ def main() -> None:
     torch.manual_seed(1)
     checkpoint = load(options.model, device="cpu", threads=options.threads).checkpoint
     tokenizers = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    settings = checkpoint.config
+    data, positions = checkpoint.config.data, checkpoint.config.model.positions_of_sides
     train, valid = (
-        prepare(
-            settings.data, *tokenizers, options.model / "cache", split=split, max_positions=settings.model.max_positions
-        )
+        prepare(data, *tokenizers, options.model / "cache", split=split, max_positions=positions)
         for split in ("train", "valid")
     )
     rows = measured(list(contenders(checkpoint, train, options)), valid, options)
