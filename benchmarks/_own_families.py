@@ -37,8 +37,8 @@ def trained(texts: Iterable[str], before: Any, special: Sequence[str], *, kind: 
     library = Tokenizer(models.BPE(**end) if kind == "BPE" else models.WordPiece(unk_token="[UNK]"))
     library.pre_tokenizer = before
     trainer = trainers.BpeTrainer if kind == "BPE" else trainers.WordPieceTrainer
-    options = {"vocab_size": SIZE, "special_tokens": [*special], "show_progress": False} | options
-    library.train_from_iterator(texts, trainer(**options))
+    words: dict[str, Any] = {"vocab_size": SIZE, "special_tokens": [*special], "show_progress": False, **options}
+    library.train_from_iterator(texts, trainer(**words))
     return json.loads(library.to_str())["model"]
 
 

@@ -307,7 +307,7 @@ class Recorder:
     def _of_os(self) -> dict[str, Any]:
         real = {name: getattr(os, name) for name in dir(os)}
 
-        def open_(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        def open_(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> Any:
             place = self.path(path, dir_fd)
             if place is None or not flags & (os.O_WRONLY | os.O_RDWR) or flags & os.O_TMPFILE == os.O_TMPFILE:
                 return real["open"](path, flags, mode, dir_fd=dir_fd)
@@ -354,7 +354,7 @@ class Recorder:
             return synced
 
         def rename(name: str) -> Callable[..., None]:
-            def moved(old: Any, new: Any, **handles: Any) -> None:
+            def moved(old: Any, new: Any, **handles: Any) -> Any:
                 before, after = self.path(old, handles.get("src_dir_fd")), self.path(new, handles.get("dst_dir_fd"))
                 if before is None or after is None:
                     if before or after:
@@ -367,7 +367,7 @@ class Recorder:
             return moved
 
         def remove(name: str) -> Callable[..., None]:
-            def removed(path: Any, *, dir_fd: int | None = None) -> None:
+            def removed(path: Any, *, dir_fd: int | None = None) -> Any:
                 place = self.path(path, dir_fd)
                 if place is None or not os.path.lexists(place):
                     return real[name](path, dir_fd=dir_fd)
@@ -377,7 +377,7 @@ class Recorder:
 
             return removed
 
-        def mkdir(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        def mkdir(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> Any:
             place = self.path(path, dir_fd)
             if place is None or os.path.exists(place):
                 return real["mkdir"](path, mode, dir_fd=dir_fd)
@@ -385,7 +385,7 @@ class Recorder:
             real["mkdir"](path, mode, dir_fd=dir_fd)
             return self.created(place, folder=True)
 
-        def link(old: Any, new: Any, **handles: Any) -> None:
+        def link(old: Any, new: Any, **handles: Any) -> Any:
             before, after = self.path(old), self.path(new)
             if before is None or after is None:
                 return real["link"](old, new, **handles)
@@ -409,7 +409,7 @@ class Recorder:
         class Raw(io.FileIO):
             number = -1
 
-            def write(self, data: Any) -> int | None:
+            def write(self, data: Any) -> Any:
                 recorder.begin("write", self.name)
                 content = memoryview(data).cast("B")
                 end = "a" in self.mode or self._appends
@@ -443,7 +443,7 @@ class Recorder:
             raw.number, raw._appends = recorder._numbers[place], "a" in mode
             if buffering == 0:
                 return raw
-            buffer = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)  # type: ignore[arg-type]  # both read and write
+            buffer = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
             if "b" in mode:
                 return buffer
             text = io.TextIOWrapper(buffer, encoding, errors, newline, buffering == 1)
@@ -511,8 +511,8 @@ class Recorder:
             kept.append(ours)
             return ours
 
-        def open_(this: int, name: bytes | None, file: int, flags: int, out: int) -> int:
-            place = self.path(name) if name else None
+        def open_(this: int, name: int | None, file: int, flags: int, out: int) -> int:
+            place = self.path(ctypes.string_at(name)) if name else None
             if place is None:
                 return int(real_open(this, name, file, flags, out))
             existed = os.path.exists(place)
@@ -553,7 +553,7 @@ _kept: list[list[Any]] = []
 """Callbacks of SQLite, which may be called as long as a file is open."""
 _SQLITE_FULL, _SQLITE_CANTOPEN, _SQLITE_IOERR_WRITE = 13, 14, 778
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-_OPEN = ctypes.CFUNCTYPE(_I, _P, ctypes.c_char_p, _P, _I, _P)
+_OPEN = ctypes.CFUNCTYPE(_I, _P, _P, _P, _I, _P)  # SQLite keeps the address of the name
 _REMOVE = ctypes.CFUNCTYPE(_I, _P, ctypes.c_char_p, _I)
 _WRITE = ctypes.CFUNCTYPE(_I, _P, _P, _I, _L)
 _CUT = ctypes.CFUNCTYPE(_I, _P, _L)

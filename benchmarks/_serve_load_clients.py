@@ -113,7 +113,7 @@ class Clients:
     async def offered(self, rate: float, seconds: float, settle: float) -> None:
         """Run an open loop: requests at random times, `rate` per second. Measures after `settle` seconds."""
         begun = time.perf_counter()
-        due, tasks = begun, set()
+        due, tasks = begun, set[asyncio.Task[int]]()
         while due < begun + settle + seconds:
             if (wait := due - time.perf_counter()) > 0:
                 await asyncio.sleep(wait)

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +145,8 @@ def times_of(rows: Sequence[str], rounds: int) -> dict[str, float]:
     torch.set_num_threads(1)
     keep_freed_memory()
     device, settings = torch.device("cpu"), TrainingSettings(optimizer="adam")
-    options = {"options": LossOptions(0.1), "precision": choose_precision("auto", device), "device": device}
-    updaters = {row: Updater(model_of(ROWS[row], feed_forward_of(row)).train(), settings, **options) for row in rows}
+    way = partial(Updater, options=LossOptions(0.1), precision=choose_precision("auto", device), device=device)
+    updaters = {row: way(model_of(ROWS[row], feed_forward_of(row)).train(), settings) for row in rows}
     ids = torch.randint(4, VOCABULARY, (64, 16))
     mask = torch.ones_like(ids, dtype=torch.bool)
     sides = {"source": ids, "source_mask": mask, "target": ids, "target_mask": mask, "labels": ids}

@@ -386,7 +386,7 @@ def report(target: Target, count: int, seed: int, kinds: list[str]) -> None:
 
 def per_byte(row: dict[str, Any]) -> float:
     """Return the seconds for each byte; a short input counts as 1,000 bytes."""
-    return float(row["seconds"]) / max(row["bytes"], 1000)
+    return float(row["seconds"] / max(row["bytes"], 1000))
 
 
 SHORT = ["The village has many people."] * 32

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from translume.translator import Translator
@@ -52,15 +52,14 @@ def main() -> None:
     lines = options.source.read_text("utf-8").splitlines()[: options.lines]
     mixed = list(range(len(lines)))
     random.Random(options.seed).shuffle(mixed)
-    report = {}
+    report: dict[str, dict[str, Any]] = {}
     for dtype in options.dtypes:
         translator = plain if dtype == "plain" else plain.compile(dtype)
         claim = None if translator.engine is None else self_test(translator.engine, plain.checkpoint.model)
         find = partial(found, translator, lines, options.beam)
-        alone, numbers = {}, iter(mixed)
+        alone, batched, numbers = dict[int, Any](), dict[int, Any](), iter(mixed)
         for number in range(len(lines)):
             alone |= find([number])
-        batched = {}
         while batch := list(islice(numbers, random.Random(len(batched)).randint(2, 61))):
             batched |= find(batch)
         together = find(range(len(lines)))

@@ -85,7 +85,8 @@ def main() -> None:
         for name, words in (("workers", workers), ("ray", cluster))[: 1 if options.only == "deaths" else 2]:
             begun = time.monotonic()
             process = start(options.model, folder, name, *words)
-            wait_for(lambda name=name, process=process: process.poll() is not None or written(folder / name) > 0)
+            while process.poll() is None and not written(folder / name):
+                time.sleep(0.05)
             first, wait = written(folder / name), time.monotonic() - begun
             digest = finish(process, folder, name)
             seconds = time.monotonic() - begun

@@ -97,14 +97,15 @@ def quality(kinds: Sequence[str], codes: Any) -> dict[str, float]:
 
 def cases(codes: Sequence[str], ratios: bool, only: Sequence[str] = ()) -> dict[str, CleanSettings]:
     """Return the settings to measure, by name: each filter alone, the usual ones and all of them."""
-    languages = {"source_language": codes[0], "target_language": codes[1]} if codes else {}
+    languages: dict[str, Any] = {"source_language": codes[0], "target_language": codes[1]} if codes else {}
     if ratios:
         settings = {
-            f"ratio, {x} deviations": CleanSettings(filters="ratio", max_deviations=x)
+            f"ratio, {x} deviations": CleanSettings(filters=("ratio",), max_deviations=x)
             for x in (2.0, 3.0, 4.0, 5.0, 6.0)
         }
-        return settings | {"ratio, quantile 0.1": CleanSettings(filters="ratio", ratio_quantile=0.1)}
-    every = {name: (name,) for name in FILTERS if (languages or name != "language") and name not in OF_MODELS}
+        return settings | {"ratio, quantile 0.1": CleanSettings(filters=("ratio",), ratio_quantile=0.1)}
+    names = [name for name in FILTERS if (languages or name != "language") and name not in OF_MODELS]
+    every: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
     every |= {"usual": USUAL} | ({"usual and language": (*USUAL, "language")} if languages else {})
     return {
         name: CleanSettings(filters=filters, **languages) for name, filters in every.items() if name in (only or every)
@@ -196,7 +197,7 @@ def speeds(
 ) -> list[dict[str, Any]]:
     """Return the pairs per second of each filter alone; "reading" has one that takes no time."""
     rows = []
-    for name, chosen in {"reading": CleanSettings(filters="length"), **settings}.items():
+    for name, chosen in {"reading": CleanSettings(filters=("length",)), **settings}.items():
         row: dict[str, Any] = {"filter": name}
         few = 2000 if "language" in chosen.filters else len(sources)
         for count in processes:

@@ -62,8 +62,8 @@ def sentences(count: int, names: list[str], random: Random) -> list[Sentence]:
             phrases.append((phrase, sorted(slots - set(PERSONS)), sorted(slots & set(PERSONS))))
     found: dict[str, Sentence] = {}
     while len(found) < count:
-        phrase, slots, persons = random.choice(phrases)
-        values, chosen = draw(slots, random), random.sample(names, len(persons))
+        phrase, others, persons = random.choice(phrases)
+        values, chosen = draw(others, random), random.sample(names, len(persons))
         sides = []
         for language in LANGUAGES:
             text = phrase[language]

@@ -55,7 +55,7 @@ from translume.data.token_cache import prepare
 from translume.errors import TranslumeError
 from translume.experiments import sweep
 from translume.experiments.processes import Run
-from translume.kernels import loading
+from translume.kernels import building, cpu, loading
 from translume.serving.access.keys import Keys, add_key
 from translume.serving.access.quotas import open_counts, used_of
 from translume.serving.api.deepl import Glossaries, Glossary
@@ -220,7 +220,7 @@ def write_pairs(home: Path, count: int, name: str = "train", seed: int = 3) -> N
     (home / f"{name}.target").write_text("".join(" ".join(reversed(line)) + "\n" for line in lines))
 
 
-def data_of(home: Path) -> dict[str, str]:
+def data_of(home: Path) -> dict[str, Any]:
     return {f"train_{side}": str(home / f"train.{side}") for side in ("source", "target")}
 
 
@@ -435,7 +435,7 @@ def partial_cache_files(home: Path) -> Case:
     )  # fmt: skip
 
 
-def tokenizer_file(home: Path, *, kind: str) -> Case:
+def tokenizer_file(home: Path, *, kind: Any) -> Case:
     """A tokenizer that was saved by itself."""
     texts = ["the old village by the river", "größer naïve bridges"] * 3
     train_tokenizer(TokenizerSettings(kind=kind, size=330), texts).save(home / "tokenizer.json")
@@ -461,14 +461,14 @@ def usage_file(home: Path) -> Case:
         add_key(home / "keys.json", name, {})
         keys = [*Keys.read(home / "keys.json").all]
     place = home / "keys.usage"
-    counts = open_counts(str(place))
+    counts: Any = open_counts(str(place))
     for number, key in enumerate(keys, 1):
         counts.incr(f"{key.id}/requests", 600, number)
         counts.incr(f"{key.id}/characters", 86_400, 1000 * number)
     counts._base.close()
 
     def check(say: Say) -> Any:
-        opened = open_counts(str(place))
+        opened: Any = open_counts(str(place))
         try:
             return [used_of(opened, key) for key in keys]
         except sqlite3.Error:
@@ -511,12 +511,12 @@ def job_files(home: Path) -> Case:
 
 def kernels_file(home: Path) -> Case | None:
     """The compiled kernels, which are loaded if they are intact, and else compiled again."""
-    command, instructions = loading.compiler(), loading.chosen_instructions()
+    command, instructions = building.compiler(), cpu.chosen_instructions()
     if command is None:
         return None
     loading.load_once()
     name = f"kernels-{instructions.name}-{loading._digest(command, instructions)}-*.so"
-    compiled_here = [*(loading.cache_folder() / "native").glob(name)]
+    compiled_here = [*(cpu.cache_folder() / "native").glob(name)]
     if not compiled_here:
         return None
     (home / "native").mkdir(mode=0o700)
@@ -652,7 +652,7 @@ def cost_of_training(home: Path, updates: int) -> Callable[[], float]:
 def print_costs(rounds: int, short: bool) -> None:
     """Measure and print what the checks cost."""
     lines, updates = (5_000, 8) if short else (100_000, 60)
-    works = {
+    works: dict[str, Callable[[Path], Any]] = {
         f"preparing and reading {lines:,} pairs": lambda home: cost_of_preparation(home, lines),
         f"training for {updates} updates": lambda home: cost_of_training(home, updates),
     }

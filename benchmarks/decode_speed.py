@@ -42,7 +42,7 @@ class Ours:
         from translume.translator import load
 
         translator = load(model, device="cpu", dtype="fp32", threads=1)
-        self.translator = translator if way == "plain" else translator.compile(dtype)  # type: ignore[arg-type]
+        self.translator = translator if way == "plain" else translator.compile(dtype)
         self.stop, self.tokens = folders["stop"], int(folders["tokens"])
 
     def __call__(self, lines: list[str], beam: int, together: bool) -> list[str]:
@@ -118,7 +118,7 @@ class Transformers:
         return found
 
 
-LIBRARIES = {"plain": Ours, "fast": Ours, "ctranslate2": CTranslate2, "transformers": Transformers}
+LIBRARIES: dict[str, Any] = {"plain": Ours, "fast": Ours, "ctranslate2": CTranslate2, "transformers": Transformers}
 
 
 def work(model: str, folders: dict[str, str], system: str, workers: int) -> None:

@@ -20,7 +20,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from xml.sax.saxutils import escape
 
-from translume.documents.files import FORMATS, read_document, translated_file
+from translume.documents import FORMATS
+from translume.documents.files import read_document, translated_file
 from translume.documents.sentences import SplitSegments
 from translume.translator import TextHypothesis, Translation
 from translume.translator.results import Alignment

@@ -290,12 +290,13 @@ def measure(family: str, folder: Path, lines: list[str], texts: int, updates: in
     import translume
     from translume.config import DecodingSettings
     from translume.engine import EngineError, build_engine, self_test
+    from translume.engine.packing import Dtype
     from translume.errors import SettingsError, TranslumeError
     from translume.interchange.huggingface.reader import read_family
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    source, bart, folders = folder / "theirs", family in BART_FAMILIES, ()
+    source, bart, folders = folder / "theirs", family in BART_FAMILIES, tuple[Path, ...]()
     if family in OWN_FAMILIES:
         folders = write_own(source, family, lines)
     else:
@@ -311,7 +312,7 @@ def measure(family: str, folder: Path, lines: list[str], texts: int, updates: in
     theirs = reader.mended(load_model(source))
     ours = translume.load(folder / "ours", device="cpu", engine="plain")
     model, reads, writes = ours.checkpoint.model, ours.checkpoint.source_tokenizer, ours.checkpoint.target_tokenizer
-    direction = BART_FAMILIES[family][2] if bart else {"to": "de"} if "de" in reads.languages else {}
+    direction: dict[str, Any] = BART_FAMILIES[family][2] if bart else {"to": "de"} if "de" in reads.languages else {}
     tags, begins = ([id_ for code, id_ in reads.languages.items() if code == direction.get(side, "")]
                     for side in ("from_" if bart else "to", "to"))  # fmt: skip
     begins = begins if ours.config.model.target_tags else []
@@ -326,7 +327,7 @@ def measure(family: str, folder: Path, lines: list[str], texts: int, updates: in
     wanted: dict[str, list[int]] = {}
     for group in of_one_length(lines[:texts], lambda line: [*tags, *reads.encode(line), *reads.specials.source_end]):
         read = torch.tensor([ids for _, ids in group])
-        given = {**reader.inputs(read, None), "attention_mask": torch.ones_like(read)}
+        given = {**reader.inputs(read, ours.config.data.source), "attention_mask": torch.ones_like(read)}
         written = read.clamp(max=len(writes) - 1)[:, len(tags) :][:, :17]
         target = torch.cat([torch.tensor([begin] * len(group)), written], 1)
         with torch.no_grad():
@@ -360,7 +361,7 @@ def measure(family: str, folder: Path, lines: list[str], texts: int, updates: in
         except TranslumeError:
             return "fails"
 
-    def engine(dtype: str) -> float:
+    def engine(dtype: Dtype) -> float:
         return self_test(build_engine(model, dtype), model, alone=False).difference
 
     def exported(target: str) -> float:

@@ -437,9 +437,9 @@ def _child(case: Case, folder: Path, given: int, output: int, errors: int, crash
         os.chdir(folder)
         for number, (stream, kept) in enumerate(zip(case.streams, (given, output, errors), strict=True)):
             _redirect(number, stream, kept)
-        sys.stdin = sys.__stdin__ = _opened(0, "r")
-        sys.stdout = sys.__stdout__ = _opened(1, "w")
-        sys.stderr = sys.__stderr__ = _opened(2, "w")
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            for each in (name, f"__{name}__"):
+                setattr(sys, each, _opened(number, "w" if number else "r"))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         if case.file_limit is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -452,9 +452,9 @@ def _child(case: Case, folder: Path, given: int, output: int, errors: int, crash
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
+        for written in (sys.stdout, sys.stderr):
+            if written is not None:
+                written.flush()
     except BaseException:
         with contextlib.suppress(OSError):
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -60,7 +60,7 @@ SEARCHES = 12
 """Searches with one model; building a model takes longer than a search."""
 
 
-def engine_of(draw: random.Random) -> Engine:
+def engine_of(draw: Any) -> Engine:
     """Return an engine of a random model. Many tokens have equal weights, so that ties occur."""
     heads, size = draw.choice([1, 2]), draw.choice([29, 131, 523, 4099])
     head = draw.choice([SoftmaxSettings, SoftmaxSettings, SoftmaxSettings, CopySettings])(tie="none")
@@ -74,21 +74,22 @@ def engine_of(draw: random.Random) -> Engine:
     )  # fmt: skip
     torch.manual_seed(draw.randrange(1 << 30))
     model = build_model(settings, SOURCE_SIZE, size).eval()
-    linear = model.head.softmax if isinstance(model.head, CopyHead) else model.head
+    head_of: Any = model.head
+    linear: Any = head_of.softmax if isinstance(head_of, CopyHead) else head_of
     with torch.no_grad():
         linear.weight.mul_(draw.choice([0.3, 3.0]))
         half = size // 2
         linear.weight[half : 2 * half - 3] = linear.weight[3:half].clone()
         linear.bias[2] += draw.choice([0.0, 1.0, 3.0])
-        if isinstance(model.head, CopyHead):
-            model.head.copied[:] = torch.randint(-1, size, (SOURCE_SIZE,))
-            model.head.copied[9:13] = int(model.head.copied[5])
-            model.head.gate.bias.fill_(draw.choice([-3.0, 0.0, 3.0]))
-    dtype = draw.choice(["fp32", "bf16", "int8"]) if kernels().int8 else "fp32"
+        if isinstance(head_of, CopyHead):
+            head_of.copied[:] = torch.randint(-1, size, (SOURCE_SIZE,))
+            head_of.copied[9:13] = int(head_of.copied[5])
+            head_of.gate.bias.fill_(draw.choice([-3.0, 0.0, 3.0]))
+    dtype: Any = draw.choice(["fp32", "bf16", "int8"]) if kernels().int8 else "fp32"
     return build_engine(model, dtype)
 
 
-def strategy_of(draw: random.Random, keys: torch.Tensor) -> Strategy:
+def strategy_of(draw: Any, keys: torch.Tensor) -> Strategy:
     """Return a strategy for sentences with some keys [B], the same one for the same random numbers."""
     penalty = LengthPenalty(form=draw.choice(["power", "gnmt"]), exponent=draw.choice([0.0, 0.6, 1.0, -0.5]))
     width = draw.randint(1, 5)
@@ -137,6 +138,7 @@ def rules_of(draw: random.Random, size: int, forced: list[bool]) -> Callable[[sl
 
 def failed(draw: random.Random, engine: Engine) -> list[str]:
     """Return the faults of one search."""
+    assert engine.head is not None
     count, size = draw.randint(1, 7), engine.head.outputs
     own = draw.random()  # of strategy and rules
     keys, forced = (
@@ -184,9 +186,9 @@ def failed(draw: random.Random, engine: Engine) -> list[str]:
     for number, hypotheses in found.items():
         one = slice(number, number + 1)
         state, words = start(source[one, : lengths[number]], mask[one, : lengths[number]]), words_of(one)
-        state = PromptedState(state, prompts[one])
+        prompted = PromptedState(state, prompts[one])
         try:
-            wanted = search(PromptedStep(engine.step), state, bos=1, limits=limits[one], **words)[0]
+            wanted = search(PromptedStep(engine.step), prompted, bos=1, limits=limits[one], **words)[0]
         except SearchError:
             wanted = None
         if hypotheses != wanted:

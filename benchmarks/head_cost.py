@@ -113,12 +113,12 @@ def errors(way: str, vocabulary: int, rows: int) -> dict[str, float]:
     """Return the errors against fp64, which is computed a few rows at a time."""
     hidden, weight, labels = inputs(vocabulary, rows)
     loss = loss_of(way, vocabulary, rows)(hidden, weight, labels)
-    loss.backward()
+    torch.autograd.backward(loss)
     total = 0.0
     h, w = hidden.detach().double().requires_grad_(), weight.detach().double().requires_grad_()
     for start in range(0, rows, 512):
         part = F.cross_entropy(F.linear(h[start : start + 512], w), labels[start : start + 512], reduction="sum")
-        part.backward()
+        torch.autograd.backward(part)
         total += float(part.detach())
     found = {"loss": abs(float(loss.detach()) - total) / total}
     for name, mine, truth in (("hidden", hidden.grad, h.grad), ("weight", weight.grad, w.grad)):
@@ -135,9 +135,9 @@ def work(way: str, vocabulary: int, rows: int) -> None:
 
     def step() -> None:
         hidden.grad = weight.grad = None
-        loss(hidden, weight, labels).backward()
+        torch.autograd.backward(loss(hidden, weight, labels))
 
-    loss(hidden[:1], weight, labels[:1]).backward()  # load libraries
+    torch.autograd.backward(loss(hidden[:1], weight, labels[:1]))  # load libraries
     hidden.grad = weight.grad = None
     memory = peak_beyond(step)
     if memory is not None and way != "adaptive":
@@ -246,7 +246,8 @@ def kernels_are_here() -> bool:
 def decode(vocabulary: int, rounds: int) -> dict[str, Any]:
     """Return one vocabulary's row of the table of decoding."""
     logits = torch.randn(BELIEFS, vocabulary, generator=torch.Generator().manual_seed(1)) * 3
-    ways = [lambda: Logits(logits).topk(BEST).ids, lambda: logits.log_softmax(-1).topk(BEST).indices]
+    ways: list[Callable[[], Tensor]] = [lambda: Logits(logits).topk(BEST).ids]
+    ways.append(lambda: logits.log_softmax(-1).topk(BEST).indices)
     if kernels_are_here():
         ways.append(lambda: Logits(logits, summarize_logits(logits.numpy()).summary()).topk(BEST).ids)
     found = [way() for way in ways]

@@ -20,6 +20,7 @@ Without MODEL the tiny shape (128, 4 heads, 256, 4 + 4) with random weights writ
 
 import argparse
 import json
+import math
 import os
 import random
 import resource
@@ -73,7 +74,7 @@ def sentences(translator: Any, count: int, length: int = TOKENS) -> list[str]:
     draw = random.Random(0)
     tokenizer = translator.checkpoint.source_tokenizer
     words = [piece.removeprefix("▁") for piece in tokenizer.pieces() if piece.startswith("▁") and len(piece) > 1]
-    found = []
+    found: list[str] = []
     while len(found) < count:
         text = " ".join(draw.choice(words) for _ in range(length - 1))
         if len(tokenizer.encode(text)) == length - 1:
@@ -84,11 +85,14 @@ def sentences(translator: Any, count: int, length: int = TOKENS) -> list[str]:
 @contextmanager
 def without_hooks() -> Iterator[None]:
     """Make the decoding loop keep nothing that only inspection reads, within the block."""
+    import torch
+
     from translume.decoding import loop
+    from translume.decoding.beam import Ending, Hypothesis, ScoreTerms
 
     own = loop.Search
 
-    class Bare(own):  # type: ignore[misc, valid-type]  # a class found at run time
+    class Bare(loop.Search[Any]):
         def read(self, state: Any) -> None:
             pass
 
@@ -101,18 +105,18 @@ def without_hooks() -> Iterator[None]:
                 self.tokens = self.tokens.index_select(0, rows)
             self.length += 1
             if self.length == self.tokens.size(1):
-                self.tokens = loop.functional.pad(self.tokens, (0, loop.CHUNK))
+                self.tokens = torch.nn.functional.pad(self.tokens, (0, loop.CHUNK))
             self.tokens[:, self.length] = going.token.flatten()
 
         def _endings(self, candidates: Any, which: Any, first: Any, by: Any) -> list[Any]:
             scores, _ = self._scores(candidates)
-            nowhere = scores.masked_fill(~which, -loop.math.inf).view(*self.ended.shape, -1)
-            self.best = loop.torch.cat([self.best, nowhere], 2).topk(self.best.size(2), 2).values
+            nowhere = scores.masked_fill(~which, -math.inf).view(*self.ended.shape, -1)
+            self.best = torch.cat([self.best, nowhere], 2).topk(self.best.size(2), 2).values
             self.ended = self.ended + which.view(*self.ended.shape, -1).sum(2)
             sentence, place = which.nonzero(as_tuple=True)
             origin = candidates.origin[sentence, place]
             row = first[sentence, 0] + origin
-            tokens = loop.torch.cat([self.tokens[row, 1 : 1 + self.length], candidates.token[sentence, place, None]], 1)
+            tokens = torch.cat([self.tokens[row, 1 : 1 + self.length], candidates.token[sentence, place, None]], 1)
             columns = (
                 self.beam.sentences[sentence].tolist(),
                 origin.tolist(),
@@ -122,11 +126,11 @@ def without_hooks() -> Iterator[None]:
                 scores[sentence, place].tolist(),
             )
             return [
-                loop.Ending(
+                Ending(
                     sentence=number,
                     origin=parent,
                     group=group,
-                    hypothesis=loop.Hypothesis(
+                    hypothesis=Hypothesis(
                         tokens=tuple(ids),
                         log_prob=log_prob,
                         log_probs=(),
@@ -138,7 +142,7 @@ def without_hooks() -> Iterator[None]:
                 for number, parent, group, ids, log_prob, score in zip(*columns, strict=True)
             ]
 
-    no_terms = loop.ScoreTerms(total=0.0, divisor=1.0, coverage=0.0)
+    no_terms = ScoreTerms(total=0.0, divisor=1.0, coverage=0.0)
     loop.Search = Bare  # type: ignore[misc]  # within the block
     try:
         yield
@@ -286,10 +290,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.part:
-        traced(*options.memory, options.part)
+        traced(options.memory[0], options.memory[1], options.part)
         return
     if options.memory:
-        sizes = memory(*options.memory, options.threads)
+        sizes = memory(options.memory[0], options.memory[1], options.threads)
         if options.json:
             print(json.dumps(sizes))
             return

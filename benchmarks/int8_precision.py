@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from sacrebleu.metrics import BLEU
+from sacrebleu import BLEU
 
 import translume
+from translume.decoding.step import Stepper
 from translume.engine import Engine
 from translume.engine.layers import Layers
 from translume.engine.packing import LINEAR, Dtype
@@ -46,22 +47,22 @@ def pack(engine: Engine, encoder: Dtype, key_values: Dtype) -> None:
 def rms_error(translator: translume.Translator, engine: Engine, pairs: Sequence[tuple[str, str]]) -> float:
     """Return the error of the engine's log-probabilities on the prefixes of references."""
     checkpoint, total, count = translator.checkpoint, 0.0, 0
+    steppers: tuple[Stepper, Stepper] = engine, checkpoint.model
     for source, target in pairs:
         ids = torch.tensor([[*checkpoint.source_tokenizer.encode(source), checkpoint.source_tokenizer.specials.eos]])
         prefix = torch.tensor([[checkpoint.target_tokenizer.specials.bos, *checkpoint.target_tokenizer.encode(target)]])
         mask = torch.ones_like(ids, dtype=torch.bool)
-        states = [each.start(ids, mask) for each in (engine, checkpoint.model)]
+        states = [each.start(ids, mask) for each in steppers]
         for end in range(1, prefix.size(1) + 1):
             (ours, first), (plain, second) = (
-                each.step(prefix[:, :end], state)
-                for each, state in zip((engine, checkpoint.model), states, strict=True)
+                each.step(prefix[:, :end], state) for each, state in zip(steppers, states, strict=True)
             )
             states = [first, second]
             wanted = plain.log_probs()
             likely = wanted > LIKELY
             total += float((ours.log_probs() - wanted)[likely].square().sum())
             count += int(likely.sum())
-    return (total / max(count, 1)) ** 0.5
+    return float((total / max(count, 1)) ** 0.5)
 
 
 def interval(found: Sequence[str], plain: Sequence[str], references: Sequence[str], metric: BLEU) -> tuple[float, ...]:
@@ -140,7 +141,7 @@ def measure(folder: str, pairs: Sequence[tuple[str, str]], words: dict[str, str]
 
 def engine_of(translator: translume.Translator) -> Engine:
     engine = translator.models.members[0].engine
-    assert engine is not None
+    assert isinstance(engine, Engine)
     return engine
 
 

@@ -222,7 +222,7 @@ class Pieces:
         path.write_text("\n".join(tokens) + "\n", encoding="utf-8")
 
     def encode(self, text: str) -> list[int]:
-        return self._library.encode(text, add_special_tokens=False).ids[: LIMIT - 1]
+        return [*self._library.encode(text, add_special_tokens=False).ids[: LIMIT - 1]]
 
     def decode(self, ids: list[int]) -> str:
         tokens = ["\ufffd" if id_ == 1 else self._library.id_to_token(id_) for id_ in ids]
@@ -286,14 +286,14 @@ def main() -> None:
     tests = [*zip(read("test.en.gz"), read("test.fr.gz"), strict=True)][: given.lines]
 
     def log_probs(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        return np.log(ops.convert_to_numpy(model([source, target], training=False)).astype(np.float64))
+        return np.log(np.asarray(ops.convert_to_numpy(model([source, target], training=False)), np.float64))
 
     scores, greedy = [], dict[int, list[int]]()
     by_length: dict[int, list[int]] = {}
-    for line, (source, target) in enumerate(map(ids, tests)):
-        found = log_probs(np.array([source]), np.array([target[:-1]]))[0]
-        scores.append([float(row[id_]) for row, id_ in zip(found, target[1:], strict=True)])
-        by_length.setdefault(len(source), []).append(line)
+    for line, (given_ids, wanted) in enumerate(map(ids, tests)):
+        found = log_probs(np.array([given_ids]), np.array([wanted[:-1]]))[0]
+        scores.append([float(row[id_]) for row, id_ in zip(found, wanted[1:], strict=True)])
+        by_length.setdefault(len(given_ids), []).append(line)
     for lines in by_length.values():  # Keras 3 lets the layers of tensorflow.org read padding
         source = np.array([ids(tests[line])[0] for line in lines])
         targets = np.full((len(lines), 1), 2)

@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.child:
-        child(*options.child, options.updates, options.after, options.share)
+        child(options.child[0], options.child[1], options.updates, options.after, options.share)
         return
     draw = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:

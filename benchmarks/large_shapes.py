@@ -138,12 +138,12 @@ def speeds(folder: Path, rounds: int) -> dict[str, dict[int, float]]:
                 source, attention_mask=mask.long(), do_sample=False, num_beams=1, min_new_tokens=TOKENS,
                 max_new_tokens=TOKENS, forced_bos_token_id=None, decoder_start_token_id=specials.bos,
             )  # fmt: skip
-            return found[:, 1:].tolist()
+            return [row.tolist() for row in found[:, 1:]]
 
         with torch.inference_mode():
             wanted = generate()
-            shares = {name: _same(call(), wanted) for name, call in
-                      {"fp32": lambda: ours(full), "int8": ours, "CTranslate2 int8": theirs}.items()}  # fmt: skip
+            texts = {"fp32": ours(full), "int8": ours(), "CTranslate2 int8": theirs()}
+            shares = {name: _same(each, wanted) for name, each in texts.items()}
         print(f"batch {batch}: share of transformers' ids: " + ", ".join(f"{k} {v:.3f}" for k, v in shares.items()))
         assert shares["fp32"] > 0.98, "the engine computes something else than transformers"
 

@@ -183,6 +183,7 @@ class Contender:
         with torch.no_grad():
             for batch in batches(Pairs(self._folder / "valid.npz"), self._facts, self._tokens)[:most]:
                 loss = self.model.loss(batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask)
+                assert loss.nll is not None
                 total, tokens = total + float(loss.nll), tokens + loss.tokens
         return total / tokens
 

@@ -91,9 +91,9 @@ def tuned(folder: Path, way: str, updates: int) -> dict[str, Any]:
         names = {"adam": "resume/optimizer.safetensors", "checkpoint": "resume/raw.safetensors"}
         sizes = {name: files[file].size for name, file in names.items()}
     seconds, peak = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    test = [(folder / "new" / f"test.{language}").read_text(encoding="utf-8").splitlines() for language in LANGUAGES]
+    source, target = ((folder / "new" / f"test.{language}").read_text("utf-8").splitlines() for language in LANGUAGES)
     measured = settings(folder / "new", None, 1)  # an imported base model has other defaults
-    scores = evaluate(load(out, device="cpu"), *test, measured.evaluation, decoding=measured.decoding)
+    scores = evaluate(load(out, device="cpu"), source, target, measured.evaluation, decoding=measured.decoding)
     quality = {score.name: round(score.value, 2) for score in scores.scores}
     return {"way": way, "trained": trained, **quality, **sizes, "seconds": round(seconds, 1), "peak": peak}
 

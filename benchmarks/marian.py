@@ -14,12 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import translume
 
 
-def marian(model: Path, vocabs: list[Path], beam: int, normalize: float, **options: object):
+def marian(model: Path, vocabs: list[Path], beam: int, normalize: float, **options: object) -> Any:
     """Return Marian's decoder with one thread."""
     from pymarian import Translator
 
@@ -30,7 +32,7 @@ def marian(model: Path, vocabs: list[Path], beam: int, normalize: float, **optio
 
 
 @contextlib.contextmanager
-def silent():
+def silent() -> Iterator[None]:
     """Send what native code prints to stderr to /dev/null."""
     saved, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 2)

@@ -86,7 +86,7 @@ def measure(folder: Path, sounds: int, layers: int) -> None:
     ours = translume.load(folder / "ours", device="cpu", engine="plain")
     options = {"strategy": "beam", "beam": 4, "max_length": LIMIT, "length_penalty": 0.0}
     both = ours.checkpoint.model, theirs
-    precise = [copy.deepcopy(model).double() for model in both]
+    precise = copy.deepcopy(both[0]).double(), copy.deepcopy(theirs).double()
     names = ("encoder", "log_p", "log_p64", "rounding", "their_rounding")
     largest = torch.zeros(len(names), dtype=torch.float64)
     equal, texts = 0, []
@@ -110,10 +110,11 @@ def measure(folder: Path, sounds: int, layers: int) -> None:
         equal += texts[-1] == [each for each in row[1:] if each != 2]
     ended, distinct = sum(len(ids) < LIMIT for ids in texts), len({*map(tuple, texts)})
     shown = " ".join(f"{name}={value:.1e}" for name, value in zip(names, largest.tolist(), strict=True))
+    assert certificate is not None
     print(f"certificate={certificate.difference:.1e} {shown} texts={equal}/{sounds} ended={ended} distinct={distinct}")
 
 
-def forwards(model, theirs, read, given, target) -> "list[tuple[Any, Any]]":
+def forwards(model: Any, theirs: Any, read: Any, given: Any, target: Any) -> list[tuple[Any, Any]]:
     """Return the encoder states, and the log-probabilities of each given token, of our model and of theirs."""
     state = model.start(read, read.new_ones(read.shape[:2], dtype=bool))
     hidden, _ = model.decoder(target, state)

@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 sys.path.append(str(Path(__file__).parent))
@@ -307,7 +307,7 @@ def usage(home: Home) -> Run:
 
         if not (folder / "usage").exists():
             return NOTHING
-        counts = open_counts(str(folder / "usage"))
+        counts: Any = open_counts(str(folder / "usage"))
         try:
             return counts.incr("a/requests", 10**6, 0) or NOTHING
         except sqlite3.Error as error:
@@ -319,7 +319,7 @@ def usage(home: Home) -> Run:
         from translume.serving.access.quotas import open_counts
 
         for _ in range(2):
-            counts = open_counts(str(folder / "usage"))
+            counts: Any = open_counts(str(folder / "usage"))
             try:
                 for _ in range(40):
                     mark(counts.incr("a/requests", 10**6))
@@ -338,14 +338,13 @@ def bulk(home: Home) -> Run:
         return frozenset((path.name, path.read_bytes()) for path in paths) or NOTHING
 
     def act(folder: Path, mark: Mark) -> None:
-        from translume.cli import bulk
+        from translume.cli import bulk, terminal
         from translume.cli.translate import command
 
         words = [str(home.model), "--input", str(home.folder / "text*.txt"), "--output", str(folder / "out")]
-        real = bulk.note
 
         def note(text: str) -> None:
-            real(text)
+            terminal.note(text)
             if " lines" in text:
                 mark(check(folder))
 
@@ -452,7 +451,8 @@ def verdict(run: Run, root: Path, marks: list[tuple[int, Hashable]], end: int, f
     except Exception as error:  # users must never see another one
         return f"{type(error).__name__}: {str(error).replace(str(root), '')[:200]}"
     if isinstance(value, frozenset):  # of files that are written one after the other, some without success
-        at_least, at_most = (frozenset() if each == NOTHING else each for each in (known[reported][1], known[-1][1]))
+        states = known[reported][1], known[-1][1]
+        at_least, at_most = (each if isinstance(each, frozenset) else frozenset() for each in states)
         return "" if at_least <= value <= at_most else "other files"
     if value not in [each for _, each in known[first:]]:
         earlier = value in [each for _, each in known]

@@ -20,7 +20,9 @@ from torch import Tensor
 from world_sizes import KEY_BIASES, write_run
 
 from translume.config import Config
-from translume.training import Progress, optimisation, train
+from translume.data.batch import Batch
+from translume.model import HeadLoss
+from translume.training import Progress, train
 from translume.training.data_parallel import shares_of
 from translume.training.optimisation import Updater
 
@@ -30,24 +32,22 @@ Change = Callable[[Updater], None]
 def in_shares(updater: Updater) -> None:
     """Compute each batch in two shares, one after the other."""
 
-    def add(batch: optimisation.TrainingBatch) -> optimisation.HeadLoss:
+    def add(batch: Batch) -> HeadLoss:
         tensors = (batch.source, batch.source_mask, batch.target, batch.labels, batch.target_mask)
-        whole, losses = [torch.zeros_like(flat.master.grad) for flat in updater._flats], []
+        gradients, losses = updater.gradients(), []
+        before, whole = [each.clone() for each in gradients], [torch.zeros_like(each) for each in gradients]
         for share in shares_of(tensors, 2):
-            before = [flat.master.grad.clone() for flat in updater._flats]
             updater.clear()
             losses.append(updater._differentiate(updater.model, share))
-            for flat, total in zip(updater._flats, whole, strict=True):
-                total += flat.master.grad
-            for flat, kept in zip(updater._flats, before, strict=True):
-                flat.master.grad.copy_(kept)
-        for flat, total in zip(updater._flats, whole, strict=True):
-            flat.master.grad += total
-        first, *rest = losses
-        for loss in rest:
-            nll = first.nll + loss.nll
-            first = optimisation.HeadLoss(first.objective + loss.objective, nll, first.tokens + loss.tokens)
-        return first
+            for gradient, total in zip(gradients, whole, strict=True):
+                total += gradient
+        for gradient, kept, total in zip(gradients, before, whole, strict=True):
+            gradient.copy_(kept + total)
+        objective, nll = torch.zeros(()), torch.zeros(())
+        for loss in losses:
+            assert loss.nll is not None
+            objective, nll = objective + loss.objective, nll + loss.nll
+        return HeadLoss(objective, nll, sum(loss.tokens for loss in losses))
 
     patch.object(updater, "add", add).start()
 
@@ -99,7 +99,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        write_run(folder, options.updates, options.width, options.max_tokens, "none")
+        write_run(folder, options.updates, (options.width, 3), options.max_tokens, "none")
         for dtype in (torch.float32, torch.float64):
             torch.set_default_dtype(dtype)
             first, loss = run(folder, f"{dtype}-whole", None)

@@ -31,6 +31,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from select import select
 from typing import Any
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
@@ -40,39 +41,30 @@ CTRANSLATE2 = "one sentence a call by CTranslate2"
 CLIENTS, ASKING = 32, 64
 SPEEDS = {"goodput_lines_per_second": "at_32_clients_to", "lines_per_processor_second": "by_processor_time_to"}
 """The comparisons and the names of their ratios; the second depends less on other load of the machine."""
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS, SILENT_SECONDS = 10.0, 120.0
 
 
 class Server:
     """A server in a separate process."""
 
     def __init__(self, kind: str, options: argparse.Namespace) -> None:
-        limits = {
-            "queue": options.queue,
-            "lines": 64,
-            "texts": 16,
-            "timeout_seconds": DEADLINE_SECONDS,
-            "lanes": options.lanes,
-        }
+        limits = {"queue": options.queue, "lines": 64, "texts": 16, "timeout_seconds": DEADLINE_SECONDS,
+                  "lanes": options.lanes}  # fmt: skip
         command = [sys.executable, str(HERE / "_serve_load_servers.py"), kind, options.model or "-", options.engine,
                    str(options.threads), json.dumps(limits)]  # fmt: skip
         environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "TOKENIZERS_PARALLELISM": "false"}
         self.kind = kind
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
         self.port = self._answer()["port"]
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        there = select([self.process.stdout], [], [], SILENT_SECONDS)[0]
+        line = self.process.stdout.readline() if there else ""
         if not line:
-            raise SystemExit(f"serve_load: the server '{self.kind}' died")
+            self.process.kill()
+            raise SystemExit(f"serve_load: the server '{self.kind}' {'died' if there else 'does not answer'}")
         return dict(json.loads(line))
 
     def counts(self) -> dict[str, Any]:
@@ -109,7 +101,7 @@ class Load:
         """Collect the correct responses, one request after another."""
         import http.client
 
-        connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=SILENT_SECONDS)
         for body in self.bodies:
             connection.request("POST", "/v1/translate", body.encode(), {"Content-Type": "application/json"})
             answer = json.loads(connection.getresponse().read())
@@ -126,7 +118,7 @@ class Load:
         }  # fmt: skip
         done = subprocess.run(
             [sys.executable, str(HERE / "_serve_load_clients.py")],
-            input=json.dumps(plan), capture_output=True, text=True, check=True,
+            input=json.dumps(plan), capture_output=True, text=True, check=True, timeout=2 * seconds + SILENT_SECONDS,
         )  # fmt: skip
         after = server.counts()
         found: dict[str, Any] = json.loads(done.stdout)

@@ -138,8 +138,9 @@ def listed(checkpoint: Any, corpus: Any) -> dict[str, float]:
 
 def measured(found: list[tuple[str, Any]], valid: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a row for each contender."""
+    from translume.data.corpus import texts_of
     from translume.evaluation import measure
-    from translume.training.validation import spread, texts_of
+    from translume.training.validation import spread
     from translume.translator import Translator
 
     sources, references = texts_of(valid, spread(valid.pairs, options.sentences))
@@ -201,11 +202,9 @@ def main() -> None:
     torch.manual_seed(1)
     checkpoint = load(options.model, device="cpu", threads=options.threads).checkpoint
     tokenizers = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    settings = checkpoint.config
+    data, positions = checkpoint.config.data, checkpoint.config.model.positions_of_sides
     train, valid = (
-        prepare(
-            settings.data, *tokenizers, options.model / "cache", split=split, max_positions=settings.model.max_positions
-        )
+        prepare(data, *tokenizers, options.model / "cache", split=split, max_positions=positions)
         for split in ("train", "valid")
     )
     rows = measured(list(contenders(checkpoint, train, options)), valid, options)

@@ -106,7 +106,8 @@ def write_ours(folder: Path, family: str, lines: list[str]) -> None:
     from translume.text import train_tokenizer
 
     kind, _, unknown = family.partition("-")
-    tokenizer = train_tokenizer(TokenizerSettings(kind=kind, size=4000, unknown=unknown or "bytes"), lines)
+    shape: dict[str, Any] = {"kind": kind, "size": 4000, "unknown": unknown or "bytes"}
+    tokenizer = train_tokenizer(TokenizerSettings(**shape), lines)
     settings = ModelSettings(
         width=96, feed_forward=160, encoder_layers=3, decoder_layers=3, attention_heads=4, max_positions=1024
     )

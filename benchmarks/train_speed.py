@@ -206,7 +206,7 @@ def check_equal(shape: Shape) -> float:
     mine = ours_batch(batch)
     with torch.no_grad():
         loss = model.loss(mine.source, mine.source_mask, mine.target, mine.labels, mine.target_mask, LossOptions(0.1))
-        difference = abs(float(loss.objective) / loss.tokens - float(their_loss(peer, batch, "fp32")))
+        difference: float = abs(float(loss.objective) / loss.tokens - float(their_loss(peer, batch, "fp32")))
     if difference > 1e-4:
         raise SystemExit(f"the two models differ: |Δ loss| = {difference:.2e}")
     return difference
@@ -264,9 +264,9 @@ def ceiling(threads: int) -> dict[str, float]:
     import torch
 
     torch.set_num_threads(threads)
-    best = {}
+    best: dict[str, float] = {}
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        rates = []
+        rates: list[float] = []
         for rows, inner, columns in ((4096, 512, 512), (4096, 512, 2048), (4096, 2048, 512), (2048, 2048, 2048)):
             if rates and max(rates) < best.get("fp32", 0) / 3:  # bf16 that the processor only emulates takes minutes
                 break

@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -167,9 +168,9 @@ class Programs:
         """Print the seconds of each program."""
         calls: dict[str, Callable[[Path], object]] = {}
         for dtype in self.ours:
-            calls[f"Translume {dtype}"] = lambda path, dtype=dtype: self.transcribe(dtype, path)
+            calls[f"Translume {dtype}"] = partial(self.transcribe, dtype)
         for dtype, peer in self.peers.items():
-            calls[f"faster-whisper {dtype}"] = lambda path, peer=peer: self.peer(peer, path)
+            calls[f"faster-whisper {dtype}"] = partial(self.peer, peer)
         calls["transformers fp32"] = self.generate
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         processor: dict[str, list[float]] = {name: [] for name in calls}
