@@ -19,6 +19,10 @@ from tests.programs import program
 ROOT = Path(__file__).resolve().parents[1]
 
 
+COLOURED = re.compile(r'<span class="\w+">([^<]*)</span>')
+"""A word of code, which is most of a page and no place in it."""
+
+
 class Page(HTMLParser):
     """The places that a page has, and those that it links to or loads."""
 
@@ -27,7 +31,7 @@ class Page(HTMLParser):
         self.anchors: set[str] = set()
         self.links: list[str] = []
         self.loads: list[str] = []
-        self.feed(path.read_text(encoding="utf-8"))
+        self.feed(COLOURED.sub("", path.read_text(encoding="utf-8")))
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         for name, value in attributes:

@@ -56,14 +56,15 @@ class JsonValue:
         """Read what `to_dict` wrote; raise DataError, which names the place, for anything else."""
         kind: Any = cls
         try:
-            value: Self = _adapter(kind).validate_json(json.dumps(content))
+            value: Self = adapter(kind).validate_json(json.dumps(content))
         except ValidationError as error:
             raise DataError(_explain(cls.__name__, error)) from None
         return value
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return pydantic's reader and writer of a type, which takes milliseconds to make."""
     return TypeAdapter(kind)
 
 
@@ -86,7 +87,7 @@ class _WithoutTitles(GenerateJsonSchema):
 def schema_of(*kinds: type, title: str) -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) that matches what `to_dict` of any one of some dataclasses returns."""
     references, definitions = TypeAdapter.json_schemas(
-        [(kind.__name__, "serialization", _adapter(kind)) for kind in kinds],
+        [(kind.__name__, "serialization", adapter(kind)) for kind in kinds],
         title=title,
         schema_generator=_WithoutTitles,
     )

@@ -5,7 +5,9 @@ Sets that this processor lacks are emulated: AMX by scalar C, NEON by qemu-user.
 
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -25,37 +27,43 @@ emulated = pytest.mark.skipif(
 KNOWN = {each.name: each for sets in INSTRUCTION_SETS.values() for each in sets}
 
 
-def run_checks(instructions: InstructionSet, folder: Path, *options: str, cc: str | None = None) -> str:
-    """Compile check_kernels.c for an instruction set and run it; return its output."""
-    program = folder / "check"
-    sources = [str(HERE / "check_kernels.c"), *(str(FOLDER / name) for name in ("threads.c", "linear.c"))]
-    flags = ["-O0", "-I", str(FOLDER), "-o", str(program), *instructions.flags, *options]
-    subprocess.run([cc or str(compiler()), *flags, *sources, "-lm"], check=True, capture_output=True)
-    runner = [str(QEMU)] if cc else []
-    return subprocess.run([*runner, str(program)], check=False, capture_output=True, text=True).stdout
+@cache
+def run_checks(instructions: InstructionSet, *options: str, cc: str | None = None) -> str:
+    """Compile check_kernels.c for an instruction set and run it; return its output.
+
+    It is compiled together with the kernels, so that the compiler reads its own headers of instructions once.
+    """
+    with TemporaryDirectory() as folder:
+        program = f"{folder}/check"
+        flags = ["-O0", "-I", str(FOLDER), "-o", program, *instructions.flags, *options]
+        kernels = ["-include", "threads.c", "-include", "linear.c"]
+        command = [cc or str(compiler()), *flags, *kernels, str(HERE / "check_kernels.c"), "-lm"]
+        subprocess.run(command, check=True, capture_output=True)
+        runner = [str(QEMU)] if cc else []
+        return subprocess.run([*runner, program], check=False, capture_output=True, text=True).stdout
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C compiler")
-def test_every_instruction_set_of_this_processor_agrees_and_has_the_same_int8_products(tmp_path):
-    found = {each.name: run_checks(each, tmp_path) for each in instruction_sets()}
+def test_every_instruction_set_of_this_processor_agrees_and_has_the_same_int8_products():
+    found = {each.name: run_checks(each) for each in instruction_sets()}
     assert found.pop(GENERIC.name) == "agrees 0\n"  # no int8
     assert {output.split()[0] for output in found.values()} <= {"agrees"}, found
     assert len({output for output in found.values() if output != "agrees 0\n"}) <= 1, found
 
 
-def test_tiles_of_amx_have_the_products_of_vectors(tmp_path):
+def test_tiles_of_amx_have_the_products_of_vectors():
     vectors = KNOWN["avx512-bf16"]
     if compiler() is None or vectors not in instruction_sets():
         pytest.skip("no C compiler, or a processor without AVX512-BF16")
-    emulated = run_checks(vectors, tmp_path, "-include", str(HERE / "emulated_tiles.h"))
-    assert emulated == run_checks(vectors, tmp_path)
+    emulated = run_checks(vectors, "-include", str(HERE / "emulated_tiles.h"))
+    assert emulated == run_checks(vectors)
     assert emulated.startswith("agrees ")
 
 
 @emulated
 @pytest.mark.parametrize("name", ["neon", "neon-dotprod"])
-def test_neon_agrees_in_an_emulator(tmp_path, name):
-    assert run_checks(KNOWN[name], tmp_path, "-static", cc=CROSS).startswith("agrees ")
+def test_neon_agrees_in_an_emulator(name):
+    assert run_checks(KNOWN[name], "-static", cc=CROSS).startswith("agrees ")
 
 
 def run_models(name: str, folder: Path, cases: int) -> list[list[list[str]]]:

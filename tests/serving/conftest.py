@@ -8,8 +8,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
+from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 from weakref import WeakKeyDictionary
@@ -164,9 +166,14 @@ def message_of(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
+@cache
+def _translation(translator: Translator, text: str) -> str:
+    return translator.translate(text).text
+
+
 def whole(translator: Translator, *texts: str) -> list[str]:
     """Return the translation of each text."""
-    return [translator.translate(text).text for text in texts]
+    return [_translation(translator, text) for text in texts]
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -310,8 +317,8 @@ def remembered_facts() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def start() -> Iterator[Callable[..., Live]]:
+@contextmanager
+def servers() -> Iterator[Callable[..., Live]]:
     """Start servers, which are stopped at the end."""
     begun: list[Live] = []
 
@@ -329,11 +336,19 @@ def start() -> Iterator[Callable[..., Live]]:
         each.stop()
 
 
+@pytest.fixture(scope="module")
+def start() -> Iterator[Callable[..., Live]]:
+    """Start servers for the tests of a module: fifty that wait take a tenth of a core."""
+    with servers() as begin:
+        yield begin
+
+
 @pytest.fixture(scope="session")
-def live(start: Callable[..., Live], translator: Translator) -> Live:
+def live(translator: Translator) -> Iterator[Live]:
     """Return a server of the translator, named en-de, with small limits."""
     served = ServedModel.from_model("en-de", translator)
-    return start(served, body_bytes=5000, texts=5, lines=50, characters=300, width=6, read_seconds=1.0)
+    with servers() as begin:
+        yield begin(served, body_bytes=5000, texts=5, lines=50, characters=300, width=6, read_seconds=1.0)
 
 
 SHOWN = """() => {

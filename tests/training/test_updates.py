@@ -26,7 +26,7 @@ from translume.model import HeadLoss, LossOptions, Transformer
 from translume.model.layers import recompute_layers
 from translume.text import SpecialIds
 from translume.training import Finished, Preparing, Progress, Started, Validated, train
-from translume.training.batches import gather, seed_of
+from translume.training.batches import gather, seed_generators, seed_of
 from translume.training.optimisation import Precision, Updater
 from translume.training.prepare import PreparedData, prepare_folder
 from translume.training.validation import Quality, margin_of_texts
@@ -170,8 +170,21 @@ def test_seeds_differ_for_different_inputs(first: tuple[int, int], second: tuple
     assert 0 <= seed_of(*first) < 2**63
 
 
+def test_the_generators_of_the_cpu_and_of_other_devices_are_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(11)
+    expected = torch.rand(5)
+    seed_generators(11, torch.device("cpu"))
+    assert torch.equal(torch.rand(5), expected)
+    seeds: list[int] = []
+    monkeypatch.setattr(torch, "manual_seed", seeds.append)
+    seed_generators(13, torch.device("cuda"))
+    assert seeds == [13]
+
+
 class SmallMemory:
     """Accepts batches of at most two pairs and records them."""
+
+    device = torch.device("cpu")
 
     def __init__(self) -> None:
         self.added: list[tuple[int, ...]] = []

@@ -9,7 +9,7 @@ from threading import get_ident
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
@@ -55,15 +55,18 @@ def without_values() -> Iterator[None]:
         handle.remove()
 
 
+_DRAWS = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.uniform_)
+
+
 class _Uninitialised(TorchFunctionMode):
-    """Draw no normal values for parameters on the meta device, for which torch would import its compiler."""
+    """Draw no values for parameters on the meta device: torch does it in Python, and normal ones by its compiler."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
-        if func is nn.init.normal_ and options["tensor"].is_meta:
-            return options["tensor"]
+        if func in _DRAWS and (tensor := options.get("tensor", *args[:1])).is_meta:
+            return tensor
         return func(*args, **options)
 
 
@@ -190,7 +193,7 @@ def _limit_first_logits(model: Transformer) -> None:
     if not isinstance(gain, nn.Parameter):
         return  # a norm from outside without a gain
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         count = min(PROBE_TOKENS, *(side.embedding.positions.longest for side in (model.encoder, model.decoder)))
         source, mask = model.encoder.embedding.example(torch.ones(1, count, dtype=torch.bool), torch.default_generator)
         target = torch.randint(table.num_embeddings, (1, count))

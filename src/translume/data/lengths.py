@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, PositiveInt, TypeAdapter
+from pydantic import Field, PositiveInt
+
+from translume.json_values import adapter
 
 if TYPE_CHECKING:
     from translume.data.corpus import TokenizedCorpus
@@ -89,7 +91,8 @@ class Lengths:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what `to_json` returned. Raises ValueError for other texts."""
-        lengths: Self = TypeAdapter(cls).validate_json(text)
+        kind: Any = cls
+        lengths: Self = adapter(kind).validate_json(text)
         return lengths
 
 

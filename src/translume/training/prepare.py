@@ -48,6 +48,7 @@ from translume.training.batches import (
     PlanOptions,
     Plans,
     plan_kind,
+    seed_generators,
     seed_of,
 )
 from translume.training.events import Event, Preparing, Warned
@@ -543,7 +544,7 @@ def _network(
 ) -> tuple[Network, list[str]]:
     """Return the untrained network on its device, and notes about it; a resumed run then loads its own weights."""
     settings, notes = model.config.model, []
-    torch.manual_seed(seed_of(model.config.training.seed))
+    seed_generators(seed_of(model.config.training.seed), device)
     transformer = build_network(model.config, len(model.source), len(model.target))
     mark_separators(transformer, settings, model.source)
     if plan.base is not None:

@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from torch import Tensor
 
 from translume.checkpoint import (
@@ -29,6 +29,7 @@ from translume.checkpoint import (
 from translume.config import Config, Settings, TrainingSettings
 from translume.data.lengths import Lengths
 from translume.errors import ModelFolderError, TrainingError
+from translume.json_values import adapter
 from translume.text import Labels, Tokenizer
 from translume.training.optimisation import Weights, mean, mean_by_name
 
@@ -138,17 +139,18 @@ class State:
         return self.best_nll, self.best_metrics
 
     def to_json(self) -> bytes:
-        return TypeAdapter(State).dump_json(self, indent=1) + b"\n"
+        return adapter(State).dump_json(self, indent=1) + b"\n"
 
     @classmethod
     def from_json(cls, data: bytes, *, place: str) -> "State":
         """Read a state; ModelFolderError if the text is not one."""
         try:
-            return TypeAdapter(State).validate_json(data)
+            state: State = adapter(State).validate_json(data)
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             where = ".".join(map(str, fault["loc"]))
             raise ModelFolderError(f"{place}: not the state of a run: {where}: {fault['msg']}") from None
+        return state
 
 
 def refuse_other_settings(folder: str, began: Config, current: Config, precision: str) -> None:
