@@ -438,8 +438,9 @@ def _child(case: Case, folder: Path, given: int, output: int, errors: int, crash
         for number, (stream, kept) in enumerate(zip(case.streams, (given, output, errors), strict=True)):
             _redirect(number, stream, kept)
         for number, name in enumerate(("stdin", "stdout", "stderr")):
-            for each in (name, f"__{name}__"):
-                setattr(sys, each, _opened(number, "w" if number else "r"))
+            opened = _opened(number, "w" if number else "r")
+            setattr(sys, name, opened)
+            setattr(sys, f"__{name}__", opened)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         if case.file_limit is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

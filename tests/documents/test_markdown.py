@@ -98,6 +98,7 @@ texts = st.lists(
 
 @settings(max_examples=30, deadline=None)
 @example("- \n\n    **bold**\n", "hostile")
+@example("> **bold** `code`\n**bold**\n> \n", "merged")
 @given(texts.map(lambda parts: "".join(map("".join, parts))), st.sampled_from(sorted(CHANGES)))
 def test_the_structure_stays_in_any_translation(text: str, change: str) -> None:
     before, after = structure(text), structure(translated(".md", text, CHANGES[change]))
