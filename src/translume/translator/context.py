@@ -3,13 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, zip_longest
-from typing import TypeVar
 
 from translume.checkpoint import Checkpoint
 from translume.translator.assembly import SearchedPiece
 from translume.translator.planning import LinePlan, Piece, same_document
 
-T = TypeVar("T")
 DROPPED = "context_dropped"
 """The first word of warnings about context."""
 
@@ -51,8 +49,10 @@ def context_of_pair(
     """
     config, settings = checkpoint.config, checkpoint.config.data.context
     reads, writes = checkpoint.source_tokenizer, checkpoint.target_tokenizer
-    sources = [[*reads.encode(each), reads.specials.eos] for each, _ in last(before, settings.source)]
-    targets = [[*writes.encode(each), writes.specials.eos] for _, each in last(before, settings.target)]
+    count = len(before)
+    read, written = before[max(0, count - settings.source) :], before[max(0, count - settings.target) :]
+    sources = [[*reads.encode(each), reads.specials.eos] for each, _ in read]
+    targets = [[*writes.encode(each), writes.specials.eos] for _, each in written]
     longest = config.longest_source, config.model.max_positions
     most = [min(each, config.data.cleaning.max_tokens + 1) for each in longest]  # EOS does not count there
     return Context.from_sentences(sources, targets, most[0] - source_tokens, most[1] - target_tokens)
@@ -107,8 +107,8 @@ def turns(
         for number in turn:
             (document, place), piece = places[number], pieces[number]
             limit = min(config.longest_source - ends - len(piece.source_tags), config.data.cleaning.max_tokens)
-            sources = last(document.sources[:place], settings.source)
-            targets = last(document.targets[:place], settings.target)
+            sources = document.sources[max(0, place - settings.source) : place]
+            targets = document.targets[max(0, place - settings.target) : place]
             context = Context.from_sentences(sources, targets, limit - len(piece.ids), room(piece))
             pieces[number] = replace(
                 piece,
@@ -130,11 +130,6 @@ def turns(
             searched[number] = searched[number][0], (warning, *searched[number][1])
     rest = iter(pieces)
     plans[:] = [replace(plan, pieces=tuple(next(rest) for _ in plan.pieces)) for plan in plans]
-
-
-def last(items: Sequence[T], count: int) -> Sequence[T]:
-    """Return the last `count` items, or all if there are fewer."""
-    return items[max(0, len(items) - count) :]
 
 
 def _nearest(sentences: Sequence[list[int]], room: int) -> Sequence[list[int]]:
