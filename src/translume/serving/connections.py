@@ -131,17 +131,17 @@ class JoiningTransport:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._parts: list[bytes] = []
+        self._data = bytearray()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
         """Send some bytes at the end of this turn."""
-        if not self._parts:
+        if not self._data:
             asyncio.get_running_loop().call_soon(self._send)
-        self._parts.append(data)
-        if sum(map(len, self._parts)) > MAX_JOINED_BYTES:
+        self._data += data
+        if len(self._data) > MAX_JOINED_BYTES:
             self._send()
 
     def close(self) -> None:
@@ -150,9 +150,9 @@ class JoiningTransport:
         self._transport.close()
 
     def _send(self) -> None:
-        parts, self._parts = self._parts, []
-        if parts and not self._transport.is_closing():
-            self._transport.write(b"".join(parts))
+        data, self._data = self._data, bytearray()
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
 
 
 class Connection(asyncio.Protocol):
