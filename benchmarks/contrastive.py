@@ -100,6 +100,9 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=0, help="print so many pairs")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if not (DATA / "woz2").is_dir():
+        print(f"skipped: {DATA / 'woz2'} is not there; TRANSLUME_DATA names the folder of the data")
+        return
     documents = [each for each in dialogues(options.split) if each]
     for folder in options.models:
         judged = judge(folder, documents, options.show)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 COLOURED = re.compile(r'<span class="\w+">([^<]*)</span>')
-"""A word of code, which is most of a page and no place in it."""
+"""A word of highlighted code, without anchors and links; most of a page consists of them."""
 
 
 class Page(HTMLParser):

@@ -59,7 +59,7 @@ _DRAWS = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.un
 
 
 class _Uninitialised(TorchFunctionMode):
-    """Draw no values for parameters on the meta device: torch does it in Python, and normal ones by its compiler."""
+    """Draw no values for parameters on the meta device: torch draws them in Python, some by its compiler."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -419,7 +419,7 @@ def _tidy(segment: Segment, runs: Sequence[str]) -> Sequence[str]:
             moved = re.match(r"\s+|[^\w\s]+" if right[:1].isalnum() else r"\s+", left[::-1])
             if moved and moved.end() < len(left):
                 tidied[place : place + 2] = left[: -moved.end()], moved.group()[::-1] + right
-    # White space at the end may be a line break of the source, whose words are elsewhere now: a blank line.
+    # White space at the end may be a line break of the source whose words were moved; it would be a blank line.
     for place, mark in zip(range(len(tidied) - 1, 0, -1), reversed(segment.marks), strict=True):
         if tidied[place] or mark not in (Mark.OPENING, Mark.CLOSING):
             break

@@ -239,7 +239,7 @@ def seed_of(*numbers: int) -> int:
 def seed_generators(number: int, device: torch.device) -> None:
     """Seed what computation on a device draws from. number: from `seed_of`.
 
-    For devices that it has not used, torch.manual_seed writes the seed down with a traceback, in half a millisecond.
+    torch.manual_seed also records the seed, with a traceback, for each kind of device that is not in use: up to 0.5 ms.
     """
     if device.type == "cpu":
         torch.default_generator.manual_seed(number)
