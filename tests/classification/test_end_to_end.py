@@ -3,6 +3,7 @@
 import json
 import math
 import pickle
+import shutil
 
 import pytest
 import torch
@@ -94,6 +95,23 @@ def test_a_classifier_learns_from_a_teacher_with_the_same_labels(make, trained, 
     with pytest.raises(SettingsError) as caught:
         list(train(make(others, teacher=str(trained)), tmp_path / "other", device="cpu", threads=1))
     assert str(caught.value) == f"training.teacher: {trained} has other labels, expected the 4 of the data"
+
+
+def test_a_classifier_is_fine_tuned_with_what_init_proposes_and_resumed_without_its_base(trained, files, tmp_path):
+    base, out = tmp_path / "base", tmp_path / "tuned"
+    shutil.copytree(trained, base)
+    proposed = run("init", "--from", base, "--columns", "2,0", files / "train.tsv")
+    assert "classify" not in proposed.stdout  # task and head are those of the base model
+    (tmp_path / "tune.toml").write_text(proposed.stdout)
+    words = ("train", tmp_path / "tune.toml", "--from", base, "--out", out, "--set", "training.updates=10")
+    done = run(*words, "--set", "training.warmup_updates=5")
+    assert done.exit_code == 0, done.output
+    assert read_config(out).training.metric == "accuracy"
+    shutil.rmtree(base)
+    again = run(*words, "--set", "training.warmup_updates=5", "--set", "training.updates=20")
+    assert again.exit_code == 0, again.output
+    gone = run("train", tmp_path / "tune.toml", "--from", base, "--out", tmp_path / "other")
+    assert gone.stderr == f"Error: {base}: not a model folder: there is no such folder\n"
 
 
 def test_a_translator_cannot_teach_a_classifier(make, files, tmp_path):

@@ -365,5 +365,5 @@ def _toml(choices: Sequence["Choice"], size: str, base: Path | None, corpora: Se
     for corpus in corpora:
         lines += ["", "[[data.corpus]]", *(f"{key} = {literal(value)}" for key, value in corpus.items())]
     text = "\n".join(lines) + "\n"
-    Config.parse(text, place="init")
+    Config.parse(text, place="init", partial=base is not None)
     return text

@@ -82,7 +82,7 @@ def command(
         with joined() as group:
             with group.together():
                 check_services(track)
-                settings = Config.read(config, (*compute.precision, *overrides))
+                settings = Config.read(config, (*compute.precision, *overrides), partial=source is not None)
                 if dry_run and not group.alone:
                     raise SettingsError("--dry-run: found several processes, expected one; run it without torchrun")
             if group.leads:

@@ -170,9 +170,10 @@ class Config(Settings):
         return dict(flat(self.model_dump(mode="json"), ""))
 
     @classmethod
-    def read(cls, path: Path | str, overrides: Iterable[str] = ()) -> Self:
+    def read(cls, path: Path | str, overrides: Iterable[str] = (), *, partial: bool = False) -> Self:
         """Read a TOML file and apply `path=value` overrides. Relative paths are relative to the file's folder.
 
+        partial: see `build`.
         Raises SettingsError naming the file and the setting, DataError if the file cannot be read.
         """
         path = Path(path)
@@ -180,21 +181,33 @@ class Config(Settings):
         plugins = tables.get("plugins")
         named = as_tuple(plugins.get("modules", ())) if isinstance(plugins, dict) else ()
         load_parts(str(path.parent / each) if each.endswith(".py") else each for each in named if isinstance(each, str))
-        config = cls.build(tables, overrides, place=str(path))
+        config = cls.build(tables, overrides, place=str(path), partial=partial)
         if identities := loaded():
             config = config.model_copy(update={"plugins": config.plugins.model_copy(update={"identities": identities})})
         return config.relative_to(path.parent)
 
     @classmethod
-    def parse(cls, text: str, overrides: Iterable[str] = (), *, place: str = "settings") -> Self:
+    def parse(cls, text: str, overrides: Iterable[str] = (), *, place: str = "settings", partial: bool = False) -> Self:
         """Parse TOML text; `${NAME}` and `${NAME:-default}` in strings are replaced from the environment."""
-        return cls.build(parse_toml(text, place), overrides, place=place)
+        return cls.build(parse_toml(text, place), overrides, place=place, partial=partial)
 
     @classmethod
-    def build(cls, values: Mapping[str, Any], overrides: Iterable[str] = (), *, place: str = "settings") -> Self:
-        """Build the settings from nested mappings."""
+    def build(
+        cls,
+        values: Mapping[str, Any],
+        overrides: Iterable[str] = (),
+        *,
+        place: str = "settings",
+        partial: bool = False,
+    ) -> Self:
+        """Build the settings from nested mappings.
+
+        partial: for fine-tuning. What the settings leave out is the base model's, so that only `train` can check that
+        task, model and training fit together.
+        """
         config = build(cls, values, overrides, place)
-        resolve_name("translume.tasks:check_settings")(config.data, config.model, config.training, place)
+        if not partial:
+            resolve_name("translume.tasks:check_settings")(config.data, config.model, config.training, place)
         return config
 
     def check_decoding(self, settings: DecodingSettings) -> None:
