@@ -86,7 +86,9 @@ def with_head(checkpoint: Any, settings: Any, data: Any) -> Any:
     model.head.softmax.bias = old.bias
     if data is not None:
         model.head.learn(data)
-    return replace(checkpoint, model=model.eval())
+    network = checkpoint.config.model.model_copy(update={"head": settings})  # the engine reads the head's settings
+    config = checkpoint.config.model_copy(update={"model": network})
+    return replace(checkpoint, config=config, model=model.eval())
 
 
 def contenders(checkpoint: Any, corpus: Any, options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
@@ -102,9 +104,9 @@ def contenders(checkpoint: Any, corpus: Any, options: argparse.Namespace) -> Ite
     )  # fmt: skip
     yield "softmax", checkpoint
     for each in options.candidates:
-        chosen = ShortlistSettings(tie="target", frequent=options.frequent, candidates=each)
+        chosen = ShortlistSettings(tie=checkpoint.config.model.head.tie, frequent=options.frequent, candidates=each)
         yield f"table, {each} a token", with_head(checkpoint, chosen, data)
-    base = ShortlistSettings(tie="target", selector="learned", frequent=options.frequent, rank=options.rank)
+    base = ShortlistSettings(tie=checkpoint.config.model.head.tie, selector="learned", frequent=options.frequent, rank=options.rank)
     learned = with_head(checkpoint, base, data)
     selector = learned.model.head.selector
     if options.selector is not None and options.selector.exists():
