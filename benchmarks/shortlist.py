@@ -103,10 +103,11 @@ def contenders(checkpoint: Any, corpus: Any, options: argparse.Namespace) -> Ite
         corpus=corpus, source_pieces=pieces[0], target_pieces=pieces[1], end=specials.eos, specials=marks
     )  # fmt: skip
     yield "softmax", checkpoint
+    tie = checkpoint.config.model.head.tie
     for each in options.candidates:
-        chosen = ShortlistSettings(tie=checkpoint.config.model.head.tie, frequent=options.frequent, candidates=each)
+        chosen = ShortlistSettings(tie=tie, frequent=options.frequent, candidates=each)
         yield f"table, {each} a token", with_head(checkpoint, chosen, data)
-    base = ShortlistSettings(tie=checkpoint.config.model.head.tie, selector="learned", frequent=options.frequent, rank=options.rank)
+    base = ShortlistSettings(tie=tie, selector="learned", frequent=options.frequent, rank=options.rank)
     learned = with_head(checkpoint, base, data)
     selector = learned.model.head.selector
     if options.selector is not None and options.selector.exists():

@@ -34,7 +34,7 @@ FOR_KERNELS = [
         },
         {"norm": "post", "activation": "gelu", "normalization": "rms"},
         {"norm": "pre", "activation": "swish", "attention_heads": 6, "positions": "none", "segments": 3},
-        {"norm": "pre", "segments": 2, "segment_pooling": "sum", "positions": "relative"},
+        {"norm": "pre", "segments": 2, "segment_pooling": "sum", "positions": "relative", "shared_layers": True},
         {"norm": "post", "width": 64, "attention_heads": 1, "feed_forward": 80},
         {"decoder_mixing": "ssru"},
         {"decoder_mixing": "ssru", "norm": "post", "bias": False},

@@ -44,6 +44,7 @@ VARIANTS = {
                   "head": {"tie": "target"}, "activation": "gelu_tanh"},
     "experts": {"experts": (0, 5), "experts_per_token": 2},
     "experts of sources": {"encoder": {"experts": (3,)}, "expert_capacity": 2},
+    "one layer again": {"shared_layers": True, "positions": "rotary", "attention_windows": (4,)},
     "Gemma": GEMMA,
     "one attention": {"decoder_mixing": "merged", "attention_cap": 0.9, "bias": False},
     "one attention with biases": {"decoder_mixing": "merged", "positions": "relative", "relative_buckets": 8,
@@ -348,6 +349,10 @@ def test_a_search_on_a_gpu_names_what_it_does_not_have():
         (
             {"experts": (0, 2), "decoder_mixing": "merged"},
             "model: experts is (0, 2) with decoder_mixing 'merged', expected none",
+        ),
+        (
+            {"shared_layers": True, "attention_windows": (3, 0)},
+            "model: attention_windows is [3, 0] with shared_layers, expected one value",
         ),
         (
             {"positions": "rotary", "rotary_width": 66},

@@ -45,11 +45,12 @@ MODERN = (
     "encoder", "key_value_heads", "query_key_norm", "attention_cap", "attention_windows", "global_tokens",
     "global_block", "window_ahead", "relative_per_layer", "rotary_base", "rotary_scale", "rotary_local_base",
     "rotary_width", "late_positions", "final_transform", "attention", "feed_forward_kind", "experts", "image_end_id",
+    "shared_layers",
 )  # fmt: skip
 """Settings that a format, the kernels or a search on a GPU have only if they say so; by default they do nothing."""
 ENCODER = (
     "width", "feed_forward", "attention_heads", "head_width", "key_value_heads", "norm", "norm_epsilon", "activation",
-    "embedding_norm", "attention_windows", "global_tokens", "global_block", "experts", "max_positions",
+    "embedding_norm", "attention_windows", "global_tokens", "global_block", "experts", "max_positions", "shared_layers",
 )  # fmt: skip
 """Settings that `model.encoder` may change."""
 
@@ -84,6 +85,12 @@ class ModelSettings(Settings):
     """Number of encoder layers."""
     decoder_layers: int = Field(default=3, ge=1, le=1000)
     """Number of decoder layers."""
+    shared_layers: bool = False
+    """All layers of the encoder have the same weights, and so have those of the decoder.
+
+    As in the Universal Transformer (Dehghani et al. 2019) and ALBERT (Lan et al. 2020): a model that takes the same
+    step again has fewer weights, and needs as much work.
+    """
     decoder_mixing: Literal["attention", "ssru", "merged"] = "attention"
     """How decoder layers read the target so far: masked self-attention, or the SSRU of Kim et al. (2019).
 
@@ -289,6 +296,13 @@ class ModelSettings(Settings):
             raise ValueError(
                 f"attention_heads {self.attention_heads} is not divisible by key_value_heads {self.key_value_heads}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _layers_can_be_shared(self) -> Self:
+        for name in ("attention_windows", "experts") if self.shared_layers else ():
+            if len(set(getattr(self, name))) > 1:
+                raise ValueError(f"{name} is {list(getattr(self, name))} with shared_layers, expected one value")
         return self
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from translume.belief import BeliefError, Logits, NextToken
+from translume.checkpoint.weights import unique_tensors
 from translume.config.sources import TextSettings
 from translume.decoding import CompleteSearch, ForbidTokens, MinimumLength, Rule, Sampling, Strategy
 from translume.engine.layers import Layers
@@ -53,7 +54,7 @@ def build_engine(model: "Transformer", dtype: Dtype = "fp32") -> "Engine":
     weight = next(model.parameters())
     if weight.device.type != "cpu":
         raise EngineError(f"engine: found a model on {weight.device}, expected one on the CPU")
-    weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    weights = unique_tensors(model)
     for tensor in weights.values():
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             expected = "expected torch.float32 (load it with dtype fp32)"

@@ -20,7 +20,7 @@ from translume.kernels.loading import NativeError, address, aligned, empty
 
 ACTIVATIONS = ("relu", "gelu", "swish", "swiglu", "geglu")
 """In the order of `activation` of stack.h."""
-SUPPORTED = ("encoder", "key_value_heads", "rotary_base", "rotary_scale", "rotary_width")
+SUPPORTED = ("encoder", "key_value_heads", "rotary_base", "rotary_scale", "rotary_width", "shared_layers")
 """Modern settings that are in the packed weights and tables."""
 
 
@@ -93,7 +93,9 @@ class Layers:
         self.cache_dtype = np.dtype(np.float16 if fp16 else np.float32)
         count = self.shape.count
         normed = settings.embedding_norm and (side == "decoder" or network.reads_ids)
-        self._layers = (loading.Layer * count)(*(self._layer(f"{side}.layers.{number}") for number in range(count)))
+        own = min(count, 1) if settings.shared_layers else count
+        layers = [self._layer(f"{side}.layers.{number}") for number in range(own)]
+        self._layers = (loading.Layer * count)(*(layers * count if settings.shared_layers else layers))
         self._stack = loading.Stack(
             width=self.shape.width,
             heads=self.shape.heads,

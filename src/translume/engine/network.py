@@ -103,6 +103,7 @@ class Network:
 
     def key_value(self, layer: int) -> Linear:
         """Return the map of a decoder layer from the memory to its keys and values [2·H·d, D]."""
+        layer = 0 if self.settings.shared_layers else layer
         return self.projection(f"decoder.layers.{layer}.cross_attention.key_value", 0, self.settings.of_encoder.width)
 
     def projection(self, name: str, queries: int, inputs: int) -> Linear:

@@ -20,7 +20,7 @@ from translume.model.positions import NO_POSITIONS
 from translume.model.state import Cells, DecoderState, KeyValue, Past
 from translume.model.transformer import Transformer
 
-ON_DEVICES = ("attention_cap", "rotary_base", "rotary_scale", "late_positions", "final_transform")
+ON_DEVICES = ("attention_cap", "rotary_base", "rotary_scale", "late_positions", "final_transform", "shared_layers")
 """Modern settings that a `FixedDecoder` has, beside those of projections."""
 
 

@@ -1,6 +1,6 @@
 """The encoder-decoder Transformer, and the decoder alone as a language model."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, cast
@@ -26,6 +26,11 @@ from translume.model.positions import AttentionPositions
 from translume.model.state import DecoderState, Past, Selectable
 
 
+def layers_of(settings: ModelSettings, count: int, make: Callable[[int], nn.Module]) -> nn.ModuleList:
+    """Return `count` layers: one module as often if they share their weights.  make: returns that of a number."""
+    return nn.ModuleList([make(0)] * count if settings.shared_layers else map(make, range(count)))
+
+
 class Encoder(nn.Module):
     """A stack of self-attention layers over the source; with norm "pre" or `final_norm` a final norm."""
 
@@ -33,7 +38,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.embedding, self.has_experts = embedding, bool(settings.experts)
         self.limited = self.has_experts and settings.expert_capacity > 0
-        self.layers = nn.ModuleList(EncoderLayer(settings, number) for number in range(settings.encoder_layers))
+        self.layers = layers_of(settings, settings.encoder_layers, partial(EncoderLayer, settings))
         self.norm = final_norm_of(settings)
         self.drop = Dropout(settings.final_dropout)
 
@@ -145,8 +150,7 @@ class Decoder(nn.Module):
     def __init__(self, settings: ModelSettings, embedding: Embedding, *, crosses: bool = True) -> None:
         super().__init__()
         self.settings, self.embedding, self.crosses = settings, embedding, crosses
-        numbers = range(settings.decoder_layers)
-        self.layers = nn.ModuleList(DecoderLayer(settings, number, crosses=crosses) for number in numbers)
+        self.layers = layers_of(settings, settings.decoder_layers, partial(DecoderLayer, settings, crosses=crosses))
         self.norm = Transform(settings) if settings.final_transform else final_norm_of(settings)
         self.drop = Dropout(settings.final_dropout)
 
