@@ -256,6 +256,43 @@ def test_a_score_given_context_is_that_of_the_search(reading, document, source) 
         assert len(score.tokens) == len(hypothesis.tokens)
 
 
+@given(documents=DOCUMENTS, source=st.integers(0, 2), target=st.integers(0, 2))
+def test_pairs_are_scored_after_those_before_them_in_their_document(reading, documents, source, target) -> None:
+    translator = reading(source, target)
+    named = [(number, text) for number, document in enumerate(documents) for text in document]
+    pairs = [(text, text[::-1]) for _, text in named]
+    befores = [
+        [pair for at, pair in enumerate(pairs[:end]) if named[at][0] == named[end][0]] for end in range(len(pairs))
+    ]
+    wanted = [translator.score(*pair, before=each).log_prob for pair, each in zip(pairs, befores, strict=True)]
+    found = translator.score_all(pairs, documents=(name for name, _ in named))
+    assert [each.log_prob for each in found] == pytest.approx(wanted, abs=1e-4)
+    parted = [pair for document in documents for pair in [*((text, text[::-1]) for text in document), ("", "")]]
+    found = translator.score_all(parted, documents=True)
+    kept = [each.log_prob for each, (text, _) in zip(found, parted, strict=True) if text]
+    assert kept == pytest.approx(wanted, abs=1e-4)
+    alone = [each.log_prob for each in translator.score_all(pairs)]
+    assert alone == pytest.approx([translator.score(*pair).log_prob for pair in pairs], abs=1e-4)
+
+
+def test_each_pair_needs_a_document(reading) -> None:
+    with pytest.raises(TranslationError) as caught:
+        list(reading(1, 1).score_all([("a", "b"), ("c", "d")], documents=["x"]))
+    assert str(caught.value) == "line 2: found no documents for the pair, expected as many documents as pairs"
+
+
+def test_the_nll_of_an_evaluation_reads_documents(reading) -> None:
+    from translume.evaluation import evaluate
+
+    translator, texts = reading(1, 1), ["abc", "d", "bca", "abd"]
+    scores = translator.score_all([(text, text) for text in texts], documents="xxyy")
+    total = -sum(each.log_prob for each in scores)
+    found = {
+        each.name: each.value for each in evaluate(translator, texts, texts, nll=True, documents=iter("xxyy")).scores
+    }
+    assert found["nll"] == pytest.approx(total / sum(len(text) + 1 for text in texts), abs=1e-4)
+
+
 def test_a_score_leaves_out_context_that_does_not_fit() -> None:
     def sentence(size: int) -> list[int]:
         return [5] * size

@@ -56,6 +56,8 @@ def command(
 ) -> None:
     """Print the log-probability of each target given its source, EOS included, in nats, one a line.
 
+    A model with context reads the lines before; blank lines separate documents. With --input, it reads none.
+
     With --input and --output, the pairs of many files are scored, with --workers N by N processes. Each output,
     NAME.log_probs, appears when it is complete, so the same command continues after an interruption. A pair that cannot
     be scored is reported and becomes an empty line.
@@ -99,7 +101,7 @@ def command(
     data = DataSettings(train_source=(str(source),), train_target=(str(target),))
     pairs = ((pair.source, pair.target) for pair in read_pairs(data, "train"))
     with ProgressBar("scoring", unit="pairs", prints=True) as bar:
-        for each in translator.score_all(pairs, to=to, from_=from_):
+        for each in translator.score_all(pairs, documents=True, to=to, from_=from_):
             bar.advance()
             report(f"line {bar.done}", each)
             click.echo(json.dumps(each.to_dict(), ensure_ascii=False) if as_json else f"{each.log_prob:.6f}")

@@ -77,11 +77,13 @@ def evaluate(
     all_references = [references, *other_references]
     check_lengths({"sources": sources}, all_references)
     check_metrics(settings)
+    documents = documents if documents is None else list(documents)  # read twice
     results = translator.translate_all(sources, settings=decoding, documents=documents)
     translations = [str(each) for each in with_bar(results, "translated", total=len(sources))]
     scores = measure(translations, references, settings, other_references=other_references, sources=sources).scores
     if nll:
-        scores += forced_scores(translator, sources, references, direction)
+        named = True if documents is None else documents
+        scores += forced_scores(translator, sources, references, direction, documents=named)
     return Scores(scores=scores, translations=tuple(translations))
 
 
@@ -139,17 +141,22 @@ def of_texts(settings: EvaluationSettings, references: Sequence[str | None]) -> 
 
 
 def forced_scores(
-    translator: Translator, sources: Sequence[str], references: Sequence[str], direction: Direction = NO_DIRECTION
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[str],
+    direction: Direction = NO_DIRECTION,
+    *,
+    documents: Iterable[Hashable] | bool = False,
 ) -> tuple[Score, Score]:
     """Return −log p per reference token in nats, EOS included, and the perplexity.
 
-    direction: of a translator with several; by default that of its [decoding].
+    direction: of a translator with several; by default that of its [decoding].  documents: as in `score_all`.
     """
     check_lengths({"sources": sources}, [references])
     total, tokens = 0.0, 0
-    for score in translator.score_all(
-        zip(sources, references, strict=True), to=direction.target or None, from_=direction.source or None
-    ):
+    to, from_ = direction.target or None, direction.source or None
+    pairs = zip(sources, references, strict=True)
+    for score in translator.score_all(pairs, documents=documents, to=to, from_=from_):
         total -= score.log_prob
         tokens += len(score.tokens)
     value = total / tokens

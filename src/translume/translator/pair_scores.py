@@ -36,9 +36,9 @@ def _entropies(model: Translator, pairs: Sequence[Texts], source: str, target: s
         max(len(held.source_tokenizer.encode(one)), len(held.target_tokenizer.encode(other))) for one, other in pairs
     ]
     rows = np.flatnonzero(np.array(lengths) <= longest)
-    codes = {"from_": source or None, "to": target or None} if model.directions.several else {}
+    to, from_ = (target or None, source or None) if model.directions.several else (None, None)
     entropies = np.full(len(pairs), np.inf)
-    scored = model.score_all([pairs[row] for row in rows.tolist()], **codes)
+    scored = model.score_all([pairs[row] for row in rows.tolist()], to=to, from_=from_)
     entropies[rows] = [-each.log_prob / len(each.tokens) for each in scored]
     return entropies
 

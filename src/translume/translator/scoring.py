@@ -1,7 +1,8 @@
 """Forced decoding: log-probabilities and distributions of given targets, and perplexities of language models."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -241,9 +242,20 @@ def _labels(checkpoint: Checkpoint, pairs: Sequence[ScoredPair]) -> list[list[in
 
 
 def numbered_pairs(
-    pairs: Iterable[tuple[Any, str | TextHypothesis]], direction: Direction, *, frames: bool = False
+    pairs: Iterable[tuple[Any, str | TextHypothesis]],
+    direction: Direction,
+    *,
+    frames: bool = False,
+    documents: Iterable[Hashable] | bool = False,
+    context: int = 0,
 ) -> Iterator[tuple[ScoredPair, int]]:
-    """Number pairs of one direction from 1, with their sizes, for `windows`.  frames: as for `numbered_lines`."""
+    """Number pairs of one direction from 1, with their sizes, for `windows`.
+
+    frames, documents: as for `numbered_lines`.  context: the number of pairs before one that a model reads.
+    Raises TranslationError if there are fewer documents than pairs.
+    """
+    before: deque[tuple[str, str]] = deque(maxlen=context)
+    names, last, blank = None if isinstance(documents, bool) else iter(documents), None, 0
     for number, pair in enumerate(pairs, start=1):
         if isinstance(pair, str) or len(pair) != 2:
             found = "one text" if isinstance(pair, str) else f"{len(pair)} of them"
@@ -254,6 +266,18 @@ def numbered_pairs(
         if not isinstance(target, TextHypothesis):
             target = without_line_break(target, number)
         scored = ScoredPair(place=f"line {number}", source=source, target=target, direction=direction)
+        if documents and context:
+            blank += not source.strip()
+            document = blank if names is None else next(names, None)
+            if document is None:
+                raise TranslationError(
+                    f"line {number}: found no documents for the pair, expected as many documents as pairs"
+                )
+            if document != last:
+                before.clear()
+            last, scored = document, replace(scored, before=tuple(before))
+            if source.strip():
+                before.append((source, target if isinstance(target, str) else target.text))
         yield scored, FRAMES_CHARACTERS if frames else len(source)
 
 

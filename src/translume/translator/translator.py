@@ -252,13 +252,26 @@ class Translator(LoadedModel[Checkpoint]):
         self,
         pairs: Iterable[tuple[str | Source, str | TextHypothesis]],
         *,
+        documents: Iterable[Hashable] | bool = False,
         to: str | None = None,
         from_: str | None = None,
     ) -> Iterator[TargetScore]:
-        """One score a pair, in order; see `score`."""
+        """One score a pair, in order; see `score`.
+
+        documents: for a model that reads context, a value for each pair as in `translate_all`; True: blank sources
+        separate documents; False: each pair is alone.
+        """
         from translume.translator.scoring import numbered_pairs
 
-        for window in windows(numbered_pairs(pairs, self.direction(to=to, from_=from_), frames=self.reads_frames)):
+        context = self.config.data.context
+        numbered = numbered_pairs(
+            pairs,
+            self.direction(to=to, from_=from_),
+            frames=self.reads_frames,
+            documents=documents,
+            context=max(context.source, context.target),
+        )
+        for window in windows(numbered):
             yield from self._score(window)
 
     def score_lines(self, lines: Sequence[Line], settings: DecodingSettings) -> list[TargetScore]:
