@@ -140,3 +140,24 @@ def test_the_settings_are_read_and_written(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("x\ta\tb\n")
     data = config.data.model_copy(update={"train": (str(tmp_path / "train.tsv"),)})
     assert [pair.document for pair in read_pairs(data, "train")] == [f"{tmp_path / 'train.tsv'}:1"]
+
+
+def test_scores_of_files_are_of_documents(model: Path, table: Path, tmp_path, run) -> None:
+    from translume import load
+
+    pairs = list(zip(lines_of(table, 1), lines_of(table, 2), strict=True))
+    scores = load(model).score_all(pairs, documents=lines_of(table, 0))
+    wanted = [f"{each.log_prob:.4f}" for each in scores]
+    assert wanted != [f"{each.log_prob:.4f}" for each in load(model).score_all(pairs)]
+    for side, name in enumerate(("test.en", "test.de")):
+        lines = [pair[side] for pair in pairs]
+        (tmp_path / name).write_text("\n".join([*lines[:2], "", *lines[2:]]) + "\n")
+    files = tmp_path / "test.en", tmp_path / "test.de"
+    out = tmp_path / "out"
+    assert run("score", model, "--input", files[0], "--targets", files[1], "--output", out).exit_code == 0
+    (written,) = out.glob("test*")
+    assert run("score", model, "--input", table, "--output", tmp_path / "rows").exit_code == 0
+    (rows,) = (tmp_path / "rows").glob("test*")
+    for found, parted in ((run("score", model, *files).stdout, 1), (written.read_text(), 1), (rows.read_text(), 0)):
+        values = [f"{float(line):.4f}" for line in found.splitlines()]
+        assert (values[:2] + values[3:] if parted else values) == wanted

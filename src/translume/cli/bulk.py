@@ -206,6 +206,7 @@ def pair_files(files: FileOptions, config: "Config", ending: str) -> list[InputF
     from translume.config import DataSettings
     from translume.data.evaluation_files import settings_for_files
     from translume.data.pairs import expand_pairs, expand_pattern, origins
+    from translume.translator.context import History
     from translume.translator.planning import FRAMES_CHARACTERS, Line
 
     columns = _two_columns(files)
@@ -238,10 +239,12 @@ def pair_files(files: FileOptions, config: "Config", ending: str) -> list[InputF
 
     def read(source: str) -> Lines:
         faults: list[str] = []
+        history = History(config.data.context)
         for pair in origin_of(source).read(faults):
             size = FRAMES_CHARACTERS if config.data.source.reader else len(pair.source) + len(pair.target)
             fault = faults.pop() if faults else ""
-            yield Line(number=pair.line, text=pair.source, target=pair.target, fault=fault), size
+            before = history.add(pair.source, pair.target, pair.document or None)
+            yield Line(number=pair.line, text=pair.source, target=pair.target, fault=fault, before=before), size
 
     return _with_outputs(pairs, files, ending, read, count)
 

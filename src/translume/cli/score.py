@@ -56,7 +56,7 @@ def command(
 ) -> None:
     """Print the log-probability of each target given its source, EOS included, in nats, one a line.
 
-    A model with context reads the lines before; blank lines separate documents. With --input, it reads none.
+    A model with context reads the lines before; blank lines separate documents.
 
     With --input and --output, the pairs of many files are scored, with --workers N by N processes. Each output,
     NAME.log_probs, appears when it is complete, so the same command continues after an interruption. A pair that cannot

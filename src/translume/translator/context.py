@@ -1,10 +1,12 @@
 """The sentences of a document before a piece, as the encoder and the decoder read them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, zip_longest
 
 from translume.checkpoint import Checkpoint
+from translume.config.data import ContextSettings
 from translume.translator.assembly import SearchedPiece
 from translume.translator.planning import LinePlan, Piece, same_document
 
@@ -38,6 +40,26 @@ class Context:
         wanted, missing = len(sources) + len(targets), len(sources) + len(targets) - sum(map(len, sides))
         warning = f"{DROPPED}: {missing} of {wanted} sentences before it, to fit the model's limit" if missing else ""
         return cls(tuple(chain.from_iterable(sides[0])), tuple(chain.from_iterable(sides[1])), warning)
+
+
+class History:
+    """The pairs before one in its document, as many as a model reads."""
+
+    def __init__(self, settings: ContextSettings) -> None:
+        self._pairs: deque[tuple[str, str]] = deque(maxlen=max(settings.source, settings.target))
+        self._document: Hashable = None
+        self._blank = 0
+
+    def add(self, source: str, target: str, document: Hashable = None) -> tuple[tuple[str, str], ...]:
+        """Add the next pair; return those before it.  document: as `Line.document`; None: blank sources end one."""
+        self._blank += not source.strip()
+        document = self._blank if document is None else document
+        if document != self._document:
+            self._pairs.clear()
+        before, self._document = tuple(self._pairs), document
+        if source.strip():
+            self._pairs.append((source, target))
+        return before
 
 
 def context_of_pair(

@@ -1,9 +1,9 @@
 """Forced decoding: log-probabilities and distributions of given targets, and perplexities of language models."""
 
 import math
-from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,14 @@ import numpy as np
 from translume.belief import NextToken
 from translume.checkpoint import Checkpoint
 from translume.config import Direction
+from translume.config.data import ContextSettings
 from translume.errors import DataError, SettingsError, TranslationError
 from translume.json_values import to_values
 from translume.lazy import Tensor, no_grad, torch
 from translume.sources import frame_reader
 from translume.sources.reader import describe
 from translume.text.specials import UNKNOWN_LANGUAGE
-from translume.translator.context import context_of_pair
+from translume.translator.context import History, context_of_pair
 from translume.translator.ensemble import EnsembleMembers, Forced
 from translume.translator.planning import (
     FRAMES_CHARACTERS,
@@ -247,15 +248,15 @@ def numbered_pairs(
     *,
     frames: bool = False,
     documents: Iterable[Hashable] | bool = False,
-    context: int = 0,
+    context: ContextSettings | None = None,
 ) -> Iterator[tuple[ScoredPair, int]]:
     """Number pairs of one direction from 1, with their sizes, for `windows`.
 
-    frames, documents: as for `numbered_lines`.  context: the number of pairs before one that a model reads.
+    frames, documents: as for `numbered_lines`.  context: what the model reads; None: each pair is alone.
     Raises TranslationError if there are fewer documents than pairs.
     """
-    before: deque[tuple[str, str]] = deque(maxlen=context)
-    names, last, blank = None if isinstance(documents, bool) else iter(documents), None, 0
+    history, nothing = History(context) if context and context.used else None, object()
+    names = repeat(None) if isinstance(documents, bool) else iter(documents)
     for number, pair in enumerate(pairs, start=1):
         if isinstance(pair, str) or len(pair) != 2:
             found = "one text" if isinstance(pair, str) else f"{len(pair)} of them"
@@ -265,19 +266,14 @@ def numbered_pairs(
             source = without_line_break(source, number)
         if not isinstance(target, TextHypothesis):
             target = without_line_break(target, number)
-        scored = ScoredPair(place=f"line {number}", source=source, target=target, direction=direction)
-        if documents and context:
-            blank += not source.strip()
-            document = blank if names is None else next(names, None)
-            if document is None:
-                raise TranslationError(
-                    f"line {number}: found no documents for the pair, expected as many documents as pairs"
-                )
-            if document != last:
-                before.clear()
-            last, scored = document, replace(scored, before=tuple(before))
-            if source.strip():
-                before.append((source, target if isinstance(target, str) else target.text))
+        before: tuple[tuple[str, str], ...] = ()
+        if history is not None:
+            document = next(names, nothing)
+            if document is nothing:
+                found = "found no documents for the pair, expected as many documents as pairs"
+                raise TranslationError(f"line {number}: {found}")
+            before = history.add(source, target if isinstance(target, str) else target.text, document)
+        scored = ScoredPair(place=f"line {number}", source=source, target=target, direction=direction, before=before)
         yield scored, FRAMES_CHARACTERS if frames else len(source)
 
 

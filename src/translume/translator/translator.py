@@ -263,13 +263,12 @@ class Translator(LoadedModel[Checkpoint]):
         """
         from translume.translator.scoring import numbered_pairs
 
-        context = self.config.data.context
         numbered = numbered_pairs(
             pairs,
             self.direction(to=to, from_=from_),
             frames=self.reads_frames,
             documents=documents,
-            context=max(context.source, context.target),
+            context=self.config.data.context if documents else None,
         )
         for window in windows(numbered):
             yield from self._score(window)
@@ -283,7 +282,8 @@ class Translator(LoadedModel[Checkpoint]):
 
         way = Direction(source=settings.from_, target=settings.to)
         pairs = [
-            ScoredPair(place=line.place, source=line.text, target=line.target or "", direction=way) for line in lines
+            ScoredPair(place=each.place, source=each.text, target=each.target or "", direction=way, before=each.before)
+            for each in lines
         ]
         try:
             return score_pairs(self.checkpoint, pairs, settings.max_tokens, self.models)
