@@ -41,7 +41,7 @@ from translume.belief import Logits
 from translume.engine.logits import summarize_logits
 from translume.heads.chunked_cross_entropy import chunk_rows, softmax_loss
 from translume.kernels import loading
-from translume.kernels.cpu import has_amx
+from translume.kernels.cpu import multiplies_bf16
 from translume.model import LossOptions
 
 SHORT = bool(os.environ.get("TRANSLUME_SHORT"))
@@ -197,7 +197,7 @@ def train(vocabulary: int, rows: int, rounds: int, threads: int) -> dict[str, An
     """Return one vocabulary's part of the table of training."""
     rows = min(rows, max(128, LOGITS_AT_ONCE // vocabulary // 128 * 128))
     ways = [way for way in WAYS if way != "chunked" or vocabulary <= OWN_CHUNKS_UP_TO]
-    if not has_amx():  # a processor without such instructions converts every number
+    if not multiplies_bf16():  # a processor without such instructions converts every number
         ways.remove("ours, bf16")
     players = [Contestant(way, vocabulary, rows, threads) for way in ways]
     for player in players:

@@ -104,8 +104,8 @@ class TrainingSettings(Settings):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Numbers of matrix products and activations. "fp16" scales the loss, and needs a GPU.
 
-    "auto" is bf16 on CPUs with matrix instructions (AMX), else fp32. On a GPU it is bf16 from compute capability 8.0
-    on, fp16 with 7.0 to 7.5, and fp32 on older ones.
+    "auto" is bf16 on CPUs with instructions for it (AMX or AVX512-BF16), else fp32. On a GPU it is bf16 from compute
+    capability 8.0 on, fp16 with 7.0 to 7.5, and fp32 on older ones.
     """
     compile: AutoOrBool = "auto"
     """Compile layers and loss with torch.compile; "auto": on GPUs, for trainings that take longer than compiling."""

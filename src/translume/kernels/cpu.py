@@ -52,9 +52,9 @@ def _cpuinfo_field(name: str) -> str:
     return values[-1].strip() if values else ""
 
 
-def has_amx() -> bool:
-    """Return whether the processor has matrix instructions (AMX) for int8."""
-    return "amx_int8" in _cpuinfo_field("flags").split()
+def multiplies_bf16() -> bool:
+    """Return whether the processor has instructions that multiply bf16: AMX, or those of AVX-512."""
+    return not {"amx_bf16", "avx512_bf16"}.isdisjoint(_cpuinfo_field("flags").split())
 
 
 _NUMPY_FEATURES = {"avx2": {"AVX2", "FMA3", "F16C"}, "avx512": {"AVX2", "FMA3", "F16C", "AVX512_SKX"}}

@@ -6,7 +6,7 @@ import torch
 
 from translume.device import describe, supports_bf16, supports_fp16
 from translume.errors import SettingsError
-from translume.kernels.cpu import has_amx
+from translume.kernels.cpu import multiplies_bf16
 from translume.training.optimisation import Precision
 
 Wanted = Literal["auto", "fp32", "bf16", "fp16"]
@@ -16,15 +16,15 @@ Wanted = Literal["auto", "fp32", "bf16", "fp16"]
 def choose_precision(wanted: Wanted, device: torch.device) -> Precision:
     """Return the precision of a run.
 
-    "auto" is what the device multiplies in hardware: on a GPU bf16, else fp16, else fp32; on a CPU bf16 with matrix
-    instructions (AMX), else fp32: other processors multiply bf16 more slowly.
+    "auto" is what the device multiplies in hardware: on a GPU bf16, else fp16, else fp32; on a CPU bf16 with
+    instructions for it (AMX or AVX512-BF16), else fp32: other processors multiply bf16 more slowly.
     Raises SettingsError for a precision that the device does not have.
     """
     if wanted != "auto":
         refuse_precision(wanted, device)
         return wanted
     if device.type == "cpu":
-        return "bf16" if has_amx() else "fp32"
+        return "bf16" if multiplies_bf16() else "fp32"
     return "bf16" if supports_bf16(device) else "fp16" if supports_fp16(device) else "fp32"
 
 
