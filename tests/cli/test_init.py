@@ -126,7 +126,9 @@ def test_the_encoder_reads_the_sentences_of_stories_if_targets_are_short_answers
     found = chosen(20_000, story, answer)
     assert (found["model.segments"], found["model.segment_pooling"]) == (128, "sum")
     assert ("model.head.kind" in found, found["tokenizer.shared"], found["model.head.tie"]) == (False, True, "all")
-    assert (found["model.encoder_layers"], found["training.max_tokens"], found["model.dropout"]) == (4, 6_000, 0.0)
+    assert (found["model.encoder_layers"], found["model.shared_layers"], found["model.dropout"]) == (6, True, 0.1)
+    more = chosen(190_000, story, answer)
+    assert (more["model.encoder_layers"], "model.shared_layers" in more, more["model.dropout"]) == (4, False, 0.0)
     assert (chosen(900, story, answer)["training.updates"], found["data.cleaning.too_long"]) == (1_000, "keep_last")
     parts = {choice.path: choice.value for choice in choose(20_000, story, answer, parts=2)}
     assert (parts["model.segments"], "model.segment_pooling" in parts, parts["model.head.kind"]) == (2, False, "copy")
