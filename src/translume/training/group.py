@@ -4,6 +4,7 @@
 variables a process is a group of its own, and every method returns at once.
 """
 
+import gc
 import os
 import signal
 import time
@@ -241,5 +242,6 @@ def joined() -> Iterator[Group]:
     try:
         yield Group(rank, size, local)
     finally:
+        gc.collect()  # a sharded model refers to itself and to the group, whose threads would else live until the exit
         if dist.is_initialized():
             dist.destroy_process_group()
