@@ -238,9 +238,13 @@ RUSSIAN = side("", "cyrillic", words=30.0), replace(side("", "cyrillic", words=1
         (500, FORMS, replace(FORMS, copied=0.24), "shared=False head.kind=None tie=target"),
         # Summaries copy and are measured by ROUGE, which counts Latin words only; longer targets are no summaries.
         (2_000, side("", words=30.0), SUMMARY, "head.kind=copy training.metric=rougeL "
-         "metrics=('rouge1','rouge2','rougeL') tokenize=None"),
+         "metrics=('rouge1','rouge2','rougeL') tokenize=None decoding.patience=2"),
         (2_000, side("", words=29.0), SUMMARY, "head.kind=copy training.metric=bleu"),
         (2_000, *RUSSIAN, "head.kind=copy training.metric=bleu"),
+        # Summaries read twice the mean length of their texts, in a power of two of positions.
+        (14_000, replace(side("", words=118.0), longest_pieces=900), SUMMARY, "cleaning.max_tokens=248 "
+         "too_long=keep_first max_positions=None"),
+        (14_000, replace(side("", words=29.0), longest_pieces=900), SUMMARY, "cleaning.max_tokens=2040"),
     ],
 )  # fmt: skip
 def test_settings_follow_from_the_data(pairs: int, source: Side, target: Side, values: str) -> None:
@@ -291,7 +295,7 @@ def test_abstracts_are_not_dropped_with_what_init_proposes(run, tmp_path: Path) 
     result = run("init", tmp_path / "train.src", tmp_path / "train.tgt")
     assert result.exit_code == 0, result.stderr
     data = Config.parse(result.stdout, place="init").data
-    assert (data.cleaning.max_tokens, data.cleaning.too_long) == (2040, "keep_first")
+    assert (data.cleaning.max_tokens, data.cleaning.too_long) == (1016, "keep_first")
 
 
 @pytest.mark.parametrize(

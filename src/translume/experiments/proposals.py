@@ -107,9 +107,10 @@ def choose_pairs(
     else:
         size = max(vocabulary + characters * unspaced, math.ceil(1.25 * characters) + 256)
         size = math.ceil(size / 500) * 500
+    longest = max(_longest(source, kind), _longest(target, target_kind))
     facts = {
         **special,
-        **limits(max(_longest(source, kind), _longest(target, target_kind))),
+        **limits(longest, 2 * round(source.words) if summaries else None),
         "text": True, "pairs": pairs, "many": pairs > FEW_PAIRS, "beam": 5, "kind": kind, "symbols": symbols,
         "words": words, "size": size, "wide": size > vocabulary, "characters": characters, "shared": shared,
         "turns": turns, "target_symbols": target.symbols, "exact": target.short or target.symbols,

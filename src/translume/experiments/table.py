@@ -49,8 +49,11 @@ def choose(kinds: Iterable[str], amount: float, facts: Mapping[str, object]) -> 
     return tuple(choices.values())
 
 
-def limits(longest: int) -> dict[str, Any]:
-    """Return facts about the positions for sources and targets of up to `longest` tokens: the next power of two."""
-    positions = min(MAX_POSITIONS, 1 << (longest + SPARE - 1).bit_length())
+def limits(longest: int, most: int | None = None) -> dict[str, Any]:
+    """Return facts about the positions for sources and targets of up to `longest` tokens: the next power of two.
+
+    most: how many tokens to read of longer ones; None: all.
+    """
+    positions = min(MAX_POSITIONS, 1 << (min(longest, most or longest) + SPARE - 1).bit_length())
     proposed = positions if positions > ModelSettings().max_positions else None
     return {"long": longest > CleaningSettings().max_tokens, "limit": positions - SPARE, "max_positions": proposed}
