@@ -238,7 +238,9 @@ RUSSIAN = side("", "cyrillic", words=30.0), replace(side("", "cyrillic", words=1
         (500, FORMS, replace(FORMS, copied=0.24), "shared=False head.kind=None tie=target"),
         # Summaries copy and are measured by ROUGE, which counts Latin words only; longer targets are no summaries.
         (2_000, side("", words=30.0), SUMMARY, "head.kind=copy training.metric=rougeL "
-         "metrics=('rouge1','rouge2','rougeL') tokenize=None decoding.patience=2"),
+         "metrics=('rouge1','rouge2','rougeL') tokenize=None decoding.patience=2 tokenizer.lowercase=True"),
+        (60_001, side("", words=30.0), SUMMARY, "training.metric=rougeL tokenizer.lowercase=None"),
+        (2_000, side("", words=30.0), replace(SUMMARY, cased=False), "tokenizer.lowercase=None"),
         (2_000, side("", words=29.0), SUMMARY, "head.kind=copy training.metric=bleu"),
         (2_000, *RUSSIAN, "head.kind=copy training.metric=bleu"),
         # Summaries read twice the mean length of their texts, in a power of two of positions.

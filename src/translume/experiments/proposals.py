@@ -27,6 +27,8 @@ from translume.experiments.table import FEW_PAIRS, SPARE, choose, limits, rows_f
 
 TOKENS_PER_PIECE = 2
 """Tokens of a word, a digit or a sign with small vocabularies, estimated high: 1.0 for Multi30k, 2.0 for SciTLDR."""
+FEW_SUMMARIES = 60_000
+"""Up to this many pairs, capitals cost summaries more than they are worth; see docs/init.md."""
 MAX_SEGMENTS = 128
 """The largest `model.segments` proposed; sentences after these share the last embedding."""
 UNEVEN, TEMPERATURE = 2, 2.0
@@ -114,7 +116,8 @@ def choose_pairs(
         "text": True, "pairs": pairs, "many": pairs > FEW_PAIRS, "beam": 5, "kind": kind, "symbols": symbols,
         "words": words, "size": size, "wide": size > vocabulary, "characters": characters, "shared": shared,
         "turns": turns, "target_symbols": target.symbols, "exact": target.short or target.symbols,
-        "summaries": summaries, "unspaced": target.unspaced, "copies": target.copies,
+        "summaries": summaries, "few_summaries": summaries and target.cased and pairs <= FEW_SUMMARIES,
+        "unspaced": target.unspaced, "copies": target.copies,
         "parts": parts if parts > 1 else None, "source_types": source.types,
         "target_types": target.types, "target_cased": target.cased,
         "lower": shared and not symbols and target.symbols and source.cased and not target.cased,
