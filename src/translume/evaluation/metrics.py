@@ -27,7 +27,7 @@ PERPLEXITY_SCORES = (
     ("bits_per_byte", "bits", "byte", 4),
     ("nats_per_character", "nats", "character", 4),
 )
-"""Attribute of `Perplexity`, title, unit and decimal places of each score."""
+"""Attribute of `Perplexity`, title, unit, of which "units" counts, and decimal places of each score."""
 
 
 def metric_from(name: str, settings: EvaluationSettings) -> Metric:
@@ -202,18 +202,12 @@ def perplexity_scores(perplexity: Perplexity) -> tuple[Score, ...]:
     unit: the divisor: tokens and EOS; words of the raw text, separated by white space; bytes in UTF-8 or
     characters of the raw text.  end:yes: EOS is also predicted.
     """
-    counts = {
-        "token": perplexity.tokens,
-        "word": perplexity.words,
-        "byte": perplexity.bytes,
-        "character": perplexity.characters,
-    }
     return tuple(
         Score(
             name=name,
             title=title,
             value=getattr(perplexity, name),
-            signature=f"unit:{unit}|units:{counts[unit]}|documents:{perplexity.documents}|end:yes"
+            signature=f"unit:{unit}|units:{getattr(perplexity, f'{unit}s')}|documents:{perplexity.documents}|end:yes"
             f"|context:{perplexity.context}|stride:{perplexity.stride}",
             digits=digits,
         )
