@@ -90,12 +90,8 @@ def _dimension(path: str, values: tuple[str, ...]) -> Dimension:
     return Dimension(path=path, low=low, high=high, log=bool(match[3]), whole=whole)
 
 
-def propose_space(config: Config) -> tuple[Dimension, ...]:
-    """Return dimensions around the values of some settings; docs/tune.md has the table."""
-    return tuple(_proposed(config))
-
-
-def _proposed(config: Config) -> Iterator[Dimension]:
+def propose_space(config: Config) -> Iterator[Dimension]:
+    """Yield dimensions around the values of some settings; docs/tune.md has the table."""
     training, model, tokens = config.training, config.model, config.tokenizer
     rate, warmup, batch = training.learning_rate, training.warmup_updates, training.max_tokens
     yield Dimension(path="training.learning_rate", low=rate / 4, high=2 * rate, log=True)

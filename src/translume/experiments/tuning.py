@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from translume.config import Config
 from translume.data.corpus import texts_of
 from translume.data.pairs import SPLITS, read_pairs
 from translume.errors import DataError, SettingsError, TrainingError
-from translume.experiments.combinations import KIND, assignments, with_seed
+from translume.experiments.combinations import KIND, assignments, with_seed, with_training
 from translume.experiments.measuring import Measured, measure_training, validation_corpus
 from translume.experiments.processes import Began, Run, Stopped, Task, run_tasks
 from translume.experiments.search_space import Dimension, check_space, describe
@@ -81,8 +81,8 @@ class Segment(Task):
         other = self.metric != self.config.training.metric
         if (over and isinstance(last, Interrupted)) or (other and isinstance(last, Finished)):
             # A run that ends with this update measures the weights that it keeps; one that had ended needs another.
-            ended: dict[str, int | str] = {"updates": last.update + isinstance(last, Finished), "metric": self.metric}
-            config = with_training(self.config, ended)
+            updates = last.update + isinstance(last, Finished)
+            config = with_training(self.config, {"updates": updates, "metric": self.metric})
             for event in train(config, self.folder, device=self.device, threads=self.threads):
                 last = event
                 if isinstance(event, Validated | Finished):
@@ -104,11 +104,6 @@ class Segment(Task):
         return replace(
             measured, measures=replace(measured.measures, scores=(*measured.measures.scores, (PER_CHARACTER, nll, "")))
         )
-
-
-def with_training(config: Config, values: Mapping[str, int | str]) -> Config:
-    """Return settings with other values in [training]."""
-    return config.model_copy(update={"training": config.training.model_copy(update=values)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
