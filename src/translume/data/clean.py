@@ -31,7 +31,6 @@ _FIRST = 3
 _SAMPLE = 1_000_000
 """Pairs of which the ratio of lengths is learned, about."""
 _EXAMPLES = 3
-_SHOWN = 200
 _TO_DEVIATION = 1.4826
 """The standard deviation of a normal distribution, in median distances from the median."""
 
@@ -71,7 +70,7 @@ class CleanReport:
         for name, count in self.dropped.items():
             yield f"  {name}: {count:,} ({count / self.read:.2%})"
             for pair in self.examples[name]:
-                yield f"    {pair.file}:{pair.line}: {pair.source!r} | {pair.target!r}"
+                yield f"    {pair.shown()}"
 
 
 class Read(NamedTuple):
@@ -198,8 +197,7 @@ def apply(
                 continue
             drop(item, DROPS[code])
             if len(examples[DROPS[code]]) < _EXAMPLES:
-                source, target = (text[:_SHOWN] for text in item.pair[:2])
-                examples[DROPS[code]].append(item.pair._replace(source=source, target=target))
+                examples[DROPS[code]].append(item.pair.shortened())
         progress(done)
     if done != len(codes):
         raise DataError(f"{origin.file}: changed while it was read")

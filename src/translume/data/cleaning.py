@@ -26,7 +26,6 @@ REASONS = (
 )
 """Why pairs are dropped, in the order in which rules are applied; a pair counts under the first that matches."""
 
-_SHOWN = 200
 _BLANK = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     r"\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]*"
@@ -90,10 +89,7 @@ class Account(JsonValue):
         """Count `count` pairs under a reason. The first pair of each reason is its example."""
         self.dropped[reason] = self.dropped.get(reason, 0) + count
         if reason not in self.examples:
-            source, target = (
-                text if len(text) <= _SHOWN else text[:_SHOWN] + "…" for text in (pair.source, pair.target)
-            )
-            self.examples[reason] = Pair(source=source, target=target, file=pair.file, line=pair.line)
+            self.examples[reason] = pair.shortened("…")._replace(target_file="", document="")
 
     def keep(self, pairs: list[Pair], codes: NDArray[np.int8]) -> list[Pair]:
         """Return the pairs with the code KEPT, and count the others under their reasons."""
@@ -132,8 +128,7 @@ class Account(JsonValue):
         for reason, count in self.dropped.items():
             lines.append(f"  {reason}: {count:,}")
             if examples and reason in self.examples:
-                pair = self.examples[reason]
-                lines.append(f"    {pair.file}:{pair.line}: {pair.source!r} | {pair.target!r}")
+                lines.append(f"    {self.examples[reason].shown()}")
         return lines
 
 
