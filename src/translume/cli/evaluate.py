@@ -49,7 +49,6 @@ FEW_SENTENCES = 100
 FEW_PAIRS, SWAPPED_NATS = 20, 1.0
 """Pairs that are scored in both directions, and by how many nats a token the other one is likelier if swapped."""
 _SHEET = (click.Choice(["mqm", "esa"]), FILE)
-TESTS = ("bootstrap", "randomisation")
 _OF_JUDGEMENTS = ("paths", "judgements", "significance", "as_json")
 """What `--judgements` reads."""
 _NEEDED = {"length": "--source FILE, the sources", "rare": "--train FILE, the training targets"}
@@ -117,7 +116,12 @@ class EvaluateOptions:
 )
 @click.option("--by", metavar="NAMES", help="Also scores by length, rare (words) or a table's column: length,domain.")
 @click.option("--train", "training", type=FILE, help="For --by rare: training targets, whose words are counted.")
-@click.option("--significance", type=click.Choice(list(TESTS)), default="bootstrap", help="The test of differences.")
+@click.option(
+    "--significance",
+    type=click.Choice(["bootstrap", "randomisation"]),
+    default="bootstrap",
+    help="The test of differences.",
+)
 @click.option(
     "--sheet", type=_SHEET, metavar="mqm|esa FILE.tsv", help="Also write a sheet for judges, and FILE.key.tsv."
 )
@@ -187,7 +191,7 @@ def command(options: EvaluateOptions) -> None:
 
         check_sheet(options.sheet[1])
     if options.hypotheses:
-        evaluate_hypotheses(options, options.hypotheses)
+        evaluate_hypotheses(options)
         return
     if options.directions and len(options.paths) != 1:
         raise click.UsageError("--direction: expected only MODEL besides")
@@ -218,7 +222,7 @@ def _refuse_stride(overrides: Sequence[str]) -> None:
         raise SettingsError("evaluate: evaluation.stride is for language models, found translations")
 
 
-def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None:
+def evaluate_hypotheses(options: EvaluateOptions) -> None:
     """Print the scores of existing translations, with the settings of a model if its folder is the first path."""
     from translume.checkpoint import read_config
     from translume.config import Config
@@ -231,11 +235,11 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
         reads_tables,
         refuse_table,
     )
-    from translume.data.lines import read_lines, unequal_lengths
+    from translume.data.lines import read_lines
     from translume.evaluation import measure
     from translume.tasks import task_of
 
-    source = options.source
+    files, source = options.hypotheses, options.source
     has_model = bool(options.paths) and options.model.is_dir()
     references = options.files if has_model else options.paths
     if not references and source is None:
@@ -249,33 +253,27 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
     for file in files:
         refuse_table(file)
         systems[str(file)] = list(read_lines(file))
-        if len(systems[str(file)]) != len(texts):
-            raise DataError(unequal_lengths(hypotheses, file, (len(texts), len(systems[str(file)]))))
-    sources: list[str] = []
-    first: Sequence[str | None] = [None] * len(texts)  # for metrics without references
-    others: Sequence[Sequence[str | None]] = []
+        _refuse_unequal(hypotheses, texts, file, systems[str(file)])
+    test_set = EvaluationSet(sources=[], references=[[None] * len(texts)], places=[])  # for metrics without references
     if has_model and len(references) == 1 and holds_pairs(references[0], config.data):
         refuse_options(f"{references[0]}, a table of sources and references", "--source")
         note(f"{references[0]}: read as sources and references, in the columns of the training data")
-        pairs = read_evaluation_set(references, config.data)
-        first, sources = pairs.references[0], pairs.sources
-        if len(first) != len(texts):
-            raise DataError(unequal_lengths(hypotheses, references[0], (len(texts), len(first))))
+        test_set = read_evaluation_set(references, config.data)
+        _refuse_unequal(hypotheses, texts, references[0], test_set.sources)
     elif references:
-        first, *others = read_references(references, (hypotheses, len(texts)))
-    if others:
-        tabs = "; tabs separate those of a .tsv file" if 1 + len(others) > len(references) else ""
-        note(f"{', '.join(map(str, references))}: {1 + len(others)} references a text{tabs}")
+        test_set = replace(test_set, references=read_references(references, (hypotheses, len(texts))))
+    if (count := len(test_set.references)) > 1:
+        tabs = "; tabs separate those of a .tsv file" if count > len(references) else ""
+        note(f"{', '.join(map(str, references))}: {count} references a text{tabs}")
     if source is not None:
         if not reads_tables(config.data):
             refuse_table(source)
-        sources = list(read_sources(str(source), config.data))
-        if len(sources) != len(texts):
-            raise DataError(unequal_lengths(hypotheses, source, (len(texts), len(sources))))
+        test_set = replace(test_set, sources=list(read_sources(str(source), config.data)))
+        _refuse_unequal(hypotheses, texts, source, test_set.sources)
+    sources, (first, *others) = test_set.sources, test_set.references
     settings = _tokenized(settings, texts, first)
     if options.sheet is not None and not sources:
         raise SettingsError("--sheet: expected the sources, which judges read; --source FILE names them")
-    test_set = EvaluationSet(sources=sources, references=[list(first), *map(list, others)], places=[])
     groups = _groups(options, test_set)
     for name, outputs in systems.items():
         if len(systems) > 1 and not options.as_json:
@@ -288,6 +286,14 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
         note(f"first {hypotheses}, second {name}; the difference is second minus first")
         _compare(options, settings, test_set, texts, systems[name])
     _write_sheet(options, sources, systems)
+
+
+def _refuse_unequal(file: Path | str, texts: Sequence[str], other: Path | str, others: Sequence[str]) -> None:
+    """Raise DataError if two files have different numbers of texts."""
+    from translume.data.lines import unequal_lengths
+
+    if len(texts) != len(others):
+        raise DataError(unequal_lengths(file, other, (len(texts), len(others))))
 
 
 def _compare(
@@ -304,7 +310,7 @@ def _compare(
 def _groups(options: EvaluateOptions, files: "EvaluationSet") -> "dict[str, Groups]":
     """Return rank and name of the group of each sentence, for each name of --by."""
     from translume.data.evaluation_files import is_table, read_column
-    from translume.data.lines import read_lines, unequal_lengths
+    from translume.data.lines import read_lines
     from translume.evaluation.groups import by_length, by_rarest_word
 
     groups: dict[str, Groups] = {}
@@ -318,9 +324,9 @@ def _groups(options: EvaluateOptions, files: "EvaluationSet") -> "dict[str, Grou
             expected = _NEEDED.get(name, f"a table with this column{nearest(name, _NEEDED)}")
             raise SettingsError(f"--by {name}: expected {expected}")
         else:
-            groups[name] = [(0, text) for text in read_column(tables[0], name)]
-            if len(groups[name]) != len(files.targets):
-                raise DataError(unequal_lengths(tables[0], "the test set", (len(groups[name]), len(files.targets))))
+            values = list(read_column(tables[0], name))
+            _refuse_unequal(tables[0], values, "the test set", files.targets)
+            groups[name] = [(0, text) for text in values]
     return groups
 
 
