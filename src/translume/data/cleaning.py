@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from translume.config.data import CleaningSettings
 from translume.data.pairs import Pair
-from translume.data.scripts import mostly_in
+from translume.data.scripts import in_other_scripts
 from translume.json_values import JsonValue
 
 REASONS = (
@@ -224,15 +224,11 @@ class Rules:
         settings = self._settings
         codes = np.full(len(pairs), KEPT, np.int8)
         if self._sources:
-            _mark(codes, np.array([is_blank(pair.source) for pair in pairs], np.bool_), "empty")
-        _mark(codes, np.array([is_blank(pair.target) for pair in pairs], np.bool_), self._no_target)
+            _mark(codes, [is_blank(pair.source) for pair in pairs], "empty")
+        _mark(codes, [is_blank(pair.target) for pair in pairs], self._no_target)
         if settings.identical:
-            same = [pair.source.strip() == pair.target.strip() for pair in pairs]
-            _mark(codes, np.array(same, np.bool_), "identical sides")
-        if settings.source_script:
-            _mark(codes, ~mostly_in(settings.source_script, [pair.source for pair in pairs]), "wrong script")
-        if settings.target_script:
-            _mark(codes, ~mostly_in(settings.target_script, [pair.target for pair in pairs]), "wrong script")
+            _mark(codes, [pair.source.strip() == pair.target.strip() for pair in pairs], "identical sides")
+        _mark(codes, in_other_scripts(pairs, (settings.source_script, settings.target_script)), "wrong script")
         return codes
 
     def filled(self, codes: NDArray[np.int8]) -> NDArray[np.bool_]:
@@ -269,5 +265,5 @@ class Rules:
         return codes
 
 
-def _mark(codes: NDArray[np.int8], holds: NDArray[np.bool_], reason: str) -> None:
-    codes[holds & (codes == KEPT)] = _CODE[reason]
+def _mark(codes: NDArray[np.int8], holds: NDArray[np.bool_] | list[bool], reason: str) -> None:
+    codes[np.asarray(holds, np.bool_) & (codes == KEPT)] = _CODE[reason]
