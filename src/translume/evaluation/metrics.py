@@ -238,12 +238,11 @@ def compare(
     """
     if samples is not None and samples < 1:
         raise SettingsError(f"compare: found {samples} samples, expected at least 1")
+    all_references = [references, *other_references]
     for texts in (first, second):
-        check_lengths(
-            {"translations": texts, **({"sources": sources} if sources else {})}, [references, *other_references]
-        )
+        check_lengths({"translations": texts, **({"sources": sources} if sources else {})}, all_references)
     comparisons = []
     for metric in metrics_from(of_texts(settings, references)):
-        counts = [metric.count(texts, [references, *other_references], sources) for texts in (first, second)]
+        counts = [metric.count(texts, all_references, sources) for texts in (first, second)]
         comparisons.append(compare_counts(metric, counts, samples=samples, seed=seed, test=test))
     return tuple(comparisons)

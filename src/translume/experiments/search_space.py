@@ -104,12 +104,9 @@ def propose_space(config: Config) -> Iterator[Dimension]:
     low, high = max(0.0, model.dropout - 0.2), min(0.9, model.dropout + 0.1)
     yield Dimension(path="model.dropout", low=round(low, 4), high=round(high, 4))
     # Rotary positions need even widths of heads.
-    widths = {
-        each
-        for each in (model.width // 2, 3 * model.width // 2, 2 * model.width)
-        if each % (2 * model.attention_heads) == 0
-    }
-    yield _choices("model.width", sorted({model.width, *widths}))
+    width, heads = model.width, model.attention_heads
+    widths = {each for each in (width // 2, 3 * width // 2, 2 * width) if each % (2 * heads) == 0}
+    yield _choices("model.width", sorted({width, *widths}))
     for name, layers in (("encoder_layers", model.encoder_layers), ("decoder_layers", model.decoder_layers)):
         if layers:
             yield Dimension(path=f"model.{name}", low=max(1, layers - 2), high=layers + 1, whole=True)

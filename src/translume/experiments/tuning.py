@@ -274,7 +274,7 @@ class Search:
                 self._choose(trial)
                 return trial
             except SettingsError as error:
-                self._fail(trial, str(error))
+                self._prune(trial, str(error))
                 refused = error
         raise refused
 
@@ -344,7 +344,7 @@ class Search:
         elif run.failure:
             if task.trial == 0:  # which the next call tries again
                 raise TrainingError(f"{self._file}: cannot be trained as it is: {run.failure}")
-            self._fail(self._trial(task.trial), run.failure)
+            self._prune(self._trial(task.trial), run.failure)
             self._failed += 1
             if self._failed == MAX_FAILED:
                 raise TrainingError(f"{self.folder}: {MAX_FAILED} trials in a row failed, the last with: {run.failure}")
@@ -369,14 +369,12 @@ class Search:
         else:
             self._ready.append(trial)
 
-    def _fail(self, trial: "Trial", reason: str) -> None:
-        """End a trial that cannot be trained. The sampler ignores failed trials, but learns from pruned ones."""
-        trial.set_user_attr("failure", reason)
-        self._prune(trial)
-
-    def _prune(self, trial: "Trial") -> None:
+    def _prune(self, trial: "Trial", failure: str = "") -> None:
+        """End a trial. One that cannot be trained is pruned, too: the sampler ignores failed trials."""
         from optuna.trial import TrialState
 
+        if failure:
+            trial.set_user_attr("failure", failure)
         self.study.tell(trial, state=TrialState.PRUNED)
 
     def _parts(self, trial: int) -> list[dict[str, Any]]:
