@@ -4,6 +4,7 @@ The message of a `TranslumeError` is one line: the place, the value found, the v
 the nearest valid one. The command line prints it without a traceback and exits with code 1.
 """
 
+import errno
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -101,6 +102,25 @@ def needed_by(place: str) -> Iterator[None]:
         if package not in EXTRAS:
             raise
         raise not_installed(place, package) from None
+
+
+def reason_of(error: OSError) -> str:
+    """Return why the system refused something."""
+    if error.errno == errno.EFBIG:
+        return "the file size limit is reached (ulimit -f)"
+    return error.strerror or str(error)
+
+
+@contextmanager
+def refused(place: object, what: str, kind: type[TranslumeError] = DataError) -> Iterator[None]:
+    """Raise an error such as "x.tsv: cannot be read: Permission denied" for an OSError of the block.
+
+    place: what the message begins with.  what: "cannot be read" or the like.  kind: the class of the error.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{place}: {what}: {reason_of(error)}") from None
 
 
 def closest(word: str, known: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from translume.config import Config
 from translume.config.decoding import names_file
 from translume.config.evaluation import CometSettings
 from translume.data.lines import COMPRESSED
-from translume.errors import DataError, ModelFolderError, SettingsError
+from translume.errors import ModelFolderError, SettingsError, refused
 
 CONFIG = "config.toml"
 DECODING_FILES = "decoding/"
@@ -101,10 +101,8 @@ def copy_decoding_files(config: Config) -> tuple[Config, dict[str, bytes]]:
     def taken(path: str, setting: str, stem: str) -> str:
         packed = PurePosixPath(path).suffix
         name = DECODING_FILES + (PurePosixPath(stem).stem + packed if packed in COMPRESSED else stem)
-        try:
+        with refused(f"decoding.{setting}: {path}", "cannot be read"):
             files[name] = Path(path).read_bytes()
-        except OSError as error:
-            raise DataError(f"decoding.{setting}: {path}: cannot be read: {error.strerror or error}") from None
         return name
 
     return _renamed(config, taken), files

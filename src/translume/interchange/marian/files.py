@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.errors import DataError, ModelFolderError, SettingsError
+from translume.errors import DataError, ModelFolderError, SettingsError, refused
 from translume.interchange.marian.options import MODEL_OPTIONS
 from translume.interchange.marian.vocabulary import parse_yaml
 
@@ -100,10 +100,8 @@ class _Item:
 
 def read_binary(path: Path) -> WeightsFile:
     """Read a file. Raises DataError for a damaged file, SettingsError for weights in the layout of one processor."""
-    try:
+    with refused(path, "cannot be read"):
         content = memoryview(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         items = {item.name: item for item in _items(content)}
     except (struct.error, UnicodeDecodeError, ValueError):
