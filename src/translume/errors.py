@@ -5,7 +5,7 @@ the nearest valid one. The command line prints it without a traceback and exits 
 """
 
 import errno
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
@@ -135,6 +135,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = list(known)
     close = closest(word, names)
     return f"; did you mean '{close}'?" if close else f"; known: {', '.join(names)}"
+
+
+def check_known(place: str, found: object, known: Collection[Any], kind: type[TranslumeError] = SettingsError) -> None:
+    """Raise an error, which names the nearest of those that are known, for anything else.
+
+    place: what the message begins with.  kind: the class of the error.
+    """
+    if found not in known:
+        raise kind(f"{place}: found {found!r}{nearest(str(found), known)}")
 
 
 def similar(word: str, known: Iterable[str]) -> str:

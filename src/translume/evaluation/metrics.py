@@ -9,7 +9,7 @@ from translume.config import DecodingSettings, Direction, EvaluationSettings
 from translume.config.evaluation import METRICS
 from translume.config.languages import NO_DIRECTION
 from translume.data.scripts import mostly_in
-from translume.errors import DataError, SettingsError, nearest, needed_by, suggest_keywords
+from translume.errors import DataError, SettingsError, check_known, needed_by, suggest_keywords
 from translume.evaluation.scores import Comparison, Metric, References, Score, Scores, Test, known
 from translume.evaluation.segment_metrics import SegmentMetric
 from translume.evaluation.significance import SEED, compare_counts
@@ -32,8 +32,7 @@ PERPLEXITY_SCORES = (
 
 def metric_from(name: str, settings: EvaluationSettings) -> Metric:
     """Create a metric by name; raise SettingsError with the nearest known name for an unknown one."""
-    if name not in METRICS:
-        raise SettingsError(f"evaluation.metrics: found '{name}'{nearest(name, METRICS)}")
+    check_known("evaluation.metrics", name, METRICS)
     metric: Metric = find("metric", name)(settings)
     return metric
 

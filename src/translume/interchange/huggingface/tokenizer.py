@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from translume.checkpoint import Checkpoint
 from translume.config import TokenizerSettings
-from translume.errors import DataError, ModelFolderError, SettingsError, nearest
+from translume.errors import DataError, ModelFolderError, SettingsError, check_known
 from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
 from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
@@ -298,12 +298,11 @@ def read_plbart_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
     stated = read_json(place)
     lists: Mapping[str, list[str]] = resolve_name(PLBART_LANGUAGES)
     kind = str(stated.get("language_codes", "base"))
-    if kind not in lists:
-        raise SettingsError(f"{place}: language_codes: found {kind!r}{nearest(kind, lists)}")
+    check_known(f"{place}: language_codes", kind, lists)
     tags = {tag[2:-2]: tag for tag in lists[kind]}
     source = str(stated.get("src_lang") or ("en_XX" if kind == "multi" else "")).removeprefix("__").removesuffix("__")
-    if source and source not in tags:
-        raise SettingsError(f"{place}: src_lang: found {source!r}{nearest(source, tags)}")
+    if source:
+        check_known(f"{place}: src_lang", source, tags)
     sentences = read_sentencepiece(path, codes=False)
     known = [BOS, PAD, EOS, UNK, *(each.piece for each in sentences.proto.pieces[3:])]
     pieces = [*known, *tags.values(), *(["<mask>"] if kind == "base" else [])]
