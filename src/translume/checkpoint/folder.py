@@ -14,8 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from pkgutil import resolve_name
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -24,6 +23,7 @@ from translume.config.tree import FORMAT as FORMAT
 from translume.errors import ModelFolderError, TrainingError, nearest, needed_by, reason_of, refused
 from translume.kernels.cpu import cache_folder
 from translume.locks import lock
+from translume.parallel import Closing
 
 MANIFEST = "manifest.json"
 WRONG_DIGEST = f"{{}}: damaged or changed: its SHA-256 is not the one in {MANIFEST}"
@@ -259,7 +259,7 @@ def verify(folder: Path) -> None:
         verified(folder, manifest, name)
 
 
-class FolderLock:
+class FolderLock(Closing):
     """Locks `folder` for training by this process until it is closed or the process ends.
 
     It is a POSIX lock on the file `.lock`. Child processes do not inherit it, so a worker that outlives a killed run
@@ -287,14 +287,6 @@ class FolderLock:
                         self._folder.rmdir()
             _held.discard(self._folder)
             os.close(self._number)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _locked(folder: Path) -> int:

@@ -208,4 +208,4 @@ def show_runs(
             if isinstance(event, Finished):
                 note(f"{task.folder}: measuring")
     finally:
-        display.__exit__(None, None, None)
+        display.close()
