@@ -11,7 +11,7 @@ from torch import Tensor
 
 from translume.checkpoint import Checkpoint, assign, build_model, without_values
 from translume.config import Config, ModelSettings
-from translume.errors import DataError, ModelFolderError, SettingsError, nearest
+from translume.errors import DataError, ModelFolderError, SettingsError, nearest, refused
 from translume.interchange.huggingface.bart import M2M100, Bart, Marian, MBart, Pegasus
 from translume.interchange.huggingface.bert import BertPair
 from translume.interchange.huggingface.blenderbot import Blenderbot, BlenderbotSmall, PLBart
@@ -264,12 +264,10 @@ def _names(path: Path) -> list[str]:
 def _read_safetensors(path: Path, name: str | None = None) -> Any:
     """Return a tensor of a file, or without a name, the names of all."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with refused(path, "cannot be read", ModelFolderError), safe_open(path, framework="pt") as file:
             return file.keys() if name is None else file.get_tensor(name)
     except SafetensorError as error:
         raise damaged(path, error) from None
-    except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def _load_pickled(path: Path) -> Mapping[str, Tensor]:

@@ -14,9 +14,10 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from translume.checkpoint import Checkpoint
 from translume.config import TokenizerSettings
-from translume.errors import DataError, ModelFolderError, SettingsError, check_known
+from translume.errors import DataError, ModelFolderError, SettingsError, check_known, refused
 from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
 from translume.interchange.sentencepiece import read_sentencepiece
+from translume.json_values import read_json as read_any_json
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
 from translume.text.imported import SPACE, LibraryIds, read_library, scores_of
 from translume.text.library import unknown_id
@@ -374,12 +375,8 @@ def marian_tokenizer(checkpoint: Checkpoint) -> Any:
 
 def read_pieces(path: Path) -> tuple[str, ...]:
     """Return the pieces of a vocab.json in order of ids."""
-    try:
-        ids: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    with refused(path, "cannot be read"):
+        ids = read_any_json(path, object)
     if not isinstance(ids, dict) or sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))):
         raise DataError(f"{path}: expected a JSON object of tokens, each with its id, 0, 1, 2, …")
     return tuple(sorted(ids, key=ids.__getitem__))
