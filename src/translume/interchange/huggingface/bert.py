@@ -19,6 +19,7 @@ from translume.interchange.huggingface.family import (
     TiedTable,
     encoder_differences,
     layer_names,
+    require,
     shared_tensor,
     with_kinds,
 )
@@ -294,9 +295,7 @@ def _layers(place: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     required = {
         "position_embedding_type": "absolute", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
     }  # fmt: skip
-    for name, wanted in required.items():
-        if values.get(name, wanted) != wanted:
-            raise SettingsError(f"{place}: {name}: found {shown(values[name])}, expected {shown(wanted)}")
+    require(f"{place}: ", values, required)
     given = values.get("activation_function" if gpt2 else "hidden_act", "gelu_new" if gpt2 else "gelu")
     check_known(f"{place}: activation", given, ACTIVATIONS)
     width = read_integer(place, values, "n_embd" if gpt2 else "hidden_size")
