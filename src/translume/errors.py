@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -121,6 +122,12 @@ def refused(place: object, what: str, kind: type[TranslumeError] = DataError) ->
         yield
     except OSError as error:
         raise kind(f"{place}: {what}: {reason_of(error)}") from None
+
+
+def expect_file(path: Path, expected: str) -> None:
+    """Raise ModelFolderError if a file of a model is missing.  expected: what it is, in words."""
+    if not path.is_file():
+        raise ModelFolderError(f"{path}: no such file, expected {expected}")
 
 
 def closest(word: str, known: Iterable[str]) -> str:

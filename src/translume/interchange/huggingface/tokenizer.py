@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from translume.checkpoint import Checkpoint
 from translume.config import TokenizerSettings
-from translume.errors import DataError, ModelFolderError, SettingsError, check_known, refused
+from translume.errors import DataError, ModelFolderError, SettingsError, check_known, expect_file, refused
 from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
 from translume.interchange.sentencepiece import read_sentencepiece
 from translume.json_values import read_json as read_any_json
@@ -182,8 +182,7 @@ def read_marian_tokenizers(folder: Path, config: ForeignConfig) -> tuple[Tokeniz
     separate = (folder / TARGET_VOCABULARY).exists()
     target_vocabulary = folder / (TARGET_VOCABULARY if separate else VOCABULARY)
     for path in (folder / VOCABULARY, target_vocabulary, source_path, target_path):
-        if not path.is_file():
-            raise ModelFolderError(f"{path}: no such file, expected one as MarianTokenizer saves it")
+        expect_file(path, "one as MarianTokenizer saves it")
     refuse_added_tokens(folder, {*read_pieces(folder / VOCABULARY), *read_pieces(target_vocabulary)})
     source = _marian_tokenizer(source_path, folder / VOCABULARY, config, config.vocabulary)
     if not separate and source_path.read_bytes() == target_path.read_bytes():
@@ -264,8 +263,7 @@ def read_m2m100_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
     """
     path, vocabulary = folder / BPE, folder / VOCABULARY
     for each in (path, vocabulary):
-        if not each.is_file():
-            raise ModelFolderError(f"{each}: no such file, expected one as M2M100Tokenizer saves it")
+        expect_file(each, "one as M2M100Tokenizer saves it")
     languages: list[str] = resolve_name(M2M100_LANGUAGES)[
         read_json(folder / TOKENIZER_CONFIG).get("language_codes", "m2m100")
     ]
@@ -294,8 +292,7 @@ def read_plbart_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
     Raises ModelFolderError for a missing file, DataError for a damaged one, SettingsError for unsupported options.
     """
     path, place = folder / BPE, folder / TOKENIZER_CONFIG
-    if not path.is_file():
-        raise ModelFolderError(f"{path}: no such file, expected one as PLBartTokenizer saves it")
+    expect_file(path, "one as PLBartTokenizer saves it")
     stated = read_json(place)
     lists: Mapping[str, list[str]] = resolve_name(PLBART_LANGUAGES)
     kind = str(stated.get("language_codes", "base"))
