@@ -30,6 +30,7 @@ from translume.cli.options import (
 )
 from translume.cli.terminal import LimitCount, ProgressBar, note, note_truncated, print_json, progress_over, warn
 from translume.errors import DataError, SettingsError, TranslumeError, nearest
+from translume.tasks import Task, task_of
 
 if TYPE_CHECKING:
     from translume.checkpoint import Temperature
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from translume.evaluation.groups import Groups
     from translume.evaluation.judgements import Systems
     from translume.evaluation.scores import Test
-    from translume.tasks import Task
     from translume.translator import Translator
 
 
@@ -177,7 +177,6 @@ def command(options: EvaluateOptions) -> None:
     calibration error, which --calibration draws.
     """
     from translume.checkpoint import read_config
-    from translume.tasks import task_of
 
     if options.judgements is not None:
         every = click.get_current_context().command.params
@@ -237,7 +236,6 @@ def evaluate_hypotheses(options: EvaluateOptions) -> None:
     )
     from translume.data.lines import read_lines
     from translume.evaluation import measure
-    from translume.tasks import task_of
 
     files, source = options.hypotheses, options.source
     has_model = bool(options.paths) and options.model.is_dir()

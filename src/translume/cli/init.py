@@ -11,14 +11,14 @@ import click
 from translume.cli.options import FILE, FOLDER, excludes, late_help, refuse_options, requires
 from translume.cli.terminal import ProgressBar, note
 from translume.errors import DataError, SettingsError, nearest
+from translume.experiments import Choice, Value
+from translume.tasks import Task, find_task, task_names, task_of
 
 if TYPE_CHECKING:
     from translume.config import DataSettings
     from translume.data.pairs import Split
-    from translume.experiments import Choice, Value
     from translume.experiments.columns import Columns
     from translume.experiments.manifests import Manifest
-    from translume.tasks import Task
 
 SETTINGS_SUFFIXES = (".toml", ".yaml", ".yml")
 VALIDATION_NAMES = ("valid", "val", "dev")
@@ -30,14 +30,12 @@ _ONE_DIRECTION = ("--valid-source", "--valid", "--task", "--from", "--columns", 
 
 
 def _tasks() -> str:
-    from translume.tasks import find_task, task_names
 
     tasks = "; ".join(f"{name}: {find_task(name).summary}" for name in task_names())
     return f"{tasks}.  [default: language_model for one file without tabs, else sequence]"
 
 
 def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> "Task | None":
-    from translume.tasks import find_task, task_names
 
     if value is None:
         return None
@@ -125,7 +123,6 @@ def command(
     from translume.data.lines import STANDARD_INPUT
     from translume.data.pairs import refuse_pipe
     from translume.experiments.columns import is_text, parse_columns
-    from translume.tasks import find_task, task_of
 
     if STANDARD_INPUT in map(str, (train_source, train_target, valid_source, valid_target, valid)):
         raise DataError("init: found standard input, expected files, since settings name them")
@@ -217,7 +214,6 @@ def _print_proposal(
     """Survey the data and print the proposed settings.  kind: of the sources."""
     from translume.checkpoint import read_config
     from translume.config import DataSettings
-    from translume.experiments import Choice
     from translume.experiments.minutes import fit_to_minutes, pairs_for
 
     source = kind if base is None else read_config(base).data.source.model_dump()
@@ -290,7 +286,6 @@ def _count(data: "DataSettings", split: "Split", *, hint: bool = False) -> int:
     """
     from translume.data.cleaning import is_blank
     from translume.data.pairs import read_pairs
-    from translume.tasks import find_task
 
     task, empty, targets = find_task(data.task), 0, set[str]()
     texts = task.reads == "pairs" and not data.source.reader  # a survey says what others lack

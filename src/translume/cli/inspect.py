@@ -27,6 +27,7 @@ from translume.cli.options import (
 )
 from translume.cli.terminal import ProgressBar, note, print_json, print_lines, progress_over, warn
 from translume.errors import SettingsError, nearest
+from translume.tasks import task_of
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -150,7 +151,6 @@ def text(options: TextOptions) -> None:
     model: the distribution before each token of TEXT.
     """
     from translume.checkpoint import read_config
-    from translume.tasks import task_of
 
     if options.html is not None:
         check_writable(options.html)
@@ -176,7 +176,6 @@ def corpus(options: CorpusOptions) -> None:
     For a classifier TARGET has labels: how reliable its probabilities are, and its most confident mistakes.
     """
     from translume.checkpoint import read_config
-    from translume.tasks import task_of
 
     if len(options.files) > 2:
         raise click.UsageError("expected MODEL SOURCE TARGET, or MODEL and one file of pairs")

@@ -22,6 +22,7 @@ from translume.cli.options import (
 from translume.cli.terminal import note, print_json, warn
 from translume.cli.train import EXIT_CODES
 from translume.errors import TrainingError
+from translume.processors import default_threads
 
 if TYPE_CHECKING:
     from translume.experiments.combinations import Combination
@@ -173,7 +174,6 @@ def _train_and_compare(
 
 def threads_of_each(compute: Compute, workers: int) -> int | None:
     """Return the threads of each of `workers` trainings; None: all cores."""
-    from translume.processors import default_threads
 
     return compute.threads or (None if workers == 1 else max(1, default_threads() // workers))
 
