@@ -87,7 +87,7 @@ def store_decoding(folder: Path, changes: Mapping[str, Any]) -> None:
     Manifest.read(folder)  # before the lock would make a folder
     with FolderLock(folder):
         config = stored_config(folder, Manifest.read(folder))
-        changed = config.model_copy(update={"decoding": config.decoding.model_copy(update=changes)})
+        changed = config.with_values("decoding", changes)
         commit(folder, {CONFIG: changed.to_toml().encode()})
 
 
@@ -138,4 +138,4 @@ def _renamed(config: Config, renamed: Callable[[str, str, str], str]) -> Config:
             f"@{renamed(entry[1:], 'ban', f'ban-{number}.txt')}" if names_file(entry) else entry
             for number, entry in enumerate(decoding.ban, start=1)
         )
-    return config.model_copy(update={"decoding": decoding.model_copy(update=changes)}) if changes else config
+    return config.with_values("decoding", changes) if changes else config

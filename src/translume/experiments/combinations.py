@@ -122,14 +122,9 @@ def assignments(base: Config, chosen: Mapping[str, str]) -> list[str]:
     return head + [f"{path}={value}" for path, value in chosen.items() if path != KIND]
 
 
-def with_training(config: Config, values: Mapping[str, int | str]) -> Config:
-    """Return settings with other values in [training]."""
-    return config.model_copy(update={"training": config.training.model_copy(update=values)})
-
-
 def with_seed(config: Config, number: int) -> Config:
     """Return the settings with the `number`-th seed after their own."""
-    return with_training(config, {"seed": config.training.seed + number})
+    return config.with_values("training", {"seed": config.training.seed + number})
 
 
 def folder_name(text: str) -> str:
@@ -147,7 +142,7 @@ def _often(config: Config, varied: Collection[str]) -> Config:
     # Patience counts validations.
     names = [name for name in ("log_every", "validate_every") if name == "log_every" or not settings.patience]
     often = {name: min(getattr(settings, name), every) for name in names if f"training.{name}" not in varied}
-    return with_training(config, often)
+    return config.with_values("training", often)
 
 
 def head_kinds() -> dict[str, type[HeadKind]]:

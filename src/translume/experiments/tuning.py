@@ -18,7 +18,7 @@ from translume.config import Config
 from translume.data.corpus import texts_of
 from translume.data.pairs import SPLITS, read_pairs
 from translume.errors import DataError, SettingsError, TrainingError
-from translume.experiments.combinations import KIND, assignments, with_seed, with_training
+from translume.experiments.combinations import KIND, assignments, with_seed
 from translume.experiments.measuring import Measured, measure_training, validation_corpus
 from translume.experiments.processes import Began, Run, Stopped, Task, run_tasks
 from translume.experiments.search_space import Dimension, check_space, describe
@@ -82,7 +82,7 @@ class Segment(Task):
         if (over and isinstance(last, Interrupted)) or (other and isinstance(last, Finished)):
             # A run that ends with this update measures the weights that it keeps; one that had ended needs another.
             updates = last.update + isinstance(last, Finished)
-            config = with_training(self.config, {"updates": updates, "metric": self.metric})
+            config = self.config.with_values("training", {"updates": updates, "metric": self.metric})
             for event in train(config, self.folder, device=self.device, threads=self.threads):
                 last = event
                 if isinstance(event, Validated | Finished):
@@ -310,7 +310,8 @@ class Search:
         every = max(1, int(parts[-1]["updates"] / RUNGS[len(parts) - 1] / SAVES)) if parts else NEVER
         config = with_seed(self.config(trial), seed)
         final, early = config.training.metric, "nll" if self.early == PER_CHARACTER else self.metric
-        config = with_training(config, {"patience": 0, "validate_every": NEVER, "save_every": every, "metric": early})
+        own_training = {"patience": 0, "validate_every": NEVER, "save_every": every, "metric": early}
+        config = config.with_values("training", own_training)
         own: dict[str, Any] = {"trial": trial, "since": parts[-1]["since"] if parts else 0.0}
         if seed:
             folder = folder.with_name(f"{folder.name}-seed-{config.training.seed}")
