@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume import checkpoint
 from translume.atomic import check_writable, write_file
 from translume.cli.group import interrupt_hint
 from translume.cli.options import (
@@ -176,7 +177,6 @@ def command(options: EvaluateOptions) -> None:
     For a classifier the references are labels. Prints accuracy, a row for each class, the confusion matrix and the
     calibration error, which --calibration draws.
     """
-    from translume.checkpoint import read_config
 
     if options.judgements is not None:
         every = click.get_current_context().command.params
@@ -204,7 +204,7 @@ def command(options: EvaluateOptions) -> None:
 
             check_image_format(options.picture)
             check_writable(options.picture)
-        task = task_of(read_config(options.model))
+        task = task_of(checkpoint.read_config(options.model))
         _must_translate(task, "--direction", "--by", "--sheet")
         task.evaluate(options)
 
@@ -223,7 +223,6 @@ def _refuse_stride(overrides: Sequence[str]) -> None:
 
 def evaluate_hypotheses(options: EvaluateOptions) -> None:
     """Print the scores of existing translations, with the settings of a model if its folder is the first path."""
-    from translume.checkpoint import read_config
     from translume.config import Config
     from translume.data.evaluation_files import (
         EvaluationSet,
@@ -242,7 +241,7 @@ def evaluate_hypotheses(options: EvaluateOptions) -> None:
     references = options.files if has_model else options.paths
     if not references and source is None:
         raise click.UsageError("expected a file of references after --hypotheses FILE")
-    config = read_config(options.model) if has_model else Config()
+    config = checkpoint.read_config(options.model) if has_model else Config()
     _must_translate(task_of(config), "--hypotheses")
     settings = changed(config, options.overrides, "evaluation").scoring
     _refuse_stride(options.overrides)
@@ -407,7 +406,6 @@ def _print(scores: "Scores", *, as_json: bool, **more: int | str) -> None:
 
 def evaluate_translator(options: EvaluateOptions) -> None:
     """Print the scores of a translator, or the differences between two."""
-    from translume.checkpoint import append_history, read_config, record_evaluation
     from translume.data.evaluation_files import read_evaluation_set
     from translume.evaluation.metrics import check_metrics
     from translume.translator import Translator
@@ -417,7 +415,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     if options.directions:
         _evaluate_directions(options)
         return
-    files = read_evaluation_set(options.files, read_config(model).data)
+    files = read_evaluation_set(options.files, checkpoint.read_config(model).data)
     groups = _groups(options, files)
     translator = load_ensemble(model, options.others, options.average, options.compute)
     compared = None if options.compared is None else Translator.load(options.compared, options.compute.to_load())
@@ -439,9 +437,9 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     if options.record:
         source, *references = map(str, options.files)
         paths = {"source": source, "reference": " ".join(references) or source}
-        record_evaluation(model, {**paths, **scores.to_dict()})
+        checkpoint.record_evaluation(model, {**paths, **scores.to_dict()})
         for name, value in calibrations:
-            append_history(model, {"event": "calibrated", **paths, name: value.to_dict()}, synced=True)
+            checkpoint.append_history(model, {"event": "calibrated", **paths, name: value.to_dict()}, synced=True)
     systems: dict[str, Sequence[str]] = {str(model): texts}
     if compared is None:
         _print(scores, as_json=options.as_json, **_counted(count))
@@ -479,7 +477,6 @@ def _looks_swapped(translator: "Translator", files: "EvaluationSet") -> bool:
 
 def _evaluate_directions(options: EvaluateOptions) -> None:
     """Print the scores of a translator in several directions, and their means."""
-    from translume.checkpoint import record_evaluation
     from translume.data.evaluation_files import read_evaluation_set
     from translume.evaluation.metrics import check_metrics
 
@@ -501,7 +498,7 @@ def _evaluate_directions(options: EvaluateOptions) -> None:
         _, scores, count = _measured(translator, decoding, settings, files)
         languages = {"from": direction.source, "to": direction.target}
         if options.record:
-            record_evaluation(options.model, {**paths, **languages, **scores.to_dict()})
+            checkpoint.record_evaluation(options.model, {**paths, **languages, **scores.to_dict()})
         if options.as_json:
             print_json({**languages, **scores.to_dict(), **_counted(count)})
         for score in scores:
@@ -525,10 +522,10 @@ def _in_direction(translator: "Translator", decoding: "DecodingSettings") -> "tu
     if not translator.directions.several:
         return translator, direction
     config = translator.config.with_values("decoding", {"to": direction.target, "from_": direction.source})
-    checkpoint = translator.checkpoint.changed(config=config)
+    directed = translator.checkpoint.changed(config=config)
     first, *others = translator.models.members
-    models = replace(translator.models, members=(replace(first, checkpoint=checkpoint), *others))
-    return Translator(checkpoint, models=models, fusion=translator.fusion), direction
+    models = replace(translator.models, members=(replace(first, checkpoint=directed), *others))
+    return Translator(directed, models=models, fusion=translator.fusion), direction
 
 
 def _measured(
@@ -570,7 +567,6 @@ def _calibrated(
 
     Calibration is measured at temperature 1, and also at the temperature that was fitted now or is in use.
     """
-    from translume.checkpoint import store_temperature
     from translume.evaluation import fit_temperature, measure_calibration
     from translume.translator import Translator
 
@@ -579,7 +575,7 @@ def _calibrated(
     if options.fit_temperature:
         with ProgressBar("fitting a temperature", unit="tokens") as bar:
             temperature = fit_temperature(translator, sources, references, progress=bar.advance)
-        store_temperature(model, temperature, translator.checkpoint.digest)
+        checkpoint.store_temperature(model, temperature, translator.checkpoint.digest)
         translator = Translator(translator.checkpoint.changed(temperature=temperature))
         results.append(("fitted", temperature))
         note(f"{model}: temperature stored; --calibrated or decoding.calibrated = true uses it")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume import checkpoint
 from translume.cli.options import FILE, FOLDER, excludes, late_help, refuse_options, requires
 from translume.cli.terminal import ProgressBar, note
 from translume.errors import DataError, SettingsError, nearest
@@ -118,7 +119,6 @@ def command(
     labels of the texts in the first. With --corpus or --both, one model translates in all directions; file names must
     end with the language, as train.en does. Sources may be paths of recordings, images or arrays, relative to the file.
     """
-    from translume.checkpoint import read_config
     from translume.config.tree import MARIAN_HINT
     from translume.data.lines import STANDARD_INPUT
     from translume.data.pairs import refuse_pipe
@@ -137,7 +137,7 @@ def command(
         return
     named = parse_columns(columns, template=template is not None) if columns else ()
     if base is not None:
-        config = read_config(base)
+        config = checkpoint.read_config(base)
         task = _same_task(task, task_of(config), base)
         if train_target is None and columns is None and template is None and config.data.template:
             template, named = config.data.template, config.data.columns
@@ -195,10 +195,9 @@ def _manifest(source: Path, target: Path | None, columns: "Columns", base: Path 
 
     Raises DataError if the model to fine-tune reads other sources.
     """
-    from translume.checkpoint import read_config
     from translume.experiments.manifests import find_manifest
 
-    read = None if base is None else read_config(base).data.source
+    read = None if base is None else checkpoint.read_config(base).data.source
     if read is not None and not read.reader:
         return None
     manifest = find_manifest(source, target, columns)
@@ -212,11 +211,10 @@ def _print_proposal(
     files: "dict[str, Value]", task: "Task", base: Path | None, kind: str, minutes: float | None
 ) -> None:
     """Survey the data and print the proposed settings.  kind: of the sources."""
-    from translume.checkpoint import read_config
     from translume.config import DataSettings
     from translume.experiments.minutes import fit_to_minutes, pairs_for
 
-    source = kind if base is None else read_config(base).data.source.model_dump()
+    source = kind if base is None else checkpoint.read_config(base).data.source.model_dump()
     data = DataSettings.model_validate({"task": task.name, "source": source, **files})
     count = _count(data, "train", hint=base is None)
     valid = (*data.valid_source, *data.valid)

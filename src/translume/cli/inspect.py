@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from translume import checkpoint
 from translume.atomic import check_writable, write_file
 from translume.cli.bulk import FileOptions, FileWork, json_row, pair_file_options, pair_files
 from translume.cli.group import CommandGroup
@@ -150,11 +151,10 @@ def text(options: TextOptions) -> None:
     image. For a classifier: the classes, and which tokens of TEXT are evidence for and against each. For a language
     model: the distribution before each token of TEXT.
     """
-    from translume.checkpoint import read_config
 
     if options.html is not None:
         check_writable(options.html)
-    task_of(read_config(options.model)).inspect_text(options)
+    task_of(checkpoint.read_config(options.model)).inspect_text(options)
 
 
 @command.command(
@@ -175,7 +175,6 @@ def corpus(options: CorpusOptions) -> None:
 
     For a classifier TARGET has labels: how reliable its probabilities are, and its most confident mistakes.
     """
-    from translume.checkpoint import read_config
 
     if len(options.files) > 2:
         raise click.UsageError("expected MODEL SOURCE TARGET, or MODEL and one file of pairs")
@@ -183,7 +182,7 @@ def corpus(options: CorpusOptions) -> None:
         raise SettingsError("inspect corpus: decoding options: expected --compare as well")
     if options.html is not None:
         check_writable(options.html)
-    task_of(read_config(options.model)).inspect_corpus(options)
+    task_of(checkpoint.read_config(options.model)).inspect_corpus(options)
 
 
 @command.command(
@@ -404,7 +403,6 @@ def _alternatives(
 
 def inspect_translations(options: CorpusOptions) -> None:
     """Print, or write as a page, what a model predicts for files of pairs."""
-    from translume.checkpoint import read_config
     from translume.data.corpus import cached_target_counts
     from translume.data.evaluation_files import refuse_tables, settings_for_files
     from translume.data.pairs import read_pairs
@@ -414,7 +412,7 @@ def inspect_translations(options: CorpusOptions) -> None:
 
     model = options.model
     count = options.top or (CORPUS_ENTRIES if options.html is None else CORPUS_PAGE_ENTRIES)
-    data = read_config(model).data
+    data = checkpoint.read_config(model).data
     if len(options.files) == 2:
         refuse_tables(*options.files, data)
     files = settings_for_files(options.files, data)
@@ -425,8 +423,7 @@ def inspect_translations(options: CorpusOptions) -> None:
     for each in (translator, compared) if compared is not None else ():
         searches.append(changed(each.config, options.overrides, "decoding").decoding)
         each.check(searches[-1])
-    checkpoint = translator.checkpoint
-    tokenizers = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    tokenizers = translator.checkpoint.source_tokenizer, translator.checkpoint.target_tokenizer
     frequencies = cached_target_counts(model / "cache", translator.config.data, tokenizers)
     read: Iterable[tuple[str, str]] = ((pair.source, pair.target) for pair in read_pairs(files, "train"))
     kept = [] if compared is None else list(read)  # read by both models
