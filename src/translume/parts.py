@@ -95,10 +95,9 @@ def part(kind: str, name: str, *, interface: int, settings: type[Any] | None = N
         if interface != INTERFACE:
             raise SettingsError(f"{place}: written for interface {interface}, this Translume has {INTERFACE}")
         table = table_of(kind)
-        if _same_place(table.get(name, new), new):
-            table[name] = new
-        else:
+        if not _same_place(table.get(name, new), new):
             raise SettingsError(f"{place}: another part has this name")
+        table[name] = new
         if settings is not None:
             settings.table = f"{KINDS[kind][1]}.options.{name}"
             _options[settings.table] = settings
