@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from translume import checkpoint
+from translume import checkpoint, inspection
 from translume.atomic import check_writable, write_file
 from translume.cli.bulk import FileOptions, FileWork, json_row, pair_file_options, pair_files
 from translume.cli.group import CommandGroup
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from translume.config import DataSettings, DecodingSettings
-    from translume.inspection import Forced, Trace
     from translume.translator import Translator
 
 A = TypeVar("A")
@@ -225,10 +224,9 @@ def pairs(model: Path, files: FileOptions, compute: Compute) -> None:
 @collected(QuestionOptions)
 def why_not_(options: QuestionOptions) -> None:
     """Show where each TARGET and the translation of TEXT differ first, and the scores of both."""
-    from translume.inspection import why_not
     from translume.inspection.terminal import why_not_lines
 
-    _show_answers(options, options.questions, why_not, lambda answer, target: why_not_lines(answer))
+    _show_answers(options, options.questions, inspection.why_not, lambda answer, target: why_not_lines(answer))
 
 
 @command.command(
@@ -243,13 +241,12 @@ def why_not_(options: QuestionOptions) -> None:
 @collected(QuestionOptions)
 def force(options: QuestionOptions) -> None:
     """Show the translation of TEXT that each STEP=TEXT gives, forced alone. Steps count from 0."""
-    from translume.inspection import force_token
     from translume.inspection.terminal import forced_lines
 
     _show_answers(
         options,
         [_step_and_text(each) for each in options.questions],
-        lambda translator, text, token, settings: force_token(translator, text, *token, settings=settings),
+        lambda translator, text, token, settings: inspection.force_token(translator, text, *token, settings=settings),
         lambda answer, token: forced_lines(answer, token[1]),
     )
 
@@ -274,11 +271,10 @@ def _step_and_text(token: str) -> tuple[int, str]:
 @collected(QuestionOptions)
 def edit(options: QuestionOptions) -> None:
     """Show how each SOURCE, in place of TEXT, changes the translation and its probabilities."""
-    from translume.inspection import edit_source
     from translume.inspection.terminal import edited_lines
 
     sources = options.questions
-    _show_answers(options, sources, edit_source, lambda answer, source: edited_lines(answer), edits=sources)
+    _show_answers(options, sources, inspection.edit_source, lambda answer, source: edited_lines(answer), edits=sources)
 
 
 def _show_answers(
@@ -315,7 +311,6 @@ def _show_answers(
 
 def inspect_translation(options: TextOptions) -> None:
     """Show the trace of a translation or of a given target, and the record of the search."""
-    from translume.inspection import record_beam, trace
     from translume.inspection.terminal import trace_lines
     from translume.inspection.tracing import ATTRIBUTION_METHODS, default_parts
 
@@ -325,15 +320,15 @@ def inspect_translation(options: TextOptions) -> None:
     settings = changed(translator.config, options.overrides, "decoding").decoding
     parts = (*default_parts(translator.config), *methods)
     with attribution_errors():
-        traced = trace(translator, text, target, k=options.top or TOP, settings=settings, show=parts)
+        traced = inspection.trace(translator, text, target, k=options.top or TOP, settings=settings, show=parts)
     if target is None:
         _note_split(translator, text, settings)
-    searched = settings.strategy in ("beam", "greedy")
-    beam = record_beam(translator, text, reference=options.reference, settings=settings) if searched else None
+    records = settings.strategy in ("beam", "greedy")
+    beam = inspection.record_beam(translator, text, reference=options.reference, settings=settings) if records else None
 
     def page() -> str:
         count = ALTERNATIVES if options.alternatives is None else options.alternatives
-        others = _alternatives(translator, traced, settings, count if target is None and searched else 0)
+        others = _alternatives(translator, traced, settings, count if target is None and records else 0)
         return traced.to_page(beam=beam, alternatives=others)
 
     show(options, {"trace": traced, "beam": beam}, page, lambda: trace_lines(traced, beam=beam))
@@ -381,19 +376,18 @@ def attribution_errors() -> Iterator[None]:
 
 
 def _alternatives(
-    translator: "Translator", traced: "Trace", settings: "DecodingSettings", count: int
-) -> dict[int, dict[int, "Forced"]]:
+    translator: "Translator", traced: "inspection.Trace", settings: "DecodingSettings", count: int
+) -> dict[int, dict[int, "inspection.Forced"]]:
     """Return, for every step, the translations in which one of the `count` likeliest other tokens is forced."""
-    from translume.inspection import force_tokens
 
     choices = [
         (place, candidate.id)
         for place, (token, step) in enumerate(zip(traced.target_tokens, traced.steps, strict=True))
         for candidate in [each for each in step.top_used.candidates if each.id != token.id][:count]
     ]
-    others: dict[int, dict[int, Forced]] = {}
+    others: dict[int, dict[int, inspection.Forced]] = {}
     if choices:
-        results = force_tokens(translator, traced.given, choices, settings=settings)
+        results = inspection.force_tokens(translator, traced.given, choices, settings=settings)
         results = progress_over(results, "forcing other tokens", unit="tokens", total=len(choices))
         for (place, id_), forced in zip(choices, results, strict=True):
             if forced is not None:  # otherwise no continuation is allowed; the page says that there is no result
