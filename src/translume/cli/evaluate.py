@@ -50,6 +50,7 @@ FEW_SENTENCES = 100
 FEW_PAIRS, SWAPPED_NATS = 20, 1.0
 """Pairs that are scored in both directions, and by how many nats a token the other one is likelier if swapped."""
 _SHEET = (click.Choice(["mqm", "esa"]), FILE)
+_TESTS = click.Choice(["bootstrap", "randomisation"])
 _OF_JUDGEMENTS = ("paths", "judgements", "significance", "as_json")
 """What `--judgements` reads."""
 _NEEDED = {"length": "--source FILE, the sources", "rare": "--train FILE, the training targets"}
@@ -117,12 +118,7 @@ class EvaluateOptions:
 )
 @click.option("--by", metavar="NAMES", help="Also scores by length, rare (words) or a table's column: length,domain.")
 @click.option("--train", "training", type=FILE, help="For --by rare: training targets, whose words are counted.")
-@click.option(
-    "--significance",
-    type=click.Choice(["bootstrap", "randomisation"]),
-    default="bootstrap",
-    help="The test of differences.",
-)
+@click.option("--significance", type=_TESTS, default="bootstrap", help="The test of differences.")
 @click.option(
     "--sheet", type=_SHEET, metavar="mqm|esa FILE.tsv", help="Also write a sheet for judges, and FILE.key.tsv."
 )
