@@ -149,7 +149,7 @@ def check_known(place: str, found: object, known: Collection[Any], kind: type[Tr
 
     place: what the message begins with.  kind: the class of the error.
     """
-    if found not in known:
+    if found not in list(known):  # a list, since what is found may have no hash
         raise kind(f"{place}: found {found!r}{nearest(str(found), known)}")
 
 
